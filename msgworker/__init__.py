@@ -1,0 +1,45 @@
+"""A relational message table as a reliable, ordered, fast work queue."""
+
+from msgworker.app import App
+from msgworker.errors import (
+    ConfigError,
+    DatabaseUnavailable,
+    HandlerError,
+    HandlerMisuse,
+    HandlerTimeout,
+    LostClaim,
+    LostLease,
+    MsgworkerError,
+    PayloadError,
+    Reject,
+    RetryLater,
+    SchemaError,
+)
+from msgworker.instance.handling import Context
+from msgworker.instance.worker import Report, Worker
+from msgworker.message import Message
+from msgworker.table import MessageTable
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "App",
+    "ConfigError",
+    "Context",
+    "DatabaseUnavailable",
+    "HandlerError",
+    "HandlerMisuse",
+    "HandlerTimeout",
+    "LostClaim",
+    "LostLease",
+    "Message",
+    "MessageTable",
+    "MsgworkerError",
+    "PayloadError",
+    "Reject",
+    "Report",
+    "RetryLater",
+    "SchemaError",
+    "Worker",
+    "__version__",
+]

@@ -1,0 +1,361 @@
+"""App: the handlers, the engine, the table; the one place that wires the parts."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Session
+from tenacity.wait import wait_base
+
+from msgworker import dialects
+from msgworker.config import MAX_THREADS, Settings, number, whole
+from msgworker.errors import ConfigError
+from msgworker.instance.handling import Registry, make_handler
+from msgworker.instance.state import State, logger_for, new_instance_id
+from msgworker.instance.worker import Report, Worker
+from msgworker.ops import Ops
+from msgworker.payload import encode
+from msgworker.store import schema
+from msgworker.store import send as store
+from msgworker.table import MAX_OBJECT_ID, MessageTable, Tables
+
+F = TypeVar("F", bound=Callable[..., Any])
+SEND_CHUNK = 5000
+FAR_SECONDS = 100 * 366 * 86_400.0
+
+
+class App:
+    """Handlers, a database and a message table.
+
+    url_or_engine: a SQLAlchemy URL or an Engine. table: a MessageTable, the default one if left out.
+    Further keywords are those of `config.Settings` (lease_seconds, poll_seconds, ...).
+    Nothing is connected before it is needed. Raises ConfigError for settings that are wrong.
+    """
+
+    def __init__(
+        self,
+        url_or_engine: str | sa.URL | sa.Engine,
+        *,
+        table: MessageTable | None = None,
+        label: str = "",
+        **settings: Any,
+    ) -> None:
+        unknown = sorted(set(settings) - set(Settings.names()))
+        if unknown:
+            raise ConfigError(_unknown_setting(unknown[0]))
+        self.settings = Settings(**settings)
+        if table is not None and not isinstance(table, MessageTable):
+            raise ConfigError(f"table must be a MessageTable, got {table!r}")
+        self.table = table or MessageTable()
+        self.engine = dialects.open_engine(url_or_engine)
+        self.label = label
+        self._registry = Registry()
+        self._lock = threading.Lock()
+        self._tables: Tables | None = None
+        self._guard_checked = False
+        self._workers: list[Worker] = []
+        self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
+        self._drains = 0
+
+    def __repr__(self) -> str:
+        return f"App({dialects.masked(self.engine.url)!r}, table={self.table.name!r})"
+
+    # ------------------------------------------------------------ schema
+
+    def create_schema(self) -> list[str]:
+        """Create what is missing of tables and indexes; return the names of what was created.
+
+        Safe to call at every start and from several processes at once. A table that exists already
+        only gets indexes. Raises DatabaseUnavailable, SchemaError.
+        """
+        made = schema.create(self.engine, self.table, dialects.dialect_of(self.engine))
+        self._tables = None
+        return made
+
+    @property
+    def tables(self) -> Tables:
+        """The live tables; read once. Raises DatabaseUnavailable, SchemaError."""
+        with self._lock:
+            if self._tables is None:
+                dialect = dialects.dialect_of(self.engine)
+                self._tables = schema.resolve(self.engine, self.table, dialect)
+            return self._tables
+
+    # ------------------------------------------------------------ handlers
+
+    def handler(
+        self,
+        topic: str | Callable[..., Any] | None = None,
+        *,
+        transactional: bool = False,
+        timeout: float | None = None,
+        wait: wait_base | None = None,
+    ) -> Callable[[F], F]:
+        """Register a function as the handler of a topic (no topic: of every other topic).
+
+        The function takes (msg) or (msg, ctx), plain or async. Returning means done; an exception means
+        failed, tried again after a back-off; see Reject and RetryLater for other wishes.
+        transactional: `ctx.connection` belongs to the transaction that settles the message.
+        timeout: seconds; a handler that runs longer is reported and its try fails when it returns.
+        wait: a tenacity wait strategy for the back-off. Raises HandlerError at once for bad functions.
+        """
+        if callable(topic):  # @app.handler without parentheses
+            self.add_handler(None, topic)
+            return topic  # type: ignore[return-value]
+
+        def register(fn: F) -> F:
+            self.add_handler(
+                topic, fn, transactional=transactional, timeout=timeout, wait=wait
+            )
+            return fn
+
+        return register
+
+    def add_handler(self, topic: str | None, fn: Callable[..., Any], **options: Any) -> None:
+        """`handler` as a plain call."""
+        self._registry.add(make_handler(topic, fn, **options))
+
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """The topics that have a handler; None if one handler takes every topic."""
+        return self._registry.topics()
+
+    # ------------------------------------------------------------ producing
+
+    def send(
+        self,
+        conn: Connection | Session,
+        topic: str,
+        payload: Any = None,
+        *,
+        object_id: Any = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+    ) -> Any:
+        """Insert one message in the caller's transaction; return its msg_id.
+
+        object_id: whose message it is; None = no order wanted. delay: seconds from now on the
+        database's clock; at: an aware datetime. Raises PayloadError, ConfigError before any SQL.
+        """
+        connection = _connection(conn)
+        tables = self.tables
+        row = self._row(tables, topic, payload, object_id, _delay(delay, at, tables), at)
+        msg_id = store.insert_one(connection, tables, row)
+        self._sent(conn, connection)
+        return msg_id
+
+    def send_many(
+        self,
+        conn: Connection | Session,
+        topic: str,
+        messages: Iterable[tuple[Any, Any]],
+        *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+    ) -> int:
+        """Insert (payload, object_id) pairs in the caller's transaction, in order; return how many.
+
+        All payloads of a chunk of 5,000 are checked before any of it is inserted.
+        """
+        connection = _connection(conn)
+        tables = self.tables
+        seconds = _delay(delay, at, tables)
+        count = 0
+        rows: list[dict[str, Any]] = []
+        for pair in messages:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise ConfigError(f"send_many takes (payload, object_id) pairs, got {pair!r:.80}")
+            rows.append(self._row(tables, topic, pair[0], pair[1], seconds, at))
+            if len(rows) >= SEND_CHUNK:
+                store.insert_many(connection, tables, rows)
+                count += len(rows)
+                rows = []
+        store.insert_many(connection, tables, rows)
+        count += len(rows)
+        if count:
+            self._sent(conn, connection)
+        return count
+
+    def _row(
+        self,
+        tables: Tables,
+        topic: str,
+        payload: Any,
+        object_id: Any,
+        delay: float | None,
+        at: datetime | None,
+    ) -> dict[str, Any]:
+        if not isinstance(topic, str) or not 0 < len(topic) <= 100:
+            raise ConfigError(f"a topic is a text of 1 to 100 characters, got {topic!r:.80}")
+        if not tables.has("payload") and payload is not None:
+            raise ConfigError(f"table {tables.spec.name} has no payload column; send None")
+        return store.row_values(
+            tables,
+            topic=topic,
+            object_id=_object_id(object_id),
+            payload=encode(payload),
+            delay=delay,
+            at=at,
+        )
+
+    def _sent(self, target: Connection | Session, connection: Connection) -> None:
+        """Wake up workers once the caller has committed."""
+        if self.settings.notify and self.tables.dialect.notify:
+            store.notify(connection, self._channel)
+        if not self._workers:
+            return
+        self.wake()  # for a connection that commits by itself
+        if target not in self._producing:
+            self._producing.add(target)
+            name = "after_commit" if isinstance(target, Session) else "commit"
+            event.listen(target, name, lambda _: self.wake())
+
+    @property
+    def _channel(self) -> str:
+        return f"msgworker_{self.table.bare_name}"[:60].lower()
+
+    def wake(self) -> None:
+        """Tell the workers of this App in this process that there is something to do."""
+        for worker in list(self._workers):
+            worker.wake()
+
+    # ------------------------------------------------------------ consuming
+
+    def worker(self, *, threads: int = 4, topics: Iterable[str] | None = None) -> Worker:
+        """A worker: `run`, `start`, `stop`, `drain`; as a context manager it stops at the end.
+
+        threads: how many handlers run at once, 1 or more. topics: only these, of those registered.
+        """
+        whole("threads", threads, 1, MAX_THREADS)
+        chosen = self._chosen(topics)
+        worker = Worker(lambda: self._state(chosen), threads=threads, label=self.label)
+        self._workers.append(worker)
+        return worker
+
+    def drain(
+        self,
+        *,
+        threads: int = 4,
+        time_limit: float | None = None,
+        linger: float = 5.0,
+        overlap: str = "skip",
+        max_concurrent: int | None = None,
+        topics: Iterable[str] | None = None,
+        grace: float = 30.0,
+        signals: bool = False,
+    ) -> Report:
+        """Handle messages until none is due now or within `linger` seconds, or until `time_limit`.
+
+        For batch jobs and timers. overlap: "skip" returns at once (Report.skipped) while another drain
+        of this App runs in this process; "allow" lets up to `max_concurrent` run.
+        """
+        if overlap not in ("skip", "allow"):
+            raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')
+        if time_limit is not None:
+            number("time_limit", time_limit, 0, 366 * 86_400)
+        number("linger", linger, 0, 366 * 86_400)
+        if max_concurrent is not None:
+            whole("max_concurrent", max_concurrent, 1, MAX_THREADS)
+        most = 1 if overlap == "skip" else (max_concurrent or MAX_THREADS)
+        with self._lock:
+            if self._drains >= most:
+                return Report(skipped=True)
+            self._drains += 1
+        worker: Worker | None = None
+        try:
+            worker = self.worker(threads=threads, topics=topics)
+            return worker.drain(time_limit=time_limit, linger=linger, grace=grace, signals=signals)
+        finally:
+            if worker is not None:
+                self._workers.remove(worker)
+            with self._lock:
+                self._drains -= 1
+
+    def _chosen(self, topics: Iterable[str] | None) -> frozenset[str] | None:
+        registered = self._registry.topics()
+        if not self._registry.handlers:
+            raise ConfigError("there is no handler; register one with @app.handler(topic)")
+        if topics is None:
+            return registered
+        wanted = frozenset([topics] if isinstance(topics, str) else topics)
+        lacking = sorted(wanted - registered) if registered is not None else []
+        if lacking:
+            raise ConfigError(f"no handler for topic {', '.join(lacking)}")
+        return wanted
+
+    def _state(self, topics: frozenset[str] | None) -> State:
+        tables = self.tables
+        if not self._guard_checked:
+            schema.check_guard(self.engine, tables)
+            self._guard_checked = True
+        instance_id = new_instance_id(self.label)
+        return State(
+            engine=self.engine,
+            tables=tables,
+            registry=self._registry,
+            settings=self.settings,
+            instance_id=instance_id,
+            log=logger_for(instance_id),
+            topics=topics,
+        )
+
+    @property
+    def ops(self) -> Ops:
+        """What people may do: look, rerun."""
+        return Ops(self.engine, self.tables)
+
+
+def _unknown_setting(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, Settings.names(), n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else f"; settings: {', '.join(Settings.names())}"
+    return f"unknown setting {name!r}{hint}"
+
+
+def _connection(target: object) -> Connection:
+    if isinstance(target, Connection):
+        return target
+    if isinstance(target, Session):
+        return target.connection()
+    raise ConfigError(
+        f"send takes your Connection or Session, so that it is part of your transaction; got {target!r:.80}"
+    )
+
+
+def _object_id(object_id: Any) -> Any:
+    if isinstance(object_id, str):
+        if len(object_id) > MAX_OBJECT_ID:
+            raise ConfigError(
+                f"object_id has {len(object_id)} characters, at most {MAX_OBJECT_ID} are kept"
+            )
+        if "\x00" in object_id:
+            raise ConfigError("object_id holds a NUL character")
+        try:
+            object_id.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ConfigError("object_id holds half of a surrogate pair") from None
+    elif isinstance(object_id, bool | float | bytes | Mapping | list | tuple | set):
+        raise ConfigError(f"object_id must be a text or a whole number, got {object_id!r:.80}")
+    return object_id
+
+
+def _delay(
+    delay: float | timedelta | None, at: datetime | None, tables: Tables
+) -> float | None:
+    if delay is not None and at is not None:
+        raise ConfigError("give delay or at, not both")
+    if (delay is not None or at is not None) and not tables.has("available_at"):
+        raise ConfigError(f"table {tables.spec.name} has no available_at column: nothing can wait")
+    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+        raise ConfigError(f"at must be an aware datetime, e.g. {datetime.now(UTC)!r}; got {at!r}")
+    if delay is None:
+        return None
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    return number("delay", seconds, 0, FAR_SECONDS)

@@ -1,0 +1,687 @@
+"""The only file that knows a database's name.
+
+Everything else asks for a capability (`Dialect`), for a clock expression (`now`, `now_plus`), for a
+column type, or what kind of trouble an exception is. A new database is a new row in DIALECTS.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.dialects import mysql, oracle
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateColumn
+from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError
+
+# ---------------------------------------------------------------- capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a database can do, as far as our statements differ for it.
+
+    partial_indexes: an index may have a WHERE; else finished rows are kept out by a CASE.
+    case_index: how a CASE is indexed: "column" (a virtual column) or "function".
+    guard_case: the same for the guard.
+    oldest_index: open rows can be walked in order of age without meeting finished ones.
+    hops: a recursive query can hop from object to object along an index.
+    arrays: a whole batch travels as arrays, and an UPDATE may stand in a WITH.
+    row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
+    update_ignore: the prefix that turns a guard violation into "row left alone".
+    max_ids: how many ids one IN list takes.
+    notify: a commit can wake up listeners.
+    """
+
+    name: str
+    partial_indexes: bool = False
+    case_index: Literal["column", "function"] | None = None
+    guard_case: Literal["column", "function"] | None = None
+    oldest_index: bool = False
+    hops: bool = False
+    arrays: bool = False
+    row_locks: bool = True
+    skip_locked: bool = True
+    update_ignore: str | None = None
+    max_ids: int = 1000
+    notify: bool = False
+
+
+DIALECTS = {
+    d.name: d
+    for d in (
+        Dialect(
+            "postgresql",
+            partial_indexes=True,
+            oldest_index=True,
+            hops=True,
+            arrays=True,
+            max_ids=10_000,
+            notify=True,
+        ),
+        Dialect(
+            "sqlite",
+            partial_indexes=True,
+            oldest_index=True,
+            hops=True,
+            row_locks=False,
+            skip_locked=False,
+            update_ignore="OR IGNORE",
+            max_ids=10_000,
+        ),
+        Dialect("mariadb", case_index="column", guard_case="column", update_ignore="IGNORE"),
+        # MySQL 8 takes a CASE as a key part, so the guard needs no column there.
+        Dialect("mysql", case_index="column", guard_case="function", update_ignore="IGNORE"),
+        # An IN list over 1,000 elements is ORA-01795.
+        Dialect(
+            "oracle", case_index="function", guard_case="function", oldest_index=True, max_ids=500
+        ),
+    )
+}
+NAMES = tuple(DIALECTS)
+
+
+def dialect_of(engine: sa.Engine) -> Dialect:
+    """The capabilities of an engine's database; connects once to tell MariaDB from MySQL."""
+    name = engine.dialect.name
+    if name in ("mysql", "mariadb"):
+        if not hasattr(engine.dialect, "server_version_info"):
+            with connecting(engine):
+                pass
+        name = "mariadb" if getattr(engine.dialect, "is_mariadb", False) else "mysql"
+    if name not in DIALECTS:
+        raise ConfigError(f"database {name!r} is not supported; use one of: {', '.join(NAMES)}")
+    return DIALECTS[name]
+
+
+def compiler_for(name: str) -> sa.Dialect:
+    """A SQLAlchemy dialect object to print DDL with, without a connection."""
+    drivers = {
+        "postgresql": "postgresql+psycopg",
+        "sqlite": "sqlite",
+        "mariadb": "mariadb+pymysql",
+        "mysql": "mysql+pymysql",
+        "oracle": "oracle+oracledb",
+    }
+    made = make_url(f"{drivers[name]}://").get_dialect()()
+    if name == "oracle":
+        made.server_version_info = (19,)  # type: ignore[attr-defined]
+    return made
+
+
+# ---------------------------------------------------------------- engines
+
+_DRIVERS = {
+    "postgresql": ("postgresql+psycopg", "postgresql"),
+    "mysql": ("mysql+pymysql", "mysql"),
+    "mariadb": ("mariadb+pymysql", "mysql"),
+    "oracle": ("oracle+oracledb", "oracle"),
+}
+_ASYNC = re.compile(r"\+(asyncpg|aiosqlite|aiomysql|asyncmy|psycopg_async|oracledb_async)\b")
+_SECRET_KEY = re.compile(r"passw|secret|token|pwd|credential|sslkey", re.I)
+
+
+def masked(url: URL) -> str:
+    """The URL as text without its password and without secrets in its query."""
+    query = {k: "***" if _SECRET_KEY.search(k) else v for k, v in url.query.items()}
+    return url.set(query=query).render_as_string(hide_password=True)
+
+
+def parse_url(url: object) -> URL:
+    """A URL checked and completed with our default driver; raises ConfigError, never echoes it."""
+    if isinstance(url, URL):
+        parsed = url
+    elif not isinstance(url, str) or not url.strip():
+        raise ConfigError('a database url is required, such as "sqlite:///messages.db"')
+    else:
+        try:
+            parsed = make_url(url)
+        except (ArgumentError, ValueError):
+            raise ConfigError(
+                "the database url cannot be read; it looks like dialect://user:password@host:port/"
+                "name. If the password holds one of @ / : # % build it with sqlalchemy.URL.create"
+            ) from None
+    text = parsed.drivername
+    if _ASYNC.search(text):
+        raise ConfigError(f"{text} is an async driver; use a plain one, e.g. {_plain(text)}://")
+    backend = parsed.get_backend_name()
+    if backend not in DIALECTS:
+        raise ConfigError(f"database {backend!r} is not supported; use one of: {', '.join(NAMES)}")
+    if parsed.port is not None and not 1 <= parsed.port <= 65_535:
+        raise ConfigError(f"port must be 1 to 65535, got {parsed.port}")
+    if parsed.host and "@" in parsed.host:
+        raise ConfigError(
+            "the host part of the database url holds an @: the password is not escaped; "
+            "build the url with sqlalchemy.URL.create"
+        )
+    if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ConfigError(
+            "an in-memory SQLite database belongs to one connection, a worker needs several; "
+            'use a file, such as "sqlite:///messages.db"'
+        )
+    if "+" not in text and backend in _DRIVERS:
+        parsed = parsed.set(drivername=_DRIVERS[backend][0])
+    return parsed
+
+
+def _plain(drivername: str) -> str:
+    backend = drivername.split("+")[0]
+    return _DRIVERS.get(backend, (backend,))[0]
+
+
+def open_engine(source: object) -> sa.Engine:
+    """Our engine for a URL or for a user's Engine; nothing is connected yet.
+
+    A user's Engine keeps its pool and its own behaviour: we use it through execution options, so
+    isolation level and BEGIN differ only for our connections.
+    """
+    if isinstance(source, sa.Engine):
+        engine = source
+        parse_url(engine.url)
+        if isinstance(engine.pool, sa.StaticPool | sa.pool.SingletonThreadPool):
+            raise ConfigError(
+                f"the engine's pool ({type(engine.pool).__name__}) hands one connection to "
+                "everybody; create the engine with a QueuePool"
+            )
+    else:
+        engine = _create(parse_url(source))
+    if engine.dialect.name == "sqlite":
+        engine = engine.execution_options()
+        event.listen(engine, "begin", _begin_immediate)
+        event.listen(engine, "engine_connect", _busy_timeout)
+        return engine
+    # Set per connection, whatever the server's or the engine's default is.
+    return engine.execution_options(isolation_level="READ COMMITTED")
+
+
+def _create(url: URL) -> sa.Engine:
+    args: dict[str, Any] = {"hide_parameters": True, "pool_size": 0}  # 0: as many as are needed
+    if url.get_backend_name() == "sqlite":
+        args["connect_args"] = {"timeout": 60, "check_same_thread": False}
+        args["poolclass"] = sa.QueuePool
+    else:
+        args["pool_pre_ping"] = True
+    if url.get_backend_name() in ("mysql", "mariadb"):
+        args["connect_args"] = {"charset": "utf8mb4"}
+    try:
+        return sa.create_engine(url, **args)
+    except NoSuchModuleError as error:
+        raise ConfigError(f"no such driver: {url.drivername}") from error
+    except ImportError as error:
+        extra = _DRIVERS.get(url.get_backend_name(), ("", ""))[1]
+        if url.drivername == "oracle+cx_oracle":
+            extra = "cx-oracle"
+        raise ConfigError(
+            f"the driver of {url.drivername} is not installed ({error.name}); "
+            f'run: pip install "msgworker[{extra}]"'
+        ) from error
+
+
+def _begin_immediate(conn: sa.Connection) -> None:
+    # A transaction that reads first and writes later can find the database changed in between
+    # (SQLITE_BUSY_SNAPSHOT, which no timeout cures); so writers take the write lock at once.
+    if conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        conn.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _busy_timeout(conn: sa.Connection) -> None:
+    raw = conn.connection.dbapi_connection
+    assert raw is not None
+    cursor = raw.cursor()
+    cursor.execute("PRAGMA busy_timeout=60000")
+    cursor.close()
+
+
+def set_up_database(engine: sa.Engine) -> None:
+    """What is kept in the database itself and is ours to choose: SQLite's journal mode."""
+    if engine.dialect.name == "sqlite":
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+            conn.exec_driver_sql("PRAGMA journal_mode=WAL")
+
+
+# ---------------------------------------------------------------- clock
+
+
+class now(FunctionElement[datetime]):  # noqa: N801 - reads like the SQL function it is
+    """The database's clock, UTC; the same value for all rows of a statement."""
+
+    inherit_cache = True
+
+    @property
+    def type(self) -> TypeEngine[datetime]:  # type: ignore[override]
+        return UtcDateTime()
+
+
+class now_plus(FunctionElement[datetime]):  # noqa: N801
+    """The database's clock plus a number of seconds (may be a fraction, may be negative)."""
+
+    inherit_cache = True
+
+    @property
+    def type(self) -> TypeEngine[datetime]:  # type: ignore[override]
+        return UtcDateTime()
+
+
+class seconds_since(FunctionElement[float]):  # noqa: N801
+    """Seconds from an instant until now, as a float."""
+
+    inherit_cache = True
+    type = sa.Float()  # type: ignore[assignment]
+
+
+def _clause(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
+    return str(compiler.process(element.clauses, **kw))
+
+
+@compiles(now)
+def _now(element: now, compiler: SQLCompiler, **kw: Any) -> str:
+    raise NotImplementedError(compiler.dialect.name)
+
+
+@compiles(now, "postgresql")
+def _now_postgresql(element: now, compiler: SQLCompiler, **kw: Any) -> str:
+    # now() stands still in a transaction, which a transactional handler may keep open for long.
+    return "statement_timestamp()"
+
+
+@compiles(now, "sqlite")
+def _now_sqlite(element: now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+
+
+@compiles(now, "mysql", "mariadb")
+def _now_mysql(element: now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "utc_timestamp(6)"
+
+
+@compiles(now, "oracle")
+def _now_oracle(element: now, compiler: SQLCompiler, **kw: Any) -> str:
+    # SYSTIMESTAMP is the server's clock; CURRENT_TIMESTAMP would be in the session's time zone.
+    return "CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)"
+
+
+@compiles(now_plus, "postgresql")
+def _plus_postgresql(element: now_plus, compiler: SQLCompiler, **kw: Any) -> str:
+    seconds = _clause(element, compiler, **kw)
+    return f"(statement_timestamp() + make_interval(secs => {seconds}))"
+
+
+@compiles(now_plus, "sqlite")
+def _plus_sqlite(element: now_plus, compiler: SQLCompiler, **kw: Any) -> str:
+    seconds = _clause(element, compiler, **kw)
+    return f"strftime('%Y-%m-%d %H:%M:%f', 'now', {seconds} || ' seconds')"
+
+
+@compiles(now_plus, "mysql", "mariadb")
+def _plus_mysql(element: now_plus, compiler: SQLCompiler, **kw: Any) -> str:
+    seconds = _clause(element, compiler, **kw)
+    return f"(utc_timestamp(6) + INTERVAL ROUND({seconds} * 1000000) MICROSECOND)"
+
+
+@compiles(now_plus, "oracle")
+def _plus_oracle(element: now_plus, compiler: SQLCompiler, **kw: Any) -> str:
+    seconds = _clause(element, compiler, **kw)
+    return (
+        "(CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)"
+        f" + NUMTODSINTERVAL({seconds}, 'SECOND'))"
+    )
+
+
+@compiles(seconds_since, "postgresql")
+def _since_postgresql(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> str:
+    instant = _clause(element, compiler, **kw)
+    return f"CAST(extract(epoch FROM statement_timestamp() - {instant}) AS float8)"
+
+
+@compiles(seconds_since, "sqlite")
+def _since_sqlite(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> str:
+    instant = _clause(element, compiler, **kw)
+    return f"((julianday('now') - julianday({instant})) * 86400.0)"
+
+
+@compiles(seconds_since, "mysql", "mariadb")
+def _since_mysql(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> str:
+    instant = _clause(element, compiler, **kw)
+    return f"(TIMESTAMPDIFF(MICROSECOND, {instant}, utc_timestamp(6)) / 1000000.0)"
+
+
+@compiles(seconds_since, "oracle")
+def _since_oracle(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> str:
+    instant = _clause(element, compiler, **kw)
+    current = _now_oracle(now(), compiler)
+    return f"((CAST({current} AS DATE) - CAST({instant} AS DATE)) * 86400)"
+
+
+# ---------------------------------------------------------------- column types
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC datetime in Python; microseconds kept (SQLite: milliseconds, as text)."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
+        if dialect.name == "sqlite":
+            return dialect.type_descriptor(sa.Text())
+        if dialect.name in ("mysql", "mariadb"):
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        if dialect.name == "oracle":  # DateTime would be DATE: whole seconds
+            return dialect.type_descriptor(oracle.TIMESTAMP())
+        return dialect.type_descriptor(sa.DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> Any:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ConfigError(f"a time needs its time zone, got {value!r}; use datetime.now(UTC)")
+        utc = value.astimezone(UTC)
+        if dialect.name == "sqlite":
+            return utc.strftime("%Y-%m-%d %H:%M:%S.") + f"{utc.microsecond // 1000:03d}"
+        return utc if dialect.name == "postgresql" else utc.replace(tzinfo=None)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        if not isinstance(value, datetime):
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class KeyText(TypeDecorator[str]):
+    """Text that is compared byte by byte, so that an index can be walked in its order."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
+        length = self.impl_instance.length  # type: ignore[attr-defined]
+        if dialect.name == "sqlite":
+            return dialect.type_descriptor(sa.Text())
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(sa.String(length, collation="C"))
+        if dialect.name in ("mysql", "mariadb"):
+            # nopad: with the older padded collations 'a' and 'a ' were one object.
+            nopad = "utf8mb4_nopad_bin" if _is_mariadb(dialect) else "utf8mb4_0900_bin"
+            kind = mysql.VARCHAR(length, charset="utf8mb4", collation=nopad)
+            return dialect.type_descriptor(kind)
+        return dialect.type_descriptor(sa.String(length))
+
+
+def _is_mariadb(dialect: sa.Dialect) -> bool:
+    return dialect.name == "mariadb" or bool(getattr(dialect, "is_mariadb", False))
+
+
+def key_text(length: int) -> TypeEngine[str]:
+    """A column type for keys of at most `length` characters; see KeyText."""
+    return KeyText(length)
+
+
+def plain_text(length: int) -> TypeEngine[str]:
+    """Text of at most `length` characters, for people."""
+    return sa.String(length).with_variant(sa.Text(), "sqlite")
+
+
+def long_text() -> TypeEngine[str]:
+    """Text of any length."""
+    return sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+
+
+def big_id() -> TypeEngine[int]:
+    """A 64-bit key that the database itself counts up."""
+    return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def text_length(column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    """The length of a text, in the unit that costs least on the database."""
+    return sa.func.length(column, type_=sa.BigInteger())
+
+
+def created_default(name: str) -> sa.TextClause:
+    """DEFAULT of created_at: UTC, whatever the session's time zone."""
+    return sa.text(
+        {
+            "postgresql": "now()",
+            "sqlite": "(strftime('%Y-%m-%d %H:%M:%f', 'now'))",
+            "oracle": "SYS_EXTRACT_UTC(SYSTIMESTAMP)",
+        }.get(name, "(utc_timestamp(6))")
+    )
+
+
+def table_options(name: str) -> dict[str, Any]:
+    """What CREATE TABLE of the message table says besides its columns."""
+    if name == "sqlite":
+        return {"sqlite_autoincrement": True}  # else the id of a deleted last row is given again
+    if name == "postgresql":
+        # Room in each page for the new version of a row that changes state.
+        return {"postgresql_with": {"fillfactor": 90}}
+    return engine_options(name)
+
+
+def engine_options(name: str) -> dict[str, Any]:
+    """The storage engine, where there is a choice: one with transactions."""
+    if name not in ("mysql", "mariadb"):
+        return {}
+    options = {"engine": "InnoDB", "default_charset": "utf8mb4"}
+    return {f"{prefix}_{k}": v for prefix in ("mysql", "mariadb") for k, v in options.items()}
+
+
+# ---------------------------------------------------------------- trouble
+
+
+class Trouble(enum.Enum):
+    """What an exception of the database means to us."""
+
+    RACE = "race"  # the guard index: somebody else was first
+    AGAIN = "again"  # rolled back by the database; send again, no try counted
+    LOST = "lost"  # the connection or the server; what was being committed is unknown
+    REFUSED = "refused"  # missing table or right, read-only, wrong password: people must act
+    OTHER = "other"
+
+
+_POSTGRESQL = {
+    "23505": Trouble.RACE,
+    "40001": Trouble.AGAIN,
+    "40P01": Trouble.AGAIN,
+    "55P03": Trouble.AGAIN,
+    "57014": Trouble.AGAIN,
+    "57P01": Trouble.LOST,
+    "57P02": Trouble.LOST,
+    "57P03": Trouble.LOST,
+    "57P05": Trouble.LOST,
+    "53300": Trouble.LOST,
+    "25006": Trouble.REFUSED,
+    "28000": Trouble.REFUSED,
+    "28P01": Trouble.REFUSED,
+    "3D000": Trouble.REFUSED,
+    "42501": Trouble.REFUSED,
+    "42703": Trouble.REFUSED,
+    "42804": Trouble.REFUSED,
+    "42883": Trouble.REFUSED,
+    "42P01": Trouble.REFUSED,
+}
+_MYSQL = {
+    1062: Trouble.RACE,
+    1205: Trouble.AGAIN,
+    1213: Trouble.AGAIN,
+    1020: Trouble.AGAIN,
+    1040: Trouble.LOST,
+    1053: Trouble.LOST,
+    1927: Trouble.LOST,
+    2002: Trouble.LOST,
+    2003: Trouble.LOST,
+    2006: Trouble.LOST,
+    2013: Trouble.LOST,
+    2014: Trouble.LOST,
+    1044: Trouble.REFUSED,
+    1045: Trouble.REFUSED,
+    1049: Trouble.REFUSED,
+    1054: Trouble.REFUSED,
+    1142: Trouble.REFUSED,
+    1143: Trouble.REFUSED,
+    1146: Trouble.REFUSED,
+    1290: Trouble.REFUSED,
+    1792: Trouble.REFUSED,
+}
+_ORACLE = (
+    dict.fromkeys((1,), Trouble.RACE)
+    | dict.fromkeys((54, 60, 1555, 4068, 8006, 8177, 12860, 30006, 1013), Trouble.AGAIN)
+    | dict.fromkeys(
+        (28, 600, 603, 1012, 1033, 1034, 1089, 1090, 1092, 2396, 3113, 3114, 3135)
+        + (12153, 12170, 12514, 12537, 12541, 12547, 12571, 25402, 25408, 25409, 41412),
+        Trouble.LOST,
+    )
+    | dict.fromkeys((904, 942, 1017, 1031, 16000, 28000), Trouble.REFUSED)
+)
+_ORACLE_DRIVER = {
+    "DPY-1001": Trouble.LOST,
+    "DPY-4011": Trouble.LOST,
+    "DPY-6000": Trouble.LOST,
+    "DPY-6005": Trouble.LOST,
+    "DPI-1010": Trouble.LOST,
+    "DPI-1080": Trouble.LOST,
+    "DPY-4024": Trouble.AGAIN,
+    "DPI-1067": Trouble.AGAIN,
+}
+_SQLITE = (
+    ("unique constraint", Trouble.RACE),
+    ("is locked", Trouble.AGAIN),
+    ("unable to open", Trouble.LOST),
+    ("disk i/o", Trouble.LOST),
+    ("database or disk is full", Trouble.LOST),
+    ("readonly", Trouble.REFUSED),
+    ("not a database", Trouble.REFUSED),
+    ("no such table", Trouble.REFUSED),
+    ("no such column", Trouble.REFUSED),
+)
+
+
+def trouble(error: BaseException) -> Trouble:
+    """What an exception means: sort by the database's own code, never by exception class."""
+    if isinstance(error, PoolTimeout | DatabaseUnavailable):
+        return Trouble.LOST
+    if not isinstance(error, DBAPIError):
+        return Trouble.OTHER
+    found = _by_code(error.orig)
+    if found is not Trouble.OTHER:
+        return found
+    return Trouble.LOST if error.connection_invalidated else Trouble.OTHER
+
+
+def _by_code(error: BaseException | None) -> Trouble:
+    state = getattr(error, "sqlstate", None)
+    if isinstance(state, str):
+        return _POSTGRESQL.get(state, Trouble.LOST if state[:2] == "08" else Trouble.OTHER)
+    text = str(error)
+    if type(error).__module__.startswith("sqlite3"):
+        return next((kind for part, kind in _SQLITE if part in text.lower()), Trouble.OTHER)
+    driver = re.match(r"(ORA|DPY|DPI)-0*(\d+)", text)
+    if driver:
+        inner = re.search(r"ORA-0*(\d+)", text)
+        if inner and int(inner[1]) in _ORACLE:
+            return _ORACLE[int(inner[1])]
+        return _ORACLE_DRIVER.get(f"{driver[1]}-{driver[2]}", Trouble.OTHER)
+    code = error.args[0] if error is not None and error.args else None
+    if isinstance(code, int):
+        return _MYSQL.get(code, Trouble.OTHER)
+    lost = ("connection failed", "connection refused", "server closed", "is closed", "connection is")
+    return Trouble.LOST if any(part in text.lower() for part in lost) else Trouble.OTHER
+
+
+def reason_of(error: BaseException) -> str:
+    """The database's own words in one line, without parameters."""
+    cause = getattr(error, "orig", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return f"{type(cause).__name__}: {'; '.join(lines[:2])}"[:500]
+
+
+@contextmanager
+def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection to look around with, each statement on its own; no lock is held between them.
+
+    Raises DatabaseUnavailable, with a masked URL, if there is none to be had.
+    """
+    try:
+        conn = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            if engine.dialect.name == "sqlite":  # the file is read at the first statement only
+                conn.exec_driver_sql("PRAGMA schema_version")
+        except BaseException:
+            conn.close()
+            raise
+    except (DBAPIError, PoolTimeout) as error:
+        raise unavailable(engine, error) from error
+    with conn:
+        yield conn
+
+
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection in a transaction that commits at the end; raises DatabaseUnavailable too."""
+    try:
+        conn = engine.connect()
+    except (DBAPIError, PoolTimeout) as error:
+        raise unavailable(engine, error) from error
+    with conn, conn.begin():
+        yield conn
+
+
+def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | SchemaError:
+    """The error for what people must mend: a missing table or column, or a right or a password."""
+    text = reason_of(error)
+    if re.search(r"no such|does not exist|doesn.t exist|unknown column|ORA-00904|ORA-00942", text, re.I):
+        return SchemaError(f"the schema has changed: {text}. Run `msgworker init-db`")
+    return unavailable(engine, error)
+
+
+def unavailable(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable:
+    """The error that names the database (masked) and repeats what it said."""
+    text = reason_of(error)
+    password = engine.url.password
+    if password:
+        text = text.replace(str(password), "***")
+    return DatabaseUnavailable(f"cannot use the database {masked(engine.url)}: {text}")
+
+
+HIDDEN = "msgworker_hidden"
+"""Key in Column.info: keep this virtual column out of SELECT * and of INSERT without columns."""
+
+
+@compiles(CreateColumn, "mysql", "mariadb")
+def _create_column(element: CreateColumn, compiler: DDLCompiler, **kw: Any) -> str:
+    text = compiler.visit_create_column(element, **kw)
+    return f"{text} INVISIBLE" if element.element.info.get(HIDDEN) else text
+
+
+def identity(name: str) -> tuple[Any, ...]:
+    """What counts msg_id up, where the type alone does not say it."""
+    if name in ("postgresql", "oracle"):
+        # BY DEFAULT: a restore or a copy may bring its own ids. On RAC see docs: ORDER.
+        return (sa.Identity(always=False, cache=100 if name == "oracle" else None),)
+    return ()
+
+
+def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
+    """The lower-case names of a table's indexes, those on expressions included."""
+    if conn.dialect.name == "sqlite":  # the inspector leaves out indexes on expressions
+        query = "SELECT lower(name) FROM sqlite_master WHERE type = 'index'"
+        return set(conn.scalars(sa.text(query)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "skipped unsupported reflection of expression-based index"
+        found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
+    return {str(index["name"]).lower() for index in found}

@@ -1,0 +1,116 @@
+"""The whole error tree.
+
+MsgworkerError
++-- ConfigError (ValueError)     a setting or argument is wrong; nothing was done        exit 2
+|   +-- HandlerError             a handler cannot be registered or cannot be called
++-- DatabaseUnavailable          the database cannot be reached or denies access        exit 3
++-- SchemaError                  a table, column or index is missing or of a wrong kind  exit 4
++-- PayloadError (ValueError)    a payload is not JSON, too large or not of its type
++-- LostClaim                    a message in our hands was recovered, edited or deleted
++-- LostLease                    this instance was declared dead; it goes on under a new id
++-- HandlerMisuse                a handler ended our transaction or returned what it may not
++-- HandlerTimeout               a handler ran longer than its `timeout`
+
+Reject and RetryLater are not errors but wishes of a handler: raise or return them.
+Losing a race is never an error: functions return what was won.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+RETRY_LATER_MAX_SECONDS = 30 * 86_400.0
+
+
+class MsgworkerError(Exception):
+    """Root of every error this library raises on its own account."""
+
+    exit_code = 1
+
+
+class ConfigError(MsgworkerError, ValueError):
+    """A setting or argument is wrong; raised before anything was done."""
+
+    exit_code = 2
+
+
+class HandlerError(ConfigError):
+    """A handler cannot be registered: not callable, wrong signature, topic taken."""
+
+
+class DatabaseUnavailable(MsgworkerError):
+    """The database cannot be reached, denies access, or is not a database."""
+
+    exit_code = 3
+
+
+class SchemaError(MsgworkerError):
+    """The live schema lacks something; the text says what and how to mend it."""
+
+    exit_code = 4
+
+
+class PayloadError(MsgworkerError, ValueError):
+    """A payload is not JSON, too large, too deep or not of the handler's type."""
+
+
+class LostClaim(MsgworkerError):
+    """The flag of a message was no longer ours when its outcome was to be written."""
+
+    def __init__(self, msg_id: object, instance_id: str) -> None:
+        super().__init__(
+            f"message {msg_id} is no longer claimed by {instance_id}: it was recovered, edited or "
+            "deleted meanwhile; its outcome was not written"
+        )
+        self.msg_id = msg_id
+        self.instance_id = instance_id
+
+
+class LostLease(MsgworkerError):
+    """This instance's lease ran out or was taken over; everything it held is forgotten."""
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(f"instance {instance_id} lost its lease; it goes on under a new id")
+        self.instance_id = instance_id
+
+
+class HandlerMisuse(MsgworkerError):
+    """A handler did what it may not, such as committing `ctx.connection` itself."""
+
+
+class HandlerTimeout(MsgworkerError):
+    """A handler ran longer than its `timeout`."""
+
+
+class Reject(Exception):  # noqa: N818 - a wish, not an error
+    """A handler's wish: this message is dead at once, no more tries.
+
+    `Reject("no such customer")` is raised or returned; the reason is kept in `last_error`.
+    """
+
+    def __init__(self, reason: str = "rejected") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RetryLater(Exception):  # noqa: N818 - a wish, not an error
+    """A handler's wish: come back later; not counted as a failed try.
+
+    after: seconds or a timedelta, 0 to 30 days. A message may ask for it `later_limit` times (see
+    MessageTable); after that each wish counts as a failed try.
+    Raises ConfigError for a delay that is negative, not finite or too long (the try then fails).
+    """
+
+    def __init__(self, after: float | timedelta = 60.0, reason: str = "") -> None:
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise ConfigError(f"RetryLater(after=...) takes seconds or a timedelta, got {after!r}")
+        if not math.isfinite(seconds) or not 0 <= seconds <= RETRY_LATER_MAX_SECONDS:
+            raise ConfigError(
+                f"RetryLater(after=...) must be 0 to {RETRY_LATER_MAX_SECONDS:.0f} seconds, "
+                f"got {after!r}"
+            )
+        super().__init__(reason or f"again in {seconds:g} s")
+        self.after_seconds = float(seconds)
+        self.reason = reason

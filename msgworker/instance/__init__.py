@@ -1,0 +1,1 @@
+"""The threads of one running instance, one role per file."""

@@ -1,0 +1,241 @@
+"""Run the handler of one lane's current message and say what came of it.
+
+A plain handler runs with no transaction of ours open. A transactional one runs inside the transaction
+that settles its message: its writes and the outcome commit together, or neither does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.dialects import Trouble, trouble
+from msgworker.errors import (
+    HandlerMisuse,
+    HandlerTimeout,
+    LostClaim,
+    PayloadError,
+    RetryLater,
+)
+from msgworker.instance.handling import (
+    DONE,
+    Context,
+    Handler,
+    LoopThread,
+    Result,
+    result_of_error,
+    result_of_return,
+    typed,
+)
+from msgworker.instance.links import Link
+from msgworker.instance.role import OUTAGE_WAIT, pause_after
+from msgworker.instance.settler import settlement
+from msgworker.instance.state import Lane, Running, State
+from msgworker.message import Message, Outcome, Settled
+from msgworker.payload import clean, decode
+from msgworker.store import settle as store
+
+SAME_CLAIM_RUNS = 5
+"""How often a transactional handler is run again under one claim when the database rolled it back."""
+
+
+class _Undo(Exception):
+    """Roll the handler's transaction back and report this result."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.error)
+        self.result = result
+
+
+class Caller:
+    """Calls handlers for the threads of one instance."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._loop = LoopThread()
+        self._local = threading.local()
+        self._links: list[Link] = []
+
+    def handle(self, lane: Lane) -> None:
+        """Run the current message of a lane; leaves the outcome in `lane.result`."""
+        state, row = self._state, lane.row
+        topic = row.topic if row.topic is not None else "default"
+        handler = state.registry.get(topic)
+        if handler is None:  # unregistered meanwhile: give it back untouched
+            lane.result = Result(Outcome.RELEASED)
+            return
+        attempt = row.tries + 1
+        now = time.monotonic()
+        until = None if handler.timeout is None else now + handler.timeout
+        running = Running(row, lane.owner, now, until, threading.Event())
+        ident = threading.get_ident()
+        state.running[ident] = running
+        try:
+            msg: Message[Any] = Message(
+                row.msg_id,
+                row.object_id,
+                topic,
+                typed(decode(row.payload, row.oversize), handler),
+                row.tries,
+                row.created_at,
+                state.tables.spec.name,
+            )
+            if handler.transactional:
+                result = self._transactional(lane, msg, handler, running)
+            else:
+                context = Context(msg, lane.owner, attempt, running.cancelled)
+                result = self._returned(self._call(handler, msg, context), handler, attempt)
+        except BaseException as error:  # whatever it is, the thread lives on
+            result = self._raised(error, handler, attempt)
+        finally:
+            state.running.pop(ident, None)
+        lane.result = self._checked(result, handler, running, lane)
+
+    def close(self) -> None:
+        """Give back the threads' connections; the threads must have ended."""
+        for link in self._links:
+            link.close()
+        self._loop.close()
+
+    def _call(self, handler: Handler, msg: Message[Any], context: Context) -> Any:
+        arguments = (msg, context) if handler.takes_context else (msg,)
+        if handler.is_async:
+            return self._loop.run(handler.fn(*arguments), handler.timeout)
+        value = handler.fn(*arguments)
+        if inspect.isawaitable(value) and not inspect.isgenerator(value):
+            return value  # result_of_return refuses it
+        return value
+
+    @staticmethod
+    def _returned(value: Any, handler: Handler, attempt: int) -> Result:
+        return DONE if value is None else result_of_return(value, handler, attempt)
+
+    def _raised(self, error: BaseException, handler: Handler, attempt: int) -> Result:
+        if isinstance(error, _Undo):
+            return error.result
+        if isinstance(error, KeyboardInterrupt):
+            self._state.stopping.set()
+        if not isinstance(error, PayloadError | RetryLater):
+            self._state.log.debug("handler of topic %s raised", handler.topic, exc_info=error)
+        return result_of_error(error, handler, attempt)
+
+    def _checked(self, result: Result, handler: Handler, running: Running, lane: Lane) -> Result:
+        """Late results and worn-out wishes become failed tries."""
+        if lane.settled is not None:
+            return DONE
+        if result.outcome in (Outcome.DONE, Outcome.FAILED) and running.until is not None:
+            took = time.monotonic() - running.since
+            if time.monotonic() > running.until and not handler.is_async:
+                late = HandlerTimeout(
+                    f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
+                )
+                return result_of_error(late, handler, lane.row.tries + 1)
+        if result.outcome is Outcome.LATER and self._worn_out(lane):
+            limit = self._state.tables.spec.later_limit
+            text = clean(f"asked for RetryLater more than {limit} times; {result.error}")
+            return Result(Outcome.FAILED, text, result.delay_seconds)
+        return result
+
+    def _worn_out(self, lane: Lane) -> bool:
+        return lane.row.later_times >= self._state.tables.spec.later_limit
+
+    # ------------------------------------------------------------ transactional
+
+    def _transactional(
+        self, lane: Lane, msg: Message[Any], handler: Handler, running: Running
+    ) -> Result:
+        """Handler and outcome in one transaction.
+
+        What the database itself rolled back (deadlock, lost connection) is run again under the same
+        claim, without a try counted; after a lost COMMIT the row tells whether it was done.
+        """
+        for run in range(1, SAME_CLAIM_RUNS + 1):
+            committing = threading.Event()
+            try:
+                self._in_one_transaction(lane, msg, handler, running, committing)
+                return DONE
+            except Exception as error:
+                kind = trouble(error)
+                if run == SAME_CLAIM_RUNS or kind not in (Trouble.AGAIN, Trouble.LOST):
+                    raise
+                pause = pause_after(OUTAGE_WAIT, run)
+                self._state.log.info("message %s: rolled back, run again", msg.msg_id, exc_info=error)
+                if kind is Trouble.LOST and committing.is_set():
+                    if self._was_committed(lane, pause):
+                        return DONE
+                else:
+                    running.cancelled.wait(pause)
+        raise AssertionError("unreachable")
+
+    def _in_one_transaction(
+        self,
+        lane: Lane,
+        msg: Message[Any],
+        handler: Handler,
+        running: Running,
+        committing: threading.Event,
+    ) -> None:
+        attempt = lane.row.tries + 1
+        with self._link().transaction() as conn:
+            context = Context(msg, lane.owner, attempt, running.cancelled, conn)
+            begun = conn.get_transaction()
+            result = self._returned(self._call(handler, msg, context), handler, attempt)
+            self._flush(context)
+            if conn.closed or begun is None or not begun.is_active:
+                raise HandlerMisuse(
+                    "the handler committed, rolled back or closed ctx.connection; the transaction is "
+                    "the worker's: what was written may stand although this try counts as failed"
+                )
+            if result is not DONE:
+                raise _Undo(result)
+            if running.until is not None and time.monotonic() > running.until:
+                raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
+            fate = self._settle(conn, lane)
+            committing.set()
+        lane.settled = fate is Settled.WENT_ON
+
+    @staticmethod
+    def _flush(context: Context) -> None:
+        session = context._session
+        if session is not None:
+            session.commit()  # its savepoint only
+            session.close()
+
+    def _settle(self, conn: Connection, lane: Lane) -> Settled:
+        lane.result = DONE
+        fate = store.settle_one(conn, self._state.tables, settlement(lane), me=lane.owner)
+        if fate is Settled.LOST:
+            raise LostClaim(lane.row.msg_id, lane.owner)
+        return fate
+
+    def _was_committed(self, lane: Lane, pause: float) -> bool:
+        """Read the rows until the database answers; sets `lane.settled` if the COMMIT had arrived."""
+        ids = {lane.row.msg_id} | ({lane.next_row.msg_id} if lane.next_row else set())
+        tries = 1
+        while lane.owner == self._state.instance_id:
+            time.sleep(pause)
+            try:
+                with self._link().statement() as conn:
+                    flagged = store.still_mine(conn, self._state.tables, ids, me=lane.owner)
+            except Exception as error:
+                if trouble(error) is Trouble.OTHER:
+                    raise
+                tries += 1
+                pause = pause_after(OUTAGE_WAIT, tries)
+                continue
+            if lane.row.msg_id in flagged:
+                return False
+            lane.settled = lane.next_row is not None and lane.next_row.msg_id in flagged
+            return True
+        raise LostClaim(lane.row.msg_id, lane.owner)
+
+    def _link(self) -> Link:
+        link: Link | None = getattr(self._local, "link", None)
+        if link is None:
+            link = self._local.link = Link(self._state.engine)
+            self._links.append(link)
+        return link

@@ -1,0 +1,257 @@
+"""Ask for work when there is room.
+
+Claims take heads, then read the runs behind them in a new statement, after the flags have committed.
+How much is held in hand adapts to how fast it is used up: little of slow work, so that other instances
+find some; a lot of fast work, so that claims and settles are shared by many messages.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+from sqlalchemy.exc import IntegrityError
+
+from msgworker.dialects import Trouble, trouble
+from msgworker.instance.lanes import Lanes
+from msgworker.instance.links import Link
+from msgworker.instance.role import Role
+from msgworker.instance.search import Look, Search
+from msgworker.instance.settler import Settler
+from msgworker.instance.state import Lane, State
+from msgworker.store import claim
+from msgworker.store.claim import Candidate, Row
+
+FIRST_PAUSE = 0.01
+TICK_SECONDS = 0.01
+PAYLOAD_BUDGET = 32_000_000
+BARREN_LOOKS = 3
+OVERDUE_SECONDS = 2.5
+TOPIC_REPORT_SECONDS = 60.0
+
+
+class Appetite:
+    """How many lanes to hold: grows while the threads run dry, shrinks with heavy payloads."""
+
+    def __init__(self, threads: int, most: int, run: int) -> None:
+        self._least = max(4, 2 * threads)
+        self._most = max(self._least, most)
+        self._run = run
+        self._mean_payload = 0.0
+        self.lanes = min(self._least, self._most)
+
+    def fed(self, *, dry: bool, full: bool) -> None:
+        """After a claim: dry = no lane was waiting before it; full = it brought all that was asked."""
+        if dry and full:
+            self.lanes = min(self._most, self.lanes * 2)
+        elif not dry and self.lanes > self._least:
+            self.lanes = max(self._least, int(self.lanes * 0.9))
+
+    def saw(self, rows: Sequence[Row]) -> None:
+        """Note how large payloads are."""
+        for row in rows[:20]:
+            size = len(row.payload) if isinstance(row.payload, str | bytes) else 0
+            self._mean_payload += (size - self._mean_payload) * 0.1
+
+    @property
+    def run(self) -> int:
+        """How long runs may be, so that what is in hand fits into memory."""
+        fits = PAYLOAD_BUDGET / (max(self._mean_payload, 1.0) * max(self.lanes, 1))
+        return max(1, min(self._run, int(fits))) if self._run else 0
+
+
+class Fetcher(Role):
+    """The claim loop."""
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        lanes: Lanes,
+        settler: Settler,
+        drain_linger: float | None = None,
+    ) -> None:
+        super().__init__("fetcher", state.log)
+        self._state = state
+        self._lanes = lanes
+        self._settler = settler
+        self._link = Link(state.engine)
+        self._search = Search(state.tables, state.topics)
+        settings = state.settings
+        self._appetite = Appetite(lanes.threads, settings.lanes_limit, settings.run_limit)
+        self._linger = drain_linger
+        self._barren = 0
+        self._overdue_since: float | None = None
+        self._runs_pay = 8
+        self._claims = 0
+        self._pause = FIRST_PAUSE
+        self._topics_reported_at = -TOPIC_REPORT_SECONDS
+        self.exhausted = False
+        self.progress_at = time.monotonic()
+
+    # ------------------------------------------------------------ one round
+
+    def run_once(self) -> int:
+        """Claim if there is room; returns how many lanes were won."""
+        self.progress_at = time.monotonic()
+        self._lanes.nudge()
+        self._settler.flush()
+        state = self._state
+        held = len(state.in_hand)
+        room = self._appetite.lanes - held
+        if room * 2 < self._appetite.lanes or not state.trusted():
+            return -1
+        dry = self._lanes.waiting == 0
+        look = self._look(room, held)
+        if look.quarantined is not None and held == 0:
+            won = self._claim([look.quarantined])
+            return won or self._nothing(look)
+        candidates = [] if look.quarantined is not None and self._claims % 8 == 0 else look.candidates
+        self._claims += 1
+        won = self._claim(candidates) if candidates else 0
+        self._appetite.fed(dry=dry and held > 0, full=won >= room)
+        return won or self._nothing(look)
+
+    def _look(self, room: int, held: int) -> Look:
+        state = self._state
+        objects, ids = state.held_by_ghosts()
+        with self._link.statement() as conn:
+            look = self._search.look(
+                conn,
+                want=room,
+                in_hand=held,
+                slot=state.slot,
+                slots=state.slots,
+                skip_objects=objects,
+                skip_ids=ids,
+            )
+        # A message whose settle is under way may look free because it was written already, while we
+        # do not know that yet; to flag it again now would make the two claims indistinguishable.
+        sending = state.sending
+        look.candidates = [c for c in look.candidates if c.msg_id not in sending]
+        self._report_topics()
+        return look
+
+    def _claim(self, candidates: list[Candidate]) -> int:
+        state = self._state
+        with state.claiming:
+            me = state.instance_id
+            rows = self._flag(candidates, me)
+            lanes = [Lane(me, [row]) for row in rows]
+            state.in_hand.update(lanes)
+        state.tally.claims += 1
+        state.tally.offered += len(candidates)
+        state.tally.won += len(rows)
+        if len(rows) < len(candidates):
+            won = {row.msg_id for row in rows}
+            self._search.refused([c for c in candidates if c.msg_id not in won])
+        if not rows:
+            return 0
+        alone = len(rows) == 1 and rows[0].crash_times > 0
+        if not alone:
+            self._read_runs(lanes)
+        self._barren = 0
+        self._lanes.put(lanes)
+        return len(rows)
+
+    def _flag(self, candidates: list[Candidate], me: str) -> list[Row]:
+        tables = self._state.tables
+        try:
+            if tables.dialect.arrays:
+                with self._link.statement() as conn:
+                    return claim.flag(conn, tables, candidates, me=me)
+            with self._link.transaction() as conn:
+                return claim.flag(conn, tables, candidates, me=me)
+        except IntegrityError as error:
+            if trouble(error) is not Trouble.RACE:
+                raise
+        with self._link.transaction() as conn:
+            return claim.flag_each(conn, tables, candidates, me=me)
+
+    def _read_runs(self, lanes: Sequence[Lane]) -> None:
+        """Objects with one message each need no runs: then only every 8th claim looks for them."""
+        self._runs_pay -= 1
+        run = self._appetite.run
+        if run < 1 or (self._runs_pay < 0 and self._runs_pay % 8):
+            return
+        heads = [lane.row for lane in lanes]
+        try:
+            with self._link.statement() as conn:
+                runs = claim.read_runs(conn, self._state.tables, heads, limit=run)
+        except Exception:
+            # The heads are flagged: they must run, if without followers.
+            self.log.warning("runs could not be read; going on with the heads", exc_info=True)
+            return
+        topics = self._state.topics
+        for lane in lanes:
+            followers = runs.get(lane.row.msg_id, ())
+            for row in followers:
+                if topics is not None and (row.topic or "default") not in topics:
+                    break
+                lane.rows.append(row)
+            if followers:
+                self._runs_pay = 8
+        self._appetite.saw([lane.rows[-1] for lane in lanes])
+
+    # ------------------------------------------------------------ nothing found
+
+    def _nothing(self, look: Look) -> int:
+        if self._state.in_hand:
+            self._barren = 0
+            self._overdue_since = None
+        elif look.complete or not look.candidates:
+            self._barren += 1
+            if self._linger is not None and self._barren >= BARREN_LOOKS:
+                self._consider_end(self._linger)
+        return 0
+
+    def _consider_end(self, linger: float) -> None:
+        with self._link.statement() as conn:
+            due_in = claim.next_due_seconds(conn, self._state.tables)
+        if due_in is None or due_in > linger:
+            self.exhausted = True
+            self.stop()
+        elif due_in == 0.0:
+            # Due, but nothing could be claimed: it waits behind something that is not ours.
+            now = time.monotonic()
+            self._overdue_since = self._overdue_since or now
+            if now - self._overdue_since > OVERDUE_SECONDS:
+                self.exhausted = True
+                self.stop()
+
+    def _report_topics(self) -> None:
+        unknown = self._search.unknown_topics
+        now = time.monotonic()
+        if unknown and now - self._topics_reported_at > TOPIC_REPORT_SECONDS:
+            self._topics_reported_at = now
+            names = ", ".join(repr(name) for name in sorted(unknown)[:10])
+            self.log.warning("messages wait whose topic has no handler here: %s", names)
+
+    def pause_seconds(self, did: int) -> float:
+        """No pause while there is room and work; a tick while hands are full; longer when idle."""
+        if did > 0:
+            self._pause = FIRST_PAUSE
+            return 0.0 if did * 4 >= self._appetite.lanes else 0.001
+        if did < 0 or self._state.in_hand:
+            return TICK_SECONDS
+        if self._linger is not None:
+            return FIRST_PAUSE
+        self._pause = min(self._state.settings.poll_seconds, self._pause * 1.3)
+        return self._pause * random.uniform(0.75, 1.0)
+
+    def wake(self) -> None:
+        self._pause = FIRST_PAUSE
+        super().wake()
+
+    def wake_if_room(self) -> None:
+        """Called after every settle."""
+        if len(self._state.in_hand) * 2 < self._appetite.lanes:
+            self._wake.set()
+
+    def failed(self, error: BaseException) -> bool:
+        self._search.forget()
+        return False
+
+    def ended(self) -> None:
+        self._link.close()

@@ -1,0 +1,362 @@
+"""Call a handler: payload, context, transaction, outcome.
+
+Whatever a handler does, one of the outcomes of message.py comes out and the thread lives on. A handler
+that returns is done; everything it raises, BaseException included, is a failed try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import typing
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+from tenacity.wait import wait_base, wait_exponential_jitter
+
+from msgworker.config import number
+from msgworker.errors import (
+    ConfigError,
+    HandlerError,
+    HandlerMisuse,
+    HandlerTimeout,
+    PayloadError,
+    Reject,
+    RetryLater,
+)
+from msgworker.instance.role import pause_after
+from msgworker.message import Message, Outcome
+from msgworker.payload import clean
+from msgworker.table import MAX_ERROR
+
+log = logging.getLogger("msgworker.handling")
+
+DEFAULT_WAIT: wait_base = wait_exponential_jitter(initial=1, max=60)
+MAX_BACKOFF_SECONDS = 30 * 86_400.0
+
+
+class Context:
+    """What a handler may use besides its message.
+
+    instance_id: this instance. attempt: 1 at the first try. log: a logger whose records carry the
+    message. cancelled: set when the worker stops, the lease is lost or the timeout is over.
+    connection, session: only for transactional handlers; what is written there commits together with
+    the outcome, or not at all. The handler must neither commit nor close them.
+    """
+
+    __slots__ = ("_cancelled", "_connection", "_log", "_msg", "_session", "attempt", "instance_id")
+
+    def __init__(
+        self,
+        msg: Message[Any],
+        instance_id: str,
+        attempt: int,
+        cancelled: threading.Event,
+        connection: Connection | None = None,
+    ) -> None:
+        self.instance_id = instance_id
+        self.attempt = attempt
+        self._msg = msg
+        self._cancelled = cancelled
+        self._connection = connection
+        self._session: Session | None = None
+        self._log: logging.LoggerAdapter[logging.Logger] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should come to an end."""
+        return self._cancelled.is_set()
+
+    @property
+    def connection(self) -> Connection:
+        """The connection of the transaction that settles this message."""
+        if self._connection is None:
+            raise HandlerMisuse("ctx.connection is for handlers with transactional=True")
+        return self._connection
+
+    @property
+    def session(self) -> Session:
+        """An ORM session on `connection`; flushed, not committed, when the handler returns."""
+        if self._session is None:
+            self._session = Session(
+                bind=self.connection, join_transaction_mode="create_savepoint"
+            )
+        return self._session
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger under `msgworker.handler` whose records carry the message."""
+        if self._log is None:
+            extra = {
+                "instance": self.instance_id,
+                "msg_id": self._msg.msg_id,
+                "object_id": self._msg.object_id,
+                "topic": self._msg.topic,
+                "try": self.attempt,
+            }
+            self._log = logging.LoggerAdapter(logging.getLogger("msgworker.handler"), extra)
+        return self._log
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A registered handler."""
+
+    topic: str | None
+    fn: Callable[..., Any]
+    transactional: bool = False
+    timeout: float | None = None
+    wait: wait_base = DEFAULT_WAIT
+    takes_context: bool = True
+    is_async: bool = False
+    payload_type: TypeAdapter[Any] | None = None
+    warned: list[str] = field(default_factory=list)
+
+
+def make_handler(
+    topic: str | None,
+    fn: Any,
+    *,
+    transactional: bool = False,
+    timeout: float | None = None,
+    wait: wait_base | None = None,
+) -> Handler:
+    """Check a function and its options; raises HandlerError before anything runs."""
+    name = getattr(fn, "__qualname__", repr(fn))
+    if topic is not None and (not isinstance(topic, str) or not 0 < len(topic) <= 100):
+        raise HandlerError(f"a topic is a text of 1 to 100 characters, got {topic!r}")
+    if not callable(fn):
+        raise HandlerError(f"a handler must be callable, got {name}")
+    if timeout is not None:
+        number(f"timeout of handler {name}", timeout, 0.001, 86_400 * 30)
+    if wait is not None and not callable(wait):
+        raise HandlerError(f"wait of handler {name} must be a tenacity wait strategy, got {wait!r}")
+    is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        getattr(fn, "__call__", None)  # noqa: B004 - an object with async __call__
+    )
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise HandlerError(f"handler {name} is a generator; its body would never run")
+    if is_async and transactional:
+        raise HandlerError(f"handler {name}: transactional handlers are plain functions, not async")
+    return Handler(
+        topic=topic,
+        fn=fn,
+        transactional=bool(transactional),
+        timeout=timeout,
+        wait=wait or DEFAULT_WAIT,
+        takes_context=_takes_context(fn, name),
+        is_async=is_async,
+        payload_type=_payload_type(fn),
+    )
+
+
+def _takes_context(fn: Callable[..., Any], name: str) -> bool:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return True
+    for arguments in ((None, None), (None,)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return len(arguments) == 2
+    raise HandlerError(
+        f"handler {name}{signature} cannot be called; it takes (msg) or (msg, ctx), all else optional"
+    )
+
+
+def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
+    """The T of a first parameter annotated `Message[T]`, None if there is none."""
+    target = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
+    try:
+        hints = typing.get_type_hints(target)
+        names = [n for n in inspect.signature(fn).parameters if n in hints]
+    except Exception:  # annotations that cannot be resolved are the user's own affair
+        return None
+    hint = hints[names[0]] if names else None
+    args = typing.get_args(hint)
+    if typing.get_origin(hint) is not Message or not args or args[0] is Any:
+        return None
+    if isinstance(args[0], typing.TypeVar):
+        return None
+    try:
+        return TypeAdapter(args[0])
+    except Exception as error:
+        name = getattr(fn, "__qualname__", repr(fn))
+        raise HandlerError(f"handler {name}: cannot read payloads as {args[0]!r}: {error}") from error
+
+
+# ---------------------------------------------------------------- outcome
+
+
+@dataclass(slots=True)
+class Result:
+    """What came out of one try; `error` is the text kept for people."""
+
+    outcome: Outcome
+    error: str | None = None
+    delay_seconds: float = 0.0
+
+
+DONE = Result(Outcome.DONE)
+
+
+def describe(error: BaseException) -> str:
+    """An exception as text for `last_error`: type, message, place; cut, without NUL, never failing."""
+    try:
+        message = str(error)
+    except BaseException:  # noqa: BLE001
+        message = "<unprintable>"
+    frames = []
+    step, hops = error.__traceback__, 0
+    while step is not None and hops < 200:
+        code = step.tb_frame.f_code
+        if "msgworker" not in code.co_filename.replace("\\", "/").split("/")[-3:-1]:
+            frames.append(f"{code.co_filename.replace(chr(92), '/').split('/')[-1]}:{step.tb_lineno}")
+        step, hops = step.tb_next, hops + 1
+    place = f" [{frames[-1]}]" if frames else ""
+    return clean(f"{type(error).__name__}: {message}", MAX_ERROR - len(place) - 10) + place
+
+
+def result_of_error(error: BaseException, handler: Handler | None, attempt: int) -> Result:
+    """The outcome that an exception of a handler stands for."""
+    if isinstance(error, Reject):
+        return Result(Outcome.DEAD, clean(f"rejected: {error.reason}"))
+    if isinstance(error, PayloadError):
+        return Result(Outcome.DEAD, describe(error))
+    if isinstance(error, RetryLater):
+        return Result(Outcome.LATER, clean(f"retry later: {error}"), error.after_seconds)
+    wait = handler.wait if handler else DEFAULT_WAIT
+    try:
+        delay = pause_after(wait, attempt, error)
+        if not 0 <= delay <= MAX_BACKOFF_SECONDS:
+            raise ConfigError(f"back-off of {delay!r} s")
+    except Exception:
+        log.exception("the wait strategy of topic %s failed; 60 s instead", handler and handler.topic)
+        delay = 60.0
+    return Result(Outcome.FAILED, describe(error), delay)
+
+
+def result_of_return(value: Any, handler: Handler, attempt: int) -> Result:
+    """The outcome that a handler's return value stands for."""
+    if value is None:
+        return DONE
+    if isinstance(value, Reject | RetryLater):
+        return result_of_error(value, handler, attempt)
+    if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        error = HandlerMisuse(
+            f"the handler returned a {type(value).__name__} that nobody runs; "
+            "declare it `async def` or run it"
+        )
+        return result_of_error(error, handler, attempt)
+    if isinstance(value, Future | asyncio.Future):
+        error = HandlerMisuse("the handler returned a future; wait for it inside the handler")
+        return result_of_error(error, handler, attempt)
+    _warn_return(handler, value)
+    return DONE
+
+
+def _warn_return(handler: Handler, value: Any) -> None:
+    if not handler.warned:
+        handler.warned.append("return")
+        log.warning(
+            "the handler of topic %s returned a %s; return values are ignored, only None, Reject and "
+            "RetryLater mean something",
+            handler.topic,
+            type(value).__name__,
+        )
+
+
+def typed(payload: Any, handler: Handler) -> Any:
+    """The payload as the handler's annotated type; raises PayloadError if it does not fit."""
+    if handler.payload_type is None:
+        return payload
+    try:
+        return handler.payload_type.validate_python(payload)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise PayloadError(
+            f"the payload does not fit the handler's type: {place or 'payload'}: {first['msg']} "
+            f"({error.error_count()} problems)"
+        ) from None
+
+
+# ---------------------------------------------------------------- async
+
+
+class LoopThread:
+    """One event loop on one thread, started at the first async handler."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Any, timeout: float | None) -> Any:
+        """Run a coroutine to its end; after `timeout` it is cancelled and HandlerTimeout raised."""
+        future = asyncio.run_coroutine_threadsafe(self._limited(coroutine, timeout), self._get())
+        return future.result()
+
+    @staticmethod
+    async def _limited(coroutine: Any, timeout: float | None) -> Any:
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                return await coroutine
+        except TimeoutError:
+            if limit.expired():
+                raise HandlerTimeout(f"timeout: the handler ran longer than {timeout:g} s") from None
+            raise
+
+    def _get(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="msgworker-async", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    def close(self) -> None:
+        """Stop the loop; coroutines that still run are dropped."""
+        with self._lock:
+            if self._loop is None or self._thread is None:
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5)
+            if not self._thread.is_alive():
+                self._loop.close()
+            self._loop = self._thread = None
+
+
+@dataclass(slots=True)
+class Registry:
+    """The handlers of an App by topic; `None` is the handler of every other topic."""
+
+    handlers: dict[str | None, Handler] = field(default_factory=dict)
+
+    def add(self, handler: Handler) -> None:
+        if handler.topic in self.handlers:
+            what = "every topic" if handler.topic is None else f"topic {handler.topic!r}"
+            raise HandlerError(f"there is a handler for {what} already")
+        self.handlers[handler.topic] = handler
+
+    def get(self, topic: str | None) -> Handler | None:
+        return self.handlers.get(topic) or self.handlers.get(None)
+
+    def topics(self) -> frozenset[str] | None:
+        """The topics that can be handled; None = all."""
+        if None in self.handlers:
+            return None
+        return frozenset(topic for topic in self.handlers if topic is not None)

@@ -1,0 +1,182 @@
+"""Keep the lease, recover the dead, notice our own death.
+
+What the database decides: whether we hold our lease (a conditional UPDATE on its own clock), who is dead
+(an expired lease, taken over by one winner), which rows of the dead are given back.
+What local time may decide: only to trust less. We believe in our lease for 2/3 of its time, counted on
+the monotonic clock from the START of the renewal that succeeded; after that no handler starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from msgworker.instance.links import Link
+from msgworker.instance.role import Role
+from msgworker.instance.state import State, new_instance_id
+from msgworker.store import lease, recover
+
+TRUST = 2 / 3
+BATCHES_PER_BEAT = 40
+
+
+class Heartbeat(Role):
+    """The heartbeat of one instance, on its own connection."""
+
+    def __init__(
+        self, state: State, *, label: str = "", on_recovered: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__("heartbeat", state.log)
+        self._state = state
+        self._label = label
+        self._link = Link(state.engine)
+        self._on_recovered = on_recovered
+
+    def register(self) -> None:
+        """Take the lease on our own id; before the first claim."""
+        state = self._state
+        begun = time.monotonic()
+        with self._link.transaction() as conn:
+            ttl = state.settings.lease_seconds
+            lease.register(conn, state.tables, state.instance_id, ttl=ttl, label=self._label)
+        state.trusted_until = begun + TRUST * ttl
+
+    def run_once(self) -> int:
+        """Renew, or start afresh as a new instance; then recover the dead."""
+        self._renew()
+        self._watch_handlers()
+        self._release_unknown()
+        recovered = self._recover()
+        if recovered:
+            self._state.tally.recovered += recovered
+            self._on_recovered()
+        return recovered
+
+    def pause_seconds(self, did: int) -> float:
+        return self._state.settings.heartbeat_seconds
+
+    def leave(self) -> None:
+        """Drop the lease at an orderly stop, after the last handler has ended."""
+        try:
+            with self._link.transaction() as conn:
+                lease.drop(conn, self._state.tables, self._state.instance_id)
+        finally:
+            self._link.close()
+
+    # ------------------------------------------------------------ our own life
+
+    def _renew(self) -> None:
+        state = self._state
+        begun = time.monotonic()
+        ttl = state.settings.lease_seconds
+        with self._link.transaction() as conn:
+            alive = lease.renew(
+                conn, state.tables, state.instance_id, ttl=ttl, in_hand=len(state.in_hand)
+            )
+        if alive and begun < state.trusted_until:
+            state.trusted_until = begun + TRUST * ttl
+            return
+        self._reborn()
+
+    def _reborn(self) -> None:
+        """Declared dead, or silent for too long: forget everything, take a new id.
+
+        The old lease is left to expire, so that somebody recovers the rows we may still have flagged.
+        """
+        state = self._state
+        old = state.instance_id
+        with state.claiming:
+            state.trusted_until = 0.0
+            state.forget_all(new_instance_id(self._label))
+        self.log.warning("instance %s lost its lease; going on as %s", old, state.instance_id)
+        self.register()
+
+    def _watch_handlers(self) -> None:
+        now = time.monotonic()
+        for running in list(self._state.running.values()):
+            if running.until is not None and now > running.until and not running.reported:
+                running.reported = True
+                running.cancelled.set()
+                self.log.warning(
+                    "message %s: its handler has run for %.1f s, longer than its timeout; its flag "
+                    "stays until the handler returns",
+                    running.row.msg_id,
+                    now - running.since,
+                )
+
+    def _release_unknown(self) -> None:
+        """Give back rows flagged by us that no lane knows: a claim whose COMMIT answer was lost."""
+        state = self._state
+        if not state.claiming.acquire(timeout=1.0):
+            return
+        try:
+            with self._link.transaction() as conn:
+                rows = recover.flagged_by(conn, state.tables, state.instance_id, limit=5000)
+                unknown = [i for i in rows if i not in state.known()] if rows else []
+                unknown = unknown[: recover.BATCH]
+                released = recover.release(conn, state.tables, unknown, me=state.instance_id)
+        finally:
+            state.claiming.release()
+        if released:
+            self.log.warning("%d messages were flagged by us but not in hand; released", released)
+
+    # ------------------------------------------------------------ the dead
+
+    def _recover(self) -> int:
+        """Give back the rows of the dead; a bounded amount per beat."""
+        state = self._state
+        with self._link.transaction() as conn:
+            leases = lease.read_all(conn, state.tables)
+            holders = recover.owners(conn, state.tables)
+        live = sorted(one.name for one in leases if one.live and one.taken_by is None)
+        if state.instance_id in live:
+            state.slot, state.slots = live.index(state.instance_id), len(live)
+        given_back = 0
+        for seen in leases:
+            if not seen.live and seen.name != state.instance_id:
+                given_back += self._take_over(seen)
+        known = {one.name for one in leases}
+        for orphan in holders:
+            if orphan not in known and orphan != state.instance_id:
+                given_back += self._recover_orphan(orphan)
+        return given_back
+
+    def _take_over(self, seen: lease.Lease) -> int:
+        state = self._state
+        me, ttl = state.instance_id, state.settings.lease_seconds
+        with self._link.transaction() as conn:
+            won = lease.take_over(conn, state.tables, seen, me=me, ttl=ttl)
+        if not won:
+            return 0
+        given_back, finished = self._give_back(seen.name)
+        if finished:
+            with self._link.transaction() as conn:
+                lease.drop(conn, state.tables, seen.name, taken_by=me)
+        return given_back
+
+    def _recover_orphan(self, dead_id: str) -> int:
+        """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
+
+        Looked at once more in a statement of its own: a lease registered between our two reads lives.
+        """
+        with self._link.transaction() as conn:
+            if dead_id in {one.name for one in lease.read_all(conn, self._state.tables)}:
+                return 0
+        return self._give_back(dead_id)[0]
+
+    def _give_back(self, dead_id: str) -> tuple[int, bool]:
+        """Row by row in short transactions; True if nothing of the dead is left."""
+        tables = self._state.tables
+        text = f"instance {dead_id} died while it had this message in hand"
+        given_back = 0
+        for _ in range(BATCHES_PER_BEAT):
+            with self._link.transaction() as conn:
+                ids = recover.flagged_by(conn, tables, dead_id)
+                given_back += recover.recover(conn, tables, ids, dead_id=dead_id, text=text)
+            if len(ids) < recover.BATCH:
+                break
+        else:
+            return given_back, False
+        if given_back:
+            self.log.warning("recovered %d messages of dead instance %s", given_back, dead_id)
+        return given_back, True

@@ -1,0 +1,122 @@
+"""The threads that run handlers, and the lanes waiting for them.
+
+A lane is handled one message at a time: its next handler starts only after the settle that moved the
+flag has committed. Threads take lanes one by one from a common queue; only as many threads are woken as
+the work is worth, because waking a thread costs more than a short handler.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from msgworker.instance.state import Lane, State
+
+WORTH_A_THREAD_SECONDS = 0.002
+
+
+class Lanes:
+    """A queue of lanes and the handler threads that empty it."""
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        threads: int,
+        handle: Callable[[Lane], None],
+        settle: Callable[[Lane, bool], None],
+    ) -> None:
+        self._state = state
+        self._handle = handle
+        self._settle = settle
+        self._ready: deque[Lane] = deque()
+        self._gate = threading.Condition()
+        self._idle = 0
+        self._closed = False
+        self.threads = threads
+        self.mean_seconds = 1.0  # of a handler; a first guess that wakes everybody
+        self._pool = [
+            threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
+            for i in range(threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self._pool:
+            thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Lanes that no thread has taken yet."""
+        return len(self._ready)
+
+    def put(self, lanes: Iterable[Lane], *, takes_one: bool = False) -> None:
+        """Queue lanes whose current message is flagged.
+
+        takes_one: the calling thread is a handler thread and will take the next lane itself.
+        """
+        self._ready.extend(lanes)
+        with self._gate:
+            if self._idle:
+                worth = len(self._ready) * self.mean_seconds / WORTH_A_THREAD_SECONDS
+                wanted = min(self.threads, len(self._ready), int(worth) + 1) - takes_one
+                busy = self.threads - self._idle
+                self._gate.notify(max(0, min(self._idle, wanted - (0 if takes_one else busy * 0))))
+
+    def nudge(self) -> None:
+        """Wake one more thread if lanes wait: called regularly, in case a handler is slower than most."""
+        if self._ready and self._idle:
+            with self._gate:
+                self._gate.notify(1)
+
+    def take_back(self) -> list[Lane]:
+        """All lanes that no thread has taken: at a stop they are released."""
+        back: list[Lane] = []
+        while self._ready:
+            try:
+                back.append(self._ready.popleft())
+            except IndexError:
+                break
+        return back
+
+    def close(self) -> None:
+        """Let the threads end after what they are doing."""
+        with self._gate:
+            self._closed = True
+            self._gate.notify_all()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the threads; False if a handler still runs after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        for thread in self._pool:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._pool)
+
+    def _next(self) -> Lane | None:
+        while True:
+            try:
+                return self._ready.popleft()
+            except IndexError:
+                pass
+            with self._gate:
+                if self._ready:
+                    continue
+                if self._closed:
+                    return None
+                self._idle += 1
+                self._gate.wait()
+                self._idle -= 1
+
+    def _work(self) -> None:
+        state = self._state
+        while (lane := self._next()) is not None:
+            if lane.owner != state.instance_id or not state.trusted():
+                state.in_hand.discard(lane)  # not ours any more: recovery gives the rows back
+                continue
+            begin = time.monotonic()
+            self._handle(lane)
+            lane.finished_at = end = time.monotonic()
+            self.mean_seconds += (end - begin - self.mean_seconds) * 0.05
+            self._settle(lane, not self._ready)

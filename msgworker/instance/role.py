@@ -1,0 +1,120 @@
+"""One background role: a thread, a loop, and one `run_once`.
+
+The loop stands here once. It survives every error: trouble with the database is logged once when it
+begins and once when it is over, and waited out with growing, jittered pauses.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from tenacity import RetryCallState
+from tenacity.wait import wait_base, wait_exponential_jitter
+
+from msgworker.dialects import Trouble, reason_of, trouble
+
+OUTAGE_WAIT = wait_exponential_jitter(initial=0.05, max=5.0, jitter=0.5)
+
+
+def pause_after(wait: wait_base, attempt: int, error: BaseException | None = None) -> float:
+    """The seconds a tenacity wait strategy gives after the attempt-th failure (from 1 on)."""
+    state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
+    state.attempt_number = attempt
+    if error is not None:
+        state.set_exception((type(error), error, error.__traceback__))
+    return max(0.0, float(wait(state)))
+
+
+class Outage:
+    """Notices when the database goes away and when it is back: one log line each."""
+
+    def __init__(self, log: logging.LoggerAdapter[logging.Logger], what: str) -> None:
+        self._log = log
+        self._what = what
+        self.failures = 0
+
+    def failed(self, error: BaseException) -> float:
+        """Note a failure; return how many seconds to wait before the next try."""
+        self.failures += 1
+        if self.failures == 1:
+            self._log.warning("%s: %s; trying again", self._what, reason_of(error))
+        return pause_after(OUTAGE_WAIT, self.failures)
+
+    def over(self) -> None:
+        """Note a success."""
+        if self.failures:
+            self._log.warning("%s: works again after %d failures", self._what, self.failures)
+            self.failures = 0
+
+
+class Role:
+    """Start, stop, and the loop; a subclass says what one round does and how long to pause."""
+
+    def __init__(self, name: str, log: logging.LoggerAdapter[logging.Logger]) -> None:
+        self.name = name
+        self.log = log
+        self.error: BaseException | None = None
+        self.outage = Outage(log, name)
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self.over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def run_once(self) -> int:
+        """One round; returns how much was done."""
+        raise NotImplementedError
+
+    def pause_seconds(self, did: int) -> float:
+        """How long to wait after a round that did so much."""
+        raise NotImplementedError
+
+    def failed(self, error: BaseException) -> bool:
+        """Told of every error of a round; True ends the role."""
+        return False
+
+    def ended(self) -> None:
+        """Called by the thread when the loop is over."""
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._loop, name=f"msgworker-{self.name}", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Cut the pause short."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ask the loop to end after the current round; `join` waits for it."""
+        self._stopping.set()
+        self._wake.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _loop(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                pause = self._round()
+                if pause > 0 and not self._stopping.is_set():
+                    self._wake.wait(pause)
+                self._wake.clear()
+        finally:
+            self.over.set()
+            self.ended()
+
+    def _round(self) -> float:
+        try:
+            did = self.run_once()
+        except BaseException as error:
+            self.error = error
+            if self.failed(error):
+                self._stopping.set()
+            pause = self.outage.failed(error)
+            if trouble(error) is Trouble.OTHER:
+                self.log.error("%s: unexpected error; going on", self.name, exc_info=error)
+            return pause
+        self.error = None
+        self.outage.over()
+        return self.pause_seconds(did)

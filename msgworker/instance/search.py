@@ -1,0 +1,252 @@
+"""Where to look for heads: oldest first by a window, topped up by a ring over the objects.
+
+Everything found here is only a hint; store/claim.flag decides. So what is remembered between looks
+(the mark, the cursors, objects that were blocked a moment ago) may be wrong for a while without harm,
+and is forgotten every second.
+
+window  the oldest open rows from a low-water mark on; the first row of each object is its head
+due     rows whose instant has come: retries and delayed messages
+ring    when the window is full of rows that cannot go: one step per object from a moving cursor
+loose   the same for messages without an object, by row
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.store import claim
+from msgworker.store.claim import Candidate
+from msgworker.table import Tables
+
+WINDOW = 4000
+IDLE_WINDOW = 128
+IDLE_OBJECTS = 64
+FORGET_SECONDS = 1.0
+DUE_SECONDS = 0.02
+LONG_AGO = (datetime(1970, 1, 2, tzinfo=UTC), 0)
+MIN_ID = -(1 << 62)
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look found.
+
+    candidates: heads as seen, oldest first, at most as many as wanted.
+    quarantined: a message that must run alone (P6), if one was seen.
+    complete: nothing was left unlooked at.
+    """
+
+    candidates: list[Candidate] = field(default_factory=list)
+    quarantined: Candidate | None = None
+    complete: bool = False
+
+
+class Search:
+    """Finds candidates; keeps its place between looks."""
+
+    def __init__(self, tables: Tables, topics: frozenset[str] | None) -> None:
+        self.tables = tables
+        self.topics = topics
+        self.unknown_topics: dict[str, int] = {}
+        self._mark = MIN_ID
+        self._since = LONG_AGO
+        self._due_at = 0.0
+        self._forget_at = 0.0
+        self._blocked: set[Any] = set()
+        self._ring_after: Any = None
+        self._loose_after = MIN_ID
+        self._round_is_clean = True
+        self._width = 1
+        self._turn = 0
+        self.idle = False
+
+    def look(
+        self,
+        conn: Connection,
+        *,
+        want: int,
+        in_hand: int,
+        slot: int = 0,
+        slots: int = 1,
+        skip_objects: set[Any] | None = None,
+        skip_ids: set[int] | frozenset[int] = frozenset(),
+    ) -> Look:
+        """Look for up to `want` heads.
+
+        in_hand: objects we hold already; their rows stand in the window before what is wanted.
+        slot, slots: our share of the objects; others' are taken only if ours give too little.
+        """
+        now = time.monotonic()
+        if now >= self._forget_at:
+            self._forget(now)
+        self._turn += 1
+        pick = _Pick(self, set(skip_objects or ()), skip_ids, slot, slots)
+        if self._turn % 8 == 0:  # now and then the oldest of all, whoever's share it is
+            pick.slots = 1
+        due_complete = self._look_due(conn, pick, now, want)
+        pick.pass_over(self._blocked)
+        complete = False
+        if self.tables.dialect.oldest_index:
+            complete = self._look_window(conn, pick, want, in_hand) and due_complete
+        if len(pick.own) < want and not complete:
+            complete = self._look_ring(conn, pick, want - len(pick.own)) or complete
+        found = pick.chosen(want)
+        self.idle = not found and pick.quarantined is None
+        return Look(found, pick.quarantined, complete)
+
+    def refused(self, candidates: list[Candidate]) -> None:
+        """These could not be flagged: leave their objects alone until we forget."""
+        self._blocked.update(c.object_id for c in candidates if c.object_id is not None)
+
+    def forget(self) -> None:
+        """Look at everything afresh the next time."""
+        self._forget_at = 0.0
+
+    def _forget(self, now: float) -> None:
+        self._forget_at = now + FORGET_SECONDS
+        self._blocked.clear()
+        self._mark = MIN_ID
+        self._since = LONG_AGO
+        self._due_at = 0.0
+        self.unknown_topics.clear()
+
+    # ------------------------------------------------------------ sources
+
+    def _look_due(self, conn: Connection, pick: _Pick, now: float, want: int) -> bool:
+        if now < self._due_at:
+            return True
+        self._due_at = now + DUE_SECONDS
+        limit = max(want, IDLE_OBJECTS)
+        rows = claim.due_after(conn, self.tables, since=self._since, limit=limit)
+        for row in rows:
+            pick.offer(row, is_head_here=False)
+        if rows and rows[-1].waits_until is not None:
+            self._since = (rows[-1].waits_until, rows[-1].msg_id)
+        return len(rows) < limit
+
+    def _look_window(self, conn: Connection, pick: _Pick, want: int, in_hand: int) -> bool:
+        """True if the window reached the newest row."""
+        size = IDLE_WINDOW
+        if not self.idle:
+            size = min(WINDOW, in_hand + want * max(self._width, pick.slots))
+        started = time.perf_counter()
+        rows = claim.oldest(conn, self.tables, mark=self._mark, limit=size)
+        slow = time.perf_counter() - started > 0.004 + 4e-6 * len(rows)
+        for row in rows:
+            pick.offer(row)
+        whole = len(rows) < size
+        if rows:
+            # Index entries of finished rows make the low end slow until they are cleaned up; then the
+            # mark may pass rows that cannot go now. They are seen again when we forget.
+            first_free = next((r.msg_id for r in rows if pick.could_go(r)), rows[0].msg_id)
+            self._mark = max(self._mark, first_free) if slow else rows[0].msg_id
+        if len(pick.own) < want and not whole:
+            self._width = min(8, self._width * 2)
+        else:
+            self._width = max(1, self._width - 1)
+        return whole
+
+    def _look_ring(self, conn: Connection, pick: _Pick, want: int) -> bool:
+        """True if a whole round over the objects has ended without anything that could go."""
+        objects = IDLE_OBJECTS if self.idle else max(want, IDLE_OBJECTS)
+        if self._ring_after is None and self._loose_after == MIN_ID:
+            self._round_is_clean = True
+        rows, self._ring_after = claim.heads(
+            conn, self.tables, after=self._ring_after, limit=objects
+        )
+        round_is_over = self._ring_after is None
+        if round_is_over:
+            loose = claim.loose(conn, self.tables, after=self._loose_after, limit=objects)
+            rows += loose
+            more = len(loose) == objects
+            self._loose_after = loose[-1].msg_id if more else MIN_ID
+            round_is_over = not more
+        for row in rows:
+            pick.offer(row)
+            if pick.could_go(row):
+                self._round_is_clean = False
+        return round_is_over and self._round_is_clean
+
+
+class _Pick:
+    """Chooses heads from rows as they come."""
+
+    def __init__(
+        self,
+        search: Search,
+        passed_objects: set[Any],
+        skip_ids: set[int] | frozenset[int],
+        slot: int,
+        slots: int,
+    ) -> None:
+        self._search = search
+        self._passed = passed_objects
+        self._skip_ids = skip_ids
+        self._taken: set[int] = set()
+        self._max_tries = search.tables.spec.max_tries
+        self.slot = slot % max(1, slots)
+        self.slots = max(1, slots)
+        self.own: list[Candidate] = []
+        self._others: list[Candidate] = []
+        self.quarantined: Candidate | None = None
+
+    def pass_over(self, objects: set[Any]) -> None:
+        """Objects to leave alone from now on."""
+        self._passed |= objects
+
+    def offer(self, row: Candidate, *, is_head_here: bool = True) -> None:
+        """Take a row if it is the first of its object and may go.
+
+        is_head_here: the source shows an object's rows in order, so the first one that cannot go
+        blocks the others.
+        """
+        object_id = row.object_id
+        if object_id is not None:
+            if object_id in self._passed:
+                return
+            if is_head_here:
+                self._passed.add(object_id)
+        if row.msg_id in self._taken or row.msg_id in self._skip_ids or not self.could_go(row):
+            return
+        if object_id is not None:
+            self._passed.add(object_id)
+        self._taken.add(row.msg_id)
+        if row.crash_times > 0 and row.tries >= self._max_tries - 1:
+            self.quarantined = self.quarantined or row
+        elif self.slots == 1 or _share(row, self.slots) == self.slot:
+            self.own.append(row)
+        else:
+            self._others.append(row)
+
+    def could_go(self, row: Candidate) -> bool:
+        """By its status, tries, instant and topic."""
+        free = row.status == 0 or (row.status == -1 and row.tries < self._max_tries)
+        return free and bool(row.due) and self._handled(row.topic)
+
+    def _handled(self, topic: str | None) -> bool:
+        topics = self._search.topics
+        if topics is None:
+            return True
+        name = "default" if topic is None else topic
+        if name in topics:
+            return True
+        unknown = self._search.unknown_topics
+        unknown[name] = unknown.get(name, 0) + 1
+        return False
+
+    def chosen(self, want: int) -> list[Candidate]:
+        chosen = self.own[:want]
+        if len(chosen) < max(1, want // 4):
+            chosen += self._others[: want - len(chosen)]
+        return chosen
+
+
+def _share(row: Candidate, slots: int) -> int:
+    key = row.msg_id if row.object_id is None else row.object_id
+    return zlib.crc32(str(key).encode("utf-8", "replace")) % slots

@@ -1,0 +1,263 @@
+"""Collect outcomes, write them together, move the flags.
+
+Whoever finds the lock free settles for all; there is no settling thread. Outcomes are gathered while
+lanes wait and handlers are short, and written at once when nothing else is to be done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgworker.dialects import Trouble, trouble
+from msgworker.instance.handling import DONE
+from msgworker.instance.links import Link
+from msgworker.instance.role import Outage
+from msgworker.instance.state import Lane, State
+from msgworker.message import Outcome, Settled, Settlement
+from msgworker.store import settle as store
+
+GATHER_SECONDS = 0.002
+SHORT_HANDLER_SECONDS = 0.0005
+BATCH = 1000
+
+
+class Settler:
+    """Takes finished lanes, settles them in batches, gives back those that go on."""
+
+    def __init__(self, state: State, *, go_on: Callable[..., None]) -> None:
+        self._state = state
+        self._go_on = go_on
+        self._finished: deque[Lane] = deque()
+        self._lock = threading.Lock()
+        self._link = Link(state.engine)
+        self._outage = Outage(state.log, "settle")
+        self.on_progress: Callable[[], None] = lambda: None
+
+    def add(self, lane: Lane, nothing_waits: bool) -> None:
+        """Take a finished lane from a handler thread, and settle if it is time."""
+        self._finished.append(lane)
+        if (
+            nothing_waits
+            or len(self._finished) >= BATCH
+            or lane.finished_at - self._finished_since() > GATHER_SECONDS
+        ):
+            self.flush(takes_one=True)
+
+    def _finished_since(self) -> float:
+        try:
+            return self._finished[0].finished_at
+        except IndexError:  # another thread was faster
+            return float("inf")
+
+    def flush(self, *, takes_one: bool = False) -> None:
+        """Settle everything that is finished, unless another thread is at it."""
+        # Looked at again after the lock is free: a lane added while it was held is not left behind.
+        while self._finished and self._lock.acquire(blocking=False):
+            try:
+                batch = self._take()
+                going_on = self.settle(batch) if batch else []
+            finally:
+                self._lock.release()
+            if going_on:
+                self._go_on(going_on, takes_one=takes_one)
+            self.on_progress()
+
+    def flush_waiting(self) -> None:
+        """Settle everything that is finished, after the thread that is at it now."""
+        with self._lock:
+            while batch := self._take():
+                going_on = self.settle(batch)
+                if going_on:
+                    self._go_on(going_on)
+
+    def close(self) -> None:
+        with self._lock:
+            self._link.close()
+
+    def _take(self) -> list[Lane]:
+        batch: list[Lane] = []
+        while len(batch) < BATCH:
+            try:
+                batch.append(self._finished.popleft())
+            except IndexError:
+                break
+        return batch
+
+    # ------------------------------------------------------------ one batch
+
+    def settle(self, batch: Sequence[Lane]) -> list[Lane]:
+        """Write the outcomes of a batch; return the lanes whose next message is flagged.
+
+        Goes on until the database has answered, or until our lease is lost.
+        """
+        state = self._state
+        me = state.instance_id
+        mine = [lane for lane in batch if lane.owner == me]
+        for lane in batch:
+            if lane.owner != me:
+                self._lost(lane)
+        open_lanes = {
+            lane.row.msg_id: lane for lane in mine if lane.settled is None
+        }
+        became: dict[int, Settled] = {}
+        if open_lanes:
+            state.sending = frozenset(open_lanes)
+            try:
+                became = self._write(open_lanes, me)
+            finally:
+                state.sending = frozenset()
+        state.tally.settles += 1
+        return [lane for lane in mine if self._after(lane, became)]
+
+    def _after(self, lane: Lane, became: dict[int, Settled]) -> bool:
+        """Book what became of a lane; True if it goes on."""
+        if lane.settled is not None:
+            fate = Settled.WENT_ON if lane.settled else Settled.ENDED
+        else:
+            fate = became.get(lane.row.msg_id, Settled.LOST)
+        if fate is Settled.LOST:
+            self._lost(lane)
+            return False
+        self._book(lane)
+        if fate is Settled.ENDED:
+            self._state.in_hand.discard(lane)
+            return False
+        lane.place += 1
+        lane.result = lane.settled = None
+        return True
+
+    def _lost(self, lane: Lane) -> None:
+        state = self._state
+        state.tally.lost += 1
+        state.in_hand.discard(lane)
+        state.log.warning(
+            "message %s is no longer ours; its outcome was not written",
+            lane.row.msg_id,
+            extra=_facts(lane),
+        )
+
+    def _book(self, lane: Lane) -> None:
+        tally, result = self._state.tally, lane.result or DONE
+        if result is DONE:
+            tally.done += 1
+            return
+        outcome = result.outcome
+        max_tries = self._state.tables.spec.max_tries
+        if outcome is Outcome.FAILED and lane.row.tries + 1 < max_tries:
+            tally.retried += 1
+            level, what = "info", "failed"
+        elif outcome in (Outcome.FAILED, Outcome.DEAD):
+            tally.dead += 1
+            level, what = "warning", "is dead"
+        elif outcome is Outcome.LATER:
+            tally.later += 1
+            level, what = "debug", "comes back later"
+        else:
+            tally.released += outcome is Outcome.RELEASED
+            tally.done += outcome is Outcome.DONE
+            return
+        log = getattr(self._state.log, level)
+        log("message %s %s: %s", lane.row.msg_id, what, result.error, extra=_facts(lane))
+
+    def _write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        """Write until it is known what was written."""
+        became: dict[int, Settled] = {}
+        left = dict(lanes)
+        while left:
+            try:
+                became |= self._write_once(list(left.values()), me)
+                left = {}
+            except Exception as error:
+                kind = trouble(error)
+                if kind is Trouble.OTHER:
+                    raise
+                pause = self._outage.failed(error)
+                if kind is not Trouble.AGAIN:
+                    answered = self._look(left, me, pause)
+                    became |= answered
+                    left = {i: lane for i, lane in left.items() if i not in answered}
+                    if self._state.instance_id != me:
+                        return became
+                else:
+                    time.sleep(min(pause, 0.2))
+        self._outage.over()
+        return became
+
+    def _look(self, lanes: dict[int, Lane], me: str, pause: float) -> dict[int, Settled]:
+        """The connection was lost, maybe at COMMIT: read what was written before sending again.
+
+        The old row still flagged: not committed. The next one flagged: committed, the lane goes on.
+        None: committed and over, or lost.
+        """
+        while self._state.instance_id == me:
+            time.sleep(pause)
+            try:
+                ids = set(lanes) | {r.msg_id for ln in lanes.values() if (r := ln.next_row)}
+                with self._link.statement() as conn:
+                    flagged = store.still_mine(conn, self._state.tables, ids, me=me)
+                break
+            except Exception as error:
+                if trouble(error) is Trouble.OTHER:
+                    raise
+                pause = self._outage.failed(error)
+        else:
+            return dict.fromkeys(lanes, Settled.LOST)
+        answers: dict[int, Settled] = {}
+        for msg_id, lane in lanes.items():
+            if msg_id in flagged:
+                continue
+            ahead = lane.next_row
+            went_on = ahead is not None and ahead.msg_id in flagged
+            answers[msg_id] = Settled.WENT_ON if went_on else Settled.ENDED
+        return answers
+
+    def _write_once(self, lanes: Sequence[Lane], me: str) -> dict[int, Settled]:
+        tables = self._state.tables
+        batch = [settlement(lane) for lane in lanes]
+        plain = all(s.outcome is Outcome.DONE for s in batch)
+        try:
+            if tables.dialect.arrays and plain:
+                with self._link.statement() as conn:
+                    return store.settle(conn, tables, batch, me=me)
+            with self._link.transaction() as conn:
+                return store.settle(conn, tables, batch, me=me)
+        except store.FlagMissing:
+            pass
+        except Exception as error:
+            if trouble(error) is not Trouble.RACE:
+                raise
+        return self._write_each(batch, me)
+
+    def _write_each(self, batch: Sequence[Settlement], me: str) -> dict[int, Settled]:
+        """Each lane on its own: one that cannot be settled does not hold up the others."""
+        became: dict[int, Settled] = {}
+        for one in batch:
+            with self._link.transaction() as conn:
+                became[one.msg_id] = store.settle_one(conn, self._state.tables, one, me=me)
+        return became
+
+
+def settlement(lane: Lane) -> Settlement:
+    """What to write for a lane: only a done message passes the flag on."""
+    result = lane.result or DONE
+    row = lane.row
+    if result is DONE or result.outcome is Outcome.DONE:
+        ahead = lane.next_row
+        return Settlement(row.msg_id, next_id=None if ahead is None else ahead.msg_id)
+    return Settlement(
+        row.msg_id, result.outcome, None, result.error, result.delay_seconds, row.tries
+    )
+
+
+def _facts(lane: Lane) -> dict[str, Any]:
+    row = lane.row
+    return {
+        "msg_id": row.msg_id,
+        "object_id": row.object_id,
+        "topic": row.topic,
+        "try": row.tries + 1,
+    }

@@ -1,0 +1,149 @@
+"""What the roles of one instance share: its id, what it has in hand, what it has done.
+
+An instance is one incarnation: with a lost lease its id changes, everything in hand is forgotten, and
+only the handlers that still run are remembered, so that nothing of theirs is claimed again here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from msgworker.config import Settings
+from msgworker.instance.handling import Registry, Result
+from msgworker.store.claim import Row
+from msgworker.table import Tables
+
+
+def new_instance_id(label: str = "") -> str:
+    """host-pid-random, at most 64 characters; never the same twice."""
+    host = label or socket.gethostname() or "host"
+    host = re.sub(r"[^A-Za-z0-9_.-]", "_", host)[:30]
+    return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:16]}"
+
+
+class Lane:
+    """One object's run in our hands: `rows[place]` is flagged, those behind it are read ahead."""
+
+    __slots__ = ("finished_at", "owner", "place", "result", "rows", "settled")
+
+    def __init__(self, owner: str, rows: list[Row]) -> None:
+        self.owner = owner
+        self.rows = rows
+        self.place = 0
+        self.result: Result | None = None
+        self.settled: bool | None = None  # a transactional handler has settled it: went on?
+        self.finished_at = 0.0
+
+    @property
+    def row(self) -> Row:
+        """The flagged message."""
+        return self.rows[self.place]
+
+    @property
+    def next_row(self) -> Row | None:
+        """The message that gets the flag next, if the lane goes on."""
+        return self.rows[self.place + 1] if self.place + 1 < len(self.rows) else None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What an instance has done so far; written by the settling thread only."""
+
+    done: int = 0
+    dead: int = 0
+    retried: int = 0
+    later: int = 0
+    released: int = 0
+    lost: int = 0
+    claims: int = 0
+    offered: int = 0
+    won: int = 0
+    settles: int = 0
+    recovered: int = 0
+
+
+@dataclass(slots=True)
+class Running:
+    """A handler that runs now: who, since when (monotonic), until when it may."""
+
+    row: Row
+    owner: str
+    since: float
+    until: float | None
+    cancelled: threading.Event
+    reported: bool = False
+
+
+class _Adapter(logging.LoggerAdapter[logging.Logger]):
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> Any:
+        kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
+        return msg, kwargs
+
+
+@dataclass(slots=True, eq=False)
+class State:
+    """Shared by the roles; `in_hand` and `running` are touched with single, atomic operations only.
+
+    claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever holds it
+    knows every row that is flagged by us.
+    sending: the messages whose outcome is being written and not yet known to be.
+    """
+
+    engine: sa.Engine
+    tables: Tables
+    registry: Registry
+    settings: Settings
+    instance_id: str
+    log: logging.LoggerAdapter[logging.Logger]
+    topics: frozenset[str] | None = None
+    in_hand: set[Lane] = field(default_factory=set)
+    running: dict[int, Running] = field(default_factory=dict)
+    sending: frozenset[int] = frozenset()
+    tally: Tally = field(default_factory=Tally)
+    trusted_until: float = 0.0
+    stopping: threading.Event = field(default_factory=threading.Event)
+    claiming: threading.Lock = field(default_factory=threading.Lock)
+    slot: int = 0
+    slots: int = 1
+
+    def trusted(self) -> bool:
+        """Whether we may still start handlers: a renewal has succeeded lately enough."""
+        return time.monotonic() < self.trusted_until
+
+    def known(self) -> set[int]:
+        """The messages that lanes in hand hold a flag on, or are just passing it to."""
+        known: set[int] = set()
+        for lane in list(self.in_hand):
+            known.add(lane.row.msg_id)
+            ahead = lane.next_row
+            if ahead is not None:
+                known.add(ahead.msg_id)
+        return known
+
+    def forget_all(self, new_id: str) -> None:
+        """Our lease is lost: go on as another instance, with empty hands."""
+        self.instance_id = new_id
+        self.in_hand = set()
+        for running in list(self.running.values()):
+            running.cancelled.set()
+
+    def held_by_ghosts(self) -> tuple[set[Any], set[int]]:
+        """Objects and messages whose handler still runs here under an id that was lost."""
+        old = [r.row for r in list(self.running.values()) if r.owner != self.instance_id]
+        return {r.object_id for r in old if r.object_id is not None}, {r.msg_id for r in old}
+
+
+def logger_for(instance_id: str) -> logging.LoggerAdapter[logging.Logger]:
+    """The logger of an instance; every record carries its id."""
+    return _Adapter(logging.getLogger("msgworker.instance"), {"instance": instance_id})

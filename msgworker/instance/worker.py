@@ -1,0 +1,319 @@
+"""A Worker: one running instance, its roles, and the order in which they start and stop.
+
+Start: lease, handler threads, claim loop, heartbeat.
+Stop: no new claims; unstarted lanes are released; running handlers get a grace time; everything
+is settled; the lease goes last, after the last handler, or stays for recovery if one still runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+from msgworker.dialects import Trouble, refusal, trouble
+from msgworker.errors import MsgworkerError
+from msgworker.instance.calling import Caller
+from msgworker.instance.fetcher import Fetcher
+from msgworker.instance.handling import Result
+from msgworker.instance.heartbeat import Heartbeat
+from msgworker.instance.lanes import Lanes
+from msgworker.instance.links import Link
+from msgworker.instance.settler import Settler
+from msgworker.instance.state import State, Tally
+from msgworker.message import Outcome
+from msgworker.store import find
+
+log = logging.getLogger("msgworker.worker")
+DATABASE_LOST_SECONDS = 60.0
+HOPELESS_FAILURES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a drain did.
+
+    done: messages done. failed: became dead. retried: failed tries that are tried again. released: given
+    back unstarted at a stop. left: unfinished messages that remain in the table. seconds: wall time.
+    skipped: another drain was running, nothing was done. database_lost: given up.
+    """
+
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    released: int = 0
+    left: int = 0
+    seconds: float = 0.0
+    skipped: bool = False
+    database_lost: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0 all done, 1 some dead, 3 database lost."""
+        if self.database_lost:
+            return 3
+        return 1 if self.failed else 0
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return "skipped: another drain is running"
+        text = (
+            f"done={self.done} failed={self.failed} retried={self.retried} "
+            f"released={self.released} left={self.left} in {self.seconds:.1f}s"
+        )
+        return f"{text} (database lost)" if self.database_lost else text
+
+
+class Worker:
+    """One instance. `run` until stopped, `drain` until empty, or `start` and `stop`.
+
+    As a context manager it stops at the end of the block. A stopped worker can be started again; it is
+    then a new instance with a new id.
+    """
+
+    def __init__(self, make_state: Callable[[], State], *, threads: int, label: str = "") -> None:
+        self._make_state = make_state
+        self._threads = threads
+        self._label = label
+        self._instance: _Instance | None = None
+        self._lock = threading.Lock()
+        self._stop_asked = threading.Event()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def instance_id(self) -> str | None:
+        """The id of the running instance, None while stopped."""
+        return self._instance.state.instance_id if self._instance else None
+
+    @property
+    def tally(self) -> Tally:
+        """What the instance has done so far."""
+        return self._instance.state.tally if self._instance else Tally()
+
+    def start(self) -> None:
+        """Start the instance's threads and return at once."""
+        self._start(None)
+
+    def _start(self, linger: float | None) -> _Instance:
+        with self._lock:
+            if self._instance is not None:
+                raise MsgworkerError("this worker runs already; use another one beside it")
+            self._stop_asked.clear()
+            instance = _Instance(self._make_state(), self._threads, linger, self._label)
+            instance.start()
+            self._instance = instance
+        return instance
+
+    def stop(self, grace: float = 30.0) -> bool:
+        """Stop in order; returns True if every handler ended within `grace` seconds.
+
+        Messages whose handler has not started are given back without a try counted. A handler that
+        outlives the grace time keeps its message flagged, for recovery. Stopping twice does nothing.
+        """
+        self._stop_asked.set()
+        with self._lock:
+            instance, self._instance = self._instance, None
+        return instance.stop(grace) if instance else True
+
+    def wake(self) -> None:
+        """Look for work now."""
+        instance = self._instance
+        if instance is not None:
+            instance.fetcher.wake()
+
+    def run(
+        self, *, signals: bool = False, grace: float = 30.0, time_limit: float | None = None
+    ) -> None:
+        """Work until `stop` is called (from another thread), or a signal comes if asked for.
+
+        signals: SIGTERM and SIGINT stop in order, a second one at once; only in the main thread.
+        """
+        deadline = None if time_limit is None else time.monotonic() + time_limit
+        instance = self._start(None)
+        with _Signals(self._stop_asked.set if signals else None):
+            try:
+                while not self._should_stop(instance):
+                    if deadline is not None and time.monotonic() >= deadline:
+                        break
+                    self._stop_asked.wait(0.2)
+            finally:
+                self.stop(grace)
+
+    def _should_stop(self, instance: _Instance) -> bool:
+        instance.raise_what_people_must_mend()
+        return self._stop_asked.is_set() or instance.state.stopping.is_set()
+
+    def drain(
+        self,
+        *,
+        time_limit: float | None = None,
+        linger: float = 5.0,
+        grace: float = 30.0,
+        signals: bool = False,
+    ) -> Report:
+        """Work until nothing is due now or within `linger` seconds, or until `time_limit`."""
+        begun = time.monotonic()
+        deadline = None if time_limit is None else begun + time_limit
+        instance = self._start(linger)
+        lost = False
+        with _Signals(self._stop_asked.set if signals else None):
+            try:
+                while not self._should_stop(instance) and not instance.fetcher.exhausted:
+                    lost = instance.database_gone_seconds() > DATABASE_LOST_SECONDS
+                    if lost or (deadline is not None and time.monotonic() >= deadline):
+                        break
+                    instance.fetcher.over.wait(0.05)
+            finally:
+                self.stop(0.0 if lost else grace)
+        tally = instance.state.tally
+        return Report(
+            done=tally.done,
+            failed=tally.dead,
+            retried=tally.retried,
+            released=tally.released,
+            left=0 if lost else instance.count_left(),
+            seconds=time.monotonic() - begun,
+            database_lost=lost,
+        )
+
+
+class _Instance:
+    """The parts of one instance, wired."""
+
+    def __init__(self, state: State, threads: int, linger: float | None, label: str) -> None:
+        self.state = state
+        self.caller = Caller(state)
+        self.settler = Settler(state, go_on=lambda *a, **k: self.lanes.put(*a, **k))
+        self.lanes = Lanes(
+            state, threads=threads, handle=self.caller.handle, settle=self.settler.add
+        )
+        self.fetcher = Fetcher(
+            state, lanes=self.lanes, settler=self.settler, drain_linger=linger
+        )
+        self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
+        self.settler.on_progress = self.fetcher.wake_if_room
+        self._fine_at = time.monotonic()
+
+    def start(self) -> None:
+        self.heartbeat.register()
+        self.state.log.info("started with %d threads", self.lanes.threads)
+        self.lanes.start()
+        self.fetcher.start()
+        self.heartbeat.start()
+
+    def stop(self, grace: float) -> bool:
+        deadline = time.monotonic() + grace
+        self.fetcher.stop()
+        self.fetcher.join(max(5.0, grace))
+        self._release(self.lanes.take_back())
+        for running in list(self.state.running.values()):
+            running.cancelled.set()
+        # Lanes that settle now and would go on are released too, by the loop below.
+        ended = False
+        while not ended:
+            self.lanes.close()
+            ended = self.lanes.join(min(0.05, max(0.0, deadline - time.monotonic())))
+            self._release(self.lanes.take_back())
+            if time.monotonic() >= deadline:
+                break
+        self._settle_rest()
+        self.heartbeat.stop()
+        self.heartbeat.join(5.0)
+        self._leave(ended)
+        return ended
+
+    def _release(self, lanes: list[Any]) -> None:
+        for lane in lanes:
+            lane.result = Result(Outcome.RELEASED)
+            lane.finished_at = time.monotonic()
+            self.settler.add(lane, False)
+        if lanes:
+            self.settler.flush_waiting()
+
+    def _settle_rest(self) -> None:
+        self.settler.flush_waiting()
+        self._release(self.lanes.take_back())
+
+    def _leave(self, ended: bool) -> None:
+        state = self.state
+        if not ended:
+            held = ", ".join(str(r.row.msg_id) for r in list(state.running.values())[:10])
+            state.log.warning("stopped while handlers still run (messages %s); recovery follows", held)
+            return
+        try:
+            self.heartbeat.leave()
+        except Exception:
+            state.log.warning("the lease could not be dropped; it will expire", exc_info=True)
+        self.settler.close()
+        self.caller.close()
+        tally = state.tally
+        state.log.info(
+            "stopped: done=%d dead=%d retried=%d released=%d",
+            tally.done,
+            tally.dead,
+            tally.retried,
+            tally.released,
+        )
+
+    def database_gone_seconds(self) -> float:
+        """How long the claim loop has been without the database."""
+        if not self.fetcher.outage.failures:
+            self._fine_at = time.monotonic()
+        return time.monotonic() - self._fine_at
+
+    def raise_what_people_must_mend(self) -> None:
+        """Raise an error that the claim loop meets again and again and that waiting cannot cure."""
+        error = self.fetcher.error
+        if error is None or self.fetcher.outage.failures < HOPELESS_FAILURES:
+            return
+        kind = trouble(error)
+        if kind is Trouble.REFUSED:
+            raise refusal(self.state.engine, error) from error
+        if kind is Trouble.OTHER:
+            raise error
+
+    def count_left(self) -> int:
+        link = Link(self.state.engine)
+        try:
+            with link.statement() as conn:
+                return find.unfinished(conn, self.state.tables)
+        finally:
+            link.close()
+
+
+class _Signals:
+    """SIGTERM and SIGINT call `stop`, a second one gets the default treatment; undone at the end."""
+
+    def __init__(self, stop: Callable[[], None] | None) -> None:
+        self._stop = stop
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if self._stop is None or threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._first)
+
+    def _first(self, number: int, frame: FrameType | None) -> None:
+        assert self._stop is not None
+        signal.signal(number, signal.SIG_DFL)
+        self._stop()
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,131 @@
+"""A message, its status, and the state machine as data.
+
+`status` is one of four numbers and never anything else: foreign consumers and reports read the
+same column. Everything finer (failed with tries left, dead) follows from `error_try_times`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Status(enum.IntEnum):
+    """The numbers in the status column."""
+
+    NEW = 0
+    PROCESSING = 1
+    DONE = 2
+    FAILED = -1
+
+
+class Word(enum.StrEnum):
+    """What people call a state: status and tries taken together."""
+
+    NEW = "new"
+    PROCESSING = "processing"
+    DONE = "done"
+    FAILED = "failed"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class Act(enum.StrEnum):
+    """Who may move a message; see TRANSITIONS."""
+
+    CLAIM = "claim"
+    SETTLE = "settle"
+    RELEASE = "release"
+    RECOVER = "recover"
+    RERUN = "rerun"
+    DISCARD = "discard"
+
+
+TRANSITIONS: dict[tuple[Word, Word], frozenset[Act]] = {
+    (Word.NEW, Word.PROCESSING): frozenset({Act.CLAIM, Act.SETTLE}),
+    (Word.FAILED, Word.PROCESSING): frozenset({Act.CLAIM}),
+    (Word.PROCESSING, Word.DONE): frozenset({Act.SETTLE}),
+    (Word.PROCESSING, Word.FAILED): frozenset({Act.SETTLE, Act.RELEASE, Act.RECOVER}),
+    (Word.PROCESSING, Word.DEAD): frozenset({Act.SETTLE, Act.RECOVER}),
+    (Word.PROCESSING, Word.NEW): frozenset({Act.RELEASE, Act.SETTLE}),  # settle: RetryLater
+    (Word.FAILED, Word.NEW): frozenset({Act.RERUN}),
+    (Word.DEAD, Word.NEW): frozenset({Act.RERUN}),
+    (Word.DONE, Word.NEW): frozenset({Act.RERUN}),
+    (Word.NEW, Word.DEAD): frozenset({Act.DISCARD}),
+    (Word.FAILED, Word.DEAD): frozenset({Act.DISCARD}),
+}
+"""Every move a row may make (protocol.md section 2) and the acts that may make it."""
+
+
+def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> Word:
+    """The word for a row; an odd status gives UNKNOWN, it is shown and never claimed."""
+    if status == Status.FAILED:
+        return Word.FAILED if (error_try_times or 0) < max_tries else Word.DEAD
+    try:
+        return Word[Status(status).name] if status is not None else Word.UNKNOWN
+    except ValueError:
+        return Word.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Generic[T]):
+    """One row of the message table, as a handler sees it.
+
+    payload: the decoded JSON, or the type of the handler's annotation (`Message[Invoice]`).
+    error_try_times: failed tries so far; 0 at the first try.
+    created_at: aware UTC, None where the table has no such column.
+    """
+
+    msg_id: int
+    object_id: str | None
+    topic: str
+    payload: T
+    error_try_times: int = 0
+    created_at: datetime | None = None
+    table_name: str = ""
+
+    @property
+    def idempotency_key(self) -> str:
+        """A text that stays the same over retries and reruns; for outside systems."""
+        return f"{self.table_name}:{self.msg_id}"
+
+
+AnyMessage = Message[Any]
+
+
+class Outcome(enum.StrEnum):
+    """What is written for a message that was in our hands."""
+
+    DONE = "done"
+    FAILED = "failed"
+    DEAD = "dead"
+    LATER = "later"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What to write for one flagged message, and which message gets the flag next.
+
+    next_id: the next message of the run, None if the lane ends here.
+    delay_seconds: back-off of FAILED, delay of LATER.
+    """
+
+    msg_id: int
+    outcome: Outcome = Outcome.DONE
+    next_id: int | None = None
+    error: str | None = None
+    delay_seconds: float = 0.0
+    tries: int = 0
+
+
+class Settled(enum.Enum):
+    """What became of a settlement."""
+
+    LOST = "lost"  # the flag was not ours any more: nothing was written
+    ENDED = "ended"  # written; the lane ends here
+    WENT_ON = "went on"  # written, and the next message is flagged

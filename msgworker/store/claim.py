@@ -1,0 +1,524 @@
+"""Find candidates, flag heads, read runs.
+
+Candidates are only a hint: they may be stale, filtered or wrong. `flag` is the law: it takes a row only
+with the status and tries that were seen, if it is the head of its object, and if the guard agrees.
+A run is read in a new statement after the flag has committed; read earlier it could be stale (protocol.md
+section 6, counterexamples B and C).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Select, bindparam
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from msgworker.dialects import UtcDateTime, now, seconds_since, text_length
+from msgworker.message import Status
+from msgworker.table import NO_OBJECT, Cols, Tables, lit, text_lit
+
+RUNS_PER_STATEMENT = 50
+PAGE = 1000
+
+
+class Candidate(NamedTuple):
+    """A row that may be a head; only `due_after` fills `waits_until`."""
+
+    msg_id: int
+    object_id: str | None
+    status: int
+    tries: int
+    crash_times: int
+    topic: str | None
+    due: int
+    waits_until: datetime | None
+
+
+class Row(NamedTuple):
+    """A flagged message, or one of its run.
+
+    oversize: the payload's length where it was too long to be read, else None.
+    """
+
+    msg_id: int
+    object_id: str | None
+    topic: str | None
+    payload: Any
+    tries: int
+    crash_times: int
+    later_times: int
+    created_at: datetime | None
+    oversize: int | None
+
+
+# ---------------------------------------------------------------- candidates
+
+
+def _or_zero(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
+    return sa.literal_column("0") if column is None else sa.func.coalesce(column, 0)
+
+
+def _hint(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
+    topic = sa.null() if c.topic is None else c.topic
+    due = sa.case((t.due(c), 1), else_=0)
+    until = sa.null() if waits_until is None else waits_until
+    columns = [c.msg_id, c.object_id, c.status, t.tries(c), _or_zero(c.crash_times), topic, due, until]
+    return [column.label(f"h{i}") for i, column in enumerate(columns)]
+
+
+def oldest(conn: Connection, t: Tables, *, mark: int, limit: int) -> list[Candidate]:
+    """Open rows that wait for no instant, in order of age, from `mark` on."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        key = t.oldest_key(c)
+        return (
+            sa.select(*_hint(t, c))
+            .where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
+            .order_by(key)
+            .limit(bindparam("rows", type_=sa.Integer()))
+        )
+
+    found = conn.execute(t.built("oldest", build), {"mark": mark, "rows": limit})
+    return [Candidate._make(row) for row in found]
+
+
+def due_after(
+    conn: Connection, t: Tables, *, since: tuple[datetime, int], limit: int
+) -> list[Candidate]:
+    """Rows whose instant has come, after the (instant, msg_id) `since`, in that order."""
+    if not t.has("available_at"):
+        return []
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        assert c.available_at is not None
+        at = bindparam("at", type_=UtcDateTime())
+        return (
+            sa.select(*_hint(t, c, c.available_at))
+            .where(
+                t.unfinished(c),
+                c.available_at.is_not(None),
+                c.available_at <= now(),
+                c.available_at >= at,
+                sa.or_(c.available_at > at, c.msg_id > bindparam("id", type_=sa.BigInteger())),
+            )
+            .order_by(c.available_at, c.msg_id)
+            .limit(bindparam("rows", type_=sa.Integer()))
+        )
+
+    found = conn.execute(t.built("due", build), {"at": since[0], "id": since[1], "rows": limit})
+    return [Candidate._make(row) for row in found]
+
+
+def heads(
+    conn: Connection, t: Tables, *, after: Any, limit: int
+) -> tuple[list[Candidate], Any]:
+    """The head of each object behind the object `after` (None = from the first), and the next cursor.
+
+    The cursor is None when the last object was reached. Costs one index step per object, or a page
+    of index entries per statement, never the rows of a deep object.
+    """
+    return _hop(conn, t, after, limit) if t.dialect.hops else _page(conn, t, after, limit)
+
+
+def _hop(
+    conn: Connection, t: Tables, after: Any, limit: int
+) -> tuple[list[Candidate], Any]:
+    def build(from_start: bool) -> Select[Any]:
+        first = t.cols(t.message.alias("f"))
+        after_it = first.object_id.is_not(None)
+        if not from_start:
+            after_it = first.object_id > bindparam("after", type_=t.object_type)
+        one = sa.literal_column("1", sa.Integer())
+        start = sa.select(first.object_id).where(t.unfinished(first), after_it)
+        start = start.order_by(first.object_id).limit(one)
+        ring = sa.select(start.scalar_subquery().label("o"), one.label("k")).cte(
+            "ring", recursive=True
+        )
+        hop = t.cols(t.message.alias("n"))
+        next_object = (
+            sa.select(hop.object_id)
+            .where(t.unfinished(hop), hop.object_id > ring.c.o)
+            .order_by(hop.object_id)
+            .limit(one)
+            .scalar_subquery()
+        )
+        more = sa.select(next_object, ring.c.k + one).where(
+            ring.c.o.is_not(None), ring.c.k < bindparam("objects", type_=sa.Integer())
+        )
+        ring = ring.union_all(more)
+        h = t.cols(t.message.alias("h"))
+        head = (
+            sa.select(h.msg_id)
+            .where(t.unfinished(h), h.object_id == ring.c.o)
+            .order_by(h.msg_id)
+            .limit(sa.literal_column("1"))
+            .scalar_subquery()
+        )
+        c = t.cols()
+        return sa.select(*_hint(t, c), ring.c.k).select_from(ring.join(t.message, c.msg_id == head))
+
+    key = ("hop", after is None)
+    found = conn.execute(
+        t.built(key, lambda: build(after is None)), {"after": after, "objects": limit}
+    )
+    rows = [Candidate._make(row[:8]) for row in sorted(found, key=lambda row: row[8])]
+    return rows, rows[-1].object_id if len(rows) >= limit else None
+
+
+def _page(
+    conn: Connection, t: Tables, after: Any, limit: int
+) -> tuple[list[Candidate], Any]:
+    def build(from_start: bool) -> Select[Any]:
+        p = t.cols(t.message.alias("p"))
+        key = t.open_object(p)
+        page = sa.select(key.label("o"), t.open_msg_id(p).label("i"))
+        if from_start:
+            page = page.where(key.is_not(None))
+        else:
+            page = page.where(key > bindparam("after", type_=t.key_type))
+        page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
+        w = page.subquery("w")
+        first = (
+            sa.select(w.c.o.label("o"), sa.func.min(w.c.i).label("i"), sa.func.count().label("n"))
+            .group_by(w.c.o)
+            .subquery("g")
+        )
+        c = t.cols()
+        return (
+            sa.select(*_hint(t, c), first.c.o, first.c.n)
+            .select_from(first.join(t.message, c.msg_id == first.c.i))
+            .order_by(first.c.o)
+        )
+
+    seen: list[Candidate] = []
+    rows_read = max(PAGE, limit)
+    while len(seen) < limit:
+        from_start = after is None
+        statement = t.built(("page", from_start), partial(build, from_start))
+        found = conn.execute(statement, {"after": after, "rows": rows_read}).all()
+        seen.extend(Candidate._make(row[:8]) for row in found if row[1] is not None)
+        if sum(row[9] for row in found) < rows_read:
+            return seen, None
+        after = found[-1][8]
+    return seen, after
+
+
+def loose(
+    conn: Connection, t: Tables, *, after: int, limit: int
+) -> list[Candidate]:
+    """Open rows without an object, by msg_id, behind `after`."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        if t.dialect.partial_indexes:
+            where: Sequence[ColumnElement[bool]] = (t.unfinished(c), c.object_id.is_(None))
+        else:
+            where = (t.open_object(c) == text_lit(NO_OBJECT),)
+        key = t.open_msg_id(c)
+        return (
+            sa.select(*_hint(t, c))
+            .where(*where, key > bindparam("after", type_=sa.BigInteger()))
+            .order_by(key)
+            .limit(bindparam("rows", type_=sa.Integer()))
+        )
+
+    found = conn.execute(t.built("loose", build), {"after": after, "rows": limit})
+    return [Candidate._make(row) for row in found]
+
+
+def next_due_seconds(conn: Connection, t: Tables) -> float | None:
+    """Seconds until the next waiting row becomes due (0 if one is), None if none waits."""
+    if not t.has("available_at"):
+        return None
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        assert c.available_at is not None
+        where = (t.claimable(c), t.unfinished(c), c.available_at.is_not(None))
+        return (
+            sa.select(seconds_since(c.available_at))
+            .where(*where)
+            .order_by(c.available_at)
+            .limit(sa.literal_column("1"))
+        )
+
+    past = conn.execute(t.built("next_due", build)).scalar()
+    return None if past is None else max(0.0, -float(past))
+
+
+# ---------------------------------------------------------------- flag
+
+
+def _row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
+    columns: list[ColumnElement[Any]] = [
+        c.msg_id,
+        c.object_id,
+        sa.null() if c.topic is None else c.topic,
+    ]
+    if c.payload is None:
+        payload: ColumnElement[Any] = sa.null()
+        oversize: ColumnElement[Any] = sa.null()
+    else:
+        most = sa.literal_column(str(t.spec.max_payload))
+        text = sa.cast(c.payload, sa.Text()) if isinstance(c.payload.type, sa.JSON) else c.payload
+        length = text_length(text)
+        payload = sa.case((length <= most, text))
+        oversize = sa.case((length > most, length))
+    columns += [
+        payload,
+        t.tries(c),
+        _or_zero(c.crash_times),
+        _or_zero(c.later_times),
+        sa.null() if c.created_at is None else c.created_at,
+        oversize,
+    ]
+    return [column.label(f"r{i}") for i, column in enumerate(columns)]
+
+
+def _flagged_values(t: Tables, me: ColumnElement[Any]) -> dict[str, Any]:
+    return t.values(
+        status=lit(Status.PROCESSING), claimed_by=me, claimed_at=now(), available_at=sa.null()
+    )
+
+
+ME: ColumnElement[Any] = bindparam("me", type_=sa.String())
+
+
+def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str) -> list[Row]:
+    """Flag the candidates that are still what they were seen as; return the rows won, by msg_id.
+
+    In the caller's transaction. Rows that somebody else holds, changed or got in front of are left
+    out; none won gives []. Raises IntegrityError if the guard finds a running message that the
+    statement could not see: roll back and call `flag_each`.
+    """
+    if t.dialect.arrays:
+        return _flag_arrays(conn, t, candidates, me)
+    won: list[Row] = []
+    for start in range(0, len(candidates), t.dialect.max_ids):
+        won += _flag_locked(conn, t, candidates[start : start + t.dialect.max_ids], me)
+    return won
+
+
+def flag_each(
+    conn: Connection, t: Tables, candidates: Iterable[Candidate], *, me: str
+) -> list[Row]:
+    """`flag` one by one, each in its savepoint: a lost race costs only that row."""
+    won: list[Row] = []
+    for candidate in candidates:
+        try:
+            with conn.begin_nested():
+                won += flag(conn, t, [candidate], me=me)
+        except sa.exc.IntegrityError:
+            continue
+    return won
+
+
+def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
+    return [
+        t.claimable(c),
+        t.due(c),
+        sa.not_(t.earlier_unfinished(c)),
+        sa.not_(t.object_is_running(c)),
+    ]
+
+
+def _flag_locked(
+    conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str
+) -> list[Row]:
+    """Lock, compare, update by primary key, read back what the guard let through."""
+
+    def lock() -> Select[Any]:
+        c = t.cols()
+        query = sa.select(c.status, *_row_columns(t, c)).where(
+            c.msg_id.in_(bindparam("ids", expanding=True)), *_is_head(t, c)
+        )
+        query = query.order_by(c.msg_id)
+        if not t.dialect.row_locks:
+            return query
+        return query.with_for_update(skip_locked=t.dialect.skip_locked, of=None)
+
+    def update() -> sa.Update:
+        c = t.cols()
+        change = (
+            sa.update(t.message)
+            .where(c.msg_id.in_(bindparam("ids", expanding=True)), t.claimable(c))
+            .values(_flagged_values(t, ME))
+        )
+        return change.prefix_with(t.dialect.update_ignore) if t.dialect.update_ignore else change
+
+    def read_back() -> Select[Any]:
+        c = t.cols()
+        return sa.select(c.msg_id).where(
+            c.msg_id.in_(bindparam("ids", expanding=True)), t.mine(c, ME)
+        )
+
+    seen = {c.msg_id: (c.status, c.tries) for c in candidates}
+    found = conn.execute(t.built("flag_lock", lock), {"ids": list(seen)}).all()
+    rows = [Row._make(r[1:]) for r in found if seen[r[1]] == (r[0], r[5])]
+    if not rows:
+        return []
+    ids = [row.msg_id for row in rows]
+    done = conn.execute(t.built("flag_update", update), {"ids": ids, "me": me})
+    if done.rowcount == len(ids):
+        return rows
+    back = set(conn.scalars(t.built("flag_back", read_back), {"ids": ids, "me": me}))
+    return [row for row in rows if row.msg_id in back]
+
+
+def _flag_arrays(conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str) -> list[Row]:
+    """The same in one statement and one round trip."""
+
+    def build() -> Any:
+        seen = (
+            sa.func.unnest(
+                bindparam("ids", type_=ARRAY(sa.BigInteger())),
+                bindparam("statuses", type_=ARRAY(sa.SmallInteger())),
+                bindparam("tries", type_=ARRAY(sa.SmallInteger())),
+            )
+            .table_valued("msg_id", "status", "tries")
+            .render_derived(name="seen")
+        )
+        target = t.message.alias("m")
+        c = t.cols(target)
+        locked = (
+            sa.select(c.msg_id.label("msg_id"))
+            .select_from(target.join(seen, c.msg_id == seen.c.msg_id))
+            .where(c.status == seen.c.status, t.tries(c) == seen.c.tries, *_is_head(t, c))
+            .order_by(c.msg_id)
+            .with_for_update(skip_locked=True, of=target)
+            .cte("locked")
+            .prefix_with("MATERIALIZED")
+        )
+        plain = t.cols()
+        return (
+            sa.update(t.message)
+            .where(plain.msg_id == locked.c.msg_id)
+            .values(_flagged_values(t, ME))
+            .returning(*_row_columns(t, plain))
+        )
+
+    found = conn.execute(
+        t.built("flag_arrays", build),
+        {
+            "ids": [c.msg_id for c in candidates],
+            "statuses": [c.status for c in candidates],
+            "tries": [c.tries for c in candidates],
+            "me": me,
+        },
+    )
+    return sorted((Row._make(row) for row in found), key=lambda row: row.msg_id)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def read_runs(
+    conn: Connection, t: Tables, heads_flagged: Sequence[Row], *, limit: int
+) -> dict[int, list[Row]]:
+    """The run behind each flagged head: head's msg_id -> rows to go on with, maybe empty.
+
+    To be called after the flags have committed. A run holds rows at status 0 that are due, ends before
+    the first unfinished row that is not, and is empty if a lower unfinished row has appeared.
+    """
+    asked = [row for row in heads_flagged if row.object_id is not None]
+    runs: dict[int, list[Row]] = {row.msg_id: [] for row in asked}
+    if not asked or limit < 1:
+        return runs
+    read = _runs_lateral if t.dialect.arrays else _runs_union
+    first: set[int] = set()
+    ended: set[int] = set()
+    for place, startable, row in read(conn, t, asked, limit + 1):
+        head = asked[place].msg_id
+        if head in ended:
+            continue
+        if head not in first:
+            first.add(head)
+            if row.msg_id != head:  # a lower unfinished row has appeared
+                ended.add(head)
+        elif startable and row.msg_id > head:
+            runs[head].append(row)
+        else:
+            ended.add(head)
+    return runs
+
+
+def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
+    return sa.case((sa.and_(c.status == lit(Status.NEW), t.due(c)), 1), else_=0)
+
+
+def _runs_lateral(
+    conn: Connection, t: Tables, asked: Sequence[Row], limit: int
+) -> Iterable[tuple[int, int, Row]]:
+    def build() -> Select[Any]:
+        objects = (
+            sa.func.unnest(
+                bindparam("places", type_=ARRAY(sa.Integer())),
+                bindparam("objects", type_=ARRAY(t.object_type)),
+            )
+            .table_valued("place", "object_id")
+            .render_derived(name="o")
+        )
+        c = t.cols(t.message.alias("m"))
+        rows = (
+            sa.select(_startable(t, c).label("s"), *_row_columns(t, c))
+            .where(c.object_id == objects.c.object_id, t.unfinished(c))
+            .order_by(c.msg_id)
+            .limit(bindparam("rows", type_=sa.Integer()))
+            .lateral("r")
+        )
+        return sa.select(objects.c.place, rows).select_from(objects.join(rows, sa.true()))
+
+    found = conn.execute(
+        t.built("runs_lateral", build),
+        {
+            "places": list(range(len(asked))),
+            "objects": [row.object_id for row in asked],
+            "rows": limit,
+        },
+    )
+    return [(row[0], row[1], Row._make(row[2:])) for row in found]
+
+
+def _key(t: Tables, object_id: Any) -> Any:
+    return str(object_id) if t.dialect.case_index else object_id
+
+
+def _runs_union(
+    conn: Connection, t: Tables, asked: Sequence[Row], limit: int
+) -> Iterable[tuple[int, int, Row]]:
+    """One branch per object; the statement always has the same number of branches, unused ones ask
+    for no object, so it is built and prepared once."""
+
+    def build(branches: int) -> Any:
+        parts = []
+        for i in range(branches):
+            c = t.cols(t.message.alias("m"))
+            inner = (
+                sa.select(_startable(t, c).label("s"), *_row_columns(t, c))
+                .where(t.open_object(c) == bindparam(f"o{i}", type_=t.key_type), t.open_rows(c))
+                .order_by(t.open_msg_id(c))
+                .limit(bindparam("rows", type_=sa.Integer()))
+                .subquery(f"q{i}")
+            )
+            parts.append(sa.select(sa.literal_column(str(i)).label("p"), inner))
+        return sa.union_all(*parts) if branches > 1 else parts[0]
+
+    out: list[tuple[int, int, Row]] = []
+    for start in range(0, len(asked), RUNS_PER_STATEMENT):
+        part = asked[start : start + RUNS_PER_STATEMENT]
+        branches = 1 if len(part) == 1 else RUNS_PER_STATEMENT
+        params: dict[str, Any] = {f"o{i}": None for i in range(branches)}
+        params |= {f"o{i}": _key(t, row.object_id) for i, row in enumerate(part)}
+        params["rows"] = limit
+        statement = t.built(("runs_union", branches), partial(build, branches))
+        found = [(start + r[0], r[1], Row._make(r[2:])) for r in conn.execute(statement, params)]
+        # A union promises no order; each object's rows must come by age.
+        found.sort(key=lambda f: (f[0], f[2].msg_id))
+        out += found
+    return out

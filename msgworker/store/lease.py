@@ -1,0 +1,140 @@
+"""Expiring rights to a name.
+
+The database decides: its clock, and the row counts of conditional updates. An instance holds a lease on
+its own id; ids are never used again. Renewal is never an upsert: once a lease was taken over or has
+expired, renewing it changes 0 rows, for ever, and its holder knows that it was declared dead.
+A take-over expires too, and can be taken over again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, bindparam
+
+from msgworker.dialects import now, now_plus
+from msgworker.table import Tables
+
+INSTANCE = "instance"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease as read; `live` by the database's clock at the moment of reading."""
+
+    name: str
+    kind: str
+    term: int
+    taken_by: str | None
+    live: bool
+    started_at: datetime
+    renewed_at: datetime
+    expires_at: datetime
+    label: str | None
+    in_hand: int
+
+
+def register(conn: Connection, t: Tables, name: str, *, ttl: float, label: str = "") -> None:
+    """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError."""
+    conn.execute(
+        sa.insert(t.lease).values(
+            name=name,
+            kind=INSTANCE,
+            term=0,
+            started_at=now(),
+            renewed_at=now(),
+            expires_at=now_plus(sa.literal(ttl, sa.Float())),
+            label=label[:200],
+        )
+    )
+
+
+def renew(conn: Connection, t: Tables, name: str, *, ttl: float, in_hand: int = 0) -> bool:
+    """Extend our lease; False = we were declared dead and must stop."""
+    lease = t.lease.c
+
+    def build() -> sa.Update:
+        return (
+            sa.update(t.lease)
+            .where(lease.name == bindparam("me"), lease.taken_by.is_(None), lease.expires_at > now())
+            .values(
+                term=lease.term + 1,
+                renewed_at=now(),
+                expires_at=now_plus(bindparam("ttl", type_=sa.Float())),
+                in_hand=bindparam("hand"),
+            )
+        )
+
+    params = {"me": name, "ttl": ttl, "hand": in_hand}
+    return bool(conn.execute(t.built("renew", build), params).rowcount)
+
+
+def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease]:
+    """All leases of a kind, by name."""
+    lease = t.lease.c
+
+    def build() -> Any:
+        live = sa.case((lease.expires_at > now(), 1), else_=0)
+        columns = (
+            lease.name,
+            lease.kind,
+            lease.term,
+            lease.taken_by,
+            live,
+            lease.started_at,
+            lease.renewed_at,
+            lease.expires_at,
+            lease.label,
+            lease.in_hand,
+        )
+        return sa.select(*columns).where(lease.kind == bindparam("kind")).order_by(lease.name)
+
+    found = conn.execute(t.built("leases", build), {"kind": kind})
+    return [Lease(*row[:4], bool(row[4]), *row[5:]) for row in found]
+
+
+def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) -> bool:
+    """Declare the holder of an expired lease dead; True for the one winner.
+
+    Names the term that was seen, so a renewal or another take-over in between makes it fail.
+    """
+    lease = t.lease.c
+
+    def build() -> sa.Update:
+        return (
+            sa.update(t.lease)
+            .where(
+                lease.name == bindparam("dead"),
+                lease.term == bindparam("seen"),
+                lease.expires_at <= now(),
+            )
+            .values(
+                term=lease.term + 1,
+                taken_by=bindparam("me"),
+                expires_at=now_plus(bindparam("ttl", type_=sa.Float())),
+            )
+        )
+
+    params = {"dead": seen.name, "seen": seen.term, "me": me, "ttl": ttl}
+    return bool(conn.execute(t.built("take_over", build), params).rowcount)
+
+
+def take_over_live(conn: Connection, t: Tables, name: str, *, me: str, ttl: float) -> bool:
+    """Declare an instance dead although its lease lives: ops' decision (`release`)."""
+    lease = t.lease.c
+    change = (
+        sa.update(t.lease)
+        .where(lease.name == name, lease.taken_by.is_(None))
+        .values(term=lease.term + 1, taken_by=me, expires_at=now_plus(sa.literal(ttl, sa.Float())))
+    )
+    return bool(conn.execute(change).rowcount)
+
+
+def drop(conn: Connection, t: Tables, name: str, *, taken_by: str | None = None) -> bool:
+    """Delete a lease: our own (taken_by None) or one that we took over."""
+    lease = t.lease.c
+    holder = lease.taken_by.is_(None) if taken_by is None else lease.taken_by == taken_by
+    return bool(conn.execute(sa.delete(t.lease).where(lease.name == name, holder)).rowcount)

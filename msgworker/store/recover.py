@@ -1,0 +1,119 @@
+"""Give back what a dead instance had flagged.
+
+Only after its lease was taken over (store/lease.py), so that it can never renew again; each row only
+while it is still flagged by exactly the id that was seen. A crash counts as a try: else a message that
+kills its process would kill the fleet for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Select, bindparam
+
+from msgworker.dialects import now
+from msgworker.message import Status
+from msgworker.store.claim import ME, _or_zero
+from msgworker.store.settle import back_to
+from msgworker.table import NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
+
+BATCH = 500
+
+
+def flagged_by(conn: Connection, t: Tables, instance_id: str, *, limit: int = BATCH) -> list[int]:
+    """The msg_ids flagged by an instance, lowest first, at most `limit`."""
+    if not t.has("claimed_by"):
+        return []
+
+    def build() -> Any:
+        parts = []
+        for source, where in _running_rows(t):
+            parts.append(sa.select(source.msg_id.label("i")).where(where, source.claimed_by == ME))
+        return _first(sa.union_all(*parts) if len(parts) > 1 else parts[0])
+
+    return list(conn.scalars(t.built("flagged_by", build), {"me": instance_id, "rows": limit}))
+
+
+def owners(conn: Connection, t: Tables) -> list[str]:
+    """Every instance id that stands in a running row."""
+    if not t.has("claimed_by"):
+        return []
+
+    def build() -> Any:
+        parts = []
+        for source, where in _running_rows(t):
+            part = sa.select(source.claimed_by.label("o")).where(where)
+            parts.append(part.where(source.claimed_by.is_not(None)))
+        found = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
+        return sa.select(found.c.o).distinct()
+
+    return [str(owner) for owner in conn.scalars(t.built("owners", build))]
+
+
+def recover(
+    conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str
+) -> int:
+    """Give these rows back, each with a try counted; return how many were still flagged by `dead_id`.
+
+    In the caller's transaction; give at most BATCH ids. Rows that were settled meanwhile are left.
+    """
+
+    def build() -> sa.Update:
+        c = t.cols()
+        tries = t.tries(c) + 1
+        dead = tries >= sa.literal_column(str(t.spec.max_tries))
+        crashes = None if c.crash_times is None else _or_zero(c.crash_times) + 1
+        values = t.values(
+            status=lit(Status.FAILED),
+            error_try_times=tries,
+            crash_times=crashes,
+            last_error=bindparam("text", type_=sa.String()),
+            finished_at=sa.case((dead, now())),
+            available_at=sa.null(),
+            claimed_by=sa.null(),
+        )
+        return (
+            sa.update(t.message)
+            .where(c.msg_id.in_(bindparam("ids", expanding=True)), t.mine(c, ME))
+            .values(values)
+        )
+
+    if not ids:
+        return 0
+    params = {"ids": list(ids), "me": dead_id, "text": text}
+    return int(conn.execute(t.built("recover", build), params).rowcount)
+
+
+def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
+    """Give our own rows back without a try; return how many were still ours."""
+
+    def build() -> sa.Update:
+        c = t.cols()
+        return (
+            sa.update(t.message)
+            .where(c.msg_id.in_(bindparam("ids", expanding=True)), t.mine(c, ME))
+            .values(t.values(status=back_to(t), available_at=sa.null(), claimed_by=sa.null()))
+        )
+
+    if not ids:
+        return 0
+    return int(conn.execute(t.built("release", build), {"ids": list(ids), "me": me}).rowcount)
+
+
+def _running_rows(t: Tables) -> Iterable[tuple[Cols, ColumnElement[bool]]]:
+    """Where running rows stand: few rows of an index, whatever the size of the table."""
+    if t.dialect.partial_indexes:
+        c = t.cols()
+        return [(c, t.running(c))]
+    ordered, unordered = t.cols(t.message.alias("a")), t.cols(t.message.alias("b"))
+    return [
+        (ordered, t.running_object(ordered).is_not(None)),
+        (unordered, t.open_object(unordered) == text_lit(NO_OBJECT_RUNNING)),
+    ]
+
+
+def _first(found: Any) -> Select[Any]:
+    rows = found.subquery("f")
+    return sa.select(rows.c.i).order_by(rows.c.i).limit(bindparam("rows", type_=sa.Integer()))

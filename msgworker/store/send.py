@@ -1,0 +1,66 @@
+"""Insert messages in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, bindparam
+
+from msgworker.dialects import UtcDateTime, now_plus
+from msgworker.table import Tables
+
+
+def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
+    """Insert one message; return its msg_id. `values` by role, from `row_values`."""
+    result = conn.execute(_insert(t, frozenset(values)), values)
+    return result.inserted_primary_key[0]
+
+
+def insert_many(conn: Connection, t: Tables, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert messages that all have the same keys."""
+    if rows:
+        conn.execute(_insert(t, frozenset(rows[0])).inline(), list(rows))
+
+
+def row_values(
+    t: Tables,
+    *,
+    topic: str,
+    object_id: Any,
+    payload: str | None,
+    delay: float | None,
+    at: datetime | None,
+) -> dict[str, Any]:
+    """One row as parameters of `_insert`; the columns that are not there are left out."""
+    row: dict[str, Any] = {"b_object_id": object_id}
+    if t.has("topic"):
+        row["b_topic"] = topic
+    if t.has("payload"):
+        row["b_payload"] = payload
+    if delay is not None:
+        row["b_delay"] = delay
+    elif at is not None:
+        row["b_at"] = at
+    return row
+
+
+def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
+    def build() -> sa.Insert:
+        roles: dict[str, Any] = {
+            key[2:]: bindparam(key) for key in keys if key not in ("b_delay", "b_at")
+        }
+        if "b_delay" in keys:
+            roles["available_at"] = now_plus(bindparam("b_delay", type_=sa.Float()))
+        if "b_at" in keys:
+            roles["available_at"] = bindparam("b_at", type_=UtcDateTime())
+        return sa.insert(t.message).values(t.values(**roles))
+
+    return t.built(("insert", keys), build)
+
+
+def notify(conn: Connection, channel: str) -> None:
+    """Wake up listeners at commit; the database sends one notification per transaction at most."""
+    conn.execute(sa.select(sa.func.pg_notify(channel, "")))

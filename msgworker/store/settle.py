@@ -1,0 +1,300 @@
+"""Write outcomes and move the flag, only while the flag is still ours.
+
+One transaction settles many lanes. Outcomes are written first, then the next messages are flagged, so
+the guard never sees two. A lane whose flag is gone is lost: nothing is written for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Select, bindparam
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from msgworker.dialects import now, now_plus
+from msgworker.message import Outcome, Settled, Settlement, Status
+from msgworker.store.claim import ME
+from msgworker.table import MAX_ERROR, Tables, lit
+
+IDS = bindparam("ids", expanding=True)
+
+
+class FlagMissing(Exception):
+    """Some rows of a batch were no longer ours; the batch must be rolled back and settled one by one."""
+
+
+def settle(
+    conn: Connection, t: Tables, batch: Sequence[Settlement], *, me: str
+) -> dict[int, Settled]:
+    """Write a batch of settlements; return what became of each, by its msg_id.
+
+    In the caller's transaction. Each settlement is of another lane.
+    Raises FlagMissing if a flag is gone, IntegrityError if the guard forbids a next message: then
+    nothing of the batch may be committed; settle each lane on its own with `settle_one`.
+    """
+    plain = [s for s in batch if s.outcome is Outcome.DONE]
+    others = [s for s in batch if s.outcome is not Outcome.DONE]
+    if t.dialect.arrays:
+        settled = _done_arrays(conn, t, plain, me) if plain else {}
+    else:
+        settled = _done(conn, t, plain, others, me)
+    for settlement in others:
+        _write(conn, t, settlement, me)
+        settled[settlement.msg_id] = Settled.ENDED
+    return settled
+
+
+def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) -> Settled:
+    """Write one settlement in the caller's transaction; LOST writes nothing at all.
+
+    If the next message cannot be flagged (edited, claimed by a foreign consumer), the outcome is
+    written all the same and the lane ends.
+    """
+    if t.dialect.row_locks:
+        ids = sorted({settlement.msg_id, settlement.next_id or settlement.msg_id})
+        conn.execute(_locking(t), {"ids": ids}).all()
+    try:
+        _write(conn, t, settlement, me)
+    except FlagMissing:
+        return Settled.LOST
+    if settlement.next_id is None:
+        return Settled.ENDED
+    try:
+        with conn.begin_nested():
+            moved = conn.execute(_advance(t), {"ids": [settlement.next_id], "me": me}).rowcount
+    except sa.exc.IntegrityError:
+        moved = 0
+    return Settled.WENT_ON if moved else Settled.ENDED
+
+
+def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
+    """Those of `ids` that are flagged by us: the answer to a COMMIT whose outcome is unknown."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        return sa.select(c.msg_id).where(c.msg_id.in_(IDS), t.mine(c, ME))
+
+    wanted = list(ids)
+    found: set[int] = set()
+    for start in range(0, len(wanted), t.dialect.max_ids):
+        part = wanted[start : start + t.dialect.max_ids]
+        found |= set(conn.scalars(t.built("still_mine", build), {"ids": part, "me": me}))
+    return found
+
+
+# ---------------------------------------------------------------- done
+
+
+def _done(
+    conn: Connection,
+    t: Tables,
+    plain: Sequence[Settlement],
+    others: Sequence[Settlement],
+    me: str,
+) -> dict[int, Settled]:
+    """Lock everything in msg_id order (else two settles, or a claim, could deadlock), then write."""
+    nexts = [s.next_id for s in plain if s.next_id is not None]
+    if t.dialect.row_locks:
+        ids = sorted({s.msg_id for s in plain} | {s.msg_id for s in others} | set(nexts))
+        for part in _parts(t, ids):
+            conn.execute(_locking(t), {"ids": part}).all()
+    written = 0
+    for part in _parts(t, [s.msg_id for s in plain]):
+        written += conn.execute(_finish(t), {"ids": part, "me": me}).rowcount
+    if written != len(plain):
+        raise FlagMissing
+    moved = 0
+    for part in _parts(t, nexts):
+        moved += conn.execute(_advance(t), {"ids": part, "me": me}).rowcount
+    flagged = set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)
+    return {
+        s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain
+    }
+
+
+def _parts(t: Tables, ids: Sequence[int]) -> Iterable[Sequence[int]]:
+    size = t.dialect.max_ids
+    return (ids[start : start + size] for start in range(0, len(ids), size))
+
+
+def _locking(t: Tables) -> Select[Any]:
+    def build() -> Select[Any]:
+        c = t.cols()
+        return sa.select(c.msg_id).where(c.msg_id.in_(IDS)).order_by(c.msg_id).with_for_update()
+
+    return t.built("settle_lock", build)
+
+
+def _finish(t: Tables) -> sa.Update:
+    def build() -> sa.Update:
+        c = t.cols()
+        return sa.update(t.message).where(c.msg_id.in_(IDS), t.mine(c, ME)).values(_done_values(t))
+
+    return t.built("finish", build)
+
+
+def _done_values(t: Tables) -> dict[str, Any]:
+    return t.values(status=lit(Status.DONE), finished_at=now(), claimed_by=sa.null())
+
+
+def _next_values(t: Tables) -> dict[str, Any]:
+    return t.values(
+        status=lit(Status.PROCESSING), claimed_by=ME, claimed_at=now(), available_at=sa.null()
+    )
+
+
+def _advance(t: Tables) -> sa.Update:
+    """Flag the next messages of lanes that go on: still new, still due."""
+
+    def build() -> sa.Update:
+        c = t.cols()
+        return (
+            sa.update(t.message)
+            .where(c.msg_id.in_(IDS), c.status == lit(Status.NEW), t.due(c))
+            .values(_next_values(t))
+        )
+
+    return t.built("advance", build)
+
+
+def _done_arrays(
+    conn: Connection, t: Tables, batch: Sequence[Settlement], me: str
+) -> dict[int, Settled]:
+    """One statement, one round trip: the flag moves in a WITH that joins what was finished.
+
+    `finished` runs before `moved` for each lane because `moved` reads its rows, so the guard never
+    sees two; and a lane whose flag was gone moves nothing.
+    """
+
+    def build(moving: bool) -> Any:
+        c = t.cols()
+        ids = bindparam("ids", type_=ARRAY(sa.BigInteger()))
+        finished = (
+            sa.update(t.message)
+            .where(c.msg_id == sa.func.any(ids), t.mine(c, ME))
+            .values(_done_values(t))
+            .returning(c.msg_id.label("msg_id"))
+        )
+        if not moving:
+            return finished
+        done = finished.cte("finished")
+        pairs = (
+            sa.func.unnest(
+                bindparam("heads", type_=ARRAY(sa.BigInteger())),
+                bindparam("nexts", type_=ARRAY(sa.BigInteger())),
+            )
+            .table_valued("head", "next")
+            .render_derived(name="pairs")
+        )
+        moved = (
+            sa.update(t.message)
+            .where(
+                done.c.msg_id == pairs.c.head,
+                c.msg_id == pairs.c.next,
+                c.status == lit(Status.NEW),
+                t.due(c),
+            )
+            .values(_next_values(t))
+            .returning(c.msg_id.label("msg_id"))
+            .cte("moved")
+        )
+        both = sa.select(sa.literal_column("2").label("s"), done.c.msg_id)
+        return both.union_all(sa.select(sa.literal_column("1"), moved.c.msg_id))
+
+    moving = [s for s in batch if s.next_id is not None]
+    params: dict[str, Any] = {"ids": [s.msg_id for s in batch], "me": me}
+    if not moving:
+        statement = t.built(("settle", False), lambda: build(False))
+        written = set(conn.scalars(statement, params))
+        flagged: set[int] = set()
+    else:
+        statement = t.built(("settle", True), lambda: build(True))
+        params |= {"heads": [s.msg_id for s in moving], "nexts": [s.next_id for s in moving]}
+        found = conn.execute(statement, params).all()
+        written = {row[1] for row in found if row[0] == 2}
+        flagged = {row[1] for row in found if row[0] == 1}
+    return {s.msg_id: _became(s, written, flagged) for s in batch}
+
+
+def _became(s: Settlement, written: set[int], flagged: set[int]) -> Settled:
+    if s.msg_id not in written:
+        return Settled.LOST
+    return Settled.WENT_ON if s.next_id in flagged else Settled.ENDED
+
+
+# ---------------------------------------------------------------- other outcomes
+
+
+def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
+    """Write one outcome; raises FlagMissing if the row is not ours."""
+    params: dict[str, Any] = {"ids": [s.msg_id], "me": me}
+    if s.outcome is not Outcome.DONE:
+        params |= _outcome_params(s)
+    if conn.execute(_statement(t, s.outcome), params).rowcount != 1:
+        raise FlagMissing
+
+
+def _outcome_params(s: Settlement) -> dict[str, Any]:
+    error = None if s.error is None else s.error[:MAX_ERROR]
+    if s.outcome is Outcome.RELEASED:
+        return {}
+    if s.outcome is Outcome.DEAD:
+        return {"error": error}
+    return {"error": error, "delay": float(s.delay_seconds)}
+
+
+def _statement(t: Tables, outcome: Outcome) -> sa.Update:
+    if outcome is Outcome.DONE:
+        return _finish(t)
+
+    def build() -> sa.Update:
+        c = t.cols()
+        mine = (c.msg_id.in_(IDS), t.mine(c, ME))
+        return sa.update(t.message).where(*mine).values(_outcome_values(t, outcome))
+
+    return t.built(("outcome", outcome), build)
+
+
+def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
+    c = t.cols()
+    tries = t.tries(c)
+    dead = tries + 1 >= sa.literal_column(str(t.spec.max_tries))
+    error = bindparam("error", type_=sa.String())
+    later = now_plus(bindparam("delay", type_=sa.Float()))
+    back = back_to(t)
+    if outcome is Outcome.FAILED:
+        return t.values(
+            status=lit(Status.FAILED),
+            error_try_times=tries + 1,
+            available_at=sa.case((dead, sa.null()), else_=later),
+            finished_at=sa.case((dead, now())),
+            last_error=error,
+            claimed_by=sa.null(),
+        )
+    if outcome is Outcome.DEAD:
+        return t.values(
+            status=lit(Status.FAILED),
+            error_try_times=sa.literal_column(str(t.spec.max_tries)),
+            available_at=sa.null(),
+            finished_at=now(),
+            last_error=error,
+            claimed_by=sa.null(),
+        )
+    if outcome is Outcome.LATER:
+        times = sa.null() if c.later_times is None else c.later_times + 1
+        return t.values(
+            status=back,
+            available_at=later,
+            later_times=times,
+            last_error=error,
+            claimed_by=sa.null(),
+        )
+    return t.values(status=back, available_at=sa.null(), claimed_by=sa.null())
+
+
+def back_to(t: Tables) -> ColumnElement[int]:
+    """The status of a row given back without a try: new, or failed if it has failed before."""
+    tries = t.tries(t.cols())
+    return sa.case((tries > sa.literal_column("0"), lit(Status.FAILED)), else_=lit(Status.NEW))

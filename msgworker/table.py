@@ -1,0 +1,571 @@
+"""The message table: names to columns, the predicates of the protocol, the indexes and why each exists.
+
+`MessageTable` is what a user writes: names and rules. `Tables` is what the statements are built from:
+the same for one database, with the columns that are really there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, FromClause
+from sqlalchemy.sql.elements import Grouping
+from sqlalchemy.types import TypeEngine
+
+from msgworker import dialects
+from msgworker.dialects import Dialect, KeyText, UtcDateTime, now, now_plus
+from msgworker.errors import ConfigError
+from msgworker.message import Status
+
+DEFAULT_NAME = "msgworker_message"
+REQUIRED = ("msg_id", "object_id", "status", "error_try_times")
+OPTIONAL = (
+    "topic",
+    "payload",
+    "available_at",
+    "claimed_by",
+    "claimed_at",
+    "crash_times",
+    "later_times",
+    "last_error",
+    "created_at",
+    "finished_at",
+    "shard",
+    "instance_type",
+)
+COLUMNS = REQUIRED + OPTIONAL
+MAX_NAME = 30  # Oracle before 12.2
+MAX_OBJECT_ID = 190
+MAX_ERROR = 2000
+NO_OBJECT = "~msgworker.none~"
+"""What `open_object` holds for an open message without an object."""
+NO_OBJECT_RUNNING = "~msgworker.running~"
+"""The same for a running one, so that those are found without reading all the others."""
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Names:
+    msg_id: str = "msg_id"
+    object_id: str = "object_id"
+    status: str = "status"
+    error_try_times: str = "error_try_times"
+    topic: str | None = "topic"
+    payload: str | None = "payload"
+    available_at: str | None = "available_at"
+    claimed_by: str | None = "claimed_by"
+    claimed_at: str | None = "claimed_at"
+    crash_times: str | None = "crash_times"
+    later_times: str | None = "later_times"
+    last_error: str | None = "last_error"
+    created_at: str | None = "created_at"
+    finished_at: str | None = "finished_at"
+    shard: str | None = "shard"
+    instance_type: str | None = "instance_type"
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class MessageTable(_Names):
+    """Names and rules of a message table; the same for all instances that work on it.
+
+    name: the table, `schema.table` allowed. Each column keyword takes the column's name in the table.
+    The first four are needed; the others may be None = not there. On a table of another name, an
+    optional column that is not in the table is done without.
+
+    on_dead: "continue" (a dead message is dropped and its object goes on) or "block" (the object
+    waits until somebody reruns or discards the dead message).
+    max_tries: how often a message is tried between reruns, 1 or more.
+    later_limit: how often a message may ask for RetryLater before that counts as a failure.
+    visibility_delay_seconds: messages younger than this are not claimed, so that producers whose
+    transactions overlap have time to commit in any order. Needs created_at.
+    max_payload: longest payload that is read, in characters (bytes on MariaDB and MySQL).
+
+    Raises ConfigError for names that cannot be names and for values out of range.
+    """
+
+    name: str = DEFAULT_NAME
+    on_dead: str = "continue"
+    max_tries: int = 3
+    later_limit: int = 100
+    visibility_delay_seconds: float = 0.0
+    max_payload: int = 16_000_000
+
+    def __init__(
+        self,
+        name: str = DEFAULT_NAME,
+        *,
+        on_dead: str = "continue",
+        max_tries: int = 3,
+        later_limit: int = 100,
+        visibility_delay_seconds: float = 0.0,
+        max_payload: int = 16_000_000,
+        **columns: str | None,
+    ) -> None:
+        unknown = sorted(set(columns) - set(COLUMNS))
+        if unknown:
+            raise ConfigError(
+                f"MessageTable has no column {', '.join(unknown)}; columns: {', '.join(COLUMNS)}"
+            )
+        super().__init__(**columns)  # type: ignore[arg-type]
+        values = {
+            "name": name,
+            "on_dead": on_dead,
+            "max_tries": max_tries,
+            "later_limit": later_limit,
+            "visibility_delay_seconds": visibility_delay_seconds,
+            "max_payload": max_payload,
+        }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+        self._check()
+
+    def _check(self) -> None:
+        parts = self.name.split(".") if isinstance(self.name, str) else []
+        if len(parts) not in (1, 2):
+            raise ConfigError(f"table must be 'name' or 'schema.name', got {self.name!r}")
+        for part in parts:
+            _check_name("table", part)
+        for column in COLUMNS:
+            given = getattr(self, column)
+            if given is not None or column in REQUIRED:
+                _check_name(column, given)
+        named = [n for n in self.names().values()]
+        twice = sorted({n for n in named if named.count(n) > 1})
+        if twice:
+            raise ConfigError(f"column {twice[0]!r} is named twice in MessageTable")
+        if self.on_dead not in ("continue", "block"):
+            raise ConfigError(f'on_dead must be "continue" or "block", got {self.on_dead!r}')
+        whole = {"max_tries": 1, "later_limit": 0, "max_payload": 1}
+        for key, least in whole.items():
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{key} must be a whole number from {least} on, got {value!r}")
+        if self.max_tries > 1000:
+            raise ConfigError(f"max_tries must be at most 1000, got {self.max_tries}")
+        delay = self.visibility_delay_seconds
+        if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= 86_400:
+            raise ConfigError(f"visibility_delay_seconds must be 0 to 86400, got {delay!r}")
+
+    @property
+    def schema(self) -> str | None:
+        """The schema part of the name, None if there is none."""
+        return self.name.split(".")[0] if "." in self.name else None
+
+    @property
+    def bare_name(self) -> str:
+        """The name without its schema."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def is_default(self) -> bool:
+        """Our own table: every column must be there."""
+        return self.bare_name == DEFAULT_NAME
+
+    def names(self) -> dict[str, str]:
+        """Role -> column name, of the columns that are not None."""
+        return {c: getattr(self, c) for c in COLUMNS if getattr(self, c) is not None}
+
+    def replace(self, **changes: Any) -> MessageTable:
+        """A copy with other names or rules."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return MessageTable(**(values | changes))
+
+    def index_name(self, suffix: str) -> str:
+        """A name of at most 30 characters for one of our indexes."""
+        whole = f"{self.bare_name}_{suffix}"
+        if len(whole) <= MAX_NAME:
+            return whole.lower()
+        digest = hashlib.sha256(self.bare_name.encode()).hexdigest()[:6]
+        return f"{self.bare_name[: MAX_NAME - len(suffix) - 8]}_{digest}_{suffix}".lower()
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"{what}: a name is needed, got {name!r}")
+    if len(name) > 128:
+        raise ConfigError(f"{what}: a name has at most 128 characters, got {len(name)}")
+    if any(ord(ch) < 32 for ch in name):
+        raise ConfigError(f"{what}: a name has no control characters, got {name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cols:
+    """The columns of the message table, or of an alias of it, by role; None = not there."""
+
+    msg_id: ColumnElement[int]
+    object_id: ColumnElement[str | None]
+    status: ColumnElement[int]
+    error_try_times: ColumnElement[int]
+    topic: ColumnElement[Any] | None = None
+    payload: ColumnElement[Any] | None = None
+    available_at: ColumnElement[Any] | None = None
+    claimed_by: ColumnElement[Any] | None = None
+    claimed_at: ColumnElement[Any] | None = None
+    crash_times: ColumnElement[Any] | None = None
+    later_times: ColumnElement[Any] | None = None
+    last_error: ColumnElement[Any] | None = None
+    created_at: ColumnElement[Any] | None = None
+    finished_at: ColumnElement[Any] | None = None
+    shard: ColumnElement[Any] | None = None
+    instance_type: ColumnElement[Any] | None = None
+    open_object_column: ColumnElement[Any] | None = None
+    running_object_column: ColumnElement[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The tables for one database, the predicates of the protocol, and a cache of built statements."""
+
+    spec: MessageTable
+    dialect: Dialect
+    message: sa.Table
+    lease: sa.Table
+    item: sa.Table
+    names: dict[str, str]
+    _built: dict[Any, Any] = field(default_factory=dict)
+
+    def built(self, key: Any, build: Callable[[], R]) -> R:
+        """The statement under `key`, built at the first call: once per table and database."""
+        if key not in self._built:
+            self._built[key] = build()
+        found: R = self._built[key]
+        return found
+
+    def cols(self, source: FromClause | None = None) -> Cols:
+        """The columns by role, of the table or of an alias of it."""
+        source = self.message if source is None else source
+        found = {role: source.c[name] for role, name in self.names.items()}
+        if self.dialect.case_index == "column":
+            found["open_object_column"] = source.c[OPEN_OBJECT]
+        if self.dialect.guard_case == "column":
+            found["running_object_column"] = source.c[RUNNING_OBJECT]
+        return Cols(**found)
+
+    def has(self, role: str) -> bool:
+        """Whether the table has the column of this role."""
+        return role in self.names
+
+    # -- predicates; statuses are literals: an index with a predicate is used only if it is repeated
+
+    def tries(self, c: Cols) -> ColumnElement[int]:
+        """Failed tries; a NULL that a foreign producer left counts as 0."""
+        return sa.func.coalesce(c.error_try_times, sa.literal_column("0"))
+
+    def tries_left(self, c: Cols) -> ColumnElement[bool]:
+        return self.tries(c) < sa.literal_column(str(self.spec.max_tries))
+
+    def unfinished(self, c: Cols) -> ColumnElement[bool]:
+        """Holds back its successors: new, running, failed with tries left (block: dead too).
+
+        A discarded message has max_tries + 1 tries under on_dead="block", so it blocks no more.
+        """
+        last = self.spec.max_tries + (self.spec.on_dead == "block")
+        return sa.or_(
+            c.status.in_([sa.literal_column("0"), sa.literal_column("1")]),
+            sa.and_(c.status == lit(Status.FAILED), self.tries(c) < sa.literal_column(str(last))),
+        )
+
+    def claimable(self, c: Cols) -> ColumnElement[bool]:
+        """May be claimed as far as its own status goes."""
+        return sa.or_(
+            c.status == lit(Status.NEW),
+            sa.and_(c.status == lit(Status.FAILED), self.tries_left(c)),
+        )
+
+    def due(self, c: Cols) -> ColumnElement[bool]:
+        """Not before `available_at`, and old enough to be seen."""
+        parts: list[ColumnElement[bool]] = []
+        if c.available_at is not None:
+            parts.append(sa.or_(c.available_at.is_(None), c.available_at <= now()))
+        if self.spec.visibility_delay_seconds and c.created_at is not None:
+            delay = -float(self.spec.visibility_delay_seconds)
+            parts.append(c.created_at <= now_plus(sa.literal(delay, sa.Float())))
+        return sa.and_(*parts) if parts else sa.true()
+
+    def running(self, c: Cols) -> ColumnElement[bool]:
+        return c.status == lit(Status.PROCESSING)
+
+    def mine(self, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
+        """The fence: flagged, and by us. Without `claimed_by` only the status can be asked."""
+        if c.claimed_by is None:
+            return self.running(c)
+        return sa.and_(self.running(c), c.claimed_by == me)
+
+    def open_object(self, c: Cols) -> ColumnElement[Any]:
+        """`object_id` of unfinished rows as the object index holds it."""
+        if self.dialect.case_index == "column":
+            assert c.open_object_column is not None
+            return c.open_object_column
+        if self.dialect.case_index == "function":
+            return self._open_case(c)
+        return c.object_id
+
+    def object_key(self, c: Cols) -> ColumnElement[Any]:
+        """`object_id` as `open_object` and the guard write it: text, where they are a CASE."""
+        if self.dialect.case_index is None or isinstance(c.object_id.type, sa.String | KeyText):
+            return c.object_id
+        return sa.cast(c.object_id, sa.String(MAX_OBJECT_ID))
+
+    def _open_case(self, c: Cols) -> ColumnElement[Any]:
+        loose = sa.case((self.running(c), text_lit(NO_OBJECT_RUNNING)), else_=text_lit(NO_OBJECT))
+        return sa.case((self.unfinished(c), sa.func.coalesce(self.object_key(c), loose)))
+
+    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
+        """`msg_id` as the object index holds it."""
+        if self.dialect.case_index == "function":  # an entry of NULLs only is not in the index
+            return sa.case((self.unfinished(c), c.msg_id))
+        return c.msg_id
+
+    def open_rows(self, c: Cols) -> ColumnElement[bool]:
+        """The predicate that lets a query use the object index."""
+        return self.unfinished(c) if self.dialect.partial_indexes else sa.true()
+
+    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
+        """What the index of open rows by age is ordered by."""
+        return self._oldest_case(c) if self.dialect.case_index == "function" else c.msg_id
+
+    def _oldest_case(self, c: Cols) -> ColumnElement[Any]:
+        return sa.case((self._oldest_rows(c), c.msg_id))
+
+    def _oldest_rows(self, c: Cols) -> ColumnElement[bool]:
+        if c.available_at is None:
+            return self.unfinished(c)
+        return sa.and_(self.unfinished(c), c.available_at.is_(None))
+
+    def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
+        """Open rows that wait for no instant; the predicate of the index by age."""
+        return self._oldest_rows(c) if self.dialect.partial_indexes else sa.true()
+
+    def running_object(self, c: Cols) -> ColumnElement[Any]:
+        """`object_id` of the running row, NULL for every other: the guard's key."""
+        if c.running_object_column is not None:
+            return c.running_object_column
+        return sa.case((self.running(c), self.object_key(c)))
+
+    def object_is_running(self, of: Cols) -> ColumnElement[bool]:
+        """Another row of the object is flagged."""
+        other = self.cols(self.message.alias("r"))
+        if self.dialect.partial_indexes:
+            match = sa.and_(other.object_id == of.object_id, self.running(other))
+        else:
+            match = self.running_object(other) == self.object_key(of)
+        return sa.exists(sa.select(sa.literal_column("1")).where(match))
+
+    def earlier_unfinished(self, of: Cols) -> ColumnElement[bool]:
+        """A lower message of the object is unfinished: the row is not the head."""
+        other = self.cols(self.message.alias("e"))
+        return sa.exists(
+            sa.select(sa.literal_column("1")).where(
+                self.open_object(other) == self.object_key(of),
+                other.msg_id < of.msg_id,
+                self.open_rows(other),
+            )
+        )
+
+    @property
+    def object_type(self) -> TypeEngine[Any]:
+        """The type of `object_id`, for parameters that are compared with it."""
+        return self.cols().object_id.type
+
+    @property
+    def key_type(self) -> TypeEngine[Any]:
+        """The type of `open_object`, for cursors."""
+        return sa.String() if self.dialect.case_index else self.object_type
+
+    def values(self, **roles: Any) -> dict[str, Any]:
+        """Values for an UPDATE or INSERT by role; columns that are not there are left out."""
+        return {self.names[role]: value for role, value in roles.items() if role in self.names}
+
+    # -- the guard
+
+    @property
+    def guard_name(self) -> str:
+        return self.spec.index_name("guard")
+
+
+def lit(status: Status) -> ColumnElement[int]:
+    """A status as a literal in the SQL text."""
+    return sa.literal_column(str(int(status)), sa.Integer())
+
+
+def text_lit(text: str) -> ColumnElement[str]:
+    """One of our own constants as a literal in the SQL text."""
+    return sa.literal(text, sa.String(), literal_execute=True)
+
+
+OPEN_OBJECT = "mw_open_object"
+RUNNING_OBJECT = "mw_running_object"
+
+
+def tables_for(
+    spec: MessageTable, dialect: Dialect, present: Mapping[str, TypeEngine[Any]] | None = None
+) -> Tables:
+    """The tables of `spec` for one database.
+
+    present: name and type of the columns that are really there (None = as our DDL makes them). Names
+    are matched without regard to case, since databases fold unquoted names differently.
+    """
+    names = spec.names()
+    if present is not None:
+        live = {name.lower(): name for name in sorted(present)} | {n: n for n in present}
+        names = {
+            role: live.get(name, live.get(name.lower(), ""))
+            for role, name in names.items()
+            if name in live or name.lower() in live
+        }
+    metadata = sa.MetaData()
+    message = _message_table(spec, dialect, names, metadata, present or {})
+    tables = Tables(
+        spec=spec,
+        dialect=dialect,
+        message=message,
+        lease=_lease_table(spec, dialect, metadata),
+        item=_item_table(spec, dialect, metadata),
+        names=names,
+    )
+    _add_indexes(tables)
+    return tables
+
+
+def _message_table(
+    spec: MessageTable,
+    dialect: Dialect,
+    names: dict[str, str],
+    metadata: sa.MetaData,
+    live: Mapping[str, TypeEngine[Any]],
+) -> sa.Table:
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "msg_id": (dialects.big_id(), {"primary_key": True, "autoincrement": True}),
+        "topic": (dialects.plain_text(100), {"nullable": False, "server_default": "default"}),
+        "object_id": (dialects.key_text(MAX_OBJECT_ID), {}),
+        "status": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
+        "error_try_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
+        "payload": (dialects.long_text(), {}),
+        "available_at": (UtcDateTime(), {}),
+        "claimed_by": (dialects.plain_text(64), {}),
+        "claimed_at": (UtcDateTime(), {}),
+        "crash_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
+        "later_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
+        "last_error": (dialects.plain_text(MAX_ERROR), {}),
+        "created_at": (
+            UtcDateTime(),
+            {"nullable": False, "server_default": dialects.created_default(dialect.name)},
+        ),
+        "finished_at": (UtcDateTime(), {}),
+        "shard": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
+        "instance_type": (dialects.plain_text(30), {}),
+    }
+    columns: list[sa.Column[Any]] = []
+    for role, (kind, options) in kinds.items():
+        if role not in names:
+            continue
+        if role in ("msg_id", "object_id", "payload"):  # a foreign table's own type decides
+            kind = live.get(names[role], kind)
+        if role == "msg_id":
+            columns.append(
+                sa.Column(names[role], kind, *dialects.identity(dialect.name), **options)
+            )
+        else:
+            columns.append(sa.Column(names[role], kind, **options))
+    options = dialects.table_options(dialect.name)
+    return sa.Table(spec.bare_name, metadata, *columns, schema=spec.schema, **options)
+
+
+def _lease_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
+    """Expiring rights to a name; an instance holds one on its own id.
+
+    term grows with every renewal and take-over, so that a take-over can name exactly what it saw.
+    """
+    return sa.Table(
+        "msgworker_lease",
+        metadata,
+        sa.Column("name", dialects.key_text(64), primary_key=True),
+        sa.Column("kind", dialects.plain_text(20), nullable=False, server_default="instance"),
+        sa.Column("term", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
+        sa.Column("taken_by", dialects.plain_text(64)),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.Column("started_at", UtcDateTime(), nullable=False),
+        sa.Column("renewed_at", UtcDateTime(), nullable=False),
+        sa.Column("label", dialects.plain_text(200)),
+        sa.Column("in_hand", sa.Integer(), nullable=False, server_default=sa.text("0")),
+        schema=spec.schema,
+        **dialects.engine_options(dialect.name),
+    )
+
+
+def _item_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
+    """Units of fan-out inside a message: what is done is not done again."""
+    return sa.Table(
+        "msgworker_item",
+        metadata,
+        sa.Column("table_name", dialects.key_text(60), primary_key=True),
+        sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("item_key", dialects.key_text(MAX_OBJECT_ID), primary_key=True),
+        sa.Column("status", sa.SmallInteger(), nullable=False),
+        sa.Column("tries", sa.SmallInteger(), nullable=False, server_default=sa.text("0")),
+        sa.Column("item_value", dialects.long_text()),
+        sa.Column("last_error", dialects.plain_text(MAX_ERROR)),
+        sa.Column("finished_at", UtcDateTime()),
+        schema=spec.schema,
+        **dialects.engine_options(dialect.name),
+    )
+
+
+def _add_indexes(t: Tables) -> None:
+    """The guard and the claim indexes, attached to `t.message` with the reason for each.
+
+    guard   at most one PROCESSING row per object: the database's own promise (P1)
+    object  unfinished rows by object and age: heads, runs, "is an earlier one unfinished"
+    oldest  unfinished rows by age: old before new
+    due     rows that wait for an instant, by that instant: retries and delayed messages
+    Finished rows stay out of all of them, so they cost nothing (P7).
+    """
+    if t.dialect.case_index == "column":
+        _add_virtual_columns(t)
+    c = t.cols()
+    spec, kind = t.spec, t.dialect.name
+    if t.dialect.partial_indexes:
+
+        def partial(name: str, *keys: ColumnElement[Any], where: Any, unique: bool = False) -> None:
+            option = {f"{kind}_where": where}
+            sa.Index(spec.index_name(name), *keys, unique=unique, **option)
+
+        partial("guard", c.object_id, where=t.running(c), unique=True)
+        partial("object", c.object_id, c.msg_id, where=t.unfinished(c))
+        partial("oldest", c.msg_id, where=t._oldest_rows(c))
+        if c.available_at is not None:
+            waits = sa.and_(t.unfinished(c), c.available_at.is_not(None))
+            partial("due", c.available_at, c.msg_id, where=waits)
+        return
+    # Grouping: a key part that is an expression stands in parentheses of its own.
+    sa.Index(spec.index_name("guard"), Grouping(t.running_object(c)), unique=True)
+    sa.Index(spec.index_name("object"), t.open_object(c), t.open_msg_id(c))
+    if t.dialect.oldest_index:
+        sa.Index(spec.index_name("oldest"), t._oldest_case(c))
+    if c.available_at is not None:
+        # Flagging and finishing set available_at to NULL, so finished rows are not met here.
+        sa.Index(spec.index_name("due"), c.available_at, c.msg_id)
+
+
+def _add_virtual_columns(t: Tables) -> None:
+    c = t.message.c
+    plain = Cols(**{role: c[name] for role, name in t.names.items()})
+    key = dialects.key_text(MAX_OBJECT_ID)
+    wanted = {OPEN_OBJECT: t._open_case(plain)}
+    if t.dialect.guard_case == "column":
+        wanted[RUNNING_OBJECT] = sa.case((t.running(plain), t.object_key(plain)))
+    for name, expression in wanted.items():
+        t.message.append_column(
+            sa.Column(
+                name,
+                key,
+                sa.Computed(expression, persisted=False),
+                nullable=True,
+                info={dialects.HIDDEN: True},
+            )
+        )
