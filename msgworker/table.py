@@ -542,8 +542,10 @@ def _add_indexes(t: Tables) -> None:
             waits = sa.and_(t.unfinished(c), c.available_at.is_not(None))
             partial("due", c.available_at, c.msg_id, where=waits)
         return
-    # Grouping: a key part that is an expression stands in parentheses of its own.
-    sa.Index(spec.index_name("guard"), Grouping(t.running_object(c)), unique=True)
+    key = t.running_object(c)
+    if t.dialect.case_index == "column" and t.dialect.guard_case == "function":
+        key = Grouping(key)  # there, a key part that is an expression stands in parentheses
+    sa.Index(spec.index_name("guard"), key, unique=True)
     sa.Index(spec.index_name("object"), t.open_object(c), t.open_msg_id(c))
     if t.dialect.oldest_index:
         sa.Index(spec.index_name("oldest"), t._oldest_case(c))

@@ -42,7 +42,7 @@ class Kind(StrEnum):
     LEASE_LOST = "lease_lost"  # the lease of `instance` was taken over; before its rows are
     KILLED = "killed"  # `instance` died
     FOREIGN_CLAIMED = "foreign_claimed"
-    FOREIGN_DONE = "foreign_done"  # detail: None or done, failed, dead
+    FOREIGN_DONE = "foreign_done"  # detail: None or "failed"
 
 
 class Outcome(StrEnum):
@@ -350,7 +350,7 @@ class _Story:
     object_id: str | None = None
     inserted: list[_Mark] = field(default_factory=list)
     tries: list[_Try] = field(default_factory=list)
-    latest: dict[str, _Try] = field(default_factory=dict)
+    held: dict[str, list[_Try]] = field(default_factory=dict)  # the tries of each instance
     stray_ends: list[_Mark] = field(default_factory=list)
     reruns: list[_Mark] = field(default_factory=list)
     discards: list[_Mark] = field(default_factory=list)
@@ -380,15 +380,20 @@ class _Story:
     def closes_of(self, generation: int) -> list[_Close]:
         return [c for c in self.closes if c.generation == generation]
 
-    def open_try(self, instance: str, mark: _Mark) -> _Try:
-        self.tries.append(_Try(instance, mark.late))
-        self.latest[instance] = self.tries[-1]
-        return self.tries[-1]
+    def open_try(self, instance: str, begun: float) -> _Try:
+        t = _Try(instance, begun)
+        self.tries.append(t)
+        self.held.setdefault(instance, []).append(t)
+        return t
 
     def try_of(self, mark: _Mark) -> _Try:
-        """The latest try of the event's instance; one without a claim if it has none."""
-        instance = mark.event.instance
-        return self.latest.get(instance) or self.open_try(instance, mark)
+        """The try of the event's instance that had been recorded before the act was sent; if there
+        is none, a later one or one without a claim, which is a fault to be reported."""
+        tries = self.held.get(mark.event.instance)
+        if not tries:
+            return self.open_try(mark.event.instance, mark.late)
+        known = (t for t in reversed(tries) if t.claim is None or t.claim.late <= mark.early)
+        return next(known, tries[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,21 +470,15 @@ def _write_book(events: Iterable[Event], final: Final, settings: _Settings) -> _
         ends = {Kind.KILLED: book.killed, Kind.LEASE_LOST: book.lost}.get(mark.event.kind)
         if ends is not None:
             ends.setdefault(mark.event.instance, mark)
-    # By `sent_at`: an instance sends an act only after it has recorded what the act rests on.
-    for mark in sorted(marks, key=attrgetter("event.sent_at")):
+    for claim in (m for m in marks if m.event.kind == Kind.CLAIMED):
+        book.story(claim.event).open_try(claim.event.instance, claim.late).claim = claim
+    for mark in marks:
         if mark.event.kind in _FILE:
             _FILE[mark.event.kind](book, book.story(mark.event), mark)
     for story in book.stories.values():
         _number(story)
         story.closes = list(_closes(story, settings.max_tries))
     return book
-
-
-def _file_claim(_: _Book, story: _Story, mark: _Mark) -> None:
-    t = story.latest.get(mark.event.instance)
-    if t is None or t.claim or t.settles or t.recovered:
-        t = story.open_try(mark.event.instance, mark)
-    t.claim = mark  # of a start that ran ahead of its flag, else of a new try
 
 
 def _file_start(_: _Book, story: _Story, mark: _Mark) -> None:
@@ -503,11 +502,13 @@ def _file_recovery(book: _Book, story: _Story, mark: _Mark) -> None:
     dead = mark.event.detail
     if dead is None or dead == "foreign":
         return _file_foreign_done(book, story, mark)
-    t = story.latest.get(dead)
+    tries = story.held.get(dead, [])
+    t = next((t for t in reversed(tries) if t.claim and t.claim.early < mark.late), None)
     over = t is not None and (t.recovered or (t.written and t.written.late < mark.early))
     if t is None or (over and dead in book.killed):
-        t = story.open_try(dead, mark)
+        t = story.open_try(dead, book.lost_at(dead))
     t.recovered = t.recovered or mark
+    t.begun = min(t.begun, mark.late)
     return None
 
 
@@ -523,7 +524,6 @@ def _file_foreign_done(_: _Book, story: _Story, mark: _Mark) -> None:
 
 _FILE: dict[Kind, Callable[[_Book, _Story, _Mark], None]] = {
     Kind.INSERTED: lambda _, story, mark: story.inserted.append(mark),
-    Kind.CLAIMED: _file_claim,
     Kind.STARTED: _file_start,
     Kind.ENDED: _file_end,
     Kind.SETTLED: _file_settle,
@@ -539,6 +539,7 @@ _FILE: dict[Kind, Callable[[_Book, _Story, _Mark], None]] = {
 def _number(story: _Story) -> None:
     """Give every try its generation and its attempt: as recorded, else counted."""
     generation = counted = 0
+    story.tries.sort(key=attrgetter("begun"))
     for t in story.tries:
         t.generation = story.generation_at(t.begun)
         if t.generation != generation:
@@ -560,12 +561,9 @@ def _closes(story: _Story, max_tries: int) -> Iterator[_Close]:
             yield _Close(mark, "dead", t.generation, t)
     for discard in story.discards:
         yield _Close(discard, "discarded", story.generation_at(discard.late))
-    for run in story.foreign:
-        if run.end and run.end.event.kind == Kind.FOREIGN_DONE:
-            state = {"failed": None, "dead": "dead"}.get(run.end.event.detail or "", "done")
-            if state is not None:
-                generation = story.generation_at(run.end.late)
-                yield _Close(run.end, "dead" if state == "dead" else "done", generation)
+    for end in (run.end for run in story.foreign):
+        if end and end.event.kind == Kind.FOREIGN_DONE and end.event.detail != "failed":
+            yield _Close(end, "done", story.generation_at(end.late))
 
 
 # --- the rules -----------------------------------------------------------------------------------
@@ -681,7 +679,7 @@ def _order_steps(book: _Book, story: _Story) -> Iterator[_Step]:
         yield _Step(closed, "close", story)
     for t in story.tries:
         for run in t.runs:
-            if t.claim and run.start.late < book.lost_at(t.instance):
+            if t.claim:
                 yield _Step(run.start.late, "start", story, (t, run))
 
 
@@ -747,21 +745,15 @@ def _closed_at(book: _Book, story: _Story, generation: int) -> float | None:
     over = row is not None and (row.status == DONE or book.is_dead(row))
     if generation == story.last_generation and not over:
         return None
-    if book.set.on_dead == "block" and book.is_dead(row):
-        return None
-    return _last_sign(book, story, generation)
+    return _last_sign(story, generation)
 
 
-def _last_sign(book: _Book, story: _Story, generation: int) -> float | None:
+def _last_sign(story: _Story, generation: int) -> float | None:
     """The table says finished, the history does not say when: the last it knows before."""
     tries = story.tries_of(generation)
-    if not tries:
-        return story.foreign[-1].start.late if story.foreign else None
-    known = tries[-1].ended or tries[-1].recovered or tries[-1].written
-    if known:
-        return known.late
-    dead = book.lost_at(tries[-1].instance)
-    return dead if dead < inf else None
+    if tries:
+        return tries[-1].ended.late if tries[-1].ended else tries[-1].begun
+    return story.foreign[-1].start.late if story.foreign else None
 
 
 def _nothing_lost(book: _Book) -> Iterator[Violation]:
@@ -786,8 +778,7 @@ def _nothing_lost(book: _Book) -> Iterator[Violation]:
 
 
 def _signs(story: _Story) -> list[_Mark]:
-    marks = [t.claim or t.recovered or t.settles[0] for t in story.tries if t.claim or t.settles]
-    return [m for m in marks if m][:3]
+    return [m for t in story.tries[:3] for m in (t.claim, t.recovered, *t.settles) if m]
 
 
 def _really_done(book: _Book, story: _Story, row: Row) -> Iterator[Violation]:
@@ -973,12 +964,10 @@ def _attempt_after(book: _Book, story: _Story, t: _Try) -> int | None:
     """The attempt that followed a release, seen by the next claim or in the table."""
     later = story.tries[story.tries.index(t) + 1 :]
     if later:
-        return later[0].seen_attempt if later[0].generation == t.generation else None
+        return later[0].seen_attempt
     row = book.rows.get(story.msg_id)
-    touched = story.foreign or any(c.by is None for c in story.closes_of(t.generation))
-    if row is None or touched or t.generation != story.last_generation:
-        return None
-    return row.error_try_times + 1
+    touched = story.foreign or story.discards
+    return None if row is None or touched else row.error_try_times + 1
 
 
 def _recovery_time(book: _Book) -> Iterator[Violation]:
@@ -994,7 +983,7 @@ def _recovery_time(book: _Book) -> Iterator[Violation]:
                 yield from _late_recovery(book, story, t, limits[t.instance])
     for msg_id, row in book.rows.items():
         limit = limits.get(row.claimed_by or "", inf)
-        if row.status == PROCESSING and limit < (inf if book.set.finished else book.end_at):
+        if row.status == PROCESSING and limit < book.end_at:
             story = book.stories.get(msg_id, _Story(msg_id, row.object_id))
             text = f"{story} is still at 1 for {row.claimed_by}, killed at "
             text += f"{book.killed[row.claimed_by or ''].event.at:.10g}: never recovered"
@@ -1073,7 +1062,7 @@ def _broken_quarantine(book: _Book) -> Iterator[Violation]:
         return
     held: dict[str, list[_Hold]] = defaultdict(list)
     for hold in _holds(book):
-        if hold.t.instance in suspects and hold.begin < hold.end:
+        if hold.t.instance in suspects:
             held[hold.t.instance].append(hold)
     for holds in held.values():
         yield from _not_alone(sorted(holds, key=attrgetter("begin")))
@@ -1092,8 +1081,6 @@ def _holds(book: _Book) -> Iterator[_Hold]:
 
 def _held_until(book: _Book, t: _Try) -> float:
     ends = [m.early for m in [*t.settles[:1], t.recovered] if m]
-    if not ends and t.ended:
-        ends = [t.ended.late]
     return min([*ends, book.lost_at(t.instance)])
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from msgworker import dialects
-from msgworker.dialects import Dialect, connecting, reason_of, writing
+from msgworker.dialects import Dialect, Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.table import OPEN_OBJECT, REQUIRED, RUNNING_OBJECT, MessageTable, Tables, tables_for
 
@@ -261,10 +261,10 @@ def _ensure_index(engine: Engine, t: Tables, index: sa.Index) -> list[str]:
     try:
         made = _attempt(engine, CreateIndex(index), lambda conn: _has_index(conn, t, name))
     except SchemaError as error:
-        if name != t.guard_name:
+        if name != t.guard_name or trouble(error.__cause__ or error) is not Trouble.RACE:
             raise
         raise SchemaError(
-            f"{error}. If an object has two rows at status 1, find them with: SELECT "
+            f"{error}. An object has two rows at status 1; find them with: SELECT "
             f"{t.names['object_id']} FROM {t.spec.name} WHERE {t.names['status']} = 1 GROUP BY "
             f"{t.names['object_id']} HAVING COUNT(*) > 1, settle them, and run this again"
         ) from error
