@@ -17,6 +17,7 @@ from msgworker import dialects
 from msgworker.config import MAX_THREADS, Settings, number, whole
 from msgworker.errors import ConfigError
 from msgworker.instance.handling import Registry, make_handler
+from msgworker.instance.links import Turns
 from msgworker.instance.state import State, logger_for, new_instance_id
 from msgworker.instance.worker import Report, Worker
 from msgworker.ops import Ops
@@ -61,6 +62,7 @@ class App:
         self._guard_checked = False
         self._workers: list[Worker] = []
         self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
+        self._turns = Turns()
         self._drains = 0
 
     def __repr__(self) -> str:
@@ -303,6 +305,7 @@ class App:
             instance_id=instance_id,
             log=logger_for(instance_id),
             topics=topics,
+            turns=self._turns if tables.dialect.one_writer else None,
         )
 
     @property

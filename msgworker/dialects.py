@@ -18,6 +18,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import mysql, oracle
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -45,7 +46,11 @@ class Dialect:
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
     update_ignore: the prefix that turns a guard violation into "row left alone".
     max_ids: how many ids one IN list takes.
+    index_hint: how a query names the index it must use; planners guess badly about indexes that hold a
+        small, fast-changing part of a table.
+    tuned: statements that set and reset what keeps the claim's plans good, for the claim's connection.
     notify: a commit can wake up listeners.
+    one_writer: transactions that write exclude each other in the whole database.
     """
 
     name: str
@@ -59,7 +64,10 @@ class Dialect:
     skip_locked: bool = True
     update_ignore: str | None = None
     max_ids: int = 1000
+    index_hint: str | None = None
+    tuned: tuple[str, str] | None = None
     notify: bool = False
+    one_writer: bool = False
 
 
 DIALECTS = {
@@ -72,6 +80,8 @@ DIALECTS = {
             hops=True,
             arrays=True,
             max_ids=10_000,
+            # A bitmap scan reads all rows of a deep object to give the first few.
+            tuned=("SET enable_bitmapscan = off", "RESET enable_bitmapscan"),
             notify=True,
         ),
         Dialect(
@@ -83,13 +93,30 @@ DIALECTS = {
             skip_locked=False,
             update_ignore="OR IGNORE",
             max_ids=10_000,
+            index_hint="INDEXED BY {}",
+            one_writer=True,
         ),
-        Dialect("mariadb", case_index="column", guard_case="column", update_ignore="IGNORE"),
-        # MySQL 8 takes a CASE as a key part, so the guard needs no column there.
-        Dialect("mysql", case_index="column", guard_case="function", update_ignore="IGNORE"),
-        # An IN list over 1,000 elements is ORA-01795.
         Dialect(
-            "oracle", case_index="function", guard_case="function", oldest_index=True, max_ids=500
+            "mariadb",
+            case_index="column",
+            guard_case="column",
+            update_ignore="IGNORE",
+            index_hint="FORCE INDEX ({})",
+        ),
+        Dialect(
+            "mysql",
+            case_index="column",
+            guard_case="function",  # MySQL 8 takes a CASE as a key part: no column needed
+            update_ignore="IGNORE",
+            index_hint="FORCE INDEX ({})",
+        ),
+        Dialect(
+            "oracle",
+            case_index="function",
+            guard_case="function",
+            oldest_index=True,
+            max_ids=500,  # an IN list over 1,000 elements is ORA-01795
+            index_hint="INDEX(%(name)s {})",
         ),
     )
 }
@@ -100,7 +127,7 @@ def dialect_of(engine: sa.Engine) -> Dialect:
     """The capabilities of an engine's database; connects once to tell MariaDB from MySQL."""
     name = engine.dialect.name
     if name in ("mysql", "mariadb"):
-        if not hasattr(engine.dialect, "server_version_info"):
+        if getattr(engine.dialect, "server_version_info", None) is None:
             with connecting(engine):
                 pass
         name = "mariadb" if getattr(engine.dialect, "is_mariadb", False) else "mysql"
@@ -201,6 +228,7 @@ def open_engine(source: object) -> sa.Engine:
     else:
         engine = _create(parse_url(source))
     if engine.dialect.name == "sqlite":
+        engine.dialect.statement_compiler = _HintingCompiler
         engine = engine.execution_options()
         event.listen(engine, "begin", _begin_immediate)
         event.listen(engine, "engine_connect", _busy_timeout)
@@ -230,6 +258,13 @@ def _create(url: URL) -> sa.Engine:
             f"the driver of {url.drivername} is not installed ({error.name}); "
             f'run: pip install "msgworker[{extra}]"'
         ) from error
+
+
+class _HintingCompiler(SQLiteCompiler):
+    """SQLAlchemy's compiler, with hints (INDEXED BY) written out."""
+
+    def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
+        return text
 
 
 def _begin_immediate(conn: sa.Connection) -> None:

@@ -387,13 +387,16 @@ class _Story:
         return t
 
     def try_of(self, mark: _Mark) -> _Try:
-        """The try of the event's instance that had been recorded before the act was sent; if there
-        is none, a later one or one without a claim, which is a fault to be reported."""
-        tries = self.held.get(mark.event.instance)
-        if not tries:
-            return self.open_try(mark.event.instance, mark.late)
-        known = (t for t in reversed(tries) if t.claim is None or t.claim.late <= mark.early)
-        return next(known, tries[-1])
+        """The try of the event's instance that had been recorded before the act was sent. There is
+        none for a fault: a start ahead of its flag goes to the later try, others to one unclaimed.
+        """
+        tries = self.held.get(mark.event.instance, [])
+        for t in reversed(tries):
+            if t.claim and t.claim.late <= mark.early:
+                return t
+        ahead = mark.event.kind != Kind.SETTLED
+        fault = next((t for t in tries if ahead or t.claim is None), None)
+        return fault or self.open_try(mark.event.instance, mark.late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,13 +468,15 @@ def _marks(events: Iterable[Event]) -> list[_Mark]:
 def _write_book(events: Iterable[Event], final: Final, settings: _Settings) -> _Book:
     marks = _marks(events)
     rows = {msg_id: Row(*row) for msg_id, row in final.rows.items()}
-    book = _Book(rows, final.observed, settings, marks[-1].event.at if marks else 0.0)
+    end_at = max([m.event.at for m in marks[-1:]] + [at for at, _ in final.observed], default=0.0)
+    book = _Book(rows, final.observed, settings, end_at)
     for mark in marks:
         ends = {Kind.KILLED: book.killed, Kind.LEASE_LOST: book.lost}.get(mark.event.kind)
         if ends is not None:
             ends.setdefault(mark.event.instance, mark)
-    for claim in (m for m in marks if m.event.kind == Kind.CLAIMED):
-        book.story(claim.event).open_try(claim.event.instance, claim.late).claim = claim
+    for mark in marks:  # all claims first: other acts belong to the last one known when sent
+        if mark.event.kind == Kind.CLAIMED:
+            _file_claim(book, book.story(mark.event), mark)
     for mark in marks:
         if mark.event.kind in _FILE:
             _FILE[mark.event.kind](book, book.story(mark.event), mark)
@@ -479,6 +484,12 @@ def _write_book(events: Iterable[Event], final: Final, settings: _Settings) -> _
         _number(story)
         story.closes = list(_closes(story, settings.max_tries))
     return book
+
+
+def _file_claim(book: _Book, story: _Story, mark: _Mark) -> None:
+    """A zombie may write its claim down long after it lost it; it was made before, most likely."""
+    made = max(mark.early, book.lost_at(mark.event.instance))
+    story.open_try(mark.event.instance, min(mark.late, made)).claim = mark
 
 
 def _file_start(_: _Book, story: _Story, mark: _Mark) -> None:
@@ -979,7 +990,7 @@ def _recovery_time(book: _Book) -> Iterator[Violation]:
     limits = {who: _deadline(book, who, book.set.ttl + 2 * beat) for who in book.killed}
     for story in book.stories.values():
         for t in story.tries:
-            if t.instance in limits and t.claim and not t.settles:
+            if t.instance in limits and not t.settles:
                 yield from _late_recovery(book, story, t, limits[t.instance])
     for msg_id, row in book.rows.items():
         limit = limits.get(row.claimed_by or "", inf)

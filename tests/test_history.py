@@ -270,8 +270,8 @@ def rerun_of_what_was_silently_done() -> Tale:
 
 
 def killed_after_its_settle() -> Tale:
-    tale = Tale().insert(1).run("k", 1, FAILED).kill("k").wait(90).run("a", 1)
-    return tale.ends({1: (2, 1)}, ttl=30)
+    tale = Tale().insert(1).claim("k", 1).settle("k", 1, RELEASED).kill("k").wait(90)
+    return tale.run("a", 1).ends({1: DONE}, ttl=30)
 
 
 def recoverer_killed_as_well() -> Tale:
@@ -286,8 +286,10 @@ def cut_short_after_a_kill() -> Tale:
 
 def orderly_stop() -> Tale:
     tale = Tale().insert(1, 2, 3).begin("a", 1, 1).end("a", 1).settle("a", 1).claim("a", 2, 1)
-    tale.settle("a", 2, RELEASED)
-    return tale.ends({1: DONE, 2: NEW, 3: NEW}, orderly=True, finished=False)
+    tale.settle("a", 2, RELEASED).effect(1)
+    return tale.ends(
+        {1: DONE, 2: NEW, 3: NEW}, orderly=True, finished=False, transactional={1, 2, 3}
+    )
 
 
 def released_then_done() -> Tale:
@@ -335,6 +337,13 @@ def foreign_failed_then_ours() -> Tale:
     tale = Tale().insert(1, 2).foreign("old", 1, done=False)
     tale.tell(Kind.FOREIGN_DONE, "old", 1, detail="failed").begin("a", 1, 2).finish("a", 1)
     return tale.run("a", 2).ends({1: (2, 1), 2: DONE})
+
+
+def foreign_until_dead() -> Tale:
+    tale = Tale().insert(1, 2)
+    for _ in range(3):
+        tale.foreign("old", 1, done=False).tell(Kind.FOREIGN_DONE, "old", 1, detail="failed")
+    return tale.run("a", 2).ends({1: DEAD, 2: DONE})
 
 
 def foreign_still_at_work() -> Tale:
@@ -442,6 +451,11 @@ def i2_past_one_that_never_ran() -> Tale:
     return tale.ends({1: DONE, 2: NEW, 3: DONE}, finished=False)
 
 
+def i2_past_one_that_was_not_settled() -> Tale:
+    tale = Tale().insert(1, 2).begin("a", 1).end("a", 1).run("b", 2)
+    return tale.ends({1: (1, 0, "a"), 2: DONE}, finished=False)
+
+
 def i3_left_new() -> Tale:
     return Tale().insert(1, 2).run("a", 1).ends({1: DONE, 2: NEW})
 
@@ -526,6 +540,10 @@ def i4_start_ahead_of_the_flag() -> Tale:
 def i4_start_on_the_claim_of_another() -> Tale:
     tale = Tale().insert(1).claim("a", 1).start("b", 1).end("b", 1).start("a", 1)
     return tale.finish("a", 1).ends({1: DONE})
+
+
+def i4_start_of_a_done_one_without_a_claim() -> Tale:
+    return Tale().insert(1).run("a", 1).start("b", 1).end("b", 1).ends({1: DONE})
 
 
 def i4_start_after_the_release() -> Tale:
@@ -663,6 +681,11 @@ def i9_never_recovered() -> Tale:
 def i9_recovered_too_late() -> Tale:
     tale = Tale().insert(1).begin("k", 1).kill("k").wait(50).recover("a", 1, "k").run("a", 1)
     return tale.ends({1: (2, 1)}, ttl=30)
+
+
+def i9_unrecorded_claim_recovered_too_late() -> Tale:
+    tale = Tale().insert(1).insert(2, obj="Y").run("k", 2).kill("k").wait(50)
+    return tale.recover("a", 1, "k").run("a", 1).ends({1: (2, 1), 2: DONE}, ttl=30)
 
 
 def i9_claimed_again_too_late() -> Tale:
@@ -948,6 +971,7 @@ class World:
             self.tale.discard(msg_id)
 
     def look(self, n: int) -> None:
+        self.tale.wait(1)
         self.tale.see(*((o.obj, m, o.status) for m, o in self.lines.items() if o.visible))
 
     def drain(self) -> Tale:
@@ -1019,7 +1043,7 @@ def sent_early(events: list[Event], dice: random.Random) -> list[float]:
             blur = 0.5 if event.kind == Kind.CLAIMED else -0.1  # `since` is taken before it looks
             since = max(since, seen.get(event.msg_id, 0) - blur)
         if event.kind == Kind.RECOVERED:
-            since = max(since, gone[event.detail])
+            since = max(since, gone.get(event.detail, since))
         if event.kind in (Kind.KILLED, Kind.LEASE_LOST):
             gone[event.instance] = event.at
         own[key] = seen[event.msg_id] = event.at
@@ -1263,6 +1287,10 @@ class ReleaseCounts(World):
 
 
 class NobodyRecovers(World):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tale.settings["ttl"] = 30
+
     def over(self, who: str) -> bool:
         return False
 

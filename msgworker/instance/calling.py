@@ -6,7 +6,6 @@ that settles its message: its writes and the outcome commit together, or neither
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from typing import Any
@@ -71,7 +70,7 @@ class Caller:
         attempt = row.tries + 1
         now = time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
-        running = Running(row, lane.owner, now, until, threading.Event())
+        running = Running(row, lane.owner, now, until)
         ident = threading.get_ident()
         state.running[ident] = running
         try:
@@ -87,7 +86,7 @@ class Caller:
             if handler.transactional:
                 result = self._transactional(lane, msg, handler, running)
             else:
-                context = Context(msg, lane.owner, attempt, running.cancelled)
+                context = Context(msg, lane.owner, attempt, running)
                 result = self._returned(self._call(handler, msg, context), handler, attempt)
         except BaseException as error:  # whatever it is, the thread lives on
             result = self._raised(error, handler, attempt)
@@ -105,10 +104,7 @@ class Caller:
         arguments = (msg, context) if handler.takes_context else (msg,)
         if handler.is_async:
             return self._loop.run(handler.fn(*arguments), handler.timeout)
-        value = handler.fn(*arguments)
-        if inspect.isawaitable(value) and not inspect.isgenerator(value):
-            return value  # result_of_return refuses it
-        return value
+        return handler.fn(*arguments)
 
     @staticmethod
     def _returned(value: Any, handler: Handler, attempt: int) -> Result:
@@ -168,7 +164,7 @@ class Caller:
                     if self._was_committed(lane, pause):
                         return DONE
                 else:
-                    running.cancelled.wait(pause)
+                    time.sleep(pause)
         raise AssertionError("unreachable")
 
     def _in_one_transaction(
@@ -181,7 +177,7 @@ class Caller:
     ) -> None:
         attempt = lane.row.tries + 1
         with self._link().transaction() as conn:
-            context = Context(msg, lane.owner, attempt, running.cancelled, conn)
+            context = Context(msg, lane.owner, attempt, running, conn)
             begun = conn.get_transaction()
             result = self._returned(self._call(handler, msg, context), handler, attempt)
             self._flush(context)
@@ -236,6 +232,6 @@ class Caller:
     def _link(self) -> Link:
         link: Link | None = getattr(self._local, "link", None)
         if link is None:
-            link = self._local.link = Link(self._state.engine)
+            link = self._local.link = self._state.link()
             self._links.append(link)
         return link

@@ -15,7 +15,6 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker.dialects import Trouble, trouble
 from msgworker.instance.lanes import Lanes
-from msgworker.instance.links import Link
 from msgworker.instance.role import Role
 from msgworker.instance.search import Look, Search
 from msgworker.instance.settler import Settler
@@ -76,7 +75,7 @@ class Fetcher(Role):
         self._state = state
         self._lanes = lanes
         self._settler = settler
-        self._link = Link(state.engine)
+        self._link = state.link(tuned=True)
         self._search = Search(state.tables, state.topics)
         settings = state.settings
         self._appetite = Appetite(lanes.threads, settings.lanes_limit, settings.run_limit)
@@ -110,7 +109,7 @@ class Fetcher(Role):
         candidates = [] if look.quarantined is not None and self._claims % 8 == 0 else look.candidates
         self._claims += 1
         won = self._claim(candidates) if candidates else 0
-        self._appetite.fed(dry=dry and held > 0, full=won >= room)
+        self._appetite.fed(dry=dry, full=won >= room)
         return won or self._nothing(look)
 
     def _look(self, room: int, held: int) -> Look:

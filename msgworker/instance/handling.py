@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
@@ -42,6 +42,12 @@ DEFAULT_WAIT: wait_base = wait_exponential_jitter(initial=1, max=60)
 MAX_BACKOFF_SECONDS = 30 * 86_400.0
 
 
+class Cancellable(Protocol):
+    """What tells a context that its handler should come to an end."""
+
+    cancelled: bool
+
+
 class Context:
     """What a handler may use besides its message.
 
@@ -51,20 +57,20 @@ class Context:
     the outcome, or not at all. The handler must neither commit nor close them.
     """
 
-    __slots__ = ("_cancelled", "_connection", "_log", "_msg", "_session", "attempt", "instance_id")
+    __slots__ = ("_connection", "_log", "_msg", "_running", "_session", "attempt", "instance_id")
 
     def __init__(
         self,
         msg: Message[Any],
         instance_id: str,
         attempt: int,
-        cancelled: threading.Event,
+        running: Cancellable,
         connection: Connection | None = None,
     ) -> None:
         self.instance_id = instance_id
         self.attempt = attempt
         self._msg = msg
-        self._cancelled = cancelled
+        self._running = running
         self._connection = connection
         self._session: Session | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
@@ -72,7 +78,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the handler should come to an end."""
-        return self._cancelled.is_set()
+        return self._running.cancelled
 
     @property
     def connection(self) -> Connection:

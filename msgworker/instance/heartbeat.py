@@ -29,7 +29,7 @@ class Heartbeat(Role):
         super().__init__("heartbeat", state.log)
         self._state = state
         self._label = label
-        self._link = Link(state.engine)
+        self._link = state.link()
         self._on_recovered = on_recovered
 
     def register(self) -> None:
@@ -96,7 +96,7 @@ class Heartbeat(Role):
         for running in list(self._state.running.values()):
             if running.until is not None and now > running.until and not running.reported:
                 running.reported = True
-                running.cancelled.set()
+                running.cancelled = True
                 self.log.warning(
                     "message %s: its handler has run for %.1f s, longer than its timeout; its flag "
                     "stays until the handler returns",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from msgworker.instance.state import Lane, State
 
 WORTH_A_THREAD_SECONDS = 0.002
+UNTRUSTED_PAUSE_SECONDS = 0.05
 
 
 class Lanes:
@@ -60,9 +61,8 @@ class Lanes:
         with self._gate:
             if self._idle:
                 worth = len(self._ready) * self.mean_seconds / WORTH_A_THREAD_SECONDS
-                wanted = min(self.threads, len(self._ready), int(worth) + 1) - takes_one
-                busy = self.threads - self._idle
-                self._gate.notify(max(0, min(self._idle, wanted - (0 if takes_one else busy * 0))))
+                wanted = min(self._idle, len(self._ready), int(worth) + 1) - takes_one
+                self._gate.notify(max(0, wanted))
 
     def nudge(self) -> None:
         """Wake one more thread if lanes wait: called regularly, in case a handler is slower than most."""
@@ -81,7 +81,7 @@ class Lanes:
         return back
 
     def close(self) -> None:
-        """Let the threads end after what they are doing."""
+        """Let the threads end after what they are doing; no other handler starts."""
         with self._gate:
             self._closed = True
             self._gate.notify_all()
@@ -95,7 +95,7 @@ class Lanes:
         return not any(thread.is_alive() for thread in self._pool)
 
     def _next(self) -> Lane | None:
-        while True:
+        while not self._closed:  # what is queued then was never started: it is taken back
             try:
                 return self._ready.popleft()
             except IndexError:
@@ -104,16 +104,20 @@ class Lanes:
                 if self._ready:
                     continue
                 if self._closed:
-                    return None
+                    break
                 self._idle += 1
                 self._gate.wait()
                 self._idle -= 1
+        return None
 
     def _work(self) -> None:
         state = self._state
         while (lane := self._next()) is not None:
-            if lane.owner != state.instance_id or not state.trusted():
-                state.in_hand.discard(lane)  # not ours any more: recovery gives the rows back
+            if lane.owner != state.instance_id:  # forgotten: recovery gives the rows back
+                continue
+            if not state.trusted():  # wait until the heartbeat has found out whether we still live
+                self._ready.append(lane)
+                state.stopping.wait(UNTRUSTED_PAUSE_SECONDS)
                 continue
             begin = time.monotonic()
             self._handle(lane)

@@ -6,17 +6,60 @@ nobody goes on with a broken one.
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from sqlalchemy import Connection, Engine
 
 
-class Link:
-    """`statement()`: each statement stands alone. `transaction()`: commits at the end."""
+class Turns:
+    """A lock whose waiters get it in the order they came.
 
-    def __init__(self, engine: Engine) -> None:
+    Where a database has one writer at a time, our threads queue up here: its own waiting is polling,
+    which is slow and unfair (a heartbeat could starve behind a busy settler).
+    """
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._taken = False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        with self._gate:
+            if not self._taken:
+                self._taken = True
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        mine.acquire()  # released by whoever had the turn before us, which is handed over
+
+    def __exit__(self, *exc: object) -> None:
+        with self._gate:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
+
+
+class Link:
+    """`statement()`: each statement stands alone. `transaction()`: commits at the end.
+
+    turns: what to hold during a transaction, see Turns; None where writers do not get in their way.
+    tuned: statements that set and reset something for the session of `statement()`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        turns: AbstractContextManager[object, object] | None = None,
+        tuned: tuple[str, str] | None = None,
+    ) -> None:
         self._engine = engine
+        self._tuned = tuned
+        self._turns = turns or nullcontext()
         self._alone: Connection | None = None
         self._together: Connection | None = None
 
@@ -26,6 +69,8 @@ class Link:
         if self._alone is None:
             conn = self._engine.connect()
             self._alone = conn.execution_options(isolation_level="AUTOCOMMIT")
+            if self._tuned:
+                self._alone.exec_driver_sql(self._tuned[0])
         try:
             yield self._alone
         except BaseException:
@@ -38,14 +83,17 @@ class Link:
         if self._together is None:
             self._together = self._engine.connect()
         try:
-            with self._together.begin():
+            with self._turns, self._together.begin():
                 yield self._together
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Give the connections back, as they were."""
+        if self._alone is not None and self._tuned:
+            with suppress(Exception):
+                self._alone.exec_driver_sql(self._tuned[1])
         for conn in (self._alone, self._together):
             if conn is not None:
                 with suppress(Exception):  # it may be broken: that is why we are here

@@ -14,7 +14,6 @@ from typing import Any
 
 from msgworker.dialects import Trouble, trouble
 from msgworker.instance.handling import DONE
-from msgworker.instance.links import Link
 from msgworker.instance.role import Outage
 from msgworker.instance.state import Lane, State
 from msgworker.message import Outcome, Settled, Settlement
@@ -33,7 +32,7 @@ class Settler:
         self._go_on = go_on
         self._finished: deque[Lane] = deque()
         self._lock = threading.Lock()
-        self._link = Link(state.engine)
+        self._link = state.link()
         self._outage = Outage(state.log, "settle")
         self.on_progress: Callable[[], None] = lambda: None
 

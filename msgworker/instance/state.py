@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from msgworker.config import Settings
 from msgworker.instance.handling import Registry, Result
+from msgworker.instance.links import Link, Turns
 from msgworker.store.claim import Row
 from msgworker.table import Tables
 
@@ -81,7 +82,7 @@ class Running:
     owner: str
     since: float
     until: float | None
-    cancelled: threading.Event
+    cancelled: bool = False
     reported: bool = False
 
 
@@ -107,6 +108,7 @@ class State:
     instance_id: str
     log: logging.LoggerAdapter[logging.Logger]
     topics: frozenset[str] | None = None
+    turns: Turns | None = None
     in_hand: set[Lane] = field(default_factory=set)
     running: dict[int, Running] = field(default_factory=dict)
     sending: frozenset[int] = frozenset()
@@ -116,6 +118,10 @@ class State:
     claiming: threading.Lock = field(default_factory=threading.Lock)
     slot: int = 0
     slots: int = 1
+
+    def link(self, *, tuned: bool = False) -> Link:
+        """New connections for a role; tuned: for the claim's statements."""
+        return Link(self.engine, self.turns, self.tables.dialect.tuned if tuned else None)
 
     def trusted(self) -> bool:
         """Whether we may still start handlers: a renewal has succeeded lately enough."""
@@ -136,7 +142,7 @@ class State:
         self.instance_id = new_id
         self.in_hand = set()
         for running in list(self.running.values()):
-            running.cancelled.set()
+            running.cancelled = True
 
     def held_by_ghosts(self) -> tuple[set[Any], set[int]]:
         """Objects and messages whose handler still runs here under an id that was lost."""

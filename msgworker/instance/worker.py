@@ -23,7 +23,6 @@ from msgworker.instance.fetcher import Fetcher
 from msgworker.instance.handling import Result
 from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.lanes import Lanes
-from msgworker.instance.links import Link
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
 from msgworker.message import Outcome
@@ -222,7 +221,7 @@ class _Instance:
         self.fetcher.join(max(5.0, grace))
         self._release(self.lanes.take_back())
         for running in list(self.state.running.values()):
-            running.cancelled.set()
+            running.cancelled = True
         # Lanes that settle now and would go on are released too, by the loop below.
         ended = False
         while not ended:
@@ -288,7 +287,7 @@ class _Instance:
             raise error
 
     def count_left(self) -> int:
-        link = Link(self.state.engine)
+        link = self.state.link()
         try:
             with link.statement() as conn:
                 return find.unfinished(conn, self.state.tables)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, Select, bindparam
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 
 from msgworker.dialects import now
 from msgworker.message import Status
@@ -29,8 +29,9 @@ def flagged_by(conn: Connection, t: Tables, instance_id: str, *, limit: int = BA
 
     def build() -> Any:
         parts = []
-        for source, where in _running_rows(t):
-            parts.append(sa.select(source.msg_id.label("i")).where(where, source.claimed_by == ME))
+        for source, c, index, where in _running_rows(t):
+            part = t.hinted(sa.select(c.msg_id.label("i")), source, index)
+            parts.append(part.where(where, c.claimed_by == ME))
         return _first(sa.union_all(*parts) if len(parts) > 1 else parts[0])
 
     return list(conn.scalars(t.built("flagged_by", build), {"me": instance_id, "rows": limit}))
@@ -43,9 +44,9 @@ def owners(conn: Connection, t: Tables) -> list[str]:
 
     def build() -> Any:
         parts = []
-        for source, where in _running_rows(t):
-            part = sa.select(source.claimed_by.label("o")).where(where)
-            parts.append(part.where(source.claimed_by.is_not(None)))
+        for source, c, index, where in _running_rows(t):
+            part = t.hinted(sa.select(c.claimed_by.label("o")), source, index)
+            parts.append(part.where(where, c.claimed_by.is_not(None)))
         found = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
         return sa.select(found.c.o).distinct()
 
@@ -102,15 +103,19 @@ def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
     return int(conn.execute(t.built("release", build), {"ids": list(ids), "me": me}).rowcount)
 
 
-def _running_rows(t: Tables) -> Iterable[tuple[Cols, ColumnElement[bool]]]:
+def _running_rows(
+    t: Tables,
+) -> Iterable[tuple[FromClause, Cols, str, ColumnElement[bool]]]:
     """Where running rows stand: few rows of an index, whatever the size of the table."""
+    a = t.message.alias("a")
+    c = t.cols(a)
     if t.dialect.partial_indexes:
-        c = t.cols()
-        return [(c, t.running(c))]
-    ordered, unordered = t.cols(t.message.alias("a")), t.cols(t.message.alias("b"))
+        return [(a, c, "guard", t.running(c))]
+    b = t.message.alias("b")
+    d = t.cols(b)
     return [
-        (ordered, t.running_object(ordered).is_not(None)),
-        (unordered, t.open_object(unordered) == text_lit(NO_OBJECT_RUNNING)),
+        (a, c, "guard", t.running_object(c).is_not(None)),
+        (b, d, "object", t.open_object(d) == text_lit(NO_OBJECT_RUNNING)),
     ]
 
 

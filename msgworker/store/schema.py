@@ -105,9 +105,10 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
                 *(i for i in inspector.get_indexes(live, schema=spec.schema) if i["unique"]),
             )
         ]
+        indexes = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
         has_lease = inspector.has_table("msgworker_lease", schema=spec.schema)
     spec = _named(spec, live)
-    t = tables_for(spec, dialect, {str(c["name"]): c["type"] for c in columns})
+    t = tables_for(spec, dialect, {str(c["name"]): c["type"] for c in columns}, frozenset(indexes))
     problems = _column_problems(t, columns)
     if not problems and [t.names["msg_id"]] not in [list(key), *unique]:
         problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")

@@ -11,11 +11,10 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
-from sqlalchemy.dialects.postgresql import ARRAY
 
 from msgworker.dialects import now, now_plus
 from msgworker.message import Outcome, Settled, Settlement, Status
-from msgworker.store.claim import ME
+from msgworker.store.claim import ME, array_param, array_text
 from msgworker.table import MAX_ERROR, Tables, lit
 
 IDS = bindparam("ids", expanding=True)
@@ -170,7 +169,7 @@ def _done_arrays(
 
     def build(moving: bool) -> Any:
         c = t.cols()
-        ids = bindparam("ids", type_=ARRAY(sa.BigInteger()))
+        ids = array_param("ids", sa.BigInteger())
         finished = (
             sa.update(t.message)
             .where(c.msg_id == sa.func.any(ids), t.mine(c, ME))
@@ -182,8 +181,8 @@ def _done_arrays(
         done = finished.cte("finished")
         pairs = (
             sa.func.unnest(
-                bindparam("heads", type_=ARRAY(sa.BigInteger())),
-                bindparam("nexts", type_=ARRAY(sa.BigInteger())),
+                array_param("heads", sa.BigInteger()),
+                array_param("nexts", sa.BigInteger()),
             )
             .table_valued("head", "next")
             .render_derived(name="pairs")
@@ -204,14 +203,15 @@ def _done_arrays(
         return both.union_all(sa.select(sa.literal_column("1"), moved.c.msg_id))
 
     moving = [s for s in batch if s.next_id is not None]
-    params: dict[str, Any] = {"ids": [s.msg_id for s in batch], "me": me}
+    params: dict[str, Any] = {"ids": array_text(s.msg_id for s in batch), "me": me}
     if not moving:
         statement = t.built(("settle", False), lambda: build(False))
-        written = set(conn.scalars(statement, params))
+        written = {row[0] for row in conn.execute(statement, params).all()}
         flagged: set[int] = set()
     else:
         statement = t.built(("settle", True), lambda: build(True))
-        params |= {"heads": [s.msg_id for s in moving], "nexts": [s.next_id for s in moving]}
+        params["heads"] = array_text(s.msg_id for s in moving)
+        params["nexts"] = array_text(s.next_id for s in moving if s.next_id is not None)
         found = conn.execute(statement, params).all()
         written = {row[1] for row in found if row[0] == 2}
         flagged = {row[1] for row in found if row[0] == 1}

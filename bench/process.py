@@ -1,0 +1,173 @@
+"""One process of a scenario: an App with one handler, drained; what it saw goes back to the parent.
+
+Public interface only. Each process keeps its own log of (object, message, start, end) in nanoseconds of
+CLOCK_MONOTONIC, which is the same clock for all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from bench.seeding import TOPIC
+from msgworker import App, Context, Message, Worker
+
+START_SECONDS = 60
+END_SECONDS = 600
+
+Entry = tuple[str | None, int, int, int]
+"""object_id, msg_id, start and end of the handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What each process does.
+
+    handler: "nothing", "sleep" (`sleep_seconds` long) or "transactional" (an empty one).
+    time_limit: seconds; None = until nothing is left.
+    """
+
+    url: str
+    threads: int = 4
+    handler: str = "nothing"
+    sleep_seconds: float = 0.0
+    time_limit: float | None = None
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(slots=True)
+class Counts:
+    """Statements and round trips of one process, counted at SQLAlchemy's events."""
+
+    statements: int = 0
+    round_trips: int = 0
+    by_text: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one process saw and did."""
+
+    log: list[Entry]
+    counts: Counts
+    claims: int = 0
+    offered: int = 0
+    won: int = 0
+    settles: int = 0
+    retried: int = 0
+    lost: int = 0
+    cpu_seconds: float = 0.0
+    max_rss_mib: float = 0.0
+    error: str | None = None
+
+
+def run_all(job: Job, processes: int) -> list[Seen]:
+    """Run the job in so many new processes, started together; raises RuntimeError if one fails."""
+    context = mp.get_context("spawn")
+    barrier = context.Barrier(processes)
+    results: Any = context.Queue()
+    children = [
+        context.Process(target=_child, args=(job, barrier, results), daemon=True)
+        for _ in range(processes)
+    ]
+    for child in children:
+        child.start()
+    try:
+        limit = START_SECONDS + END_SECONDS + (job.time_limit or 0)
+        seen: list[Seen] = [results.get(timeout=limit) for _ in children]
+    finally:
+        for child in children:
+            child.join(5)
+            if child.is_alive():
+                child.terminate()
+    failed = [one.error for one in seen if one.error]
+    if failed:
+        raise RuntimeError(failed[0])
+    return seen
+
+
+def _child(job: Job, barrier: Any, results: Any) -> None:
+    seen = Seen([], Counts())
+    try:
+        _work(job, barrier, seen)
+    except Exception as error:
+        barrier.abort()
+        seen.error = f"{type(error).__name__}: {error}"
+    results.put(seen)
+
+
+def _work(job: Job, barrier: Any, seen: Seen) -> None:
+    app = App(job.url, **dict(job.settings))
+    transactional = job.handler == "transactional"
+    app.add_handler(TOPIC, make_handler(job, seen.log), transactional=transactional)
+    worker = app.worker(threads=job.threads)
+    assert app.topics is not None
+    assert app.tables is not None  # connects and reads the schema before the clock starts
+    tallies = watch(app.engine, seen.counts, worker)
+    barrier.wait(START_SECONDS)
+    cpu = time.process_time()
+    worker.drain(linger=0, time_limit=job.time_limit)
+    seen.cpu_seconds = time.process_time() - cpu
+    seen.max_rss_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    for tally in tallies[-1:]:
+        for name in ("claims", "offered", "won", "settles", "retried", "lost"):
+            setattr(seen, name, getattr(tally, name))
+
+
+def make_handler(job: Job, log: list[Entry]) -> Callable[[Message[Any]], None]:
+    """The handler of a job; it writes the log."""
+    note, clock = log.append, time.monotonic_ns
+
+    def nothing(msg: Message[Any]) -> None:
+        started = clock()
+        note((msg.object_id, msg.msg_id, started, clock()))
+
+    def sleep(msg: Message[Any]) -> None:
+        started = clock()
+        time.sleep(job.sleep_seconds)
+        note((msg.object_id, msg.msg_id, started, clock()))
+
+    def transactional(msg: Message[Any], ctx: Context) -> None:
+        started = clock()
+        note((msg.object_id, msg.msg_id, started, clock()))
+
+    return {"nothing": nothing, "sleep": sleep, "transactional": transactional}[job.handler]
+
+
+def watch(engine: sa.Engine, counts: Counts, worker: Worker) -> list[Any]:
+    """Count statements and round trips; the list returned gets the worker's tally.
+
+    A round trip: each statement, and BEGIN and COMMIT where they go over the wire by themselves.
+    """
+    tallies: list[Any] = []
+    begins = engine.dialect.driver == "psycopg"  # sends BEGIN by itself, before the first statement
+    wire = engine.dialect.name != "sqlite"
+
+    def statement(conn: Any, cursor: Any, text: str, *_: Any) -> None:
+        counts.statements += 1
+        counts.round_trips += 1
+        counts.by_text[text] = counts.by_text.get(text, 0) + 1
+        if worker.instance_id and not tallies:
+            tallies.append(worker.tally)
+
+    def alone(conn: sa.Connection) -> bool:
+        return conn.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+
+    def begin(conn: sa.Connection) -> None:
+        counts.round_trips += begins and not alone(conn)
+
+    def end(conn: sa.Connection) -> None:
+        counts.round_trips += wire and not alone(conn)
+
+    event.listen(engine, "before_cursor_execute", statement)
+    event.listen(engine, "begin", begin)
+    event.listen(engine, "commit", end)
+    event.listen(engine, "rollback", end)
+    return tallies

@@ -1,0 +1,100 @@
+"""Fill the message table by set-based SQL, and leave it analysed, vacuumed and checkpointed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from msgworker import App
+
+TABLE = "msgworker_message"
+TABLES = ("msgworker_item", "msgworker_lease", TABLE)
+CHUNK = 1_000_000
+TOPIC = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """So many rows of one kind.
+
+    objects: 0 = without object, else spread over so many objects. prefix: the start of their names.
+    values: further columns and their values, as SQL.
+    """
+
+    count: int
+    objects: int = 0
+    prefix: str = "obj"
+    values: tuple[tuple[str, str], ...] = ()
+
+
+def finished(count: int, objects: int = 1000) -> Rows:
+    """Rows that were done long ago."""
+    return Rows(count, objects, values=(("status", "2"),))
+
+
+def fill(app: App, kinds: Sequence[Rows]) -> None:
+    """Drop our tables, create them again, insert the rows in the order given, and tidy up."""
+    engine = app.engine
+    with engine.begin() as conn:
+        for name in TABLES:
+            conn.exec_driver_sql(f"DROP TABLE IF EXISTS {name}")
+    app.create_schema()
+    for rows in kinds:
+        for start in range(0, rows.count, CHUNK):
+            with engine.begin() as conn:
+                insert(conn, rows, start, min(CHUNK, rows.count - start))
+    tidy(engine)
+
+
+def insert(conn: sa.Connection, rows: Rows, start: int, count: int) -> None:
+    """Insert rows number start+1 to start+count of a kind."""
+    database = conn.dialect.name
+    columns = ["topic", "object_id", "payload", *(name for name, _ in rows.values)]
+    values = [f"'{TOPIC}'", _object(database, rows), _payload(database)]
+    values += [value for _, value in rows.values]
+    if database == "mysql":
+        conn.exec_driver_sql(f"SET SESSION cte_max_recursion_depth = {CHUNK + 1}")
+    text = f"INSERT INTO {TABLE} ({', '.join(columns)}) SELECT {', '.join(values)}"
+    conn.exec_driver_sql(f"{text} FROM ({_numbers(database, start, count)}) numbers")
+
+
+def _object(database: str, rows: Rows) -> str:
+    if not rows.objects:
+        return "NULL"
+    number = f"(i * 7919) % {rows.objects}"  # neighbours in the table are of different objects
+    if database == "sqlite":
+        return f"printf('{rows.prefix}%08d', {number})"
+    if database in ("mysql", "mariadb"):
+        return f"CONCAT('{rows.prefix}', LPAD(MOD(i * 7919, {rows.objects}), 8, '0'))"
+    return f"'{rows.prefix}' || lpad(({number})::text, 8, '0')".replace("%", "%%")
+
+
+def _payload(database: str) -> str:
+    if database in ("mysql", "mariadb"):
+        return "CONCAT('{\"i\":', i, '}')"
+    return "'{\"i\":' || i || '}'"
+
+
+def _numbers(database: str, start: int, count: int) -> str:
+    last = start + count
+    if database == "postgresql":
+        return f"SELECT i::bigint AS i FROM generate_series({start + 1}, {last}) i"
+    if database == "mariadb":
+        return f"SELECT seq AS i FROM seq_{start + 1}_to_{last}"
+    steps = f"SELECT {start + 1} AS i UNION ALL SELECT i + 1 FROM n WHERE i < {last}"
+    return f"WITH RECURSIVE n AS ({steps}) SELECT i FROM n"
+
+
+def tidy(engine: sa.Engine) -> None:
+    """Statistics fresh, nothing left to vacuum, nothing left to write back."""
+    commands = {
+        "postgresql": (f"VACUUM ANALYZE {TABLE}", "CHECKPOINT"),
+        "sqlite": ("ANALYZE", "PRAGMA wal_checkpoint(TRUNCATE)"),
+    }.get(engine.dialect.name, (f"ANALYZE TABLE {TABLE}",))
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        for command in commands:
+            result = conn.exec_driver_sql(command)
+            if result.returns_rows:
+                result.all()

@@ -1,0 +1,62 @@
+"""From an exception to one line for people and an exit code for scripts.
+
+0 ok · 1 some messages dead · 2 usage or configuration · 3 database unreachable · 4 schema missing or out
+of date · 5 nothing matched. Two more, not of the contract: 70 an error that is ours, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import click
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from msgworker import dialects
+from msgworker.errors import MsgworkerError, PayloadError
+
+SOME_DEAD = 1
+USAGE = 2
+NOTHING_MATCHED = 5
+OUR_FAULT = 70
+
+
+class NothingMatched(click.ClickException):
+    """What was asked for is not there; nothing was changed."""
+
+    exit_code = NOTHING_MATCHED
+
+
+class Usage(click.ClickException):
+    """The command line asks for something that cannot be done as written."""
+
+    exit_code = USAGE
+
+
+def exit_code_of(error: BaseException, engine: sa.Engine | None = None) -> int:
+    """The exit code that an error ends the program with."""
+    error = _ours(error, engine)
+    if isinstance(error, PayloadError):
+        return USAGE
+    if isinstance(error, click.ClickException | MsgworkerError):
+        return error.exit_code
+    return OUR_FAULT
+
+
+def sentence(error: BaseException, engine: sa.Engine | None = None, debug: bool = False) -> str:
+    """What, where, how to mend, in one line."""
+    error = _ours(error, engine)
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx is not None else "msgworker"
+        return f"{error.format_message()} See `{path} --help`"
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, MsgworkerError):
+        return str(error)
+    how = "" if debug else "; run it again with --debug for the traceback"
+    return f"unexpected error: {type(error).__name__}: {error}{how}"
+
+
+def _ours(error: BaseException, engine: sa.Engine | None) -> BaseException:
+    if not isinstance(error, DBAPIError | PoolTimeout) or engine is None:
+        return error
+    return dialects.refusal(engine, error)

@@ -1,0 +1,130 @@
+"""The main group: which commands there are, and what every end of a command means.
+
+A command is a line in COMMANDS: name -> module of this package, where the command is the attribute of
+the same name (a dash becomes an underscore). Modules are imported only when they are needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+import sqlalchemy as sa
+
+from msgworker import __version__
+from msgworker.cli.failing import NOTHING_MATCHED, exit_code_of, sentence
+from msgworker.cli.output import print_error
+
+COMMANDS = {
+    "demo": "demo",
+    "init-db": "schema",
+    "ddl": "schema",
+    "run": "work",
+    "drain": "work",
+    "send": "produce",
+    "status": "look",
+    "list": "look",
+    "show": "look",
+    "rerun": "repair",
+    "config": "configured",
+}
+INTERRUPTED = 130
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of the program: what error handling has to know. `ctx.obj` of every command.
+
+    secrets: texts that must not be shown, found when a URL is read.
+    engine: the database in use, once it is known.
+    """
+
+    debug: bool = False
+    secrets: set[str] = field(default_factory=set)
+    engine: sa.Engine | None = None
+
+
+class Main(click.Group):
+    """Loads commands when they are asked for, and turns every error into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found = importlib.import_module(f"msgworker.cli.{module}")
+        command: click.Command = getattr(found, attribute_of(cmd_name))
+        return command
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = "msgworker",
+        **extra: Any,
+    ) -> Any:
+        extra.pop("standalone_mode", None)
+        call = Call()
+        try:
+            code = super().main(args, prog_name, standalone_mode=False, obj=call, **extra)
+            sys.stdout.flush()
+        except BrokenPipeError:  # `| head` has seen enough
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the very end
+            code = 0
+        except (KeyboardInterrupt, click.Abort):
+            print_error("interrupted")
+            code = INTERRUPTED
+        except Exception as error:
+            if call.debug:
+                _traceback(error, call)
+            print_error(sentence(error, call.engine, call.debug), call.secrets)
+            code = exit_code_of(error, call.engine)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def attribute_of(name: str) -> str:
+    """The Python name of a command."""
+    return name.replace("-", "_") if name not in ("list",) else f"{name}_"
+
+
+def _traceback(error: BaseException, call: Call) -> None:
+    import traceback
+
+    from msgworker.cli.output import scrubbed, visible
+
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        click.echo(visible(scrubbed(line, call.secrets)), err=True)
+
+
+def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Callback of every --debug."""
+    if value and isinstance(ctx.obj, Call):
+        ctx.obj.debug = True
+
+
+@click.group(
+    cls=Main,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=(
+        "Exit codes: 0 ok, 1 some messages dead, 2 usage or configuration, 3 database unreachable, "
+        f"4 schema missing or out of date, {NOTHING_MATCHED} nothing matched."
+    ),
+)
+@click.version_option(__version__, package_name="msgworker", prog_name="msgworker")
+@click.option(
+    "--debug",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=set_debug,
+    help="Show the traceback of an error.",
+)
+def main() -> None:
+    """A relational message table as a reliable, ordered, fast work queue."""

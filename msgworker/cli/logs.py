@@ -1,0 +1,188 @@
+"""Logs and progress on stderr, for the command line only: the library itself configures no logging.
+
+One event is one line. Control characters are written out, so that no message can fake a line or talk to
+the terminal. Everything of one process goes through `Screen`, which keeps the status line below the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from msgworker.cli.output import scrubbed, visible
+
+FACTS = ("instance", "msg_id", "object_id", "topic", "try")
+"""What records of msgworker carry besides their text."""
+STATUS_SECONDS = 0.5
+LOG_PROGRESS_SECONDS = 10.0
+
+
+class Lines(logging.Formatter):
+    """One record, one line: text or JSON."""
+
+    def __init__(self, *, form: str, secrets: set[str], tracebacks: bool) -> None:
+        super().__init__()
+        self._json = form == "json"
+        self._secrets = secrets
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = {name: getattr(record, name) for name in FACTS if hasattr(record, name)}
+        text = scrubbed(record.getMessage(), self._secrets)
+        return self._as_json(record, text, facts) if self._json else self._as_text(record, text, facts)
+
+    def _as_json(self, record: logging.LogRecord, text: str, facts: dict[str, Any]) -> str:
+        event: dict[str, Any] = {
+            "time": _instant(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": text,
+            **facts,
+        }
+        error = _error(record)
+        if error is not None:
+            event["error"] = scrubbed(_last_line(error), self._secrets)
+            trace = "".join(traceback.format_exception(error))
+            event["traceback"] = scrubbed(trace, self._secrets)
+        return json.dumps(event, default=str).replace("\x7f", "\\u007f")
+
+    def _as_text(self, record: logging.LogRecord, text: str, facts: dict[str, Any]) -> str:
+        clock = f"{_instant(record).astimezone():%H:%M:%S}"
+        parts = [f"{clock} {record.levelname.lower():<7} {text}"]
+        error = _error(record)
+        if error is not None:
+            parts.append(f"error={scrubbed(_last_line(error), self._secrets)!r}")
+        parts += [f"{name}={value}" for name, value in facts.items() if value is not None]
+        line = visible("  ".join([parts[0], " ".join(parts[1:])]).rstrip())
+        if error is not None and self._tracebacks:
+            trace = "".join(traceback.format_exception(error))
+            line = "\n".join([line, *(visible(f"    {t}") for t in trace.splitlines())])
+            line = scrubbed(line, self._secrets)
+        return line
+
+
+def _instant(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _error(record: logging.LogRecord) -> BaseException | None:
+    return record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+
+
+def _last_line(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+class Screen(logging.Handler):
+    """Stderr: log lines, and below them a status line that is drawn anew. Safe for all threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_terminal = sys.stderr.isatty()
+        self._stream = sys.stderr
+        self._status = ""
+        self._write_lock = threading.RLock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.line(self.format(record))
+        except OSError:  # stderr is closed: work goes on
+            pass
+        except Exception:
+            self.handleError(record)
+
+    def line(self, text: str) -> None:
+        """Write a line above the status line."""
+        with self._write_lock:
+            self._stream.write(f"{self._clear()}{text}\n{self._status}")
+            self._stream.flush()
+
+    def status(self, text: str) -> None:
+        """Draw the status line anew; "" takes it away. Nothing where there is no terminal."""
+        if not self.is_terminal:
+            return
+        with self._write_lock:
+            clear, self._status = self._clear(), visible(text)[: self._width() - 1]
+            self._stream.write(clear + self._status)
+            self._stream.flush()
+
+    def _clear(self) -> str:
+        return "\r\x1b[2K" if self._status else ""
+
+    def _width(self) -> int:
+        import shutil
+
+        return shutil.get_terminal_size().columns
+
+
+@contextmanager
+def logging_to_stderr(
+    *, level: str, form: str, secrets: set[str], tracebacks: bool
+) -> Iterator[Screen]:
+    """Send every log record of this process to stderr until the block ends."""
+    screen = Screen()
+    screen.setFormatter(Lines(form=form, secrets=secrets, tracebacks=tracebacks))
+    root = logging.getLogger()
+    before, own = root.level, logging.getLogger("msgworker")
+    own_before = own.level
+    root.addHandler(screen)
+    root.setLevel(max(logging.INFO, getattr(logging, level.upper())))
+    own.setLevel(getattr(logging, level.upper()))
+    logging.captureWarnings(True)
+    try:
+        yield screen
+    finally:
+        screen.status("")
+        logging.captureWarnings(False)
+        root.removeHandler(screen)
+        root.setLevel(before)
+        own.setLevel(own_before)
+
+
+def screen() -> Screen:
+    """The screen of this call."""
+    found = [h for h in logging.getLogger().handlers if isinstance(h, Screen)]
+    return found[-1] if found else Screen()
+
+
+class Progress:
+    """Says how far long work is: a status line on a terminal, a log line now and then elsewhere."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._screen = screen()
+        self._quiet = quiet
+        self._begun = time.monotonic()
+        self._shown_at = self._begun
+        self._before = (self._begun, 0)
+        self._rate = 0.0
+
+    def show(self, counts: dict[str, int]) -> None:
+        """Called often; counts by word, "done" among them."""
+        now = time.monotonic()
+        pause = STATUS_SECONDS if self._screen.is_terminal else LOG_PROGRESS_SECONDS
+        if self._quiet or now - self._shown_at < pause:
+            return
+        self._shown_at = now
+        done = counts.get("done", 0)
+        then, before = self._before
+        if now - then >= 1.0:
+            self._rate = (done - before) / (now - then)
+            self._before = (now, done)
+        words = "  ".join(f"{word} {count:,}" for word, count in counts.items())
+        text = f"{now - self._begun:.0f} s  {words}  {self._rate:,.0f}/s"
+        if self._screen.is_terminal:
+            self._screen.status(text)
+        else:
+            logging.getLogger("msgworker.cli").info("progress: %s", text)
+
+    def end(self) -> None:
+        """Take the status line away."""
+        self._screen.status("")

@@ -1,0 +1,89 @@
+"""Options that several commands share, and the way from options to the configuration.
+
+Every option that is a setting is read as text and checked by `config.Setting`, so that a flag, a variable
+and a line in a file mean the same and fail with the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from msgworker.cli import logs
+from msgworker.cli.group import Call, set_debug
+from msgworker.config import SETTINGS, Configuration, flag_of, load
+
+F = TypeVar("F", bound=Callable[..., Any])
+CONFIG_FILE = "config_file"
+
+
+def setting(name: str, *, metavar: str | None = None, help: str | None = None) -> Callable[[F], F]:
+    """An option for a setting; None where it is not given."""
+    spec = SETTINGS[name]
+    shown = {"seconds": "TIME", "whole": "N", "choice": "|".join(spec.choices)}
+    text = help or spec.about
+    return click.option(
+        flag_of(name),
+        name,
+        multiple=spec.kind == "texts",
+        metavar=metavar or shown.get(spec.kind, "TEXT"),
+        help=text[0].upper() + text[1:] + ("" if text.endswith(".") else "."),
+    )
+
+
+def flags(*names: str) -> Callable[[F], F]:
+    """Several setting options, shown in this order."""
+
+    def add(fn: F) -> F:
+        for name in reversed(names):
+            fn = setting(name)(fn)
+        return fn
+
+    return add
+
+
+def common(fn: F) -> F:
+    """What every command takes: --config, the log, --debug."""
+    fn = click.option(
+        "--debug",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=set_debug,
+        help="Show the traceback of an error.",
+    )(fn)
+    fn = flags("log_level", "log_format")(fn)
+    return click.option(
+        "--config",
+        CONFIG_FILE,
+        metavar="FILE",
+        help="Read this file instead of ./msgworker.toml.",
+    )(fn)
+
+
+def as_json(fn: F) -> F:
+    """--json."""
+    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(fn)
+
+
+def configure(ctx: click.Context, given: dict[str, Any], *, level: str = "warning") -> Configuration:
+    """The configuration of this call; starts the log. `given`: the command's options, all of them.
+
+    Takes the settings out of `given`, so that what is left are the command's own options.
+    level: the log level where nobody has chosen one.
+    """
+    file = given.pop(CONFIG_FILE, None)
+    chosen = {name: given.pop(name) for name in list(given) if name in SETTINGS}
+    conf = load({name: value or None for name, value in chosen.items()}, file=file)
+    call: Call = ctx.find_object(Call) or Call()
+    ctx.with_resource(
+        logs.logging_to_stderr(
+            level=conf["log_level"] or level,
+            form=conf["log_format"],
+            secrets=call.secrets,
+            tracebacks=call.debug,
+        )
+    )
+    return conf

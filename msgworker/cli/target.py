@@ -1,0 +1,158 @@
+"""What a command works on: an App that is imported, or one made from the configuration."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from types import ModuleType
+from typing import Any, TypeVar
+
+import click
+import sqlalchemy as sa
+
+from msgworker import App, MessageTable, dialects
+from msgworker.cli.failing import Usage
+from msgworker.cli.group import Call
+from msgworker.cli.options import configure, flags
+from msgworker.config import SETTINGS, Configuration, nearest
+from msgworker.errors import ConfigError, MsgworkerError
+from msgworker.table import COLUMNS
+
+F = TypeVar("F")
+FLAGS = ("url", "table", "on_dead", "max_tries")
+
+
+def target(fn: F) -> F:
+    """The options of every command that works on a message table."""
+    fn = flags(*FLAGS)(fn)  # type: ignore[type-var]
+    return click.option(  # type: ignore[no-any-return]
+        "--app", "app_ref", metavar="PKG.MODULE:APP", help="Use this App's database and table."
+    )(fn)
+
+
+def open_app(ctx: click.Context, given: dict[str, Any]) -> App:
+    """The App of this call: --app, or url and table of the configuration.
+
+    Takes the options of `target` and `common` out of `given`. Nothing is connected yet.
+    """
+    ref = given.pop("app_ref", None)
+    both = [name for name in FLAGS if given.get(name) is not None]
+    if ref is not None and both:
+        raise Usage(f"--app brings its own {both[0]}; give --app or --{both[0].replace('_', '-')}")
+    conf = configure(ctx, given)
+    app = app_from(conf, ctx) if ref is None else import_app(ref, ctx)
+    return app
+
+
+def app_from(conf: Configuration, ctx: click.Context) -> App:
+    """An App without handlers, made from the configuration."""
+    url = conf.url
+    _keep_secrets(ctx, url)
+    app = App(url, table=table_from(conf), **conf.group("app"))
+    return _opened(ctx, app)
+
+
+def table_from(conf: Configuration) -> MessageTable:
+    """The message table that the configuration describes; raises ConfigError."""
+    rules = conf.group("table")
+    name, columns = rules.pop("table"), rules.pop("columns")
+    for role in columns:
+        if role not in COLUMNS:
+            raise ConfigError(
+                f"unknown column {role!r:.60} in columns ({conf.origins['columns']}); "
+                f"{nearest(role, COLUMNS)}"
+            )
+    return MessageTable(name, **rules, **columns)
+
+
+def import_app(ref: str, ctx: click.Context) -> App:
+    """The App that `pkg.module:app` names; the current directory comes first on sys.path.
+
+    Raises Usage if the module or the attribute is not there or is not an App.
+    """
+    module_name, colon, attribute = ref.partition(":")
+    parts = [*module_name.split("."), attribute]
+    if not colon or not all(part.isidentifier() for part in parts):
+        raise Usage(f"an app looks like pkg.module:app, got {ref!r:.80}")
+    module = _import(module_name, ref)
+    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    if not hasattr(module, attribute):
+        has = f"its Apps: {', '.join(apps)}" if apps else "it has no App"
+        raise Usage(f"module {module_name} has no attribute {attribute!r}; {has}")
+    app = getattr(module, attribute)
+    if not isinstance(app, App):
+        has = f"; its Apps: {', '.join(apps)}" if apps else ""
+        raise Usage(f"{ref} is a {type(app).__name__}, but must be a msgworker App{has}")
+    _keep_secrets(ctx, app.engine.url)
+    return _opened(ctx, app)
+
+
+def _import(name: str, ref: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise Usage(
+                f"there is no module {error.name!r} for {ref}; looked in {here} and in the "
+                "installed packages"
+            ) from error
+        raise Usage(f"{name} cannot be imported: {error}{_place(error)}") from error
+    except MsgworkerError as error:  # a handler or a setting is wrong; say where
+        error.args = (f"{error}{_place(error)}",)
+        raise
+    except (Exception, SystemExit) as error:
+        said = traceback.format_exception_only(error)[-1].strip()
+        raise Usage(f"{name} cannot be imported: {said}{_place(error)}") from error
+
+
+def _place(error: BaseException) -> str:
+    """Where in the user's own code it happened."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((ours, "<")) and frame.filename != importlib.__file__
+    ]
+    if not theirs:
+        return ""
+    return f" ({os.path.basename(theirs[-1].filename)} line {theirs[-1].lineno})"
+
+
+def settings_of(app: App) -> dict[str, Any]:
+    """The settings that an App was built with, by the names of the configuration."""
+    table = app.table
+    own = {name: getattr(app.settings, name) for name, s in SETTINGS.items() if s.group == "app"}
+    rules = {
+        name: getattr(table, name)
+        for name, s in SETTINGS.items()
+        if s.group == "table" and name not in ("table", "columns")
+    }
+    plain = MessageTable().names()
+    columns = {
+        role: table.names().get(role)
+        for role in COLUMNS
+        if table.names().get(role) != plain[role]
+    }
+    url = app.engine.url.render_as_string(hide_password=False)
+    return {"url": url, "table": table.name, "columns": columns, **rules, **own}
+
+
+def _opened(ctx: click.Context, app: App) -> App:
+    call = ctx.find_object(Call)
+    if call is not None:
+        call.engine = app.engine
+    ctx.call_on_close(app.engine.dispose)
+    return app
+
+
+def _keep_secrets(ctx: click.Context, url: str | sa.URL) -> None:
+    """Remember what must not be shown, before anything can fail."""
+    call = ctx.find_object(Call)
+    if call is not None:
+        call.secrets |= dialects.secrets_of(url)

@@ -1,0 +1,1 @@
+"""Deterministic simulation: the real store functions of several instances, interleaved under a seed."""

@@ -1,0 +1,703 @@
+"""One instance as generators: claim loop, handler threads, settler, heartbeat, orderly stop.
+
+Each generator yields wherever another thread or process may come in between: before every statement,
+and between the commit of a statement and the moment its answer is acted upon. What it yields is a
+condition that must hold before it goes on, None = at once. The store functions, `Lane`, `State`,
+`Search` and `settlement` are the real ones; what stands here follows instance/fetcher.py, lanes.py,
+settler.py, calling.py, heartbeat.py and worker.py. Where it does better than they do, `Flaws` names it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from msgworker.config import Settings
+from msgworker.instance.handling import DONE, Registry, Result
+from msgworker.instance.search import Look, Search
+from msgworker.instance.settler import settlement
+from msgworker.instance.state import Lane, Running, State
+from msgworker.message import Outcome, Settled
+from msgworker.store import claim, lease, recover
+from msgworker.store import settle as settling
+from msgworker.store.claim import Candidate, Row
+from msgworker.store.settle import FlagMissing
+from tests.history import Kind, Rule, Violation
+from tests.simulation.world import Act, World
+
+T = TypeVar("T")
+Wait = Callable[[], bool] | None
+Steps = Generator[Wait, None, T]
+LOG = logging.LoggerAdapter(logging.getLogger("tests.simulation"), {})
+TTL = 30.0
+BEAT = TTL / 3
+TRUST = TTL * 2 / 3
+POLL = 1.0
+RUN_LIMIT = 3
+LANES = 3
+
+
+class Lost(Exception):
+    """The connection was lost: what was being committed is unknown."""
+
+
+class Again(Exception):
+    """The database rolled it back: deadlock victim, lock timeout."""
+
+
+class NotOurs(Exception):
+    """A transactional handler found that its message is not ours any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaws:
+    """Ways to be wrong, each off; a schedule must find every one of them."""
+
+    no_take_over: bool = False  # rows of an expired lease are given back without taking it over
+    early_run: bool = False  # the run is read before the flag commits
+    no_own_sweep: bool = False  # rows flagged by us that no lane knows stay
+    no_orphan_sweep: bool = False  # rows of ids without a lease stay
+    runs_ahead: bool = False  # the next handler starts before the settle that flags its message
+    resend_blindly: bool = False  # after a lost COMMIT nobody looks what became of it
+    claim_unanswered: bool = False  # claims objects whose settle is not known to be over
+    sending_only: bool = False  # leaves alone only the very messages whose settle is not answered
+    beside_quarantine: bool = False  # claims others while a quarantined message is in hand
+    stop_unswept: bool = False  # drops the lease without looking for rows that no lane knows
+    ghosts_of_look: bool = False  # claims under a new id what was looked for under the old one
+    forget_partial: bool = False  # lanes settled one by one are forgotten when a later one fails
+    claim_unlocked: bool = False  # the sweep of unknown rows does not wait for claims in flight
+
+
+@dataclass(slots=True)
+class Habits:
+    """How handlers of a schedule behave: chances of each outcome but done."""
+
+    fail: float = 0.15
+    reject: float = 0.04
+    later: float = 0.05
+
+
+@dataclass(slots=True)
+class Faults:
+    """Chances that a statement meets trouble; all 0 in liveness mode."""
+
+    lost: float = 0.0
+    again: float = 0.0
+
+
+class Instance:
+    """The parts of one process; a lost lease gives it a new id."""
+
+    def __init__(
+        self,
+        world: World,
+        rng: random.Random,
+        label: str,
+        *,
+        flaws: Flaws,
+        habits: Habits,
+        faults: Faults,
+        poison: frozenset[int],
+        transactional: frozenset[int],
+    ) -> None:
+        self.world = world
+        self.rng = rng
+        self.label = label
+        self.flaws = flaws
+        self.habits = habits
+        self.faults = faults
+        self.poison = poison
+        self.transactional = transactional
+        self.generation = 0
+        self.state = State(
+            engine=world.engine,
+            tables=world.t,
+            registry=Registry(),
+            settings=Settings(lease_seconds=TTL),
+            instance_id=self._new_id(),
+            log=LOG,
+        )
+        self.search = Search(world.t, None)
+        self.ready: deque[Lane] = deque()
+        self.finished: deque[Lane] = deque()
+        self.read_at: dict[int, float] = {}
+        self.violations: list[Violation] = []
+        self.alive = True
+        self.stopped = False
+        self.stopping = False
+        self.fetcher_over = False
+        self.beat_over = False
+        self.beating = True
+        self.closed = False
+        self.settling = False
+        self.unsure = False  # a claim's answer was lost and the rows were not looked for yet
+        self.next_beat = BEAT
+        self.next_look = 0.0
+        self.seen_version = -1
+        self._register()
+
+    def _new_id(self) -> str:
+        self.generation += 1
+        return f"{self.label}{self.generation}"
+
+    @property
+    def id(self) -> str:
+        return self.state.instance_id
+
+    def actors(self) -> list[tuple[str, Steps[None]]]:
+        threads = [(f"{self.label}.handler{i}", self.handler(i)) for i in range(2)]
+        return [
+            (f"{self.label}.fetcher", self.fetcher()),
+            *threads,
+            (f"{self.label}.settler", self.settler()),
+            (f"{self.label}.heartbeat", self.heartbeat()),
+        ]
+
+    def crash(self) -> None:
+        """The process is gone, with everything that was not committed."""
+        self.alive = False
+        self.world.record(Kind.KILLED, self.id)
+
+    # ------------------------------------------------------------ statements
+
+    def _trouble(self) -> Exception | None:
+        if self.faults.again and self.rng.random() < self.faults.again:
+            return Again()
+        if self.faults.lost and self.rng.random() < self.faults.lost:
+            return Lost()
+        return None
+
+    def _read(self, fn: Callable[[Connection], T]) -> T:
+        error = self._trouble()
+        if isinstance(error, Lost):
+            raise error
+        return self.world.read(fn)
+
+    def _send(self, act: Act, fn: Callable[[Connection], T], me: str | None = None) -> T:
+        """Commit, or fail; a lost reply may mean either."""
+        error = self._trouble()
+        if error is not None and (isinstance(error, Again) or self.rng.random() < 0.4):
+            raise error
+        value = self.world.commit(act, me or self.id, fn, self.read_at)
+        if error is not None:
+            raise error
+        return value
+
+    # ------------------------------------------------------------ claim loop
+
+    def fetcher(self) -> Steps[None]:
+        while not self.stopping:
+            yield self._may_fetch
+            if self.stopping:
+                break
+            try:
+                yield from self._round()
+            except (Lost, Again):
+                self.search.forget()
+                self.seen_version = -1
+        self.fetcher_over = True
+
+    def _may_fetch(self) -> bool:
+        if self.stopping:
+            return True
+        if not self.state.trusted() or len(self.state.in_hand) >= LANES:
+            return False
+        clock = self.world.clock.seconds
+        return self.seen_version != self.world.version or clock >= self.next_look
+
+    def _quarantined_in_hand(self) -> bool:
+        last = self.world.spec.max_tries - 1
+        return any(
+            lane.row.crash_times > 0 and lane.row.tries >= last
+            for lane in list(self.state.in_hand)
+        )
+
+    def _round(self) -> Steps[None]:
+        if self.unsure and not self.flaws.beside_quarantine:
+            yield from self._sweep()
+            self.unsure = False
+        state, me = self.state, self.id
+        self.seen_version = self.world.version
+        self.next_look = self.world.clock.seconds + POLL
+        if not self.flaws.beside_quarantine and self._quarantined_in_hand():
+            return
+        held = len(state.in_hand)
+        objects, ids = state.held_by_ghosts()
+        room = LANES - held
+        look: Look = self._read(
+            lambda conn: self.search.look(
+                conn, want=room, in_hand=held, skip_objects=objects, skip_ids=ids
+            )
+        )
+        chosen = self._answered(look.candidates)
+        alone = look.quarantined is not None and held == 0
+        if alone and look.quarantined is not None:
+            chosen = [look.quarantined]
+        elif look.quarantined is not None and self.rng.random() < 0.5:
+            chosen = []  # let the hands run empty
+        if chosen:
+            self.seen_version = -1
+            yield None
+            yield from self._claim(chosen, me, alone)
+
+    def _answered(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Without what we have in hand: its settle may be written, and the answer be under way."""
+        if self.flaws.claim_unanswered:
+            return candidates
+        if self.flaws.sending_only:
+            return [c for c in candidates if c.msg_id not in self.state.sending]
+        rows = [lane.row for lane in list(self.state.in_hand)]
+        objects = {row.object_id for row in rows if row.object_id is not None}
+        ids = {row.msg_id for row in rows}
+        return [c for c in candidates if c.object_id not in objects and c.msg_id not in ids]
+
+    def _free(self) -> bool:
+        return not self.state.claiming.locked()
+
+    def _claim(self, candidates: list[Candidate], me: str, alone: bool) -> Steps[None]:
+        state = self.state
+        early = self._early_runs(candidates) if self.flaws.early_run else None
+        if early is not None:
+            yield None
+        yield self._free
+        state.claiming.acquire(blocking=False)
+        try:
+            if me != self.id and not self.flaws.ghosts_of_look:
+                return
+            me = self.id
+            if alone and not self.flaws.beside_quarantine and self._holds_any(me):
+                self.unsure = True
+                return
+            self.unsure = True
+            rows = self._flag(candidates, me)
+            self.unsure = False
+            if self.flaws.claim_unlocked:
+                state.claiming.release()
+            yield None  # committed; the answer is on its way
+            lanes = [Lane(me, [row]) for row in rows]
+            state.in_hand.update(lanes)
+        finally:
+            if state.claiming.locked():
+                state.claiming.release()
+        if not lanes:
+            return
+        yield None
+        if not (len(rows) == 1 and rows[0].crash_times > 0):
+            self._read_runs(lanes, early)
+        yield None
+        self.ready.extend(lanes)
+
+    def _holds_any(self, me: str) -> bool:
+        return bool(self._read(lambda conn: recover.flagged_by(conn, self.world.t, me, limit=1)))
+
+    def _flag(self, candidates: list[Candidate], me: str) -> list[Row]:
+        t = self.world.t
+        try:
+            return self._send(Act.CLAIM, lambda conn: claim.flag(conn, t, candidates, me=me), me)
+        except IntegrityError:
+            return self._send(
+                Act.CLAIM, lambda conn: claim.flag_each(conn, t, candidates, me=me), me
+            )
+
+    def _early_runs(self, candidates: Sequence[Candidate]) -> dict[int, list[Row]]:
+        heads: list[Row] = [Row(c.msg_id, c.object_id, *[None] * 7) for c in candidates]
+        found: dict[int, list[Row]] = claim.read_runs(
+            self.world.conn, self.world.t, heads, limit=RUN_LIMIT
+        )
+        return found
+
+    def _read_runs(self, lanes: list[Lane], early: dict[int, list[Row]] | None) -> None:
+        heads = [lane.row for lane in lanes]
+        try:
+            runs = self._read(
+                lambda conn: claim.read_runs(conn, self.world.t, heads, limit=RUN_LIMIT)
+            )
+        except Lost:
+            return  # the heads are flagged: they run, if without followers
+        mark = self.world.mark()
+        for lane in lanes:
+            followers = (early or runs).get(lane.row.msg_id, [])
+            lane.rows.extend(followers)
+            self.read_at.update((row.msg_id, mark) for row in followers)
+
+    # ------------------------------------------------------------ handler threads
+
+    def handler(self, ident: int) -> Steps[None]:
+        while True:
+            yield lambda: bool(self.ready) or self.closed
+            if not self.ready:
+                return
+            lane = self.ready.popleft()
+            if lane.owner != self.id:
+                continue
+            if not self.state.trusted():
+                self.ready.append(lane)
+                yield lambda: self.state.trusted() or not self._ready_for_us() or self.closed
+                continue
+            yield from self._handle(ident, lane)
+            self.finished.append(lane)
+
+    def _ready_for_us(self) -> bool:
+        return bool(self.ready) and all(lane.owner == self.id for lane in self.ready)
+
+    def _handle(self, ident: int, lane: Lane) -> Steps[None]:
+        row, clock = lane.row, self.world.clock
+        running = Running(row, lane.owner, clock.seconds, None, threading.Event())
+        if lane.rows[0] is row or not self.flaws.runs_ahead:
+            self._start(row, lane.owner)
+        self.state.running[ident] = running
+        if row.msg_id in self.poison:
+            yield None
+            self.crash()
+            yield lambda: False
+        for _ in range(self.rng.choice((1, 1, 2, 4))):
+            yield None
+        result = self._outcome(row)
+        self.world.record(Kind.ENDED, lane.owner, msg_id=row.msg_id, detail=_word(result))
+        try:
+            if row.msg_id in self.transactional and result is DONE:
+                yield from self._transactional(lane)
+        except NotOurs:
+            result = Result(Outcome.FAILED, "lost", 0.0)
+        lane.result = result
+        self.state.running.pop(ident, None)
+        if self.flaws.runs_ahead and result is DONE and lane.next_row is not None:
+            self._start(lane.next_row, lane.owner)
+
+    def _start(self, row: Row, owner: str) -> None:
+        for other in list(self.state.running.values()):
+            same = other.row.object_id is not None and other.row.object_id == row.object_id
+            if other.owner != owner and (same or other.row.msg_id == row.msg_id):
+                text = f"{owner} started message {row.msg_id} while message {other.row.msg_id} of the "
+                text += f"same object still ran in its process, under the lost id {other.owner}"
+                self.violations.append(Violation(Rule.I1, text))
+        self.world.record(Kind.STARTED, owner, msg_id=row.msg_id)
+
+    def _outcome(self, row: Row) -> Result:
+        chance, habits = self.rng.random(), self.habits
+        if chance < habits.fail:
+            return Result(Outcome.FAILED, "failed", self.rng.choice((0.0, 0.5, 3.0)))
+        chance -= habits.fail
+        if chance < habits.reject:
+            return Result(Outcome.DEAD, "rejected")
+        chance -= habits.reject
+        if chance < habits.later:
+            return Result(Outcome.LATER, "later", self.rng.choice((0.0, 2.0)))
+        return DONE
+
+    def _transactional(self, lane: Lane) -> Steps[None]:
+        """Effect and settle in one transaction; after a lost COMMIT the row tells whether it was."""
+
+        def work(conn: Connection) -> Settled:
+            self.world.raw.execute("INSERT INTO effects VALUES (?)", (lane.row.msg_id,))
+            one = settlement(lane)
+            fate = settling.settle_one(conn, self.world.t, one, me=lane.owner)
+            if fate is Settled.LOST:
+                raise NotOurs
+            return fate
+
+        lane.result = DONE
+        while True:
+            yield None
+            try:
+                fate = self._send(Act.SETTLE, work, lane.owner)
+            except Again:
+                continue
+            except Lost:
+                fate_or_none = yield from self._was_committed(lane)
+                if fate_or_none is None:
+                    continue
+                fate = fate_or_none
+            yield None
+            lane.settled = fate is Settled.WENT_ON
+            return
+
+    def _was_committed(self, lane: Lane) -> Steps[Settled | None]:
+        while lane.owner == self.id:
+            yield None
+            try:
+                flagged = self._still_mine({lane.row.msg_id: lane}, lane.owner)
+            except Lost:
+                continue
+            return answers({lane.row.msg_id: lane}, flagged).get(lane.row.msg_id)
+        raise NotOurs
+
+    # ------------------------------------------------------------ settler
+
+    def settler(self) -> Steps[None]:
+        while True:
+            yield lambda: bool(self.finished)
+            batch: list[Lane] = []
+            for _ in range(self.rng.choice((1, 2, 9))):
+                if self.finished:
+                    batch.append(self.finished.popleft())
+            self.settling = True
+            going_on = yield from self._settle(batch)
+            self.ready.extend(going_on)
+            self.settling = False
+
+    def _settle(self, batch: list[Lane]) -> Steps[list[Lane]]:
+        state, me = self.state, self.id
+        mine = [lane for lane in batch if lane.owner == me]
+        for lane in batch:
+            if lane.owner != me:
+                state.in_hand.discard(lane)
+        open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
+        became: dict[int, Settled] = {}
+        if open_lanes:
+            state.sending = frozenset(open_lanes)
+            yield from self._write(open_lanes, me, became)
+            yield None  # the answer is on its way
+            state.sending = frozenset()
+        return [lane for lane in mine if self._after(lane, became)]
+
+    def _after(self, lane: Lane, became: dict[int, Settled]) -> bool:
+        if lane.settled is not None:
+            fate = Settled.WENT_ON if lane.settled else Settled.ENDED
+        else:
+            fate = became.get(lane.row.msg_id, Settled.LOST)
+        if fate is not Settled.WENT_ON:
+            self.state.in_hand.discard(lane)
+            return False
+        lane.place += 1
+        lane.result = lane.settled = None
+        return True
+
+    def _write(self, lanes: dict[int, Lane], me: str, became: dict[int, Settled]) -> Steps[None]:
+        while left := {i: lane for i, lane in lanes.items() if i not in became}:
+            yield None
+            try:
+                yield from self._write_once(list(left.values()), me, became)
+            except Again:
+                continue
+            except Lost:
+                if self.flaws.resend_blindly:
+                    continue
+                yield from self._look(left, me, became)
+                if self.id != me:
+                    return
+
+    def _write_once(
+        self, lanes: list[Lane], me: str, became: dict[int, Settled]
+    ) -> Steps[None]:
+        t, batch = self.world.t, [settlement(lane) for lane in lanes]
+        try:
+            became |= self._send(
+                Act.SETTLE, lambda conn: settling.settle(conn, t, batch, me=me), me
+            )
+            return
+        except (FlagMissing, IntegrityError):
+            pass
+        known = {} if self.flaws.forget_partial else became
+        for one in batch:
+            yield None
+            known[one.msg_id] = self._settle_one(one, me)
+        became |= known
+
+    def _settle_one(self, one: settling.Settlement, me: str) -> Settled:
+        t = self.world.t
+        return self._send(
+            Act.SETTLE, lambda conn: settling.settle_one(conn, t, one, me=me), me
+        )
+
+    def _look(
+        self, lanes: dict[int, Lane], me: str, became: dict[int, Settled]
+    ) -> Steps[None]:
+        left = {i: lane for i, lane in lanes.items() if i not in became}
+        while self.id == me:
+            yield None
+            try:
+                flagged = self._still_mine(left, me)
+            except Lost:
+                continue
+            became |= answers(left, flagged)
+            return
+        became |= dict.fromkeys(left, Settled.LOST)
+
+    def _still_mine(self, lanes: dict[int, Lane], me: str) -> set[int]:
+        ids = set(lanes) | {r.msg_id for ln in lanes.values() if (r := ln.next_row)}
+        return self._read(
+            lambda conn: settling.still_mine(conn, self.world.t, sorted(ids), me=me)
+        )
+
+    # ------------------------------------------------------------ heartbeat
+
+    def _register(self) -> None:
+        """Before anything else; at the start of a process it is waited for."""
+        self._register_as(self.id, lambda act, fn: self.world.commit(act, self.id, fn))
+
+    def _register_as(self, me: str, send: Callable[[Act, Callable[[Connection], None]], None]) -> None:
+        begun = self.world.clock.seconds
+        send(Act.LEASE, lambda conn: lease.register(conn, self.world.t, me, ttl=TTL))
+        self.state.trusted_until = begun + TRUST
+
+    def heartbeat(self) -> Steps[None]:
+        while self.beating:
+            yield lambda: self.world.clock.seconds >= self.next_beat or not self.beating
+            if not self.beating:
+                break
+            try:
+                yield from self._beat()
+                self.next_beat = self.world.clock.seconds + BEAT
+            except (Lost, Again):
+                self.next_beat = self.world.clock.seconds + 0.2
+        self.beat_over = True
+
+    def _beat(self) -> Steps[None]:
+        yield from self._renew()
+        if not self.flaws.no_own_sweep:
+            yield from self._sweep()
+        yield from self._recover()
+
+    def _renew(self) -> Steps[None]:
+        state, me, t = self.state, self.id, self.world.t
+        begun = self.world.clock.seconds
+        yield None
+        alive = self._send(Act.LEASE, lambda conn: lease.renew(conn, t, me, ttl=TTL))
+        yield None
+        if alive and begun < state.trusted_until:
+            state.trusted_until = begun + TRUST
+            return
+        yield self._free
+        state.trusted_until = 0.0
+        state.forget_all(self._new_id())
+        yield None
+        self._register_as(self.id, self._send)
+
+    def _sweep(self) -> Steps[None]:
+        """Give back rows flagged by us that no lane knows."""
+        state, t = self.state, self.world.t
+        yield self._free
+        state.claiming.acquire(blocking=False)
+        try:
+            me = self.id
+            rows = self._read(lambda conn: recover.flagged_by(conn, t, me))
+            if rows:
+                yield None
+                known = state.known()
+                unknown = [i for i in rows if i not in known]
+                self._send(Act.RELEASE, lambda conn: recover.release(conn, t, unknown, me=me))
+        finally:
+            state.claiming.release()
+
+    def _recover(self) -> Steps[None]:
+        t = self.world.t
+        yield None
+        leases = self._read(lambda conn: lease.read_all(conn, t))
+        yield None
+        holders = self._read(lambda conn: recover.owners(conn, t))
+        for seen in leases:
+            if not seen.live and seen.name != self.id:
+                yield from self._take_over(seen)
+        known = {one.name for one in leases}
+        for orphan in sorted(holders):
+            if orphan not in known and orphan != self.id and not self.flaws.no_orphan_sweep:
+                yield None
+                again = self._read(lambda conn: lease.read_all(conn, t))
+                if orphan not in {one.name for one in again}:
+                    yield from self._give_back(orphan)
+
+    def _take_over(self, seen: lease.Lease) -> Steps[None]:
+        me, t = self.id, self.world.t
+
+        def take(conn: Connection) -> bool:
+            won = lease.take_over(conn, t, seen, me=me, ttl=TTL)
+            if won:
+                self.world.record(Kind.LEASE_LOST, seen.name)
+            return won
+
+        yield None
+        if not self.flaws.no_take_over and not self._send(Act.LEASE, take, me):
+            return
+        yield from self._give_back(seen.name)
+        if self.flaws.no_take_over:
+            return
+        yield None
+        self._send(Act.LEASE, lambda conn: lease.drop(conn, t, seen.name, taken_by=me), me)
+
+    def _give_back(self, dead_id: str) -> Steps[None]:
+        t, me = self.world.t, self.id
+        while True:
+            yield None
+            ids = self._read(lambda conn: recover.flagged_by(conn, t, dead_id, limit=2))
+            if not ids:
+                return
+            yield None
+            self._send(
+                Act.RECOVER,
+                lambda conn, ids=ids: recover.recover(conn, t, ids, dead_id=dead_id, text="died"),
+                me,
+            )
+            if len(ids) < 2:
+                return
+
+    # ------------------------------------------------------------ orderly stop
+
+    def stopper(self) -> Steps[None]:
+        """No new claims, unstarted lanes released, everything settled, the lease last."""
+        self.stopping = True
+        yield lambda: self.fetcher_over
+        while True:
+            self._take_back()
+            self.closed = True
+            if self._empty_handed():
+                break
+            yield lambda: bool(self.ready) or self._empty_handed()
+        if not self.flaws.stop_unswept:
+            yield from self._swept()
+        self.beating = False
+        yield lambda: self.beat_over
+        me, t = self.id, self.world.t
+        yield None
+        try:
+            dropped = self._send(Act.LEASE, lambda conn: lease.drop(conn, t, me), me)
+        except (Lost, Again):
+            dropped = False
+        left = [row.msg_id for row in self.world.rows.values() if row.claimed_by == me]
+        if dropped and left:
+            text = f"{me} stopped in order and left messages {left} at 1"
+            self.violations.append(Violation(Rule.I8, text))
+        self.stopped, self.alive = True, False
+
+    def _take_back(self) -> None:
+        while self.ready:
+            lane = self.ready.popleft()
+            if lane.owner == self.id:
+                lane.result = Result(Outcome.RELEASED)
+                self.finished.append(lane)
+
+    def _empty_handed(self) -> bool:
+        busy = self.ready or self.finished or self.settling or self.state.running
+        return not busy and not self.state.in_hand
+
+    def _swept(self) -> Steps[None]:
+        while True:
+            try:
+                yield from self._sweep()
+                return
+            except (Lost, Again):
+                yield None
+
+
+def answers(lanes: dict[int, Lane], flagged: set[int]) -> dict[int, Settled]:
+    """What became of settles whose COMMIT was not answered; those still flagged were not written."""
+    known: dict[int, Settled] = {}
+    for msg_id, lane in lanes.items():
+        if msg_id not in flagged:
+            ahead = lane.next_row
+            went_on = ahead is not None and ahead.msg_id in flagged
+            known[msg_id] = Settled.WENT_ON if went_on else Settled.ENDED
+    return known
+
+
+def _word(result: Result) -> str:
+    words = {Outcome.DONE: "returned", Outcome.DEAD: "rejected"}
+    return words.get(result.outcome, "raised")

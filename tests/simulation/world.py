@@ -1,0 +1,256 @@
+"""One SQLite database, a clock that stands still until it is moved, and an observer of every commit.
+
+The rule to know: the history is not what the instances believe but what the table shows. After each
+step all rows are read and compared with those before, so a statement that lies about what it did, or
+whose reply was lost, is in the history all the same.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from msgworker.dialects import DIALECTS, Dialect
+from msgworker.instance import search as search_module
+from msgworker.instance import state as state_module
+from msgworker.store import claim as claim_module
+from msgworker.table import MessageTable, Tables, tables_for
+from tests.history import DONE, PROCESSING, Event, Final, Kind, Outcome, Row
+
+T = TypeVar("T")
+EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - the text that SQLite keeps has no zone
+STEP_SECONDS = 0.01
+
+
+class Act(StrEnum):
+    """What a step is for: how a change of a row is to be understood."""
+
+    PRODUCE = "produce"
+    CLAIM = "claim"
+    SETTLE = "settle"
+    RELEASE = "release"
+    RECOVER = "recover"
+    LEASE = "lease"
+    RERUN = "rerun"
+    DISCARD = "discard"
+    FOREIGN = "foreign"
+
+
+class Clock:
+    """Virtual seconds: `time` for the instances, strftime for the database."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._text = ("", -1.0)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    perf_counter = monotonic
+
+    def strftime(self, _format: str, _now: str, modifier: str = "0 seconds") -> str:
+        """What SQLite's strftime('%Y-%m-%d %H:%M:%f', 'now', 'n seconds') gives."""
+        plus = float(modifier.removesuffix(" seconds"))
+        if plus == 0.0 and self._text[1] == self.seconds:
+            return self._text[0]
+        moment = EPOCH + timedelta(seconds=self.seconds + plus)
+        text = moment.isoformat(" ", "milliseconds")
+        if plus == 0.0:
+            self._text = (text, self.seconds)
+        return text
+
+
+class Seen(NamedTuple):
+    """A row as the observer reads it."""
+
+    msg_id: int
+    object_id: str | None
+    status: int
+    tries: int
+    later_times: int
+    claimed_by: str | None
+
+
+def dialect(*, ignores: bool) -> Dialect:
+    """SQLite; without `ignores` a guard violation raises, as it does on PostgreSQL and Oracle."""
+    import dataclasses
+
+    sqlite = DIALECTS["sqlite"]
+    return sqlite if ignores else dataclasses.replace(sqlite, update_ignore=None)
+
+
+class World:
+    """The database of many schedules, one after the other."""
+
+    def __init__(self, spec: MessageTable, *, ignores: bool = True, guard: bool = True) -> None:
+        self.clock = Clock()
+        self.spec = spec
+        self.t: Tables = tables_for(spec, dialect(ignores=ignores))
+        args = {"check_same_thread": False}
+        self.engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool, connect_args=args)
+        self.conn = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        raw = self.conn.connection.dbapi_connection
+        assert isinstance(raw, sqlite3.Connection)
+        self.raw = raw
+        raw.execute("PRAGMA synchronous=OFF")
+        raw.create_function("strftime", -1, self.clock.strftime)
+        self.t.message.metadata.create_all(self.conn)
+        raw.execute("CREATE TABLE effects (msg_id INTEGER)")
+        if not guard:
+            raw.execute(f"DROP INDEX {self.t.guard_name}")
+        self.reset()
+
+    def close(self) -> None:
+        self.conn.close()
+        self.engine.dispose()
+
+    def reset(self) -> None:
+        """Empty tables, a clock at 0, no history."""
+        for table in (self.t.message.name, self.t.lease.name, "effects"):
+            self.raw.execute(f"DELETE FROM {table}")
+        self.clock.seconds = 0.0
+        self.events: list[Event] = []
+        self.observed: list[tuple[float, list[tuple[str | None, int, int]]]] = []
+        self.rows: dict[int, Seen] = {}
+        self.place = 0
+        self.version = 0
+
+    # ------------------------------------------------------------ steps
+
+    def read(self, fn: Callable[[sa.Connection], T]) -> T:
+        """One step that reads."""
+        return fn(self.conn)
+
+    def commit(
+        self,
+        act: Act,
+        who: str,
+        fn: Callable[[sa.Connection], T],
+        read_at: Mapping[int, float] | None = None,
+    ) -> T:
+        """One step that writes: a transaction, and what it changed.
+
+        read_at: of messages that may be flagged, when their run was read.
+        """
+        self.raw.execute("BEGIN")
+        try:
+            value = fn(self.conn)
+        except BaseException:
+            self.raw.execute("ROLLBACK")
+            raise
+        self.raw.execute("COMMIT")
+        self._observe(act, who, read_at or {})
+        return value
+
+    def mark(self) -> float:
+        """A place in the history, behind all that has happened so far."""
+        return self.place + 0.5
+
+    def record(
+        self,
+        kind: Kind,
+        who: str,
+        row: Seen | None = None,
+        *,
+        msg_id: int | None = None,
+        detail: str | None = None,
+        attempt: int | None = None,
+        since: float | None = None,
+    ) -> None:
+        """Write one event into the history."""
+        self.place += 1
+        object_id = None
+        if row is None and msg_id is not None:
+            row = self.rows.get(msg_id)
+        if row is not None:
+            msg_id, object_id = row.msg_id, row.object_id
+        at = float(self.place)
+        self.events.append(Event(kind, at, who, msg_id, object_id, attempt, detail, since))
+
+    def _observe(self, act: Act, who: str, read_at: Mapping[int, float]) -> None:
+        found = self.raw.execute(
+            "SELECT msg_id, object_id, status, error_try_times, later_times, claimed_by"
+            f" FROM {self.t.message.name} ORDER BY msg_id"
+        ).fetchall()
+        before = self.rows
+        self.rows = {row[0]: Seen._make(row) for row in found}
+        if self.rows == before:
+            return
+        self.version += 1
+        changed = [row for i, row in self.rows.items() if before.get(i) != row]
+        changed.sort(key=lambda row: row.status == PROCESSING)  # first what was given up
+        for row in changed:
+            self._changed(act, who, before.get(row.msg_id), row, read_at)
+        self.observed.append(
+            (float(self.place), [(r.object_id, r.msg_id, r.status) for r in self.rows.values()])
+        )
+
+    def _changed(
+        self, act: Act, who: str, old: Seen | None, row: Seen, read_at: Mapping[int, float]
+    ) -> None:
+        if old is None:
+            self.record(Kind.INSERTED, who, row)
+        elif act is Act.FOREIGN:
+            kind = Kind.FOREIGN_CLAIMED if row.status == PROCESSING else Kind.FOREIGN_DONE
+            failed = kind is Kind.FOREIGN_DONE and row.status != DONE
+            self.record(kind, who, row, detail="failed" if failed else None)
+        elif row.status == PROCESSING:
+            since = read_at.get(row.msg_id)
+            by = row.claimed_by or who
+            self.record(Kind.CLAIMED, by, row, attempt=row.tries + 1, since=since)
+        elif act in (Act.RERUN, Act.DISCARD):
+            self.record(Kind.RERUN if act is Act.RERUN else Kind.DISCARDED, who, row)
+        elif act is Act.RECOVER:
+            self.record(Kind.RECOVERED, who, row, detail=old.claimed_by or "foreign")
+        else:
+            self.record(Kind.SETTLED, who, row, detail=self._outcome(old, row))
+
+    def _outcome(self, old: Seen, row: Seen) -> Outcome:
+        if row.status == DONE:
+            return Outcome.DONE
+        if row.tries > old.tries:
+            return Outcome.DEAD if row.tries >= self.spec.max_tries else Outcome.FAILED
+        return Outcome.LATER if row.later_times > old.later_times else Outcome.RELEASED
+
+    # ------------------------------------------------------------ the end
+
+    def final(self) -> Final:
+        """The table as it is; writes the effects into the history."""
+        for (msg_id,) in self.raw.execute("SELECT msg_id FROM effects").fetchall():
+            self.record(Kind.EFFECT, "reader", msg_id=msg_id)
+        rows = {
+            i: Row(r.object_id, r.status, r.tries, r.claimed_by) for i, r in self.rows.items()
+        }
+        return Final(rows, self.observed)
+
+    def next_due_in(self) -> float | None:
+        """Seconds until the next waiting row is due, None if none waits."""
+        query = f"SELECT min(available_at) FROM {self.t.message.name} WHERE status IN (0, -1)"
+        text = self.raw.execute(query).fetchone()[0]
+        if text is None:
+            return None
+        return (datetime.fromisoformat(text) - EPOCH).total_seconds() - self.clock.seconds
+
+
+@contextmanager
+def virtual_time(clock: Clock) -> Iterator[None]:
+    """The instance's code reads this clock; and short statements, since few lanes are in hand."""
+    before: list[tuple[Any, str, Any]] = [
+        (search_module, "time", search_module.time),
+        (state_module, "time", state_module.time),
+        (claim_module, "RUNS_PER_STATEMENT", claim_module.RUNS_PER_STATEMENT),
+    ]
+    try:
+        for module, name, _ in before[:2]:
+            setattr(module, name, clock)
+        claim_module.RUNS_PER_STATEMENT = 4
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
