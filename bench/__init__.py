@@ -1,1 +1,1 @@
-"""Scenarios that measure msgworker on real databases, beside the prototypes and the server's limit."""
+"""Scenarios that measure msgworker on real databases, beside prototypes and the server's limit."""

@@ -34,6 +34,11 @@ def finished(count: int, objects: int = 1000) -> Rows:
     return Rows(count, objects, values=(("status", "2"),))
 
 
+def kind_of(dialect: sa.Dialect) -> str:
+    """sqlite, postgresql, mysql or mariadb; a MariaDB behind a mysql URL shows once connected."""
+    return "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
+
+
 def fill(app: App, kinds: Sequence[Rows]) -> None:
     """Drop our tables, create them again, insert the rows in the order given, and tidy up."""
     engine = app.engine
@@ -50,7 +55,7 @@ def fill(app: App, kinds: Sequence[Rows]) -> None:
 
 def insert(conn: sa.Connection, rows: Rows, start: int, count: int) -> None:
     """Insert rows number start+1 to start+count of a kind."""
-    database = conn.dialect.name
+    database = kind_of(conn.dialect)
     columns = ["topic", "object_id", "payload", *(name for name, _ in rows.values)]
     values = [f"'{TOPIC}'", _object(database, rows), _payload(database)]
     values += [value for _, value in rows.values]

@@ -1,8 +1,8 @@
 """Settings: what there is to set, the limits of each, and where a value came from.
 
-Keyword > flag > MSGWORKER_* environment > msgworker.toml > [tool.msgworker] in pyproject.toml > default.
-A value is checked where it is read, so that an error names its place; a key that nobody knows is an
-error, because a setting that is silently ignored is found out at night.
+Keyword > flag > MSGWORKER_* environment > msgworker.toml > [tool.msgworker] in pyproject.toml >
+default. A value is checked where it is read, so that an error names its place; a key that nobody
+knows is an error, because a setting that is silently ignored is found out at night.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Settings:
     """How instances of an App behave.
 
     lease_seconds: how long an instance is believed to live without a heartbeat (sent every third).
-    poll_seconds: the longest pause between two looks at an idle table; a busy one is looked at often.
+    poll_seconds: the longest pause between looks at an idle table; a busy one is looked at often.
     run_limit: how many messages of an object are read ahead behind its head.
     lanes_limit: how many objects an instance has in hand at most.
     notify: on PostgreSQL, wake up workers of other processes when a message is sent.
@@ -94,7 +94,7 @@ _DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{1,9})?)\s*(ms|s|m|h|d|w)?\s*", re.A
 
 
 def seconds(name: str, value: Any, least: float = 0.0, most: float = 100 * YEAR_SECONDS) -> float:
-    """A duration in seconds: 30, "30", "30s", "25m", "2h", "30d" (also ms and w); or ConfigError."""
+    """A duration in seconds: 30, "30", "30s", "25m", "2h", "30d", ms and w; or ConfigError."""
     if isinstance(value, str):
         match = _DURATION.fullmatch(value)
         if match is None:
@@ -387,16 +387,18 @@ def load(
 ) -> Configuration:
     """The configuration as this process would use it.
 
-    flags: values from the command line by setting name; None = not given. keywords: values from code,
-    which win over all others. folder: where msgworker.toml and pyproject.toml are looked for. file: read
-    instead of msgworker.toml, and must be there.
+    flags: values from the command line by setting name; None = not given. keywords: values from
+    code, which win over all others. folder: where msgworker.toml and pyproject.toml are looked for.
+    file: read instead of msgworker.toml, and must be there.
     Raises ConfigError for values, keys or files that are wrong, and names the place.
     """
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {name: s.default for name, s in SETTINGS.items()}
     origins = dict.fromkeys(SETTINGS, "default")
 
-    def layer(found: Mapping[str, Any], origin: Callable[[str], str], place: Callable[[str], str]) -> None:
+    def layer(
+        found: Mapping[str, Any], origin: Callable[[str], str], place: Callable[[str], str]
+    ) -> None:
         for name, value in found.items():
             values[name] = SETTINGS[name].read(value, place(name))
             origins[name] = origin(name)
@@ -442,7 +444,8 @@ def _foreign(variable: str) -> bool:
     service of that name exists.
     """
     rest = variable.removeprefix(PREFIX)
-    return rest.startswith("TEST_") or re.match(r"(SERVICE_(HOST|PORT)|PORT)(_|$)", rest) is not None
+    service = re.match(r"(SERVICE_(HOST|PORT)|PORT)(_|$)", rest)
+    return rest.startswith("TEST_") or service is not None
 
 
 def _section(path: Path) -> dict[str, Any]:
@@ -468,12 +471,14 @@ def _toml(path: Path, *, needed: bool) -> dict[str, Any]:
         if path.is_dir():
             raise ConfigError(f"{path} is a folder, but must be a TOML file")
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES:,} bytes: not a configuration")
+            raise ConfigError(f"{path} is too large for a configuration ({MAX_FILE_BYTES:,} bytes)")
         raw = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
     if raw.startswith(b"\xef\xbb\xbf"):
-        raise ConfigError(f"{path} line 1 starts with a byte order mark; save it as UTF-8 without BOM")
+        raise ConfigError(
+            f"{path} line 1 has a byte order mark (BOM); save it as UTF-8 without one"
+        )
     try:
         return tomllib.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -490,8 +495,8 @@ _USERINFO = re.compile(r"://[^/]*@")
 def fill(url: str, environ: Mapping[str, str], place: str = "url") -> str:
     """Put the values of environment variables where ${NAME} stands.
 
-    In the user, the password and the query they are percent-encoded, so that a password may hold any
-    character; elsewhere, and when the whole url is one placeholder, they are taken as they are.
+    In the user, the password and the query they are percent-encoded, so that a password may hold
+    any character; elsewhere, and when the whole url is one placeholder, they are taken as they are.
     """
     userinfo = _USERINFO.search(url)
     query = url.find("?")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
+from urllib.parse import quote, quote_plus
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -169,6 +170,20 @@ def masked(url: URL) -> str:
     return url.set(query=query).render_as_string(hide_password=True)
 
 
+def secrets_of(url: str | URL) -> set[str]:
+    """The passwords that a URL holds, as they are and percent-encoded; for taking them out of texts."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return set()
+    values = [str(parsed.password)] if parsed.password else []
+    for key, value in parsed.query.items():
+        if _SECRET_KEY.search(key):
+            values += [value] if isinstance(value, str) else list(value)
+    texts = {text for value in values for text in (value, quote(value, safe=""), quote_plus(value))}
+    return {text for text in texts if len(text) > 2 and text != "msgworker"}
+
+
 def parse_url(url: object) -> URL:
     """A URL checked and completed with our default driver; raises ConfigError, never echoes it."""
     if isinstance(url, URL):
@@ -191,9 +206,12 @@ def parse_url(url: object) -> URL:
         raise ConfigError(f"database {backend!r} is not supported; use one of: {', '.join(NAMES)}")
     if parsed.port is not None and not 1 <= parsed.port <= 65_535:
         raise ConfigError(f"port must be 1 to 65535, got {parsed.port}")
-    if parsed.host and "@" in parsed.host:
+    rest = [parsed.host or "", *parsed.query]
+    if backend != "sqlite":
+        rest.append(parsed.database or "")
+    if any("@" in part for part in rest):  # what stands there may be half a password
         raise ConfigError(
-            "the host part of the database url holds an @: the password is not escaped; "
+            "the database url holds an @ behind the host: the password is not escaped; "
             "build the url with sqlalchemy.URL.create"
         )
     if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
@@ -619,6 +637,9 @@ def trouble(error: BaseException) -> Trouble:
 
 
 def _by_code(error: BaseException | None) -> Trouble:
+    code = error.args[0] if error is not None and error.args else None
+    if isinstance(code, int):  # before the SQLSTATE, which newer PyMySQL gives too, but coarsely
+        return _MYSQL.get(code, Trouble.OTHER)
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
         return _POSTGRESQL.get(state, Trouble.LOST if state[:2] == "08" else Trouble.OTHER)
@@ -631,9 +652,6 @@ def _by_code(error: BaseException | None) -> Trouble:
         if inner and int(inner[1]) in _ORACLE:
             return _ORACLE[int(inner[1])]
         return _ORACLE_DRIVER.get(f"{driver[1]}-{driver[2]}", Trouble.OTHER)
-    code = error.args[0] if error is not None and error.args else None
-    if isinstance(code, int):
-        return _MYSQL.get(code, Trouble.OTHER)
     lost = ("connection failed", "connection refused", "server closed", "is closed", "connection is")
     return Trouble.LOST if any(part in text.lower() for part in lost) else Trouble.OTHER
 

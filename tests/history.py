@@ -46,11 +46,13 @@ class Kind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What a settle wrote. LOST: it found 0 rows and wrote nothing."""
+    """What a settle wrote. LOST: it found 0 rows and wrote nothing. LATER: the handler asked to be
+    called again later, which uses no try up."""
 
     DONE = "done"
     FAILED = "failed"
     DEAD = "dead"
+    LATER = "later"
     RELEASED = "released"
     LOST = "lost"
 
@@ -321,7 +323,7 @@ class _Try:
     @property
     def counts(self) -> bool:
         """Whether it used a try up. One without a known outcome may have."""
-        return self.outcome not in (Outcome.DONE, Outcome.RELEASED)
+        return self.outcome not in (Outcome.DONE, Outcome.LATER, Outcome.RELEASED)
 
     @property
     def ended(self) -> _Mark | None:
@@ -847,7 +849,8 @@ def _bounded_tries(book: _Book) -> Iterator[Violation]:
 
 
 def _too_many_starts(book: _Book, story: _Story) -> Iterator[Violation]:
-    starts = Counter(t.generation for t in story.tries if t.claim for _ in t.runs)
+    counted = [t for t in story.tries if t.claim and t.outcome != Outcome.LATER]
+    starts = Counter(t.generation for t in counted for _ in t.runs)
     for generation, count in starts.items():
         if count > book.set.max_tries:
             runs = [r.start for t in story.tries_of(generation) for r in t.runs]
@@ -973,12 +976,13 @@ def _bad_release(book: _Book, story: _Story, t: _Try) -> Iterator[Violation]:
 
 def _attempt_after(book: _Book, story: _Story, t: _Try) -> int | None:
     """The attempt that followed a release, seen by the next claim or in the table."""
+    if story.foreign:  # it may have counted a try in between
+        return None
     later = story.tries[story.tries.index(t) + 1 :]
     if later:
         return later[0].seen_attempt
     row = book.rows.get(story.msg_id)
-    touched = story.foreign or story.discards
-    return None if row is None or touched else row.error_try_times + 1
+    return None if row is None or story.discards else row.error_try_times + 1
 
 
 def _recovery_time(book: _Book) -> Iterator[Violation]:

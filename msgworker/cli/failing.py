@@ -1,7 +1,7 @@
 """From an exception to one line for people and an exit code for scripts.
 
-0 ok · 1 some messages dead · 2 usage or configuration · 3 database unreachable · 4 schema missing or out
-of date · 5 nothing matched. Two more, not of the contract: 70 an error that is ours, 130 interrupted.
+0 ok, 1 some messages dead, 2 usage or configuration, 3 database unreachable, 4 schema missing or
+out of date, 5 nothing matched. And two for accidents: 70 an error that is ours, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The main group: which commands there are, and what every end of a command means.
 
-A command is a line in COMMANDS: name -> module of this package, where the command is the attribute of
-the same name (a dash becomes an underscore). Modules are imported only when they are needed.
+A command is a line in COMMANDS: name -> module of this package, where the command is the attribute
+of the same name (a dash becomes an underscore). Modules are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Call:
 
 
 class Main(click.Group):
-    """Loads commands when they are asked for, and turns every error into one line and an exit code."""
+    """Loads commands when asked for; turns every error into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -63,7 +63,7 @@ class Main(click.Group):
         command: click.Command = getattr(found, attribute_of(cmd_name))
         return command
 
-    def main(
+    def main(  # type: ignore[override] - it never returns to its caller
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = "msgworker",

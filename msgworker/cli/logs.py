@@ -1,7 +1,7 @@
 """Logs and progress on stderr, for the command line only: the library itself configures no logging.
 
-One event is one line. Control characters are written out, so that no message can fake a line or talk to
-the terminal. Everything of one process goes through `Screen`, which keeps the status line below the log.
+One event is one line. Control characters are written out, so that no message can fake a line or
+talk to the terminal. All of it goes through `Screen`, which keeps the status line below the log.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         facts = {name: getattr(record, name) for name in FACTS if hasattr(record, name)}
         text = scrubbed(record.getMessage(), self._secrets)
-        return self._as_json(record, text, facts) if self._json else self._as_text(record, text, facts)
+        write = self._as_json if self._json else self._as_text
+        return write(record, text, facts)
 
     def _as_json(self, record: logging.LogRecord, text: str, facts: dict[str, Any]) -> str:
         event: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Options that several commands share, and the way from options to the configuration.
 
-Every option that is a setting is read as text and checked by `config.Setting`, so that a flag, a variable
-and a line in a file mean the same and fail with the same words.
+Every option that is a setting is read as text and checked by `config.Setting`, so that a flag, a
+variable and a line in a file mean the same and fail with the same words.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def as_json(fn: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(fn)
 
 
-def configure(ctx: click.Context, given: dict[str, Any], *, level: str = "warning") -> Configuration:
+def configure(
+    ctx: click.Context, given: dict[str, Any], *, level: str = "warning"
+) -> Configuration:
     """The configuration of this call; starts the log. `given`: the command's options, all of them.
 
     Takes the settings out of `given`, so that what is left are the command's own options.

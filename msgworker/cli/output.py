@@ -1,7 +1,7 @@
 """Text for people and for programs: safe, aligned, masked.
 
-Rule: nothing that somebody else wrote (object ids, topics, errors, payloads) reaches a terminal raw. A
-control character in an object id could retitle the window, hide a line, or turn text around.
+Rule: nothing that somebody else wrote (object ids, topics, errors, payloads) reaches a terminal
+raw. A control character in an object id could retitle the window, hide a line, or turn text around.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def _visible(char: str) -> str:
     code = ord(char)
     if char in _SHORT:
         return _SHORT[char]
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def safe(value: Any) -> str:

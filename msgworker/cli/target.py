@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -20,14 +21,14 @@ from msgworker.config import SETTINGS, Configuration, nearest
 from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.table import COLUMNS
 
-F = TypeVar("F")
+F = TypeVar("F", bound=Callable[..., Any])
 FLAGS = ("url", "table", "on_dead", "max_tries")
 
 
 def target(fn: F) -> F:
     """The options of every command that works on a message table."""
-    fn = flags(*FLAGS)(fn)  # type: ignore[type-var]
-    return click.option(  # type: ignore[no-any-return]
+    fn = flags(*FLAGS)(fn)
+    return click.option(
         "--app", "app_ref", metavar="PKG.MODULE:APP", help="Use this App's database and table."
     )(fn)
 
@@ -42,8 +43,7 @@ def open_app(ctx: click.Context, given: dict[str, Any]) -> App:
     if ref is not None and both:
         raise Usage(f"--app brings its own {both[0]}; give --app or --{both[0].replace('_', '-')}")
     conf = configure(ctx, given)
-    app = app_from(conf, ctx) if ref is None else import_app(ref, ctx)
-    return app
+    return app_from(conf, ctx) if ref is None else import_app(ref, ctx)
 
 
 def app_from(conf: Configuration, ctx: click.Context) -> App:
@@ -135,9 +135,7 @@ def settings_of(app: App) -> dict[str, Any]:
     }
     plain = MessageTable().names()
     columns = {
-        role: table.names().get(role)
-        for role in COLUMNS
-        if table.names().get(role) != plain[role]
+        role: table.names().get(role) for role in COLUMNS if table.names().get(role) != plain[role]
     }
     url = app.engine.url.render_as_string(hide_password=False)
     return {"url": url, "table": table.name, "columns": columns, **rules, **own}

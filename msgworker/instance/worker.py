@@ -219,13 +219,14 @@ class _Instance:
         deadline = time.monotonic() + grace
         self.fetcher.stop()
         self.fetcher.join(max(5.0, grace))
+        self.lanes.close()
         self._release(self.lanes.take_back())
-        for running in list(self.state.running.values()):
-            running.cancelled = True
-        # Lanes that settle now and would go on are released too, by the loop below.
+        # Lanes that settle now and would go on are released too, by the loop below; a handler that was
+        # just being started when the lanes closed is told in the next round.
         ended = False
         while not ended:
-            self.lanes.close()
+            for running in list(self.state.running.values()):
+                running.cancelled = True
             ended = self.lanes.join(min(0.05, max(0.0, deadline - time.monotonic())))
             self._release(self.lanes.take_back())
             if time.monotonic() >= deadline:

@@ -83,8 +83,8 @@ class Watch:
     most: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, msg: Message[Any], work: Callable[[], Any] | None = None) -> None:
-        self.saw(msg.object_id, msg.msg_id, work)
+    def __call__(self, msg: Message[Any]) -> None:
+        self.saw(msg.object_id, msg.msg_id)
 
     def saw(self, object_id: Any, msg_id: int, work: Callable[[], Any] | None = None) -> None:
         with self._lock:

@@ -169,7 +169,7 @@ def _leases(app: App) -> list[str]:
 
 def test_order_and_exclusion_over_threads(app, table):
     watch = Watch()
-    app.add_handler("t", lambda msg: watch(msg, _breathe))
+    app.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, _breathe))
     ids = send(app, *[f"o{i % 9}" for i in range(180)])
     assert app.drain(threads=8, linger=0).done == 180
     watch.assert_exclusive()
@@ -180,7 +180,7 @@ def test_order_and_exclusion_over_two_workers_and_apps(app, make_app, table):
     watch = Watch()
     other = make_app()
     for one in (app, other):
-        one.add_handler("t", lambda msg: watch(msg, _breathe))
+        one.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, _breathe))
     with app.worker(threads=3) as a, app.worker(threads=3) as b, other.worker(threads=3) as c:
         for worker in (a, b, c):
             worker.start()
@@ -241,7 +241,7 @@ def test_order_holds_over_failures_and_workers(app, make_app, table):
     other = make_app()
 
     def handle(msg: Message, ctx: Context) -> None:
-        watch(msg, _breathe)
+        watch.saw(msg.object_id, msg.msg_id, _breathe)
         if msg.msg_id % 5 == 0 and ctx.attempt < 3:
             raise ValueError("again")
 
@@ -375,7 +375,7 @@ def test_the_seed_s_four_columns_only(database, make_app, objects, quoted):
     @app.handler()
     def handle(msg: Message, ctx: Context) -> None:
         assert (msg.topic, msg.payload, msg.created_at) == ("default", None, None)
-        watch(msg, _breathe)
+        watch.saw(msg.object_id, msg.msg_id, _breathe)
         if msg.msg_id == 2 and ctx.attempt < 3:
             raise ValueError("again")
         if msg.msg_id == 5:
@@ -414,7 +414,7 @@ def test_two_workers_on_the_seed_s_table(database, make_app):
     apps = [make_app(table=SEED), make_app(table=SEED)]
     apps[0].create_schema()
     for one in apps:
-        one.add_handler(None, lambda msg: watch(msg, _breathe))
+        one.add_handler(None, lambda msg: watch.saw(msg.object_id, msg.msg_id, _breathe))
     ids = send(apps[0], *[i % 7 for i in range(140)])
     with apps[0].worker(threads=3) as a, apps[1].worker(threads=3) as b:
         a.start()
@@ -497,7 +497,7 @@ def _both(app: App, foreign: Foreign, table: Table) -> None:
 
 def test_a_foreign_consumer_beside_ours(database, app, table):
     watch = Watch()
-    app.add_handler("t", lambda msg: watch(msg, _breathe))
+    app.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, _breathe))
     ids = send(app, *[f"o{i % 8}" for i in range(160)])
     _both(app, Foreign(database, ("msgworker_message", "msg_id", "object_id"), watch), table)
     watch.assert_exclusive()
@@ -509,7 +509,7 @@ def test_a_foreign_consumer_on_the_seed_s_table(database, make_app):
     app = make_app(table=SEED)
     app.create_schema()
     watch = Watch()
-    app.add_handler(None, lambda msg: watch(msg, _breathe))
+    app.add_handler(None, lambda msg: watch.saw(msg.object_id, msg.msg_id, _breathe))
     ids = send(app, *[i % 8 for i in range(160)])
     _both(app, Foreign(database, ("tb_cus_msg", "msgID", "objectID"), watch), Table(app))
     watch.assert_exclusive()

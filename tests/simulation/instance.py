@@ -40,7 +40,7 @@ LOG = logging.LoggerAdapter(logging.getLogger("tests.simulation"), {})
 TTL = 30.0
 BEAT = TTL / 3
 TRUST = TTL * 2 / 3
-POLL = 1.0
+POLL = 6.0
 RUN_LIMIT = 3
 LANES = 3
 
@@ -73,6 +73,7 @@ class Flaws:
     stop_unswept: bool = False  # drops the lease without looking for rows that no lane knows
     ghosts_of_look: bool = False  # claims under a new id what was looked for under the old one
     forget_partial: bool = False  # lanes settled one by one are forgotten when a later one fails
+    due_blocks: bool = False  # a due message that is not the head hides its object for a while
     claim_unlocked: bool = False  # the sweep of unknown rows does not wait for claims in flight
 
 
@@ -282,6 +283,7 @@ class Instance:
             if self.flaws.claim_unlocked:
                 state.claiming.release()
             yield None  # committed; the answer is on its way
+            self._refused(candidates, {row.msg_id for row in rows})
             lanes = [Lane(me, [row]) for row in rows]
             state.in_hand.update(lanes)
         finally:
@@ -294,6 +296,13 @@ class Instance:
             self._read_runs(lanes, early)
         yield None
         self.ready.extend(lanes)
+
+    def _refused(self, candidates: list[Candidate], won: set[int]) -> None:
+        """What waited for its instant may not be the head: its object is not blocked by that."""
+        lost = [c for c in candidates if c.msg_id not in won]
+        if not self.flaws.due_blocks:
+            lost = [c for c in lost if c.waits_until is None]
+        self.search.refused(lost)
 
     def _holds_any(self, me: str) -> bool:
         return bool(self._read(lambda conn: recover.flagged_by(conn, self.world.t, me, limit=1)))

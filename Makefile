@@ -1,0 +1,56 @@
+# One command each; every target does its own set-up. See `make help`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+
+.PHONY: help demo test test-long check format ddl bench torture model clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
+
+# A virtual environment is made again when what it holds is declared anew.
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.run: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,postgresql,mysql,oracle]'
+	touch $@ $(VENV)/.run
+
+demo: $(VENV)/.run  ## real purchases through embedded SQLite: several processes, failures, one killed
+	$(BIN)/msgworker demo
+
+test: $(VENV)/.dev  ## the test suite, on SQLite, PostgreSQL and MariaDB (servers are started for it)
+	$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+
+test-long: $(VENV)/.dev  ## everything, the long runs too
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.dev  ## format, lint, types, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+format: $(VENV)/.dev  ## put the code in shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+ddl: $(VENV)/.dev  ## write ddl/*.sql anew from the table definitions
+	for name in oracle postgresql mysql mariadb sqlite; do \
+	  $(BIN)/msgworker ddl --dialect $$name > ddl/$$name.sql || exit 1; done
+
+bench: $(VENV)/.dev  ## the scenarios, beside their limits, as one table (BENCH_ARGS=...)
+	$(BIN)/python -m tests.servers -- $(BIN)/python -m bench $(BENCH_ARGS)
+
+torture: $(VENV)/.dev  ## 60 s of kill -9, pauses, lost sessions and late commits, judged (TORTURE_ARGS=...)
+	$(BIN)/python -m tests.servers -- $(BIN)/python -m tests.crash.torture $(TORTURE_ARGS)
+
+clean:  ## remove what was built
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

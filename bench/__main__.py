@@ -1,0 +1,108 @@
+"""`python -m bench [SCENARIO ...] [--database KIND] [--messages N] [--quick] [--json FILE]`.
+
+Exit code 1 if a message was handled out of order, beside another of its object, twice or never.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from bench import databases, served
+from bench.databases import KINDS, NotAvailable
+from bench.latency import run_latency
+from bench.producer import run_producer
+from bench.report import Line, table
+from bench.scenarios import DRAINS, Place, Scale, drains, run_drain
+from msgworker import App
+
+SCENARIOS = tuple(sorted({*DRAINS, "B7", "B12"}, key=lambda name: int(name[1:])))
+FULL = Scale(messages=100_000, rounds=3, seconds=4.0)
+QUICK = Scale(messages=20_000, rounds=1, seconds=1.0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what was asked for; return the exit code."""
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    if unknown := sorted(set(asked.scenarios) - set(SCENARIOS)):
+        parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
+    chosen = tuple(asked.scenarios) or SCENARIOS
+    kinds = tuple(asked.database or KINDS)
+    if served.wanted(kinds):
+        return served.again(sys.argv[1:] if arguments is None else list(arguments))
+    scale = QUICK if asked.quick else FULL
+    if asked.messages:
+        scale = Scale(asked.messages, scale.rounds, scale.seconds)
+    facts = [databases.machine_line()]
+    lines: list[Line] = []
+    for kind in kinds:
+        for line in measure(kind, chosen, scale, facts):
+            lines.append(line)
+            print(f"{kind} {line.scenario} {line.label}: {_progress(line)}", file=sys.stderr)
+    print("\n".join(["", *facts, f"{scale.messages:,} messages, {scale.rounds} round(s)", ""]))
+    print(table(lines))
+    if asked.json:
+        result = {"facts": facts, "lines": [asdict(line) for line in lines]}
+        Path(asked.json).write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if any(line.faults for line in lines) else 0
+
+
+def measure(kind: str, chosen: Sequence[str], scale: Scale, facts: list[str]) -> Iterator[Line]:
+    """The lines of one database as they are measured; a reason instead where it cannot be had."""
+    try:
+        with databases.scratch(kind) as url:
+            place = Place(kind, url, scale)
+            App(place.text).create_schema()
+            facts.append(f"{kind}: {databases.server_line(url, kind)}")
+            for scenario in chosen:
+                yield from run(place, scenario)
+    except NotAvailable as error:
+        facts.append(f"{kind}: NOT TESTED, {error}")
+        for scenario in chosen:
+            yield Line(kind, scenario, "", not_run=str(error))
+
+
+def run(place: Place, scenario: str) -> Iterator[Line]:
+    """The lines of one scenario; one that fails is a line that says why, and counts as a fault."""
+    if scenario == "B7":
+        steps = run_latency(place)
+    elif scenario == "B12":
+        steps = run_producer(place)
+    else:
+        steps = (run_drain(place, drain) for drain in drains(scenario, place.scale))
+    with _reported(place, scenario) as failures:
+        yield from steps
+    yield from failures
+
+
+@contextmanager
+def _reported(place: Place, scenario: str) -> Iterator[list[Line]]:
+    failures: list[Line] = []
+    try:
+        yield failures
+    except (RuntimeError, OSError) as error:
+        failures.append(Line(place.kind, scenario, "", missing=1, not_run=str(error)))
+
+
+def _progress(line: Line) -> str:
+    return line.not_run or f"{line.rate or 0:,.0f}/s, {line.faults} faults"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
+    parser.add_argument("--database", action="append", choices=KINDS)
+    parser.add_argument("--messages", type=int, help="messages of a drain (100,000)")
+    parser.add_argument("--quick", action="store_true", help="20,000 messages, one round")
+    parser.add_argument("--json", metavar="FILE", help="write everything measured as JSON too")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,119 @@
+"""One table of what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+HEADINGS = (
+    "database",
+    "scenario",
+    "proc",
+    "messages/s (min-max)",
+    "of limit",
+    "of prototype",
+    "order faults",
+    "overlaps",
+    "lost",
+    "stmt/msg",
+    "trips/msg",
+    "cpu us/msg",
+    "wasted",
+    "note",
+)
+TEXTS = (0, 1, len(HEADINGS) - 1)
+
+
+@dataclass(slots=True)
+class Line:
+    """One scenario on one database.
+
+    rates: messages per second of each round. limit, prototype: the same for what it is compared with,
+    measured beside it. missing: messages not handled, or handled twice. wasted: share of the
+    candidates offered that were not won. not_run: why there are no figures.
+    """
+
+    database: str
+    scenario: str
+    label: str
+    processes: int = 1
+    rates: list[float] = field(default_factory=list)
+    limit: list[float] = field(default_factory=list)
+    prototype: list[float] = field(default_factory=list)
+    order_faults: int = 0
+    overlaps: int = 0
+    missing: int = 0
+    statements: float | None = None
+    round_trips: float | None = None
+    cpu_us: float | None = None
+    wasted: float | None = None
+    notes: list[str] = field(default_factory=list)
+    not_run: str | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """The median of the rounds."""
+        return statistics.median(self.rates) if self.rates else None
+
+    @property
+    def faults(self) -> int:
+        return self.order_faults + self.overlaps + self.missing
+
+    def of(self, yardstick: Sequence[float]) -> float | None:
+        """Our median divided by the yardstick's."""
+        if not yardstick or self.rate is None:
+            return None
+        return self.rate / statistics.median(yardstick)
+
+
+def table(lines: Iterable[Line]) -> str:
+    """The lines as text."""
+    rows = [HEADINGS, *(_cells(line) for line in lines)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS) - 1)]
+    out = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if i in TEXTS else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, [*widths, 0], strict=True))
+        ]
+        out.append("  ".join(cells).rstrip())
+    return "\n".join(out)
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    name = f"{line.scenario} {line.label}"
+    if line.not_run:
+        blank = [""] * (len(HEADINGS) - 3)
+        return (line.database, name, *blank, f"not run: {line.not_run}")
+    return (
+        line.database,
+        name,
+        str(line.processes),
+        _rates(line.rates),
+        _ratio(line.of(line.limit)),
+        _ratio(line.of(line.prototype)),
+        str(line.order_faults),
+        str(line.overlaps),
+        str(line.missing),
+        _number(line.statements),
+        _number(line.round_trips),
+        _number(line.cpu_us, 1),
+        "-" if line.wasted is None else f"{line.wasted:.1%}",
+        "; ".join(line.notes),
+    )
+
+
+def _rates(rates: Sequence[float]) -> str:
+    if not rates:
+        return "-"
+    middle = f"{statistics.median(rates):,.0f}"
+    return middle if len(rates) == 1 else f"{middle} ({min(rates):,.0f}-{max(rates):,.0f})"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _number(value: float | None, digits: int = 4) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,226 @@
+"""The scenarios, as data where they are drains, as functions where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import sqlalchemy as sa
+
+from bench import limits, prototypes
+from bench.checking import Verdict, judge
+from bench.databases import NotAvailable
+from bench.process import Job, Seen, run_all
+from bench.report import Line
+from bench.seeding import Rows, fill, finished
+from msgworker import App
+
+FAR = "'2999-01-01 00:00:00'"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is done: messages of a drain, rounds, seconds where the time is what is given."""
+
+    messages: int
+    rounds: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A table of rows, drained by processes; one line of the report.
+
+    expected: how many messages must be handled; None if the drain ends by time.
+    limit: what it is compared with: "batched" or "transaction" (by pgbench), or a number.
+    prototype: the number of objects the prototype is run with, None = not compared.
+    """
+
+    scenario: str
+    label: str
+    rows: tuple[Rows, ...]
+    expected: int | None
+    processes: int = 1
+    threads: int = 4
+    handler: str = "nothing"
+    sleep_seconds: float = 0.0
+    time_limit: float | None = None
+    limit: Literal["batched", "transaction"] | float | None = "batched"
+    prototype: int | None = None
+
+
+@dataclass(slots=True)
+class Place:
+    """A scratch database, and the yardsticks measured on it so far."""
+
+    kind: str
+    url: sa.URL
+    scale: Scale
+    measured: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return self.url.render_as_string(hide_password=False)
+
+
+def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
+    """The drains of a scenario."""
+    n, s = scale.messages, scale.seconds
+    many = Rows(10 * n)
+    if scenario == "B1":
+        for processes in (1, 2):
+            rows = (Rows(n),)
+            yield Drain("B1", "unordered", rows, n, processes, prototype=0)
+    elif scenario == "B2":
+        for processes in (1, 2):
+            rows = (Rows(n, 1000),)
+            yield Drain("B2", "1000 objects", rows, n, processes, prototype=1000)
+    elif scenario == "B3":
+        hot = n // 10
+        yield Drain("B3", "one hot object", (Rows(hot, 1),), hot, limit=None, prototype=1)
+    elif scenario == "B4":
+        full = f"over {10 * n:,} waiting + {10 * n:,} finished"
+        yield Drain("B4", f"unordered {full}", (finished(10 * n), many), None, time_limit=s)
+        deep = (finished(10 * n), Rows(10 * n, 1000))
+        yield Drain("B4", f"1000 objects {full}", deep, None, time_limit=s)
+    elif scenario == "B5":
+        free = Rows(n, 1000, "free")
+        running = Rows(1, 1, "blocked", (("status", "1"),))
+        later = Rows(1, 1, "blocked", (("available_at", FAR),))
+        for name, head in (("running", running), ("delayed", later)):
+            rows = (head, Rows(n, 1, "blocked"), free)
+            yield Drain("B5", f"{n:,} behind a {name} head, 1000 free objects", rows, n)
+    elif scenario == "B6":
+        yield Drain("B6", f"{10 * n:,} objects x 1", (Rows(10 * n, 10 * n),), None, time_limit=s)
+        yield Drain("B6", f"200 objects x {n // 20:,}", (Rows(10 * n, 200),), None, time_limit=s)
+    elif scenario == "B8":
+        few = n // 10
+        for threads in (1, 4, 8):
+            yield Drain(
+                "B8",
+                f"transactional, {threads} threads",
+                (Rows(few),),
+                few,
+                threads=threads,
+                handler="transactional",
+                limit="transaction",
+            )
+    elif scenario == "B9":
+        for processes in (2, 8):
+            yield Drain("B9", "unordered", (Rows(n),), n, processes)
+            yield Drain("B9", "1000 objects", (Rows(n, 1000),), n, processes)
+    elif scenario == "B13":
+        some = n // 4
+        yield Drain(
+            "B13",
+            "2 ms handlers, 100 objects, 16 threads (limit: ideal)",
+            (Rows(some, 100),),
+            some,
+            2,
+            threads=16,
+            handler="sleep",
+            sleep_seconds=0.002,
+            limit=2 * 16 / 0.002,
+        )
+
+
+DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B13")
+COMPARED_EACH_ROUND = ("B1", "B2")
+"""Their yardsticks are measured beside each round; the others' once."""
+
+
+def run_drain(place: Place, drain: Drain) -> Line:
+    """Run the rounds of a drain and put what came of them on a line."""
+    line = Line(place.kind, drain.scenario, drain.label, drain.processes)
+    app = App(place.text)
+    deadlocks = _deadlocks(app.engine, place.kind)
+    for _ in range(place.scale.rounds):
+        _yardsticks(place, drain, line)
+        fill(app, drain.rows)
+        app.engine.dispose()
+        job = Job(
+            place.text,
+            threads=drain.threads,
+            handler=drain.handler,
+            sleep_seconds=drain.sleep_seconds,
+            time_limit=drain.time_limit,
+        )
+        seen = run_all(job, drain.processes)
+        _note(line, drain, judge(seen), seen)
+    more = _deadlocks(app.engine, place.kind) - deadlocks
+    app.engine.dispose()
+    if more:
+        line.notes.append(f"{more} deadlocks")
+    return line
+
+
+def _note(line: Line, drain: Drain, verdict: Verdict, seen: list[Seen]) -> None:
+    """Add a round; the counts are those of the last one, the faults of all."""
+    line.rates.append(verdict.rate)
+    line.order_faults += verdict.order_faults
+    line.overlaps += verdict.overlaps
+    line.missing += verdict.repeated
+    if drain.expected is not None:
+        line.missing += abs(drain.expected - (verdict.handled - verdict.repeated))
+    handled = max(1, verdict.handled)
+    offered = sum(one.offered for one in seen)
+    line.statements = sum(one.counts.statements for one in seen) / handled
+    line.round_trips = sum(one.counts.round_trips for one in seen) / handled
+    line.cpu_us = sum(one.cpu_seconds for one in seen) / handled * 1e6
+    line.wasted = 1 - sum(one.won for one in seen) / offered if offered else None
+    claims, settles = sum(one.claims for one in seen), sum(one.settles for one in seen)
+    lost = sum(one.lost for one in seen)
+    line.notes[:] = [f"{claims} claims, {settles} settles", *([f"{lost} lost"] if lost else [])]
+
+
+def _yardsticks(place: Place, drain: Drain, line: Line) -> None:
+    each_round = drain.scenario in COMPARED_EACH_ROUND
+    n = place.scale.messages
+    if isinstance(drain.limit, float):
+        line.limit = [drain.limit]
+    elif drain.limit == "batched" and place.kind == "postgresql":
+        line.limit = _measured(place, "batched", each_round, lambda: limits.batched(place.url, n))
+    elif drain.limit == "transaction" and place.kind == "postgresql":
+        line.limit = _measured(
+            place,
+            f"transaction {drain.threads}",
+            False,
+            lambda: limits.one_transaction(place.url, n // 10, drain.threads),
+        )
+    objects = drain.prototype
+    if objects is not None and line.prototype is not None:
+        messages = n if objects != 1 else n // 10
+        line.prototype = _measured(
+            place,
+            f"prototype {objects} {drain.processes}",
+            each_round,
+            lambda: prototypes.rate(
+                place.url,
+                place.kind,
+                messages=messages,
+                objects=objects,
+                processes=drain.processes,
+            ),
+        )
+
+
+def _measured(
+    place: Place, name: str, each_round: bool, measure: Callable[[], float]
+) -> list[float]:
+    """The figures of a yardstick so far, with one more if it is wanted; [] if it cannot be had."""
+    figures = place.measured.get(name)
+    if figures is None or (figures and each_round):
+        try:
+            place.measured.setdefault(name, []).append(measure())
+        except NotAvailable:
+            place.measured[name] = []
+    return place.measured[name]
+
+
+def _deadlocks(engine: sa.Engine, kind: str) -> int:
+    if kind != "postgresql":
+        return 0
+    query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    with engine.connect() as conn:
+        return int(conn.exec_driver_sql(query).scalar() or 0)

@@ -1,0 +1,66 @@
+"""`config`: each setting, its value, and where it came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from msgworker import dialects
+from msgworker.cli.group import Call
+from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
+from msgworker.cli.output import Column, print_json, print_table
+from msgworker.cli.target import import_app, settings_of
+from msgworker.config import SETTINGS, Configuration, load
+from msgworker.errors import ConfigError
+
+
+@click.command("config")
+@click.option("--app", "ref", metavar="PKG.MODULE:APP", help="With what this App was built with.")
+@flags(*(name for name in SETTINGS if name not in ("columns", "log_level", "log_format")))
+@as_json
+@common
+@click.pass_context
+def config(ctx: click.Context, /, ref: str | None, as_json: bool, **given: Any) -> None:
+    """Every setting, its value, and where it came from. Passwords are masked."""
+    file = given.get(CONFIG_FILE)
+    chosen = {name: value or None for name, value in given.items() if name in SETTINGS}
+    conf = configure(ctx, given)
+    if ref is not None:
+        keywords = settings_of(import_app(ref, ctx))
+        conf = load(chosen, keywords=keywords, keywords_from=ref, file=file)
+    rows = [(name, shown(conf, name, ctx), conf.origins[name]) for name in SETTINGS]
+    if as_json:
+        print_json([{"setting": n, "value": v, "origin": o} for n, v, o in rows])
+        return
+    columns = (
+        Column("SETTING"),
+        Column("VALUE", share=3, least=12),
+        Column("FROM", share=2, least=12),
+    )
+    print_table(columns, [(name, _text(value), origin) for name, value, origin in rows])
+
+
+def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
+    """A value as it may be shown."""
+    if name != "url" or conf[name] is None:
+        return conf[name]
+    call = ctx.find_object(Call)
+    if call is not None:
+        call.secrets |= dialects.secrets_of(conf.url)
+    try:
+        return dialects.masked(dialects.parse_url(conf.url)).replace("%2A%2A%2A", "***")
+    except ConfigError as error:
+        raise ConfigError(f"url ({conf.origins['url']}): {error}") from None
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return ", ".join(f"{role}={name or 'none'}" for role, name in value.items()) or "-"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "-"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,20 @@
+"""`demo`: see it work in a minute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from msgworker.cli.options import common, configure
+
+
+@click.command("demo")
+@common
+@click.pass_context
+def demo(ctx: click.Context, /, **given: Any) -> int:
+    """Real purchases on embedded SQLite: several instances, failures, one killed, and the proof."""
+    configure(ctx, given)
+    from msgworker.demo.run import run
+
+    return int(run() or 0)

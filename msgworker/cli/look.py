@@ -1,0 +1,253 @@
+"""`status`, `list` and `show`: reading only."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from msgworker import App, dialects
+from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched, Usage
+from msgworker.cli.options import as_json, common
+from msgworker.cli.output import (
+    Column,
+    age,
+    note,
+    print_json,
+    print_table,
+    safe,
+    since,
+    stdout,
+    styled,
+    visible,
+    when,
+)
+from msgworker.cli.target import open_app, target
+from msgworker.config import YEAR_SECONDS, seconds
+from msgworker.message import Word
+from msgworker.store.find import Count, MessageInfo
+
+PAYLOAD_SHOWN = 10_000
+OPEN = (Word.NEW, Word.PROCESSING, Word.FAILED)
+
+# ---------------------------------------------------------------- status
+
+
+@click.command("status")
+@target
+@as_json
+@common
+@click.pass_context
+def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+    """How many messages are in each state, by topic, and the age of the oldest."""
+    app = open_app(ctx, given)
+    counts = app.ops.counts()
+    if as_json:
+        print_json(
+            {
+                "database": dialects.masked(app.engine.url),
+                "table": app.table.name,
+                "counts": [asdict(count) for count in counts],
+            }
+        )
+        return
+    if not counts:
+        click.echo(f"{safe(app.table.name)} holds no messages")
+        return
+    words = [w for w in Word if w is not Word.UNKNOWN or any(c.status is w for c in counts)]
+    titles = [Column(word.value.upper(), "right") for word in words]
+    columns = [Column("TOPIC", share=1, least=8), *titles, Column("OLDEST OPEN", "right", least=11)]
+    print_table(columns, status_rows(counts, words))
+    if stdout().is_terminal and any(c.status is Word.DEAD for c in counts):
+        note("dead messages wait for you: msgworker list --status dead, then msgworker rerun")
+
+
+def status_rows(counts: list[Count], words: list[Word]) -> list[list[str]]:
+    """A row for each topic, and one for all of them if there are several."""
+    by_topic: dict[str | None, list[Count]] = defaultdict(list)
+    for count in counts:
+        by_topic[count.topic].append(count)
+    topics = sorted(by_topic, key=lambda topic: topic or "")
+    rows = [_status_row(topic, by_topic[topic], words) for topic in topics]
+    if len(rows) > 1:
+        rows.append(_status_row("all topics", counts, words))
+    return rows
+
+
+def _status_row(topic: str | None, counts: list[Count], words: list[Word]) -> list[str]:
+    numbers = [sum(c.count for c in counts if c.status is word) for word in words]
+    ages = [c.oldest_seconds for c in counts if c.status in OPEN and c.oldest_seconds is not None]
+    cells = [f"{number:,}" if number else "-" for number in numbers]
+    return [safe(topic), *cells, age(max(ages)) if ages else "-"]
+
+
+# ---------------------------------------------------------------- list
+
+
+@click.command("list")
+@click.option("--status", metavar="WORD", help=f"One of {', '.join(Word)}.")
+@click.option("--topic", metavar="TEXT", help="Only this topic.")
+@click.option("--object-id", metavar="TEXT", help="Only this object.")
+@click.option("--error", metavar="TEXT", help="The last error holds this text.")
+@click.option("--since", metavar="TIME", help="Created in the last 2h, or since 2026-11-21T08:00Z.")
+@click.option(
+    "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
+)
+@click.option("--after", metavar="ID", type=int, help="Behind this id: the next page.")
+@target
+@as_json
+@common
+@click.pass_context
+def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
+    """Messages by filter, the oldest first."""
+    filters = {name: given.pop(name) for name in ("status", "topic", "object_id", "error", "limit")}
+    filters["after"] = _id_in_range(given.pop("after"))
+    filters["since"] = _instant(given.pop("since"))
+    app = open_app(ctx, given)
+    found = app.ops.find(**filters)
+    more = len(found) == filters["limit"]
+    if as_json:
+        page = {"messages": [as_dict(info) for info in found]}
+        print_json(page | {"next_after": found[-1].msg_id if more else None})
+        return 0 if found else NOTHING_MATCHED
+    if not found:
+        raise NothingMatched("no message matches")
+    print_table(LIST_COLUMNS, [list_row(info, app) for info in found])
+    if more:
+        note(f"there may be more: msgworker list ... --after {found[-1].msg_id}")
+    return 0
+
+
+LIST_COLUMNS = (
+    Column("ID", "right"),
+    Column("STATUS"),
+    Column("TRIES", "right"),
+    Column("TOPIC", share=3, least=8),
+    Column("OBJECT", share=3, least=8),
+    Column("AGE", "right"),
+    Column("WHAT", share=6, least=12),
+)
+
+
+def list_row(info: MessageInfo, app: App) -> list[Any]:
+    """One message in one line."""
+    tries = f"{info.error_try_times}/{app.table.max_tries}"
+    topic, whose = info.topic, info.object_id
+    return [info.msg_id, info.status, tries, topic, whose, age(since(info.created_at)), what(info)]
+
+
+def what(info: MessageInfo) -> str:
+    """What there is to know about a message in its state."""
+    away = since(info.available_at)
+    waits = f"due in {age(-away)}" if away is not None and away <= -1 else ""
+    if info.status is Word.PROCESSING:
+        return f"since {age(since(info.claimed_at))}, by {info.claimed_by or 'somebody else'}"
+    if info.status is Word.DONE:
+        return f"done {age(since(info.finished_at))} ago" if info.finished_at else ""
+    return "; ".join(part for part in (waits, info.last_error) if part)
+
+
+def as_dict(info: MessageInfo) -> dict[str, Any]:
+    """A message as JSON has it, without its payload."""
+    return {name: value for name, value in asdict(info).items() if name != "payload"}
+
+
+def _instant(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            ago = timedelta(seconds=seconds("--since", text, 0, 50 * YEAR_SECONDS))
+            return datetime.now(UTC) - ago
+        except ValueError:
+            raise Usage(
+                f"--since must be a duration such as 2h or an instant such as 2026-11-21T08:00Z, "
+                f"got {text!r:.60}"
+            ) from None
+    return instant.astimezone(UTC) if instant.year > 1 else instant.replace(tzinfo=UTC)
+
+
+# ---------------------------------------------------------------- show
+
+
+@click.command("show")
+@click.argument("msg_id", metavar="ID")
+@target
+@as_json
+@common
+@click.pass_context
+def show(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> None:
+    """One message with its payload and its last error."""
+    number = message_id(msg_id)
+    app = open_app(ctx, given)
+    info = app.ops.show(number)
+    if info is None:
+        raise NothingMatched(f"there is no message {number} in {app.table.name}")
+    cut = info.payload is not None and len(info.payload) >= PAYLOAD_SHOWN
+    if as_json:
+        print_json(asdict(info) | {"payload_cut": cut})
+        return
+    for name, value in _lines(info, app):
+        click.echo(f"{name:<11} {value}".rstrip())
+    if info.last_error is not None:
+        click.echo(f"last error\n{_indented(info.last_error)}")
+    if info.payload is not None:
+        title = f"payload (its first {PAYLOAD_SHOWN:,} characters)" if cut else "payload"
+        click.echo(f"{title}\n{_indented(_pretty(info.payload))}")
+
+
+def message_id(text: str) -> int:
+    """A message's id from the command line: a whole number of 64 bits; raises Usage."""
+    try:
+        number = int(text) if len(text) <= 20 and text.isascii() else None
+    except ValueError:
+        number = None
+    if number is None:
+        raise Usage(f"an id is a whole number, got {text!r:.60}")
+    _id_in_range(number)
+    return number
+
+
+def _id_in_range(number: int | None) -> int | None:
+    if number is not None and not -(2**63) <= number < 2**63:
+        raise Usage(f"an id has at most 64 bits, got {number!r:.60}")
+    return number
+
+
+def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
+    tries = f"{info.error_try_times} of {app.table.max_tries} tries failed"
+    lines = [
+        ("message", f"{info.msg_id}"),
+        ("status", f"{styled(info.status)}, {tries}"),
+        ("topic", safe(info.topic)),
+        ("object", "none: no order wanted" if info.object_id is None else safe(info.object_id)),
+    ]
+    if info.crash_times:
+        lines.append(("crashes", f"{info.crash_times} of the tries ended with their process"))
+    times = {
+        "created": info.created_at,
+        "available": info.available_at,
+        "claimed": info.claimed_at if info.status is Word.PROCESSING else None,
+        "finished": info.finished_at,
+    }
+    lines += [(name, when(instant)) for name, instant in times.items() if instant is not None]
+    if info.claimed_by is not None:
+        lines.append(("claimed by", safe(info.claimed_by)))
+    return lines
+
+
+def _pretty(payload: str) -> str:
+    try:
+        return json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return payload
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {visible(line)}" for line in text.split("\n"))

@@ -1,0 +1,220 @@
+"""Several processes side by side: children of this one, each an instance of its own.
+
+The parent handles no message. It starts the children in process groups of their own, so that Ctrl-C
+reaches them once, through us; passes signals on; starts a child again that died under `run`; and
+sums what they tell it. A child reads its standard input only to notice that the parent is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from msgworker import Report
+from msgworker.cli.failing import OUR_FAULT, Usage
+from msgworker.cli.logs import Progress
+
+log = logging.getLogger("msgworker.cli")
+FINAL = (0, 2, 3, 4)
+"""Exit codes that starting the child again would not change."""
+RESPAWN_MOST_SECONDS = 30.0
+HEALTHY_SECONDS = 60.0
+TICK_SECONDS = 0.2
+
+
+@dataclass(slots=True)
+class Child:
+    """One child process and what it has told."""
+
+    process: subprocess.Popen[bytes]
+    fd: int
+    begun: float
+    rest: bytes = b""
+    counts: Counter[str] = field(default_factory=Counter)
+    report: dict[str, Any] | None = None
+
+
+class Fleet:
+    """`size` children that all run `arguments`."""
+
+    def __init__(self, arguments: list[str], size: int, *, progress: Progress) -> None:
+        if os.name != "posix":
+            raise Usage("--processes needs a POSIX system; start the program several times instead")
+        self._arguments = arguments
+        self._size = size
+        self._progress = progress
+        self._children: dict[int, Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self._past: Counter[str] = Counter()
+        self._reports: list[dict[str, Any]] = []
+        self._signals = 0
+        self._codes: list[int] = []
+        self._respawn_at: list[float] = []
+        self._failures = 0
+
+    def run(self) -> int:
+        """Until a signal comes or the time is over; returns the worst exit code."""
+        self._work(respawn=True)
+        return max(self._codes, default=0)
+
+    def drain(self) -> tuple[Report, int]:
+        """Until every child has drained; returns the sum of the reports and the worst exit code."""
+        begun = time.monotonic()
+        self._work(respawn=False)
+        return total(self._reports, time.monotonic() - begun), max(self._codes, default=0)
+
+    def _work(self, *, respawn: bool) -> None:
+        with self._passing_signals_on():
+            try:
+                for _ in range(self._size):
+                    self._start()
+                while self._children or self._respawn_at:
+                    self._round(respawn)
+            finally:
+                self._end_all()
+                self._progress.end()
+
+    def _round(self, respawn: bool) -> None:
+        for key, _ in self._selector.select(TICK_SECONDS):
+            child = self._children[key.fd]
+            if not _read(child):
+                self._ended(child, respawn)
+        counts = sum((child.counts for child in self._children.values()), self._past.copy())
+        told = {word: counts[word] for word in ("done", "retried", "dead")}
+        self._progress.show({"processes": len(self._children)} | told)
+        if self._signals or any(code in FINAL[1:] for code in self._codes):
+            self._respawn_at.clear()
+        due = [at for at in self._respawn_at if at <= time.monotonic()]
+        for at in due:
+            self._respawn_at.remove(at)
+            self._start()
+
+    def _start(self) -> None:
+        ours, theirs = os.pipe()
+        command = [sys.executable, "-m", "msgworker", *self._arguments, "--report-fd", str(theirs)]
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, pass_fds=(theirs,), process_group=0
+            )
+        finally:
+            os.close(theirs)
+        child = Child(process=process, fd=ours, begun=time.monotonic())
+        self._children[ours] = child
+        self._selector.register(ours, selectors.EVENT_READ)
+        if self._signals:  # it came while the child was being started
+            process.terminate()
+
+    def _ended(self, child: Child, respawn: bool) -> None:
+        self._selector.unregister(child.fd)
+        os.close(child.fd)
+        del self._children[child.fd]
+        code = child.process.wait()
+        if child.process.stdin is not None:
+            child.process.stdin.close()
+        self._past += child.counts
+        if child.report is not None:
+            self._reports.append(child.report)
+        if code == -signal.SIGTERM and self._signals == 1 and not child.counts:
+            code = 0  # our signal met it before it had begun
+        if code in (0, 1) and (self._signals or not respawn):
+            self._codes.append(code)
+        elif respawn and code not in FINAL and not self._signals:
+            self._again(child, code)
+        else:
+            self._codes.append(code if code >= 0 else 128 - code)
+            self._lost(child, code)
+
+    def _again(self, child: Child, code: int) -> None:
+        """A crash: it is recovered by the others; the place is filled again, each time later."""
+        healthy = time.monotonic() - child.begun > HEALTHY_SECONDS
+        self._failures = 0 if healthy else self._failures + 1
+        pause = min(RESPAWN_MOST_SECONDS, 2.0 ** min(self._failures, 10) / 2)
+        log.warning(
+            "process %d %s; its messages are recovered, another one starts in %.1f s",
+            child.process.pid,
+            ending(code),
+            pause,
+        )
+        self._respawn_at.append(time.monotonic() + pause)
+
+    def _lost(self, child: Child, code: int) -> None:
+        if code not in FINAL:
+            log.warning("process %d %s", child.process.pid, ending(code))
+        elif code != 0:  # the child has said why; the others would meet the same
+            self._terminate()
+
+    def _terminate(self) -> None:
+        for child in list(self._children.values()):
+            if child.process.poll() is None:
+                child.process.terminate()
+
+    def _end_all(self) -> None:
+        """Nothing that we started may outlive us, whatever happened here."""
+        self._terminate()
+        for child in list(self._children.values()):
+            child.process.wait()
+        self._selector.close()
+
+    @contextmanager
+    def _passing_signals_on(self) -> Iterator[None]:
+        def on(number: int, frame: FrameType | None) -> None:
+            self._signals += 1
+            self._terminate()
+
+        before = {n: signal.signal(n, on) for n in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _read(child: Child) -> bool:
+    """Take in what a child says; False when it has ended."""
+    data = os.read(child.fd, 65_536)
+    lines = (child.rest + data).split(b"\n")
+    child.rest = lines.pop()
+    for line in lines:
+        event = json.loads(line)
+        if "progress" in event:
+            child.counts = Counter(event["progress"])
+        child.report = event.get("report", child.report)
+    return bool(data)
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        ours = " (an error of msgworker itself)" if code == OUR_FAULT else ""
+        return f"ended with {code}{ours}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def total(reports: list[dict[str, Any]], seconds: float) -> Report:
+    """The sum of the reports of several drains of one table.
+
+    left: as the last one to end has counted it; the others ended while work was still going on.
+    """
+    names = ("done", "failed", "retried", "released")
+    summed = {name: sum(report[name] for report in reports) for name in names}
+    return Report(
+        **summed,
+        left=reports[-1]["left"] if reports else 0,
+        seconds=seconds,
+        database_lost=any(r["database_lost"] for r in reports),
+    )

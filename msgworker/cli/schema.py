@@ -1,0 +1,51 @@
+"""`init-db` and `ddl`: make the tables, or print the script that makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from msgworker import dialects
+from msgworker.cli.options import as_json, common, configure, flags
+from msgworker.cli.output import print_json, safe
+from msgworker.cli.target import open_app, table_from, target
+from msgworker.store import schema
+
+
+@click.command("init-db")
+@target
+@as_json
+@common
+@click.pass_context
+def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+    """Create what is missing of tables and indexes.
+
+    Safe to run again, and from several hosts at once. A table that exists already only gets
+    indexes.
+    """
+    app = open_app(ctx, given)
+    made = app.create_schema()
+    if as_json:
+        print_json({"table": app.table.name, "created": made})
+        return
+    for name in made:
+        click.echo(f"created {safe(name)}")
+    if not made:
+        click.echo(f"nothing to do: {safe(app.table.name)} and its indexes are there")
+
+
+@click.command("ddl")
+@click.option(
+    "--dialect",
+    required=True,
+    type=click.Choice(dialects.NAMES),
+    help="The database that the script is for.",
+)
+@flags("table", "on_dead", "max_tries")
+@common
+@click.pass_context
+def ddl(ctx: click.Context, /, dialect: str, **given: Any) -> None:
+    """Print the script that creates the schema, for a DBA. Connects to nothing."""
+    conf = configure(ctx, given)
+    click.echo(schema.ddl(table_from(conf), dialect), nl=False)

@@ -1,0 +1,204 @@
+"""`run` and `drain`: an instance for ever, or until nothing is left; in one process or several."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import click
+
+from msgworker import App, Report, Worker
+from msgworker.cli.logs import Progress
+from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
+from msgworker.cli.output import print_json
+from msgworker.cli.processes import Fleet
+from msgworker.cli.target import import_app, settings_of
+from msgworker.config import SETTINGS, Configuration, flag_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+TICK_SECONDS = 0.2
+HANDED_ON = ("threads", "topics", "time_limit", "linger", "grace", "log_level", "log_format")
+log = logging.getLogger("msgworker.cli")
+
+
+def working(fn: F) -> F:
+    """The options of `run` and `drain`."""
+    for option in (
+        click.option("--report-fd", type=int, hidden=True, help="Set by the parent process."),
+        click.option("--quiet", is_flag=True, help="No progress, and only warnings in the log."),
+        flags("threads", "processes", "topics", "time_limit", "grace"),
+        click.argument("ref", metavar="PKG.MODULE:APP"),
+    ):
+        fn = option(fn)
+    return fn
+
+
+@click.command("run")
+@working
+@common
+@click.pass_context
+def run(ctx: click.Context, /, ref: str, quiet: bool, report_fd: int | None, **given: Any) -> int:
+    """Handle messages until a signal comes.
+
+    SIGTERM and SIGINT stop in order: running handlers may end within --grace, the rest is given
+    back. A second signal stops at once; what was running is then recovered by another instance.
+    """
+    file = given.get(CONFIG_FILE)
+    conf = configure(ctx, given, level="warning" if quiet else "info")
+    app = _checked_app(ctx, ref, conf)
+    if conf["processes"] > 1:
+        return _fleet("run", ref, conf, ctx, file, quiet).run()
+    worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None)
+    with _watched(worker, quiet, report_fd):
+        worker.run(signals=True, grace=conf["grace"], time_limit=conf["time_limit"])
+    return 0
+
+
+@click.command("drain")
+@working
+@flags("linger")
+@as_json
+@common
+@click.pass_context
+def drain(
+    ctx: click.Context,
+    /,
+    ref: str,
+    quiet: bool,
+    report_fd: int | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Handle messages until none is due now or soon; print what was done.
+
+    Ends with 0 if all went well, 1 if messages became dead, 3 if the database was lost.
+    """
+    file = given.get(CONFIG_FILE)
+    conf = configure(ctx, given, level="warning" if quiet else "info")
+    app = _checked_app(ctx, ref, conf)
+    if conf["processes"] > 1:
+        report, code = _fleet("drain", ref, conf, ctx, file, quiet).drain()
+    else:
+        report, code = _drain_here(app, conf, quiet, report_fd), 0
+    if report_fd is not None:
+        _tell(report_fd, {"report": asdict(report)})
+    elif as_json:
+        print_json(asdict(report) | {"exit_code": max(code, report.exit_code)})
+    else:
+        click.echo(str(report))
+    return max(code, report.exit_code)
+
+
+def _drain_here(app: App, conf: Configuration, quiet: bool, report_fd: int | None) -> Report:
+    worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None)
+    with _watched(worker, quiet, report_fd):
+        return worker.drain(
+            time_limit=conf["time_limit"],
+            linger=conf["linger"],
+            grace=conf["grace"],
+            signals=True,
+        )
+
+
+def _checked_app(ctx: click.Context, ref: str, conf: Configuration) -> App:
+    """The App; its table is looked at here, so that a fleet does not fail once per process."""
+    app = import_app(ref, ctx)
+    for name in unused(conf, settings_of(app)):
+        log.warning("%s (%s) is not used: %s sets it in its code", name, conf.origins[name], ref)
+    if conf["processes"] > 1:
+        app.worker(threads=conf["threads"], topics=conf["topics"] or None)
+        app.tables  # noqa: B018
+        app.engine.dispose()
+    return app
+
+
+def unused(conf: Configuration, own: dict[str, Any]) -> list[str]:
+    """Settings that somebody made and that an imported App overrules with another value."""
+    found = []
+    for name, value in own.items():
+        if not conf.given(name) or conf[name] == value:
+            continue
+        if name == "url" and "${" in conf[name] and conf.url == value:
+            continue
+        found.append(name)
+    return found
+
+
+# ---------------------------------------------------------------- one process
+
+
+@contextmanager
+def _watched(worker: Worker, quiet: bool, report_fd: int | None) -> Iterator[None]:
+    """Tell about progress while the block runs: on stderr, or to the parent process."""
+    over = threading.Event()
+    if report_fd is not None:
+        threading.Thread(target=_stop_with_parent, name="msgworker-parent", daemon=True).start()
+    progress = Progress(quiet=quiet)
+
+    def tell() -> None:
+        while not over.wait(TICK_SECONDS):
+            if report_fd is None:
+                progress.show(counts(worker))
+            else:
+                _tell(report_fd, {"progress": counts(worker)})
+
+    teller = threading.Thread(target=tell, name="msgworker-progress", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+        progress.end()
+
+
+def counts(worker: Worker) -> dict[str, int]:
+    """What the status line shows."""
+    tally = worker.tally
+    return {"done": tally.done, "retried": tally.retried, "dead": tally.dead}
+
+
+def _stop_with_parent() -> None:
+    """Stop in order when the parent process is gone, however it went: its pipe then ends."""
+    try:
+        while os.read(0, 1):
+            pass
+    except OSError:
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _tell(fd: int, event: dict[str, Any]) -> None:
+    with suppress(OSError):  # the parent is gone; `_stop_with_parent` sees to it
+        os.write(fd, json.dumps(event).encode() + b"\n")
+
+
+# ---------------------------------------------------------------- several processes
+
+
+def _fleet(
+    command: str, ref: str, conf: Configuration, ctx: click.Context, file: str | None, quiet: bool
+) -> Fleet:
+    """The child's command line says every setting itself, so that all children agree."""
+    arguments = [command, ref, "--processes", "1"]
+    for name in HANDED_ON:
+        value = conf[name]
+        if value is None or (name == "linger" and command == "run"):
+            continue
+        values = value if SETTINGS[name].kind == "texts" else [value]
+        for each in values:
+            arguments += [f"{flag_of(name)}={each}"]
+    if file is not None:
+        arguments += ["--config", file]
+    if quiet:
+        arguments.append("--quiet")
+    if ctx.obj is not None and ctx.obj.debug:
+        arguments.append("--debug")
+    return Fleet(arguments, conf["processes"], progress=Progress(quiet=quiet))

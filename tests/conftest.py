@@ -1,0 +1,121 @@
+"""Databases for the tests: real ones, fresh for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+
+from tests.servers import VARIABLES, CannotHave, Fleet, session
+
+NAMES = ("sqlite", "postgresql", "mariadb", "oracle")
+_number = itertools.count(1)
+_not_tested: dict[str, str] = {}
+
+
+@dataclass
+class Database:
+    """One empty database. `name` is sqlite, postgresql, mariadb, mysql or oracle."""
+
+    name: str
+    url: str
+    _engines: list[sa.Engine] = field(default_factory=list)
+
+    def engine(self) -> sa.Engine:
+        """A plain engine of its own, disposed of at the end of the test."""
+        engine = sa.create_engine(self.url)
+        self._engines.append(engine)
+        return engine
+
+    def dispose(self) -> None:
+        for engine in self._engines:
+            engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Fleet]:
+    """The database servers of this session; `servers.url("postgresql")` starts one."""
+    with session() as fleet:
+        yield fleet
+
+
+def make_database(name: str, fleet: Fleet, folder: Path) -> tuple[Database, str | None]:
+    """A fresh database and the statement that removes it; skips the test if there is no server."""
+    if name == "sqlite":
+        return Database(name, f"sqlite:///{folder / f'test{next(_number)}.db'}"), None
+    try:
+        base = make_url(fleet.url(name))
+    except CannotHave as reason:
+        _not_tested[name] = str(reason)
+        pytest.skip(f"{name} is not there: {reason}")
+    if name == "oracle":
+        return Database(name, base.render_as_string(hide_password=False)), None
+    label = f"mw_{os.getpid()}_{next(_number)}"
+    _administer(base, f"CREATE DATABASE {label}")
+    force = " WITH (FORCE)" if name == "postgresql" else ""
+    url = base.set(database=label)
+    if name == "mariadb":
+        url = url.update_query_dict({"charset": "utf8mb4"})
+    drop = f"DROP DATABASE {label}{force}"
+    return Database(name, url.render_as_string(hide_password=False)), drop
+
+
+def _administer(base: sa.URL, statement: str) -> None:
+    url = base.set(database="postgres") if base.get_backend_name() == "postgresql" else base
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as conn:
+        conn.exec_driver_sql(statement)
+    engine.dispose()
+
+
+@pytest.fixture(params=NAMES)
+def database(
+    request: pytest.FixtureRequest, servers: Fleet, tmp_path: Path
+) -> Iterator[Database]:
+    """A fresh, empty database; the test runs once on each kind."""
+    yield from _fresh(str(request.param), servers, tmp_path)
+
+
+@pytest.fixture
+def sqlite(servers: Fleet, tmp_path: Path) -> Iterator[Database]:
+    """A fresh SQLite database, for what is the same everywhere."""
+    yield from _fresh("sqlite", servers, tmp_path)
+
+
+@pytest.fixture
+def postgresql(servers: Fleet, tmp_path: Path) -> Iterator[Database]:
+    """A fresh PostgreSQL database, for what only it has."""
+    yield from _fresh("postgresql", servers, tmp_path)
+
+
+@pytest.fixture
+def mariadb(servers: Fleet, tmp_path: Path) -> Iterator[Database]:
+    """A fresh MariaDB database, for what only it has."""
+    yield from _fresh("mariadb", servers, tmp_path)
+
+
+def _fresh(name: str, fleet: Fleet, folder: Path) -> Iterator[Database]:
+    made, drop = make_database(name, fleet, folder)
+    try:
+        yield made
+    finally:
+        made.dispose()
+        if drop is not None:
+            _administer(make_url(fleet.url(name)), drop)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly which databases were not tested, and why."""
+    for name, reason in _not_tested.items():
+        variable = VARIABLES[name]
+        terminalreporter.write_line(
+            f"NOT TESTED: {name}: {reason} (set {variable} to use a server of your own)",
+            yellow=True,
+            bold=True,
+        )

@@ -1,0 +1,320 @@
+"""Real database servers for tests and benchmarks: found or installed, started on loopback, stopped.
+
+`python -m tests.servers -- COMMAND` runs a command with servers up and the variables
+MSGWORKER_TEST_POSTGRESQL_URL and MSGWORKER_TEST_MYSQL_URL set. Where these are set already, the servers
+they point at are used and nothing is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+VARIABLES = {
+    "postgresql": "MSGWORKER_TEST_POSTGRESQL_URL",
+    "mariadb": "MSGWORKER_TEST_MYSQL_URL",
+    "oracle": "MSGWORKER_TEST_ORACLE_URL",
+}
+START_SECONDS = 60.0
+
+
+class CannotHave(Exception):
+    """This database cannot be had here; the text says why."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run(*command: str | Path, user: str | None = None) -> str:
+    """Run a command to its end; CannotHave with the end of its output if it fails."""
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, user=user
+    )
+    if done.returncode:
+        tail = (done.stdout + done.stderr).strip().splitlines()[-3:]
+        raise CannotHave(f"{Path(str(command[0])).name} failed: {' / '.join(tail)}")
+    return done.stdout
+
+
+def install(*packages: str) -> None:
+    """apt-get install, as root only; the packages' own services are not started."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise CannotHave(f"not installed, and {' '.join(packages)} cannot be installed here")
+    deny = Path("/usr/sbin/policy-rc.d")
+    made = not deny.exists()
+    if made:
+        deny.write_text("#!/bin/sh\nexit 101\n")
+        deny.chmod(0o755)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+            done = subprocess.run(
+                ["apt-get", "-q", *command], capture_output=True, text=True, env=environment, check=False
+            )
+            if done.returncode and command[0] == "install":
+                raise CannotHave(f"apt-get: {done.stderr.strip().splitlines()[-1:]}")
+    finally:
+        if made:
+            deny.unlink()
+
+
+def unprivileged(*names: str) -> str | None:
+    """A user to run a server as when we are root, which servers refuse; None = ourselves."""
+    if os.geteuid() != 0:
+        return None
+    for name in (*names, "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name).pw_name
+    raise CannotHave("there is no unprivileged user to run the server as")
+
+
+class Server:
+    """One server process with its data in a temporary folder."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.user: str | None = None
+        self.folder = Path(tempfile.mkdtemp(prefix=f"msgworker-{self.name}-"))
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = self.folder / "server.log"
+
+    @property
+    def url(self) -> str:
+        """A URL without a database name, ending in a slash."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Find or install the programs, make the data folder."""
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start and wait until it answers."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                user=self.user,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self.answers():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                tail = self.log.read_text(errors="replace").strip().splitlines()[-3:]
+                raise CannotHave(f"the server did not start: {' / '.join(tail)}")
+            time.sleep(0.1)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Stop it and wait for its end."""
+        if self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def kill(self) -> None:
+        """kill -9, as a crash of the server."""
+        self.stop(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop in the quickest orderly way and start again, on the same port with the same data."""
+        self.stop(signal.SIGQUIT if self.name == "postgresql" else signal.SIGTERM)
+        self.start()
+
+    def remove(self) -> None:
+        self.stop(signal.SIGQUIT if self.name == "postgresql" else signal.SIGTERM)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def give_folder(self) -> None:
+        self.folder.chmod(0o755)
+        if self.user is not None:
+            shutil.chown(self.folder, self.user)
+
+
+class PostgreSQL(Server):
+    name = "postgresql"
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/"
+
+    @staticmethod
+    def programs() -> Path | None:
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: p.parts[-3])
+        if found:
+            return found[-1].parent
+        path = shutil.which("initdb")
+        return None if path is None else Path(path).resolve().parent
+
+    def prepare(self) -> None:
+        self.user = unprivileged("postgres")
+        folder = self.programs()
+        if folder is None:
+            install("postgresql")
+            folder = self.programs()
+        if folder is None:
+            raise CannotHave("no initdb found")
+        self.bin = folder
+        self.give_folder()
+        data = self.folder / "data"
+        run(self.bin / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
+            "--no-sync", "--locale=C.UTF-8", user=self.user)  # fmt: skip
+
+    def command(self) -> list[str]:
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self.folder),
+            "max_connections": "300",
+            "shared_buffers": "256MB",
+        }
+        settings = [part for key, value in options.items() for part in ("-c", f"{key}={value}")]
+        data = str(self.folder / "data")
+        return [str(self.bin / "postgres"), "-D", data, "-p", str(self.port), *settings]
+
+    def answers(self) -> bool:
+        ready = [str(self.bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(ready, check=False).returncode == 0
+
+
+class MariaDB(Server):
+    name = "mariadb"
+
+    @property
+    def url(self) -> str:
+        return f"mysql+pymysql://root@127.0.0.1:{self.port}/"
+
+    @staticmethod
+    def program(*names: str) -> str | None:
+        path = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin" + os.pathsep + "/usr/libexec"
+        return next((found for name in names if (found := shutil.which(name, path=path))), None)
+
+    def prepare(self) -> None:
+        if self.program("mariadbd") is None:
+            install("mariadb-server")
+        self.user = unprivileged("mysql")
+        server = self.program("mariadbd")
+        maker = self.program("mariadb-install-db", "mysql_install_db")
+        if server is None or maker is None:
+            raise CannotHave("no mariadbd found")
+        self.server = server
+        self.give_folder()
+        data = self.folder / "data"
+        arguments = ["--no-defaults", f"--datadir={data}", "--skip-test-db"]
+        run(maker, *arguments, "--auth-root-authentication-method=normal", user=self.user)
+
+    def command(self) -> list[str]:
+        return [
+            self.server,
+            "--no-defaults",
+            f"--datadir={self.folder / 'data'}",
+            f"--socket={self.folder / 's.sock'}",
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            f"--pid-file={self.folder / 'server.pid'}",
+            "--innodb-buffer-pool-size=256M",
+            "--max-connections=400",
+        ]
+
+    def answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as s:
+            s.settimeout(2)
+            return bool(s.recv(1))
+        return False
+
+
+KINDS: dict[str, Callable[[], Server]] = {"postgresql": PostgreSQL, "mariadb": MariaDB}
+
+
+def start(name: str) -> Server:
+    """A new, running server of this kind; raises CannotHave."""
+    server = KINDS[name]()
+    try:
+        server.prepare()
+        server.start()
+    except BaseException:
+        server.remove()
+        raise
+    return server
+
+
+class Fleet:
+    """The servers of one session, started when first asked for."""
+
+    def __init__(self) -> None:
+        self._servers: dict[str, Server] = {}
+        self.missing: dict[str, str] = {}
+
+    def url(self, name: str) -> str:
+        """The base URL of a database server; raises CannotHave, and remembers why."""
+        given = os.environ.get(VARIABLES.get(name, ""))
+        if given:
+            return given
+        if name in self.missing:
+            raise CannotHave(self.missing[name])
+        if name not in self._servers:
+            try:
+                if name not in KINDS:
+                    raise CannotHave(f"{VARIABLES[name]} is not set")
+                self._servers[name] = start(name)
+            except CannotHave as reason:
+                self.missing[name] = str(reason)
+                raise
+        return self._servers[name].url
+
+    def stop(self) -> None:
+        for server in self._servers.values():
+            server.remove()
+        self._servers.clear()
+
+
+@contextlib.contextmanager
+def session() -> Iterator[Fleet]:
+    fleet = Fleet()
+    try:
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+def main() -> int:
+    command = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else sys.argv[1:]
+    with session() as fleet:
+        environment = dict(os.environ)
+        for name in KINDS:
+            try:
+                environment[VARIABLES[name]] = fleet.url(name)
+            except CannotHave as reason:
+                print(f"{name} is not there: {reason}", file=sys.stderr)
+        return subprocess.run(command, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,50 @@
+"""The kinds of schedules. Each leans on another part of the protocol; `mixed` has all at once."""
+
+from __future__ import annotations
+
+from tests.simulation.instance import Habits
+from tests.simulation.schedule import Config
+
+_ALL = (
+    # Failures, late results, nothing else: the lanes themselves.
+    Config(name="plain", objects=3, habits=Habits(fail=0.3), loose=1),
+    # Processes die, stand still beyond their lease, and are killed by their own messages.
+    Config(name="crashes", kills=2, pauses=2, poison=0.1),
+    # Replies are lost, transactions rolled back.
+    Config(name="unknown", lost=0.12, again=0.06, kills=1, pauses=1, transactional=0.4),
+    # People and producers: rerun, discard, late commits; and a stop.
+    Config(name="ops", late=0.3, ops=5, stops=1, pauses=1, lost=0.04),
+    # The seed's own consumer beside ours.
+    Config(name="foreign", late=0.3, ops=3, foreign=True, kills=1, pauses=1),
+    # A dead message holds its object.
+    Config(
+        name="block", on_dead="block", ops=4, kills=1, pauses=1, poison=0.1, habits=Habits(0.35)
+    ),
+    # Orderly stops while replies are lost.
+    Config(name="stops", stops=3, pauses=1, lost=0.08, again=0.03),
+    # The claim does not see what runs: only the guard excludes; violations leave the row alone.
+    Config(name="guard", blind=True, late=0.4, ops=4, foreign=True, kills=1, pauses=1),
+    # The same where a violation raises.
+    Config(name="raising", blind=True, late=0.4, ops=4, foreign=True, kills=1, ignores=False),
+    # One object, last tries, crashes: quarantine.
+    Config(
+        name="quarantine", objects=3, messages=(1, 3), poison=0.35, kills=2, pauses=1, lost=0.05
+    ),
+    Config(
+        name="mixed",
+        instances=3,
+        steps=110,
+        late=0.2,
+        ops=3,
+        foreign=True,
+        kills=1,
+        pauses=2,
+        stops=1,
+        lost=0.05,
+        again=0.03,
+        poison=0.04,
+        transactional=0.3,
+        loose=1,
+    ),
+)
+CONFIGS = {config.name: config for config in _ALL}

@@ -1,0 +1,423 @@
+"""One schedule: instances, a producer, ops, a foreign consumer and faults, drawn from one seed.
+
+Safety mode first: any runnable actor may be next, each with a weight that changes now and then, so that
+one stands still for long while others run; instances are killed, paused, stopped. Then liveness mode:
+no faults, every message must end DONE or dead within a bound of steps.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from itertools import count
+
+from sqlalchemy import Connection
+
+from msgworker.store import change
+from msgworker.table import MessageTable
+from tests.history import DONE, FAILED, NEW, PROCESSING, Rule, Violation, check
+from tests.simulation.instance import BEAT, Faults, Flaws, Habits, Instance, Steps, Wait
+from tests.simulation.world import STEP_SECONDS, Act, World, virtual_time
+
+LIVENESS_STEPS = 1500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What may happen in the schedules of one kind. Chances are per schedule or per step."""
+
+    name: str = ""
+    instances: int = 2
+    objects: int = 2
+    messages: tuple[int, int] = (2, 4)  # of each object
+    loose: int = 0  # messages without an object
+    steps: int = 70
+    on_dead: str = "continue"
+    late: float = 0.0  # a message is committed after higher ones
+    ops: int = 0  # reruns and discards
+    foreign: bool = False
+    kills: int = 0
+    pauses: int = 0
+    stops: int = 0
+    poison: float = 0.0  # a message kills its process
+    transactional: float = 0.0
+    habits: Habits = field(default_factory=Habits)
+    lost: float = 0.0  # the reply of a statement is lost
+    again: float = 0.0  # the database rolls a transaction back
+    ignores: bool = True  # False: a guard violation raises
+    blind: bool = False  # the claim does not see a running message: only the guard excludes
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of a schedule."""
+
+    seed: int
+    config: str
+    violations: list[Violation]
+    steps: int
+    trace: list[str]
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed} of {self.config!r}: {len(self.violations)} violations"]
+        lines += [str(violation) for violation in self.violations]
+        lines += ["schedule:", *(f"  {line}" for line in self.trace)]
+        again = f"python -m tests.simulation {self.seed} --config {self.config}"
+        return "\n".join([*lines, f"replay: {again}"])
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """A generator and what it waits for."""
+
+    name: str
+    steps: Generator[Wait, None, None]
+    instance: Instance | None = None
+    ready: Wait = None
+    weight: float = 1.0
+
+
+class Schedule:
+    """The actors of one seed and what happens to them."""
+
+    def __init__(self, world: World, config: Config, seed: int, flaws: Flaws) -> None:
+        world.reset()
+        self.world = world
+        self.config = config
+        self.seed = seed
+        self.flaws = flaws
+        self.rng = random.Random(f"{config.name}:{seed}")
+        self.faults = Faults(config.lost, config.again)
+        self.habits = Habits(config.habits.fail, config.habits.reject, config.habits.later)
+        self.plan = self._messages()
+        rng = self.rng
+        self.poison = frozenset(i for i, _ in self.plan if rng.random() < config.poison)
+        some = (i for i, _ in self.plan if rng.random() < config.transactional)
+        self.transactional = frozenset(some)
+        self.labels = count()
+        self.instances: list[Instance] = []
+        self.actors: list[Actor] = []
+        self.paused: dict[Instance, int] = {}
+        self.left = {"kill": config.kills, "pause": config.pauses, "stop": config.stops}
+        self.trace: list[tuple[float, int, str]] = []
+        self.taken = 0
+        self.quiet = False
+
+    def _messages(self) -> list[tuple[int, str | None]]:
+        rng, config = self.rng, self.config
+        names: list[str | None] = [None] * config.loose
+        for i in range(config.objects):
+            names += ["XYZVW"[i]] * rng.randint(*config.messages)
+        rng.shuffle(names)
+        return list(enumerate(names, 1))
+
+    # ------------------------------------------------------------ the run
+
+    def run(self) -> Report:
+        with virtual_time(self.world.clock):
+            self._add("producer", self._producer())
+            for _ in range(self.config.instances):
+                self._start_instance()
+            if self.config.ops:
+                self._add("ops", self._ops())
+            if self.config.foreign:
+                self._add("foreign", self._foreign())
+            for _ in range(self.config.steps):
+                if not self._chaos():
+                    self._step()
+            ended = self._live()
+        violations = [v for one in self.instances for v in one.violations]
+        violations += self._judge(finished=ended)
+        if not ended:
+            text = f"not finished within {LIVENESS_STEPS} steps without faults: {self._rows()}"
+            violations.append(Violation(Rule.I3, text))
+        lines = self._story() if violations else []
+        return Report(self.seed, self.config.name, violations, self.taken, lines)
+
+    def _judge(self, *, finished: bool) -> list[Violation]:
+        final = self.world.final()
+        return check(
+            self.world.events,
+            final,
+            max_tries=self.world.spec.max_tries,
+            on_dead="block" if self.config.on_dead == "block" else "continue",
+            transactional=self.transactional,
+            finished=finished,
+        )
+
+    def _add(self, name: str, steps: Steps[None], instance: Instance | None = None) -> None:
+        weight = self.rng.choice((0.2, 1.0, 1.0, 4.0))
+        self.actors.append(Actor(name, steps, instance, None, weight))
+
+    def _start_instance(self) -> None:
+        label = "abcdefghijklmnopqrstuvwxyz"[next(self.labels) % 26]
+        instance = Instance(
+            self.world,
+            self.rng,
+            label,
+            flaws=self.flaws,
+            habits=self.habits,
+            faults=self.faults,
+            poison=self.poison,
+            transactional=self.transactional,
+        )
+        self.instances.append(instance)
+        for name, steps in instance.actors():
+            self._add(name, steps, instance)
+
+    def _runnable(self) -> list[Actor]:
+        return [
+            a
+            for a in self.actors
+            if (a.instance is None or (a.instance.alive and a.instance not in self.paused))
+            and (a.ready is None or a.ready())
+        ]
+
+    def _step(self) -> None:
+        for instance in [i for i, until in self.paused.items() if until <= self.taken]:
+            del self.paused[instance]
+        self.taken += 1
+        runnable = self._runnable()
+        if not runnable:
+            self._wait()
+            return
+        if self.taken % 16 == 0:
+            for a in self.actors:
+                a.weight = self.rng.choice((0.2, 1.0, 1.0, 4.0))
+        weights = [a.weight for a in runnable]
+        actor = self.rng.choices(runnable, weights)[0]
+        self.trace.append((self.world.clock.seconds, self.world.place, actor.name))
+        try:
+            actor.ready = next(actor.steps)
+        except StopIteration:
+            self.actors.remove(actor)
+        self.world.clock.seconds += STEP_SECONDS
+        if actor.instance is not None and not actor.instance.alive:
+            self._bury(actor.instance)
+
+    def _bury(self, instance: Instance) -> None:
+        self.actors = [a for a in self.actors if a.instance is not instance]
+        self.paused.pop(instance, None)
+
+    def _wait(self) -> None:
+        """Nobody can do anything: on to the next moment at which somebody can."""
+        clock = self.world.clock
+        moments = [i.next_beat for i in self._living() if i not in self.paused]
+        due_in = self.world.next_due_in()
+        if due_in is not None and due_in > 0:
+            moments.append(clock.seconds + due_in + 0.002)
+        moments += [i.next_look for i in self._living() if i not in self.paused]
+        later = [moment for moment in moments if moment > clock.seconds]
+        clock.seconds = min(later, default=clock.seconds + 1.0)
+
+    def _living(self) -> list[Instance]:
+        return [i for i in self.instances if i.alive]
+
+    # ------------------------------------------------------------ faults
+
+    def _chaos(self) -> bool:
+        """Now and then something happens to an instance, or time passes."""
+        chance = self.rng.random()
+        if chance > 0.10:
+            return False
+        if chance < 0.04:
+            self._pass_time()
+            return True
+        kinds = [kind for kind, left in self.left.items() if left]
+        kind = self.rng.choice(kinds) if kinds else None
+        targets = [i for i in self._living() if not i.stopping]
+        if kind is None or not targets:
+            return False
+        self.left[kind] -= 1
+        victim = self.rng.choice(targets)
+        self._note(f"{kind} {victim.id}")
+        if kind == "kill":
+            victim.crash()
+            self._bury(victim)
+            self._start_instance()
+        elif kind == "pause":
+            self.paused[victim] = self.taken + self.rng.randint(10, 60)
+            self._pass_time(BEAT)
+        else:
+            self._add(f"{victim.label}.stopper", victim.stopper(), victim)
+            self._start_instance()
+        return True
+
+    def _pass_time(self, seconds: float | None = None) -> None:
+        far = (0.6, 2.0, BEAT, BEAT, BEAT, 3.2 * BEAT) if self.paused else (0.6, 2.0, BEAT)
+        seconds = seconds or self.rng.choice(far)
+        if not self.paused and self.left["pause"] and self.rng.random() < 0.1:
+            seconds = 3.2 * BEAT  # everybody stood still
+        self._note(f"{seconds:g} seconds pass")
+        self.world.clock.seconds += seconds
+
+    def _note(self, text: str) -> None:
+        self.trace.append((self.world.clock.seconds, self.world.place, text))
+
+    # ------------------------------------------------------------ others
+
+    def _producer(self) -> Steps[None]:
+        rng, at_once = self.rng, self.rng.randint(1, len(self.plan))
+        late = [m for m in self.plan if rng.random() < self.config.late]
+        rest = [m for m in self.plan if m not in late]
+        for number, message in enumerate(rest):
+            if number >= at_once:
+                yield None
+            self._insert(*message)
+        rng.shuffle(late)
+        for message in late:
+            for _ in range(rng.randint(1, 4)):
+                yield None
+            self._insert(*message)
+
+    def _insert(self, msg_id: int, object_id: str | None) -> None:
+        table = self.world.t.message.name
+        text = f"INSERT INTO {table} (msg_id, object_id) VALUES (?, ?)"
+        self._commit(Act.PRODUCE, "producer", text, msg_id, object_id)
+
+    def _commit(self, act: Act, who: str, text: str, *values: object) -> int:
+        return self.world.commit(
+            act, who, lambda _: self.world.raw.execute(text, values).rowcount
+        )
+
+    def _ops(self) -> Steps[None]:
+        for _ in range(self.config.ops):
+            for _ in range(self.rng.randint(1, 12)):
+                yield None
+            rows = list(self.world.rows.values())
+            ended = [r for r in rows if r.status in (DONE, FAILED)]
+            open_rows = [r for r in rows if r.status in (NEW, FAILED)]
+            if ended and self.rng.random() < 0.6:
+                self._rerun(self.rng.choice(ended).msg_id)
+            elif open_rows:
+                row = self.rng.choice(open_rows)
+                if row.status == NEW or row.tries < self.world.spec.max_tries:
+                    self._discard(row.msg_id)
+                    if self.rng.random() < 0.4:
+                        yield None
+                        self._rerun(row.msg_id)
+
+    def _rerun(self, msg_id: int) -> None:
+        def work(conn: Connection) -> int:
+            return change.rerun(conn, self.world.t, [msg_id], done_too=True)
+
+        self.world.commit(Act.RERUN, "ops", work)
+
+    def _discard(self, msg_id: int) -> None:
+        spec = self.world.spec
+        tries = spec.max_tries + (spec.on_dead == "block")
+        text = f"UPDATE {spec.name} SET status = -1, error_try_times = ?, available_at = NULL, "
+        text += "claimed_by = NULL WHERE msg_id = ? AND (status = 0 OR status = -1 AND "
+        text += f"error_try_times < {spec.max_tries})"
+        self._commit(Act.DISCARD, "ops", text, tries, msg_id)
+
+    def _foreign(self) -> Steps[None]:
+        """The seed's own loop: no lease, no fence, no back-off; it never dies."""
+        table = self.world.spec.name
+        find = (
+            f"SELECT msg_id FROM {table} re WHERE (status = 0 OR status = -1 AND error_try_times < 3)"
+            f" AND NOT EXISTS (SELECT 1 FROM {table} t WHERE t.object_id = re.object_id"
+            " AND t.status = 1 AND t.msg_id < re.msg_id) ORDER BY msg_id LIMIT 1"
+        )
+        flag = f"UPDATE {table} SET status = 1 WHERE status = 0 AND msg_id = ?"
+        done = f"UPDATE {table} SET status = 2 WHERE msg_id = ?"
+        fail = f"UPDATE {table} SET status = -1, error_try_times = error_try_times + 1 "
+        fail += "WHERE msg_id = ?"
+        while not self.quiet:
+            seen = self.world.version
+            yield lambda seen=seen: self.world.version != seen or self.quiet
+            found = self.world.raw.execute(find).fetchone()
+            if found is None:
+                continue
+            yield None
+            try:
+                won = self._commit(Act.FOREIGN, "foreign", flag, found[0])
+            except sqlite3.IntegrityError:
+                continue
+            if won:
+                for _ in range(self.rng.randint(1, 6)):
+                    yield None
+                end = fail if self.rng.random() < 0.2 else done
+                self._commit(Act.FOREIGN, "foreign", end, found[0])
+
+    # ------------------------------------------------------------ liveness
+
+    def _live(self) -> bool:
+        """No more faults: everything ends. Returns whether it did."""
+        self.quiet = True
+        self.faults.lost = self.faults.again = 0.0
+        self.habits.fail = self.habits.reject = self.habits.later = 0.0
+        self.paused.clear()
+        self._note("no more faults")
+        for _ in range(LIVENESS_STEPS):
+            if not any(i.alive and not i.stopping for i in self.instances):
+                self._start_instance()
+            for a in self.actors:
+                a.weight = 1.0
+            self._step()
+            if self._over():
+                return True
+        return False
+
+    def _over(self) -> bool:
+        if len(self.world.rows) < len(self.plan) or any(a.name == "ops" for a in self.actors):
+            return False
+        if any(i.alive and i.stopping for i in self.instances):
+            return False
+        most = self.world.spec.max_tries
+        blocked: set[str | None] = set()
+        for row in self.world.rows.values():
+            if row.status == PROCESSING:
+                return False
+            if row.status == DONE or row.object_id in blocked:
+                continue
+            if row.status == NEW or row.tries < most:
+                return False
+            if self.config.on_dead == "block" and row.tries == most and row.object_id:
+                blocked.add(row.object_id)
+        return True
+
+    def _rows(self) -> str:
+        return ", ".join(
+            f"{r.msg_id} of {r.object_id} {r.status}/{r.tries}/{r.claimed_by}"
+            for r in self.world.rows.values()
+        )
+
+    def _story(self) -> list[str]:
+        """The steps, and after each what it brought into the history."""
+        events = self.world.events
+        ends = [place for _, place, _ in self.trace[1:]] + [len(events)]
+        lines: list[str] = []
+        for (at, place, what), end in zip(self.trace, ends, strict=True):
+            lines.append(f"{at:8.2f}s {what}")
+            lines += [f"              {event}" for event in events[place:end]]
+        return lines
+
+
+def world_for(config: Config, *, guard: bool = True) -> World:
+    """A database for the schedules of a configuration."""
+    spec = MessageTable(on_dead=config.on_dead)
+    return World(spec, ignores=config.ignores, blind=config.blind, guard=guard)
+
+
+def search_seeds(
+    config: Config,
+    seeds: range,
+    *,
+    flaws: Flaws | None = None,
+    world: World | None = None,
+    found: Callable[[Report], bool] = lambda report: bool(report.violations),
+) -> Report | None:
+    """The first schedule with a violation (or that `found` accepts), None if there is none."""
+    own = world or world_for(config)
+    try:
+        for seed in seeds:
+            report = Schedule(own, config, seed, flaws or Flaws()).run()
+            if found(report):
+                return report
+        return None
+    finally:
+        if world is None:
+            own.close()
