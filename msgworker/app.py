@@ -305,6 +305,7 @@ class App:
             instance_id=instance_id,
             log=logger_for(instance_id),
             topics=topics,
+            channel=self._channel if self.settings.notify and tables.dialect.notify else None,
             turns=self._turns if tables.dialect.one_writer else None,
         )
 

@@ -738,3 +738,14 @@ def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
         warnings.simplefilter("ignore")  # "skipped unsupported reflection of expression-based index"
         found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
     return {str(index["name"]).lower() for index in found}
+
+
+def listen(conn: sa.Connection, channel: str) -> None:
+    """Ask for the notifications of a channel on this connection (PostgreSQL with psycopg 3)."""
+    conn.exec_driver_sql(f"LISTEN {conn.dialect.identifier_preparer.quote(channel)}")
+
+
+def wait_for_notice(conn: sa.Connection, seconds: float) -> bool:
+    """Wait for a notification; True if one came. Several at once count as one."""
+    driver: Any = conn.connection.driver_connection
+    return any(True for _ in driver.notifies(timeout=seconds, stop_after=1))

@@ -63,7 +63,7 @@ class Main(click.Group):
         command: click.Command = getattr(found, attribute_of(cmd_name))
         return command
 
-    def main(  # type: ignore[override] - it never returns to its caller
+    def main(  # type: ignore[override]  # click has overloads: it returns or does not
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = "msgworker",

@@ -171,7 +171,13 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Non
         )
     for row in rows:
         table.add_row(*(Text(safe(v), style=STYLES.get(str(v), "")) for v in row))
-    console.print(table)
+    if cut:
+        console.print(table)
+        return
+    with console.capture() as text:
+        console.print(table)
+    for line in text.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def stdout() -> Console:

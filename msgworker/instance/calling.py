@@ -203,7 +203,7 @@ class Caller:
 
     def _settle(self, conn: Connection, lane: Lane) -> Settled:
         lane.result = DONE
-        fate = store.settle_one(conn, self._state.tables, settlement(lane), me=lane.owner)
+        fate = store.settle_one(conn, self._state.tables, settlement(lane, self._state), me=lane.owner)
         if fate is Settled.LOST:
             raise LostClaim(lane.row.msg_id, lane.owner)
         return fate
@@ -212,7 +212,7 @@ class Caller:
         """Read the rows until the database answers; sets `lane.settled` if the COMMIT had arrived."""
         ids = {lane.row.msg_id} | ({lane.next_row.msg_id} if lane.next_row else set())
         tries = 1
-        while lane.owner == self._state.instance_id:
+        while lane.owner == self._state.instance_id and not self._state.gave_up():
             time.sleep(pause)
             try:
                 with self._link().statement() as conn:

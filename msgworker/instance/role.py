@@ -14,6 +14,8 @@ from tenacity.wait import wait_base, wait_exponential_jitter
 
 from msgworker.dialects import Trouble, reason_of, trouble
 
+MANY_DEADLOCKS = 10
+"""Deadlocks and lock waits are everyday life; only so many in a row are worth a warning."""
 OUTAGE_WAIT = wait_exponential_jitter(initial=0.05, max=5.0, jitter=0.5)
 
 
@@ -32,20 +34,25 @@ class Outage:
     def __init__(self, log: logging.LoggerAdapter[logging.Logger], what: str) -> None:
         self._log = log
         self._what = what
+        self._told = False
         self.failures = 0
 
     def failed(self, error: BaseException) -> float:
         """Note a failure; return how many seconds to wait before the next try."""
         self.failures += 1
-        if self.failures == 1:
+        if trouble(error) is Trouble.AGAIN and self.failures < MANY_DEADLOCKS:
+            self._log.debug("%s: %s; trying again", self._what, reason_of(error))
+        elif not self._told:
+            self._told = True
             self._log.warning("%s: %s; trying again", self._what, reason_of(error))
         return pause_after(OUTAGE_WAIT, self.failures)
 
     def over(self) -> None:
         """Note a success."""
-        if self.failures:
+        if self._told:
             self._log.warning("%s: works again after %d failures", self._what, self.failures)
-            self.failures = 0
+        self.failures = 0
+        self._told = False
 
 
 class Role:

@@ -175,6 +175,8 @@ class Settler:
                 if kind is Trouble.OTHER:
                     raise
                 pause = self._outage.failed(error)
+                if self._state.gave_up():
+                    return became
                 if kind is not Trouble.AGAIN:
                     answered = self._look(left, me, pause)
                     became |= answered
@@ -192,7 +194,7 @@ class Settler:
         The old row still flagged: not committed. The next one flagged: committed, the lane goes on.
         None: committed and over, or lost.
         """
-        while self._state.instance_id == me:
+        while self._state.instance_id == me and not self._state.gave_up():
             time.sleep(pause)
             try:
                 ids = set(lanes) | {r.msg_id for ln in lanes.values() if (r := ln.next_row)}
@@ -216,7 +218,7 @@ class Settler:
 
     def _write_once(self, lanes: Sequence[Lane], me: str) -> dict[int, Settled]:
         tables = self._state.tables
-        batch = [settlement(lane) for lane in lanes]
+        batch = [settlement(lane, self._state) for lane in lanes]
         plain = all(s.outcome is Outcome.DONE for s in batch)
         try:
             if tables.dialect.arrays and plain:
@@ -240,12 +242,12 @@ class Settler:
         return became
 
 
-def settlement(lane: Lane) -> Settlement:
-    """What to write for a lane: only a done message passes the flag on."""
+def settlement(lane: Lane, state: State) -> Settlement:
+    """What to write for a lane: only a done message passes the flag on, and not during a stop."""
     result = lane.result or DONE
     row = lane.row
     if result is DONE or result.outcome is Outcome.DONE:
-        ahead = lane.next_row
+        ahead = None if state.stopping.is_set() else lane.next_row
         return Settlement(row.msg_id, next_id=None if ahead is None else ahead.msg_id)
     return Settlement(
         row.msg_id, result.outcome, None, result.error, result.delay_seconds, row.tries

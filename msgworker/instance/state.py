@@ -109,6 +109,7 @@ class State:
     log: logging.LoggerAdapter[logging.Logger]
     topics: frozenset[str] | None = None
     turns: Turns | None = None
+    channel: str | None = None
     in_hand: set[Lane] = field(default_factory=set)
     running: dict[int, Running] = field(default_factory=dict)
     sending: frozenset[int] = frozenset()
@@ -116,6 +117,7 @@ class State:
     trusted_until: float = 0.0
     stopping: threading.Event = field(default_factory=threading.Event)
     claiming: threading.Lock = field(default_factory=threading.Lock)
+    give_up_at: float | None = None
     slot: int = 0
     slots: int = 1
 
@@ -126,6 +128,10 @@ class State:
     def trusted(self) -> bool:
         """Whether we may still start handlers: a renewal has succeeded lately enough."""
         return time.monotonic() < self.trusted_until
+
+    def gave_up(self) -> bool:
+        """Whether a stop has waited long enough for the database to come back."""
+        return self.give_up_at is not None and time.monotonic() >= self.give_up_at
 
     def known(self) -> set[int]:
         """The messages that lanes in hand hold a flag on, or are just passing it to."""

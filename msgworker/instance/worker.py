@@ -23,6 +23,7 @@ from msgworker.instance.fetcher import Fetcher
 from msgworker.instance.handling import Result
 from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.lanes import Lanes
+from msgworker.instance.listener import Listener
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
 from msgworker.message import Outcome
@@ -31,6 +32,7 @@ from msgworker.store import find
 log = logging.getLogger("msgworker.worker")
 DATABASE_LOST_SECONDS = 60.0
 HOPELESS_FAILURES = 4
+GIVE_UP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,7 @@ class _Instance:
         self.fetcher = Fetcher(
             state, lanes=self.lanes, settler=self.settler, drain_linger=linger
         )
+        self.listener = Listener(state, heard=self.fetcher.wake)
         self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
         self.settler.on_progress = self.fetcher.wake_if_room
         self._fine_at = time.monotonic()
@@ -214,9 +217,13 @@ class _Instance:
         self.lanes.start()
         self.fetcher.start()
         self.heartbeat.start()
+        if self.state.channel is not None:
+            self.listener.start()
 
     def stop(self, grace: float) -> bool:
         deadline = time.monotonic() + grace
+        self.state.stopping.set()
+        self.state.give_up_at = deadline + GIVE_UP_SECONDS
         self.fetcher.stop()
         self.fetcher.join(max(5.0, grace))
         self.lanes.close()
@@ -232,8 +239,9 @@ class _Instance:
             if time.monotonic() >= deadline:
                 break
         self._settle_rest()
-        self.heartbeat.stop()
-        self.heartbeat.join(5.0)
+        for role in (self.listener, self.heartbeat):
+            role.stop()
+            role.join(5.0)
         self._leave(ended)
         return ended
 

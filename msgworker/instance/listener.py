@@ -1,0 +1,45 @@
+"""Wake up when another process has sent a message: a hint, never needed for correctness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgworker.dialects import listen, wait_for_notice
+from msgworker.instance.role import Role
+from msgworker.instance.state import State
+
+LISTEN_SECONDS = 1.0
+
+
+class Listener(Role):
+    """Listens on the channel of the message table, on a connection of its own."""
+
+    def __init__(self, state: State, *, heard: Callable[[], None]) -> None:
+        super().__init__("listener", state.log)
+        self._link = state.link()
+        self._channel = state.channel
+        self._heard = heard
+        self._listening = False
+
+    def run_once(self) -> int:
+        """Listen for a second; returns 1 if something was heard."""
+        assert self._channel is not None
+        with self._link.statement() as conn:
+            if not self._listening:
+                listen(conn, self._channel)
+                self._listening = True
+                self._heard()  # what was sent before we listened
+            heard = wait_for_notice(conn, LISTEN_SECONDS)
+        if heard:
+            self._heard()
+        return int(heard)
+
+    def pause_seconds(self, did: int) -> float:
+        return 0.0
+
+    def failed(self, error: BaseException) -> bool:
+        self._listening = False
+        return False
+
+    def ended(self) -> None:
+        self._link.close()
