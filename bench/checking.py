@@ -13,7 +13,8 @@ class Verdict:
     """What the logs say.
 
     order_faults: a message started after a later one of its object. overlaps: a message started
-    while another of its object ran. repeated: handled more than once. seconds: first start to last end.
+    while another of its object ran. repeated: handled more than once. seconds: first start to last
+    end.
     """
 
     handled: int

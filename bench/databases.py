@@ -1,4 +1,4 @@
-"""Where the scenarios run: a scratch database per kind, made at the start and dropped at the end."""
+"""Where the scenarios run: a scratch database per kind, dropped at the end."""
 
 from __future__ import annotations
 

@@ -28,11 +28,13 @@ SETUP = (
         claimed_by text, claimed_at timestamptz, finished_at timestamptz)""",
     "CREATE INDEX limit_open ON limit_message (msg_id) WHERE status = 0",
 )
-FILL = "INSERT INTO limit_message (payload) SELECT '{{\"i\":' || i || '}}' FROM generate_series(1, {}) i"
+FILL = """INSERT INTO limit_message (payload)
+ SELECT '{{"i":' || i || '}}' FROM generate_series(1, {}) i"""
 CLAIM = """UPDATE limit_message SET status = 1, claimed_by = 'me', claimed_at = now()
  WHERE msg_id IN (SELECT msg_id FROM limit_message WHERE status = 0
  ORDER BY msg_id LIMIT {} FOR UPDATE SKIP LOCKED) RETURNING msg_id, payload"""
-BATCHED = """WITH c AS ({claim}) SELECT array_agg(msg_id) AS ids, max(payload) AS payload FROM c \\gset
+BATCHED = """WITH c AS ({claim})
+ SELECT array_agg(msg_id) AS ids, max(payload) AS payload FROM c \\gset
 UPDATE limit_message SET status = 2, finished_at = now(), claimed_by = NULL
  WHERE msg_id = ANY (:ids::bigint[]) AND status + 0 = 1;
 """

@@ -1,7 +1,7 @@
 """One process of a scenario: an App with one handler, drained; what it saw goes back to the parent.
 
-Public interface only. Each process keeps its own log of (object, message, start, end) in nanoseconds of
-CLOCK_MONOTONIC, which is the same clock for all processes of a machine.
+Public interface only. Each process keeps its own log of (object, message, start, end) in
+nanoseconds of CLOCK_MONOTONIC, which is the same clock for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _work(job: Job, barrier: Any, seen: Seen) -> None:
             setattr(seen, name, getattr(tally, name))
 
 
-def make_handler(job: Job, log: list[Entry]) -> Callable[[Message[Any]], None]:
+def make_handler(job: Job, log: list[Entry]) -> Callable[..., None]:
     """The handler of a job; it writes the log."""
     note, clock = log.append, time.monotonic_ns
 
@@ -138,7 +138,12 @@ def make_handler(job: Job, log: list[Entry]) -> Callable[[Message[Any]], None]:
         started = clock()
         note((msg.object_id, msg.msg_id, started, clock()))
 
-    return {"nothing": nothing, "sleep": sleep, "transactional": transactional}[job.handler]
+    handlers: dict[str, Callable[..., None]] = {
+        "nothing": nothing,
+        "sleep": sleep,
+        "transactional": transactional,
+    }
+    return handlers[job.handler]
 
 
 def watch(engine: sa.Engine, counts: Counts, worker: Worker) -> list[Any]:

@@ -29,8 +29,8 @@ TEXTS = (0, 1, len(HEADINGS) - 1)
 class Line:
     """One scenario on one database.
 
-    rates: messages per second of each round. limit, prototype: the same for what it is compared with,
-    measured beside it. missing: messages not handled, or handled twice. wasted: share of the
+    rates: messages per second of each round. limit, prototype: the same for what it is compared
+    with, measured beside it. missing: messages not handled, or handled twice. wasted: share of the
     candidates offered that were not won. not_run: why there are no figures.
     """
 

@@ -28,6 +28,10 @@ class Scale:
     seconds: float
 
 
+FULL_SCALE = Scale(messages=100_000, rounds=3, seconds=4.0)
+QUICK_SCALE = Scale(messages=20_000, rounds=1, seconds=1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Drain:
     """A table of rows, drained by processes; one line of the report.
@@ -67,7 +71,7 @@ class Place:
 def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
     """The drains of a scenario."""
     n, s = scale.messages, scale.seconds
-    many = Rows(10 * n)
+    rows: tuple[Rows, ...]
     if scenario == "B1":
         for processes in (1, 2):
             rows = (Rows(n),)
@@ -81,7 +85,7 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
         yield Drain("B3", "one hot object", (Rows(hot, 1),), hot, limit=None, prototype=1)
     elif scenario == "B4":
         full = f"over {10 * n:,} waiting + {10 * n:,} finished"
-        yield Drain("B4", f"unordered {full}", (finished(10 * n), many), None, time_limit=s)
+        yield Drain("B4", f"unordered {full}", (finished(10 * n), Rows(10 * n)), None, time_limit=s)
         deep = (finished(10 * n), Rows(10 * n, 1000))
         yield Drain("B4", f"1000 objects {full}", deep, None, time_limit=s)
     elif scenario == "B5":
@@ -189,7 +193,7 @@ def _yardsticks(place: Place, drain: Drain, line: Line) -> None:
             lambda: limits.one_transaction(place.url, n // 10, drain.threads),
         )
     objects = drain.prototype
-    if objects is not None and line.prototype is not None:
+    if objects is not None:
         messages = n if objects != 1 else n // 10
         line.prototype = _measured(
             place,

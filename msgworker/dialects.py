@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -184,6 +184,14 @@ def secrets_of(url: str | URL) -> set[str]:
     return {text for text in texts if len(text) > 2 and text != "msgworker"}
 
 
+def without(text: str, secrets: Iterable[str]) -> str:
+    """The text with "***" for each secret; a short one only where it is a word of its own."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        word = re.escape(secret) if len(secret) > 5 else rf"(?<!\w){re.escape(secret)}(?!\w)"
+        text = re.sub(word, "***", text)
+    return text
+
+
 def parse_url(url: object) -> URL:
     """A URL checked and completed with our default driver; raises ConfigError, never echoes it."""
     if isinstance(url, URL):
@@ -288,7 +296,9 @@ class _HintingCompiler(SQLiteCompiler):
 def _begin_immediate(conn: sa.Connection) -> None:
     # A transaction that reads first and writes later can find the database changed in between
     # (SQLITE_BUSY_SNAPSHOT, which no timeout cures); so writers take the write lock at once.
-    if conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+    raw = conn.connection.dbapi_connection
+    begun = getattr(raw, "in_transaction", False)  # by a listener of the user's own Engine
+    if not begun and conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
         conn.exec_driver_sql("BEGIN IMMEDIATE")
 
 
@@ -704,10 +714,7 @@ def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | Sc
 
 def unavailable(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable:
     """The error that names the database (masked) and repeats what it said."""
-    text = reason_of(error)
-    password = engine.url.password
-    if password:
-        text = text.replace(str(password), "***")
+    text = without(reason_of(error), secrets_of(engine.url))
     return DatabaseUnavailable(f"cannot use the database {masked(engine.url)}: {text}")
 
 

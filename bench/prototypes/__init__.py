@@ -1,7 +1,7 @@
 """The standalone prototypes of the claim, run in the same run as a yardstick.
 
-Each prints its own figure. They differ in what they leave out (leases, failures, types), so a ratio of
-1.0 is not the aim by itself: it shows what the statements alone can reach on this machine.
+Each prints its own figure. They leave out a lot (leases, failures, types), so a ratio of 1.0 is not
+the aim by itself: it shows what the statements alone can reach on this machine.
 """
 
 from __future__ import annotations

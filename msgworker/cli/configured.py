@@ -24,7 +24,7 @@ from msgworker.errors import ConfigError
 def config(ctx: click.Context, /, ref: str | None, as_json: bool, **given: Any) -> None:
     """Every setting, its value, and where it came from. Passwords are masked."""
     file = given.get(CONFIG_FILE)
-    chosen = {name: value or None for name, value in given.items() if name in SETTINGS}
+    chosen = {name: v if v != () else None for name, v in given.items() if name in SETTINGS}
     conf = configure(ctx, given)
     if ref is not None:
         keywords = settings_of(import_app(ref, ctx))

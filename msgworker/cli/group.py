@@ -49,6 +49,10 @@ class Call:
     engine: sa.Engine | None = None
 
 
+class _ClosedPipe(Exception):
+    """Nobody reads our output any more."""
+
+
 class Main(click.Group):
     """Loads commands when asked for; turns every error into one line and an exit code."""
 
@@ -63,6 +67,12 @@ class Main(click.Group):
         command: click.Command = getattr(found, attribute_of(cmd_name))
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click would end with 1, which means something here
+            raise _ClosedPipe from None
+
     def main(  # type: ignore[override]  # click has overloads: it returns or does not
         self,
         args: Sequence[str] | None = None,
@@ -74,7 +84,7 @@ class Main(click.Group):
         try:
             code = super().main(args, prog_name, standalone_mode=False, obj=call, **extra)
             sys.stdout.flush()
-        except BrokenPipeError:  # `| head` has seen enough
+        except (_ClosedPipe, BrokenPipeError):  # `| head` has seen enough
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the very end
             code = 0
         except (KeyboardInterrupt, click.Abort):
@@ -96,10 +106,11 @@ def attribute_of(name: str) -> str:
 def _traceback(error: BaseException, call: Call) -> None:
     import traceback
 
-    from msgworker.cli.output import scrubbed, visible
+    from msgworker.cli.output import visible
+    from msgworker.dialects import without
 
     for line in "".join(traceback.format_exception(error)).splitlines():
-        click.echo(visible(scrubbed(line, call.secrets)), err=True)
+        click.echo(visible(without(line, call.secrets)), err=True)
 
 
 def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -109,6 +120,7 @@ def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @click.group(
+    "msgworker",
     cls=Main,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from msgworker.cli.output import scrubbed, visible
+from msgworker.cli.output import visible
+from msgworker.dialects import without
 
 FACTS = ("instance", "msg_id", "object_id", "topic", "try")
 """What records of msgworker carry besides their text."""
@@ -36,7 +37,7 @@ class Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         facts = {name: getattr(record, name) for name in FACTS if hasattr(record, name)}
-        text = scrubbed(record.getMessage(), self._secrets)
+        text = without(record.getMessage(), self._secrets)
         write = self._as_json if self._json else self._as_text
         return write(record, text, facts)
 
@@ -50,9 +51,9 @@ class Lines(logging.Formatter):
         }
         error = _error(record)
         if error is not None:
-            event["error"] = scrubbed(_last_line(error), self._secrets)
+            event["error"] = without(_last_line(error), self._secrets)
             trace = "".join(traceback.format_exception(error))
-            event["traceback"] = scrubbed(trace, self._secrets)
+            event["traceback"] = without(trace, self._secrets)
         return json.dumps(event, default=str).replace("\x7f", "\\u007f")
 
     def _as_text(self, record: logging.LogRecord, text: str, facts: dict[str, Any]) -> str:
@@ -60,13 +61,13 @@ class Lines(logging.Formatter):
         parts = [f"{clock} {record.levelname.lower():<7} {text}"]
         error = _error(record)
         if error is not None:
-            parts.append(f"error={scrubbed(_last_line(error), self._secrets)!r}")
+            parts.append(f"error={without(_last_line(error), self._secrets)!r}")
         parts += [f"{name}={value}" for name, value in facts.items() if value is not None]
         line = visible("  ".join([parts[0], " ".join(parts[1:])]).rstrip())
         if error is not None and self._tracebacks:
             trace = "".join(traceback.format_exception(error))
             line = "\n".join([line, *(visible(f"    {t}") for t in trace.splitlines())])
-            line = scrubbed(line, self._secrets)
+            line = without(line, self._secrets)
         return line
 
 

@@ -18,11 +18,12 @@ from msgworker.cli.output import (
     age,
     note,
     print_json,
+    print_line,
     print_table,
     safe,
     since,
-    stdout,
     styled,
+    to_terminal,
     visible,
     when,
 )
@@ -51,7 +52,7 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
             {
                 "database": dialects.masked(app.engine.url),
                 "table": app.table.name,
-                "counts": [asdict(count) for count in counts],
+                "counts": [_count_dict(count) for count in counts],
             }
         )
         return
@@ -60,10 +61,15 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         return
     words = [w for w in Word if w is not Word.UNKNOWN or any(c.status is w for c in counts)]
     titles = [Column(word.value.upper(), "right") for word in words]
-    columns = [Column("TOPIC", share=1, least=8), *titles, Column("OLDEST OPEN", "right", least=11)]
+    columns = [Column("TOPIC", share=1), *titles, Column("OLDEST OPEN", "right")]
     print_table(columns, status_rows(counts, words))
-    if stdout().is_terminal and any(c.status is Word.DEAD for c in counts):
+    if to_terminal() and any(c.status is Word.DEAD for c in counts):
         note("dead messages wait for you: msgworker list --status dead, then msgworker rerun")
+
+
+def _count_dict(count: Count) -> dict[str, Any]:
+    oldest = count.oldest_seconds
+    return asdict(count) | {"oldest_seconds": None if oldest is None else round(oldest, 3)}
 
 
 def status_rows(counts: list[Count], words: list[Word]) -> list[list[str]]:
@@ -126,10 +132,10 @@ LIST_COLUMNS = (
     Column("ID", "right"),
     Column("STATUS"),
     Column("TRIES", "right"),
-    Column("TOPIC", share=3, least=8),
-    Column("OBJECT", share=3, least=8),
+    Column("TOPIC", share=1),
+    Column("OBJECT", share=1),
     Column("AGE", "right"),
-    Column("WHAT", share=6, least=12),
+    Column("WHAT", share=2, least=12),
 )
 
 
@@ -194,7 +200,7 @@ def show(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> Non
         print_json(asdict(info) | {"payload_cut": cut})
         return
     for name, value in _lines(info, app):
-        click.echo(f"{name:<11} {value}".rstrip())
+        print_line(f"{name:<11} {value}".rstrip())
     if info.last_error is not None:
         click.echo(f"last error\n{_indented(info.last_error)}")
     if info.payload is not None:

@@ -78,7 +78,7 @@ def configure(
     """
     file = given.pop(CONFIG_FILE, None)
     chosen = {name: given.pop(name) for name in list(given) if name in SETTINGS}
-    conf = load({name: value or None for name, value in chosen.items()}, file=file)
+    conf = load({name: v if v != () else None for name, v in chosen.items()}, file=file)
     call: Call = ctx.find_object(Call) or Call()
     ctx.with_resource(
         logs.logging_to_stderr(

@@ -7,20 +7,19 @@ raw. A control character in an object id could retitle the window, hide a line, 
 from __future__ import annotations
 
 import json
-import re
+import os
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from msgworker.dialects import without
 
-PIPE_WIDTH = 4000
 _UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -48,16 +47,9 @@ def safe(value: Any) -> str:
     return "-" if value is None else visible(str(value))
 
 
-def scrubbed(text: str, secrets: Iterable[str]) -> str:
-    """Text without the passwords that a URL held, wherever they stand as a word of their own."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
-    return text
-
-
 def print_error(text: str, secrets: Iterable[str] = ()) -> None:
     """One line on stderr: `msgworker: what, where, how to mend`."""
-    line = " ".join(scrubbed(text, secrets).split("\n"))
+    line = " ".join(without(text, secrets).split("\n"))
     click.echo(f"msgworker: {visible(' '.join(line.split()))}", err=True)
 
 
@@ -139,6 +131,9 @@ STYLES = {
 }
 
 
+GAP = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a listing. share: 0 = never cut; else its part of the room that is left."""
@@ -146,52 +141,73 @@ class Column:
     title: str
     align: Literal["left", "right"] = "left"
     share: int = 0
-    least: int = 0
+    least: int = 8
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> None:
-    """Aligned columns on stdout; cut to the terminal's width, never cut in a pipe."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    """Aligned columns on stdout: cut to the width of a terminal, never cut in a pipe."""
+    from rich.cells import cell_len
 
-    console = stdout()
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
-    table.show_edge = False
-    table.header_style = "bold"
-    cut = console.is_terminal
-    for column in columns:
-        table.add_column(
-            column.title,
-            justify=column.align,
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=column.least or None,
-            ratio=column.share or None if cut else None,
-        )
-    for row in rows:
-        table.add_row(*(Text(safe(v), style=STYLES.get(str(v), "")) for v in row))
-    if cut:
-        console.print(table)
-        return
-    with console.capture() as text:
-        console.print(table)
-    for line in text.get().splitlines():
-        click.echo(line.rstrip())
+    cells = [[safe(value) for value in row] for row in rows]
+    natural = [
+        max(len(column.title), *(cell_len(row[i]) for row in cells), 0)
+        for i, column in enumerate(columns)
+    ]
+    room = terminal_width() if to_terminal() else None
+    widths = natural if room is None else fitted(columns, natural, room - GAP * (len(columns) - 1))
+    print_line(_row(columns, [column.title for column in columns], widths, head=True))
+    for row in cells:
+        print_line(_row(columns, row, widths))
 
 
-def stdout() -> Console:
-    """Stdout as rich sees it: colours only on a terminal and without NO_COLOR."""
-    from rich.console import Console
+def fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
+    """The width of each column: what is short is shown whole, what is long shares the rest."""
+    widths = list(natural)
+    cut = [i for i, column in enumerate(columns) if column.share]
+    left = room - sum(width for i, width in enumerate(natural) if i not in cut)
+    while cut:
+        shares = sum(columns[i].share for i in cut)
+        short = [i for i in cut if natural[i] <= max(left * columns[i].share // shares, 0)]
+        if not short:
+            for i in cut:
+                fair = left * columns[i].share // shares
+                widths[i] = min(natural[i], max(fair, columns[i].least))
+            break
+        left -= sum(natural[i] for i in short)
+        cut = [i for i in cut if i not in short]
+    return widths
 
-    class Quiet(Console):
-        def on_broken_pipe(self) -> None:  # rich would end the program with 1
-            raise BrokenPipeError
 
-    console = Quiet(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
-    return console
+def _row(
+    columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], *, head: bool = False
+) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    parts = []
+    for column, text, width in zip(columns, row, widths, strict=True):
+        size = cell_len(text)
+        if size > width:
+            text = set_cell_size(text, width - 1) + "…"
+            size = width
+        shown = click.style(text, bold=True) if head else click.style(text, fg=STYLES.get(text))
+        pad = " " * (width - size)
+        parts.append(pad + shown if column.align == "right" else shown + pad)
+    return (" " * GAP).join(parts).rstrip()
+
+
+def print_line(text: str) -> None:
+    """A line of data; coloured only on a terminal, and not where NO_COLOR is set."""
+    click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
+
+
+def to_terminal() -> bool:
+    """Whether people read stdout as it comes."""
+    return sys.stdout.isatty()
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, or of COLUMNS."""
+    return shutil.get_terminal_size().columns
 
 
 def styled(word: str) -> str:

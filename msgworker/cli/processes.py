@@ -16,15 +16,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from msgworker import Report
 from msgworker.cli.failing import OUR_FAULT, Usage
-from msgworker.cli.logs import Progress
+from msgworker.cli.logs import Progress, screen
 
 log = logging.getLogger("msgworker.cli")
 FINAL = (0, 2, 3, 4)
@@ -41,7 +42,8 @@ class Child:
     process: subprocess.Popen[bytes]
     fd: int
     begun: float
-    rest: bytes = b""
+    said: bytes = b""
+    logged: bytes = b""
     counts: Counter[str] = field(default_factory=Counter)
     report: dict[str, Any] | None = None
 
@@ -55,11 +57,13 @@ class Fleet:
         self._arguments = arguments
         self._size = size
         self._progress = progress
+        self._screen = screen()
         self._children: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
         self._past: Counter[str] = Counter()
         self._reports: list[dict[str, Any]] = []
         self._signals = 0
+        self._said_so = False
         self._codes: list[int] = []
         self._respawn_at: list[float] = []
         self._failures = 0
@@ -87,9 +91,14 @@ class Fleet:
                 self._progress.end()
 
     def _round(self, respawn: bool) -> None:
+        if self._signals and not self._said_so:
+            self._said_so = True
+            log.info("stopping: running handlers may end; a second signal stops at once")
         for key, _ in self._selector.select(TICK_SECONDS):
-            child = self._children[key.fd]
-            if not _read(child):
+            if not key.data():
+                self._selector.unregister(key.fd)
+        for child in list(self._children.values()):
+            if child.process.poll() is not None:
                 self._ended(child, respawn)
         counts = sum((child.counts for child in self._children.values()), self._past.copy())
         told = {word: counts[word] for word in ("done", "retried", "dead")}
@@ -106,23 +115,54 @@ class Fleet:
         command = [sys.executable, "-m", "msgworker", *self._arguments, "--report-fd", str(theirs)]
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, pass_fds=(theirs,), process_group=0
+                command,
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE if self._screen.is_terminal else None,
+                pass_fds=(theirs,),
+                process_group=0,
             )
         finally:
             os.close(theirs)
         child = Child(process=process, fd=ours, begun=time.monotonic())
         self._children[ours] = child
-        self._selector.register(ours, selectors.EVENT_READ)
+        self._listen(ours, partial(_hear, child))
+        if process.stderr is not None:  # so that log lines and the status line do not mix
+            self._listen(process.stderr.fileno(), partial(self._show, child))
         if self._signals:  # it came while the child was being started
             process.terminate()
 
-    def _ended(self, child: Child, respawn: bool) -> None:
-        self._selector.unregister(child.fd)
+    def _listen(self, fd: int, take: Callable[[], bool]) -> None:
+        os.set_blocking(fd, False)
+        self._selector.register(fd, selectors.EVENT_READ, take)
+
+    def _show(self, child: Child) -> bool:
+        assert child.process.stderr is not None
+        data = _read(child.process.stderr.fileno())
+        lines = (child.logged + (data or b"")).split(b"\n")
+        child.logged = lines.pop()
+        for line in lines:
+            self._screen.line(line.decode("utf-8", "replace"))
+        return data != b""
+
+    def _close(self, child: Child) -> None:
+        """Take in the last words of a child that has ended, and let go of its pipes."""
+        _hear(child)
+        fds = [child.fd]
+        if child.process.stderr is not None:
+            self._show(child)
+            fds.append(child.process.stderr.fileno())
+        for fd in fds:
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
         os.close(child.fd)
+        for pipe in (child.process.stdin, child.process.stderr):
+            if pipe is not None:
+                pipe.close()
         del self._children[child.fd]
+
+    def _ended(self, child: Child, respawn: bool) -> None:
         code = child.process.wait()
-        if child.process.stdin is not None:
-            child.process.stdin.close()
+        self._close(child)
         self._past += child.counts
         if child.report is not None:
             self._reports.append(child.report)
@@ -165,6 +205,7 @@ class Fleet:
         self._terminate()
         for child in list(self._children.values()):
             child.process.wait()
+            self._close(child)
         self._selector.close()
 
     @contextmanager
@@ -181,17 +222,25 @@ class Fleet:
                 signal.signal(number, handler)
 
 
-def _read(child: Child) -> bool:
-    """Take in what a child says; False when it has ended."""
-    data = os.read(child.fd, 65_536)
-    lines = (child.rest + data).split(b"\n")
-    child.rest = lines.pop()
+def _read(fd: int) -> bytes | None:
+    """What there is to read; b"" at the end, None if there is nothing now."""
+    try:
+        return os.read(fd, 65_536)
+    except BlockingIOError:
+        return None
+
+
+def _hear(child: Child) -> bool:
+    """Take in what a child tells about its work; False at the end of its pipe."""
+    data = _read(child.fd)
+    lines = (child.said + (data or b"")).split(b"\n")
+    child.said = lines.pop()
     for line in lines:
         event = json.loads(line)
         if "progress" in event:
             child.counts = Counter(event["progress"])
         child.report = event.get("report", child.report)
-    return bool(data)
+    return data != b""
 
 
 def ending(code: int) -> str:

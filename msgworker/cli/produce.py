@@ -43,10 +43,11 @@ def send(
     **given: Any,
 ) -> None:
     """Send one message; print its id."""
+    with_handlers = given["app_ref"] is not None
     app = open_app(ctx, given)
     value = None if payload is None else _decoded(payload)
     wait = None if delay is None else seconds("--delay", delay)
-    if given.get("app_ref") and app.topics is not None and topic not in app.topics:
+    if with_handlers and app.topics is not None and topic not in app.topics:
         log.warning("no handler here takes topic %s", topic)
     app.tables  # noqa: B018 - a missing schema is told before a transaction is open
     with app.engine.begin() as conn:

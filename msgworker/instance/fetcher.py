@@ -76,11 +76,12 @@ class Fetcher(Role):
         self._lanes = lanes
         self._settler = settler
         self._link = state.link(tuned=True)
-        self._search = Search(state.tables, state.topics)
+        self._search = Search(state.tables, state.topics, state.blocked)
         settings = state.settings
         self._appetite = Appetite(lanes.threads, settings.lanes_limit, settings.run_limit)
         self._linger = drain_linger
         self._barren = 0
+        self._looked_afresh = False
         self._overdue_since: float | None = None
         self._runs_pay = 8
         self._claims = 0
@@ -151,6 +152,7 @@ class Fetcher(Role):
         if not alone:
             self._read_runs(lanes)
         self._barren = 0
+        self._looked_afresh = False
         self._lanes.put(lanes)
         return len(rows)
 
@@ -198,14 +200,21 @@ class Fetcher(Role):
     def _nothing(self, look: Look) -> int:
         if self._state.in_hand:
             self._barren = 0
+            self._looked_afresh = False
             self._overdue_since = None
-        elif look.complete or not look.candidates:
+        elif look.complete or (look.round_over and not look.candidates):
             self._barren += 1
+            if self._barren == 1:  # what was passed over a moment ago may be free by now
+                self._search.forget()
             if self._linger is not None and self._barren >= BARREN_LOOKS:
                 self._consider_end(self._linger)
         return 0
 
     def _consider_end(self, linger: float) -> None:
+        if not self._looked_afresh:  # what was remembered between looks may have hidden something
+            self._looked_afresh = True
+            self._search.forget()
+            return
         with self._link.statement() as conn:
             due_in = claim.next_due_seconds(conn, self._state.tables)
         if due_in is None or due_in > linger:

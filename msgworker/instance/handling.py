@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 import threading
 import typing
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 from tenacity.wait import wait_base, wait_exponential_jitter
+from typing_extensions import NotRequired, Required, TypedDict
 
 from msgworker.config import number
 from msgworker.errors import (
@@ -194,10 +196,26 @@ def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
     if isinstance(args[0], typing.TypeVar):
         return None
     try:
-        return TypeAdapter(args[0])
+        return TypeAdapter(_portable(args[0]))
     except Exception as error:
         name = getattr(fn, "__qualname__", repr(fn))
         raise HandlerError(f"handler {name}: cannot read payloads as {args[0]!r}: {error}") from error
+
+
+def _portable(hint: Any) -> Any:
+    """A type that pydantic takes: before Python 3.12 it knows only typing_extensions' TypedDict."""
+    if sys.version_info >= (3, 12):
+        return hint
+    if typing.is_typeddict(hint):
+        fields = {
+            name: (Required if name in hint.__required_keys__ else NotRequired)[_portable(kind)]
+            for name, kind in typing.get_type_hints(hint).items()
+        }
+        return TypedDict(hint.__name__, fields)  # type: ignore[operator]
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) in (list, dict, set, tuple):
+        return typing.get_origin(hint)[tuple(_portable(one) for one in arguments)]
+    return hint
 
 
 # ---------------------------------------------------------------- outcome

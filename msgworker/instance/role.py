@@ -10,13 +10,13 @@ import logging
 import threading
 
 from tenacity import RetryCallState
-from tenacity.wait import wait_base, wait_exponential_jitter
+from tenacity.wait import wait_base, wait_exponential, wait_random
 
 from msgworker.dialects import Trouble, reason_of, trouble
 
 MANY_DEADLOCKS = 10
 """Deadlocks and lock waits are everyday life; only so many in a row are worth a warning."""
-OUTAGE_WAIT = wait_exponential_jitter(initial=0.05, max=5.0, jitter=0.5)
+OUTAGE_WAIT: wait_base = wait_exponential(multiplier=0.05, max=5.0) + wait_random(0, 0.5)
 
 
 def pause_after(wait: wait_base, attempt: int, error: BaseException | None = None) -> float:

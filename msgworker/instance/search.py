@@ -40,17 +40,22 @@ class Look:
     candidates: heads as seen, oldest first, at most as many as wanted.
     quarantined: a message that must run alone (P6), if one was seen.
     complete: nothing was left unlooked at.
+    round_over: a whole round over the objects has ended, if with some that others were faster with.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     quarantined: Candidate | None = None
     complete: bool = False
+    round_over: bool = False
 
 
 class Search:
     """Finds candidates; keeps its place between looks."""
 
-    def __init__(self, tables: Tables, topics: frozenset[str] | None) -> None:
+    def __init__(
+        self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
+    ) -> None:
+        """blocked: objects to leave alone for a while; others may take some out of it."""
         self.tables = tables
         self.topics = topics
         self.unknown_topics: dict[str, int] = {}
@@ -58,13 +63,14 @@ class Search:
         self._since = LONG_AGO
         self._due_at = 0.0
         self._forget_at = 0.0
-        self._blocked: set[Any] = set()
+        self._blocked: set[Any] = set() if blocked is None else blocked
         self._ring_after: Any = None
         self._loose_after = MIN_ID
         self._round_is_clean = True
         self._width = 1
         self._turn = 0
         self.idle = False
+        self.idle_objects = IDLE_OBJECTS
 
     def look(
         self,
@@ -91,14 +97,15 @@ class Search:
             pick.slots = 1
         due_complete = self._look_due(conn, pick, now, want)
         pick.pass_over(self._blocked)
-        complete = False
+        complete = round_over = False
         if self.tables.dialect.oldest_index:
             complete = self._look_window(conn, pick, want, in_hand) and due_complete
         if len(pick.own) < want and not complete:
-            complete = self._look_ring(conn, pick, want - len(pick.own)) or complete
+            round_over = self._look_ring(conn, pick, want - len(pick.own))
+            complete = round_over and self._round_is_clean
         found = pick.chosen(want)
         self.idle = not found and pick.quarantined is None
-        return Look(found, pick.quarantined, complete)
+        return Look(found, pick.quarantined, complete, round_over)
 
     def refused(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: leave their objects alone until we forget."""
@@ -153,13 +160,15 @@ class Search:
         return whole
 
     def _look_ring(self, conn: Connection, pick: _Pick, want: int) -> bool:
-        """True if a whole round over the objects has ended without anything that could go."""
-        objects = IDLE_OBJECTS if self.idle else max(want, IDLE_OBJECTS)
+        """True if a whole round over the objects has ended; `_round_is_clean`: nothing could go."""
+        objects = self.idle_objects if self.idle else max(want, self.idle_objects)
         if self._ring_after is None and self._loose_after == MIN_ID:
             self._round_is_clean = True
-        rows, self._ring_after = claim.heads(
-            conn, self.tables, after=self._ring_after, limit=objects
-        )
+        rows: list[Candidate] = []
+        if self._loose_after == MIN_ID:  # else the objects are through, and the loose ones under way
+            rows, self._ring_after = claim.heads(
+                conn, self.tables, after=self._ring_after, limit=objects
+            )
         round_is_over = self._ring_after is None
         if round_is_over:
             loose = claim.loose(conn, self.tables, after=self._loose_after, limit=objects)
@@ -171,7 +180,7 @@ class Search:
             pick.offer(row)
             if pick.could_go(row):
                 self._round_is_clean = False
-        return round_is_over and self._round_is_clean
+        return round_is_over
 
 
 class _Pick:

@@ -98,6 +98,7 @@ class State:
 
     claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever holds it
     knows every row that is flagged by us.
+    blocked: objects whose head could not be flagged a moment ago; a settle takes its own out again.
     sending: the messages whose outcome is being written and not yet known to be.
     """
 
@@ -111,6 +112,7 @@ class State:
     turns: Turns | None = None
     channel: str | None = None
     in_hand: set[Lane] = field(default_factory=set)
+    blocked: set[Any] = field(default_factory=set)
     running: dict[int, Running] = field(default_factory=dict)
     sending: frozenset[int] = frozenset()
     tally: Tally = field(default_factory=Tally)

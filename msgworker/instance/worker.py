@@ -145,8 +145,10 @@ class Worker:
         signals: SIGTERM and SIGINT stop in order, a second one at once; only in the main thread.
         """
         deadline = None if time_limit is None else time.monotonic() + time_limit
-        instance = self._start(None)
-        with _Signals(self._stop_asked.set if signals else None):
+        with _Signals(self._stop_asked.set if signals else None) as told:
+            instance = self._start(None)
+            if told.first_came:  # while it was being started
+                self._stop_asked.set()
             try:
                 while not self._should_stop(instance):
                     if deadline is not None and time.monotonic() >= deadline:
@@ -170,9 +172,11 @@ class Worker:
         """Work until nothing is due now or within `linger` seconds, or until `time_limit`."""
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
-        instance = self._start(linger)
         lost = False
-        with _Signals(self._stop_asked.set if signals else None):
+        with _Signals(self._stop_asked.set if signals else None) as told:
+            instance = self._start(linger)
+            if told.first_came:  # while it was being started
+                self._stop_asked.set()
             try:
                 while not self._should_stop(instance) and not instance.fetcher.exhausted:
                     lost = instance.database_gone_seconds() > DATABASE_LOST_SECONDS
@@ -310,16 +314,19 @@ class _Signals:
     def __init__(self, stop: Callable[[], None] | None) -> None:
         self._stop = stop
         self._before: dict[int, Any] = {}
+        self.first_came = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Signals:
         if self._stop is None or threading.current_thread() is not threading.main_thread():
-            return
+            return self
         for number in (signal.SIGTERM, signal.SIGINT):
             self._before[number] = signal.signal(number, self._first)
+        return self
 
     def _first(self, number: int, frame: FrameType | None) -> None:
         assert self._stop is not None
         signal.signal(number, signal.SIG_DFL)
+        self.first_came = True
         self._stop()
 
     def __exit__(self, *exc: object) -> None:

@@ -47,9 +47,9 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
             claimed_by=sa.null(),
             finished_at=sa.null(),
         )
-        ids_in = c.msg_id.in_(bindparam("ids", expanding=True))
+        ids_in = c.msg_id.in_(bindparam("mw_ids", expanding=True))
         return sa.update(t.message).where(ids_in, c.status.in_(allowed)).values(values)
 
     if not ids:
         return 0
-    return int(conn.execute(t.built(("rerun", done_too), build), {"ids": list(ids)}).rowcount)
+    return int(conn.execute(t.built(("rerun", done_too), build), {"mw_ids": list(ids)}).rowcount)

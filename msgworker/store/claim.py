@@ -295,7 +295,8 @@ def _flagged_values(t: Tables, me: ColumnElement[Any]) -> dict[str, Any]:
     )
 
 
-ME: ColumnElement[Any] = bindparam("me", type_=sa.String())
+# In statements that write, parameters are named mw_...: a name that is a column's too is refused.
+ME: ColumnElement[Any] = bindparam("mw_me", type_=sa.String())
 
 
 def array_param(name: str, kind: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:
@@ -354,7 +355,7 @@ def _flag_locked(
     def lock() -> Select[Any]:
         c = t.cols()
         query = sa.select(c.status, *_row_columns(t, c)).where(
-            c.msg_id.in_(bindparam("ids", expanding=True)), *_is_head(t, c)
+            c.msg_id.in_(bindparam("mw_ids", expanding=True)), *_is_head(t, c)
         )
         query = query.order_by(c.msg_id)
         if not t.dialect.row_locks:
@@ -365,7 +366,7 @@ def _flag_locked(
         c = t.cols()
         change = (
             sa.update(t.message)
-            .where(c.msg_id.in_(bindparam("ids", expanding=True)), t.claimable(c))
+            .where(c.msg_id.in_(bindparam("mw_ids", expanding=True)), t.claimable(c))
             .values(_flagged_values(t, ME))
         )
         return change.prefix_with(t.dialect.update_ignore) if t.dialect.update_ignore else change
@@ -373,19 +374,19 @@ def _flag_locked(
     def read_back() -> Select[Any]:
         c = t.cols()
         return sa.select(c.msg_id).where(
-            c.msg_id.in_(bindparam("ids", expanding=True)), t.mine(c, ME)
+            c.msg_id.in_(bindparam("mw_ids", expanding=True)), t.mine(c, ME)
         )
 
     seen = {c.msg_id: (c.status, c.tries) for c in candidates}
-    found = conn.execute(t.built("flag_lock", lock), {"ids": list(seen)}).all()
+    found = conn.execute(t.built("flag_lock", lock), {"mw_ids": list(seen)}).all()
     rows = [Row._make(r[1:]) for r in found if seen[r[1]] == (r[0], r[5])]
     if not rows:
         return []
     ids = [row.msg_id for row in rows]
-    done = conn.execute(t.built("flag_update", update), {"ids": ids, "me": me})
+    done = conn.execute(t.built("flag_update", update), {"mw_ids": ids, "mw_me": me})
     if done.rowcount == len(ids):
         return rows
-    back = set(conn.scalars(t.built("flag_back", read_back), {"ids": ids, "me": me}))
+    back = set(conn.scalars(t.built("flag_back", read_back), {"mw_ids": ids, "mw_me": me}))
     return [row for row in rows if row.msg_id in back]
 
 
@@ -395,9 +396,9 @@ def _flag_arrays(conn: Connection, t: Tables, candidates: Sequence[Candidate], m
     def build() -> Any:
         seen = (
             sa.func.unnest(
-                array_param("ids", sa.BigInteger()),
-                array_param("statuses", sa.SmallInteger()),
-                array_param("tries", sa.SmallInteger()),
+                array_param("mw_ids", sa.BigInteger()),
+                array_param("mw_statuses", sa.SmallInteger()),
+                array_param("mw_tries", sa.SmallInteger()),
             )
             .table_valued("msg_id", "status", "tries")
             .render_derived(name="seen")
@@ -424,10 +425,10 @@ def _flag_arrays(conn: Connection, t: Tables, candidates: Sequence[Candidate], m
     found = conn.execute(
         t.built("flag_arrays", build),
         {
-            "ids": array_text(c.msg_id for c in candidates),
-            "statuses": array_text(c.status for c in candidates),
-            "tries": array_text(c.tries for c in candidates),
-            "me": me,
+            "mw_ids": array_text(c.msg_id for c in candidates),
+            "mw_statuses": array_text(c.status for c in candidates),
+            "mw_tries": array_text(c.tries for c in candidates),
+            "mw_me": me,
         },
     ).all()
     return sorted((Row._make(row) for row in found), key=lambda row: row.msg_id)

@@ -34,7 +34,7 @@ def flagged_by(conn: Connection, t: Tables, instance_id: str, *, limit: int = BA
             parts.append(part.where(where, c.claimed_by == ME))
         return _first(sa.union_all(*parts) if len(parts) > 1 else parts[0])
 
-    return list(conn.scalars(t.built("flagged_by", build), {"me": instance_id, "rows": limit}))
+    return list(conn.scalars(t.built("flagged_by", build), {"mw_me": instance_id, "rows": limit}))
 
 
 def owners(conn: Connection, t: Tables) -> list[str]:
@@ -70,20 +70,20 @@ def recover(
             status=lit(Status.FAILED),
             error_try_times=tries,
             crash_times=crashes,
-            last_error=bindparam("text", type_=sa.String()),
+            last_error=bindparam("mw_text", type_=sa.String()),
             finished_at=sa.case((dead, now())),
             available_at=sa.null(),
             claimed_by=sa.null(),
         )
         return (
             sa.update(t.message)
-            .where(c.msg_id.in_(bindparam("ids", expanding=True)), t.mine(c, ME))
+            .where(c.msg_id.in_(bindparam("mw_ids", expanding=True)), t.mine(c, ME))
             .values(values)
         )
 
     if not ids:
         return 0
-    params = {"ids": list(ids), "me": dead_id, "text": text}
+    params = {"mw_ids": list(ids), "mw_me": dead_id, "mw_text": text}
     return int(conn.execute(t.built("recover", build), params).rowcount)
 
 
@@ -94,13 +94,13 @@ def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
         c = t.cols()
         return (
             sa.update(t.message)
-            .where(c.msg_id.in_(bindparam("ids", expanding=True)), t.mine(c, ME))
+            .where(c.msg_id.in_(bindparam("mw_ids", expanding=True)), t.mine(c, ME))
             .values(t.values(status=back_to(t), available_at=sa.null(), claimed_by=sa.null()))
         )
 
     if not ids:
         return 0
-    return int(conn.execute(t.built("release", build), {"ids": list(ids), "me": me}).rowcount)
+    return int(conn.execute(t.built("release", build), {"mw_ids": list(ids), "mw_me": me}).rowcount)
 
 
 def _running_rows(

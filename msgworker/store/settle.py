@@ -17,7 +17,7 @@ from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store.claim import ME, array_param, array_text
 from msgworker.table import MAX_ERROR, Tables, lit
 
-IDS = bindparam("ids", expanding=True)
+IDS = bindparam("mw_ids", expanding=True)
 
 
 class FlagMissing(Exception):
@@ -53,7 +53,7 @@ def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) 
     """
     if t.dialect.row_locks:
         ids = sorted({settlement.msg_id, settlement.next_id or settlement.msg_id})
-        conn.execute(_locking(t), {"ids": ids}).all()
+        conn.execute(_locking(t), {"mw_ids": ids}).all()
     try:
         _write(conn, t, settlement, me)
     except FlagMissing:
@@ -62,7 +62,7 @@ def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) 
         return Settled.ENDED
     try:
         with conn.begin_nested():
-            moved = conn.execute(_advance(t), {"ids": [settlement.next_id], "me": me}).rowcount
+            moved = conn.execute(_advance(t), {"mw_ids": [settlement.next_id], "mw_me": me}).rowcount
     except sa.exc.IntegrityError:
         moved = 0
     return Settled.WENT_ON if moved else Settled.ENDED
@@ -79,7 +79,7 @@ def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> s
     found: set[int] = set()
     for start in range(0, len(wanted), t.dialect.max_ids):
         part = wanted[start : start + t.dialect.max_ids]
-        found |= set(conn.scalars(t.built("still_mine", build), {"ids": part, "me": me}))
+        found |= set(conn.scalars(t.built("still_mine", build), {"mw_ids": part, "mw_me": me}))
     return found
 
 
@@ -98,15 +98,15 @@ def _done(
     if t.dialect.row_locks:
         ids = sorted({s.msg_id for s in plain} | {s.msg_id for s in others} | set(nexts))
         for part in _parts(t, ids):
-            conn.execute(_locking(t), {"ids": part}).all()
+            conn.execute(_locking(t), {"mw_ids": part}).all()
     written = 0
     for part in _parts(t, [s.msg_id for s in plain]):
-        written += conn.execute(_finish(t), {"ids": part, "me": me}).rowcount
+        written += conn.execute(_finish(t), {"mw_ids": part, "mw_me": me}).rowcount
     if written != len(plain):
         raise FlagMissing
     moved = 0
     for part in _parts(t, nexts):
-        moved += conn.execute(_advance(t), {"ids": part, "me": me}).rowcount
+        moved += conn.execute(_advance(t), {"mw_ids": part, "mw_me": me}).rowcount
     flagged = set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)
     return {
         s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain
@@ -169,7 +169,7 @@ def _done_arrays(
 
     def build(moving: bool) -> Any:
         c = t.cols()
-        ids = array_param("ids", sa.BigInteger())
+        ids = array_param("mw_ids", sa.BigInteger())
         finished = (
             sa.update(t.message)
             .where(c.msg_id == sa.func.any(ids), t.mine(c, ME))
@@ -181,8 +181,8 @@ def _done_arrays(
         done = finished.cte("finished")
         pairs = (
             sa.func.unnest(
-                array_param("heads", sa.BigInteger()),
-                array_param("nexts", sa.BigInteger()),
+                array_param("mw_heads", sa.BigInteger()),
+                array_param("mw_nexts", sa.BigInteger()),
             )
             .table_valued("head", "next")
             .render_derived(name="pairs")
@@ -203,15 +203,15 @@ def _done_arrays(
         return both.union_all(sa.select(sa.literal_column("1"), moved.c.msg_id))
 
     moving = [s for s in batch if s.next_id is not None]
-    params: dict[str, Any] = {"ids": array_text(s.msg_id for s in batch), "me": me}
+    params: dict[str, Any] = {"mw_ids": array_text(s.msg_id for s in batch), "mw_me": me}
     if not moving:
         statement = t.built(("settle", False), lambda: build(False))
         written = {row[0] for row in conn.execute(statement, params).all()}
         flagged: set[int] = set()
     else:
         statement = t.built(("settle", True), lambda: build(True))
-        params["heads"] = array_text(s.msg_id for s in moving)
-        params["nexts"] = array_text(s.next_id for s in moving if s.next_id is not None)
+        params["mw_heads"] = array_text(s.msg_id for s in moving)
+        params["mw_nexts"] = array_text(s.next_id for s in moving if s.next_id is not None)
         found = conn.execute(statement, params).all()
         written = {row[1] for row in found if row[0] == 2}
         flagged = {row[1] for row in found if row[0] == 1}
@@ -229,7 +229,7 @@ def _became(s: Settlement, written: set[int], flagged: set[int]) -> Settled:
 
 def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
     """Write one outcome; raises FlagMissing if the row is not ours."""
-    params: dict[str, Any] = {"ids": [s.msg_id], "me": me}
+    params: dict[str, Any] = {"mw_ids": [s.msg_id], "mw_me": me}
     if s.outcome is not Outcome.DONE:
         params |= _outcome_params(s)
     if conn.execute(_statement(t, s.outcome), params).rowcount != 1:
@@ -241,8 +241,8 @@ def _outcome_params(s: Settlement) -> dict[str, Any]:
     if s.outcome is Outcome.RELEASED:
         return {}
     if s.outcome is Outcome.DEAD:
-        return {"error": error}
-    return {"error": error, "delay": float(s.delay_seconds)}
+        return {"mw_error": error}
+    return {"mw_error": error, "mw_delay": float(s.delay_seconds)}
 
 
 def _statement(t: Tables, outcome: Outcome) -> sa.Update:
@@ -261,8 +261,8 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
     c = t.cols()
     tries = t.tries(c)
     dead = tries + 1 >= sa.literal_column(str(t.spec.max_tries))
-    error = bindparam("error", type_=sa.String())
-    later = now_plus(bindparam("delay", type_=sa.Float()))
+    error = bindparam("mw_error", type_=sa.String())
+    later = now_plus(bindparam("mw_delay", type_=sa.Float()))
     back = back_to(t)
     if outcome is Outcome.FAILED:
         return t.values(

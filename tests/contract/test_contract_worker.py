@@ -529,3 +529,27 @@ def test_rows_that_a_foreign_consumer_flagged_are_left_alone(make_app):
         beats = worker.tally.recovered
         assert beats == 0
     assert table.statuses == [1, 0, 2]
+
+
+# ---------------------------------------------------------------- when a drain is over
+
+
+def test_drain_finds_what_stands_behind_many_blocked_objects(app, table):
+    app.add_handler("t", lambda msg: None)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, f"blocked{i}") for i in range(1000)], delay=3600)
+        app.send_many(conn, "t", [(None, f"blocked{i % 1000}") for i in range(3000)])
+        app.send_many(conn, "t", [(None, f"free{i}") for i in range(100)])
+    report = app.drain(linger=0)
+    assert (report.done, report.left) == (100, 4000)
+
+
+def test_drain_finds_what_stands_behind_messages_of_unknown_topics(app):
+    app.add_handler("t", lambda msg: None)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "nobody's", [(None, None) for i in range(2000)])
+        app.send_many(conn, "nobody's", [(None, f"x{i}") for i in range(1000)])
+        app.send_many(conn, "t", [(None, f"o{i}") for i in range(50)])
+        app.send_many(conn, "t", [(None, None) for i in range(50)])
+    report = app.drain(linger=0)
+    assert (report.done, report.left) == (100, 3000)

@@ -10,8 +10,22 @@ _ALL = (
     Config(name="plain", objects=3, habits=Habits(fail=0.3), loose=1),
     # Processes die, stand still beyond their lease, and are killed by their own messages.
     Config(name="crashes", kills=2, pauses=2, poison=0.1),
+    # Many zombies: single threads and whole processes stand still in the middle of anything.
+    Config(name="zombies", instances=3, steps=140, pauses=4, stalls=6, kills=1, poison=0.1),
     # Replies are lost, transactions rolled back.
-    Config(name="unknown", lost=0.12, again=0.06, kills=1, pauses=1, transactional=0.4),
+    Config(name="unknown", lost=0.12, again=0.06, kills=1, pauses=1, stalls=2, transactional=0.4),
+    # One object whose settles are not answered, while people change what would come next.
+    Config(
+        name="answers",
+        instances=1,
+        objects=1,
+        messages=(2, 3),
+        steps=160,
+        ops=16,
+        lost=0.3,
+        stalls=8,
+        transactional=0.5,
+    ),
     # People and producers: rerun, discard, late commits; and a stop.
     Config(name="ops", late=0.3, ops=5, stops=1, pauses=1, lost=0.04),
     # The seed's own consumer beside ours.
@@ -28,7 +42,15 @@ _ALL = (
     Config(name="raising", blind=True, late=0.4, ops=4, foreign=True, kills=1, ignores=False),
     # One object, last tries, crashes: quarantine.
     Config(
-        name="quarantine", objects=3, messages=(1, 3), poison=0.35, kills=2, pauses=1, lost=0.05
+        name="quarantine",
+        objects=3,
+        messages=(1, 3),
+        steps=120,
+        poison=0.35,
+        kills=2,
+        pauses=1,
+        stalls=3,
+        lost=0.05,
     ),
     Config(
         name="mixed",
@@ -48,3 +70,6 @@ _ALL = (
     ),
 )
 CONFIGS = {config.name: config for config in _ALL}
+
+DELAYED = Config(name="delayed", objects=1, lost=0.25, delayed=0.7, habits=Habits(0.1, 0.0, 0.5))
+"""A statement is executed long after its sender has given it up: not withstood, see the plants."""

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -66,13 +65,11 @@ class Flaws:
     no_own_sweep: bool = False  # rows flagged by us that no lane knows stay
     no_orphan_sweep: bool = False  # rows of ids without a lease stay
     runs_ahead: bool = False  # the next handler starts before the settle that flags its message
-    resend_blindly: bool = False  # after a lost COMMIT nobody looks what became of it
     claim_unanswered: bool = False  # claims objects whose settle is not known to be over
     sending_only: bool = False  # leaves alone only the very messages whose settle is not answered
     beside_quarantine: bool = False  # claims others while a quarantined message is in hand
     stop_unswept: bool = False  # drops the lease without looking for rows that no lane knows
     ghosts_of_look: bool = False  # claims under a new id what was looked for under the old one
-    forget_partial: bool = False  # lanes settled one by one are forgotten when a later one fails
     due_blocks: bool = False  # a due message that is not the head hides its object for a while
     claim_unlocked: bool = False  # the sweep of unknown rows does not wait for claims in flight
 
@@ -92,6 +89,8 @@ class Faults:
 
     lost: float = 0.0
     again: float = 0.0
+    delayed: float = 0.0
+    in_flight: list[tuple[str, Callable[[Connection], object]]] = field(default_factory=list)
 
 
 class Instance:
@@ -133,7 +132,6 @@ class Instance:
         self.violations: list[Violation] = []
         self.alive = True
         self.stopped = False
-        self.stopping = False
         self.fetcher_over = False
         self.beat_over = False
         self.beating = True
@@ -152,6 +150,10 @@ class Instance:
     @property
     def id(self) -> str:
         return self.state.instance_id
+
+    @property
+    def stopping(self) -> bool:
+        return self.state.stopping.is_set()
 
     def actors(self) -> list[tuple[str, Steps[None]]]:
         threads = [(f"{self.label}.handler{i}", self.handler(i)) for i in range(2)]
@@ -186,6 +188,12 @@ class Instance:
         """Commit, or fail; a lost reply may mean either."""
         error = self._trouble()
         if error is not None and (isinstance(error, Again) or self.rng.random() < 0.4):
+            if (
+                isinstance(error, Lost)
+                and act is Act.SETTLE
+                and self.rng.random() < self.faults.delayed
+            ):
+                self.faults.in_flight.append((me or self.id, fn))
             raise error
         value = self.world.commit(act, me or self.id, fn, self.read_at)
         if error is not None:
@@ -217,12 +225,11 @@ class Instance:
     def _quarantined_in_hand(self) -> bool:
         last = self.world.spec.max_tries - 1
         return any(
-            lane.row.crash_times > 0 and lane.row.tries >= last
-            for lane in list(self.state.in_hand)
+            lane.row.crash_times > 0 and lane.row.tries >= last for lane in list(self.state.in_hand)
         )
 
     def _round(self) -> Steps[None]:
-        if self.unsure and not self.flaws.beside_quarantine:
+        if self.unsure and not (self.flaws.beside_quarantine or self.flaws.no_own_sweep):
             yield from self._sweep()
             self.unsure = False
         state, me = self.state, self.id
@@ -230,6 +237,7 @@ class Instance:
         self.next_look = self.world.clock.seconds + POLL
         if not self.flaws.beside_quarantine and self._quarantined_in_hand():
             return
+        yield None
         held = len(state.in_hand)
         objects, ids = state.held_by_ghosts()
         room = LANES - held
@@ -268,8 +276,9 @@ class Instance:
         early = self._early_runs(candidates) if self.flaws.early_run else None
         if early is not None:
             yield None
-        yield self._free
-        state.claiming.acquire(blocking=False)
+        if not self.flaws.claim_unlocked:
+            yield self._free
+            state.claiming.acquire(blocking=False)
         try:
             if me != self.id and not self.flaws.ghosts_of_look:
                 return
@@ -280,14 +289,12 @@ class Instance:
             self.unsure = True
             rows = self._flag(candidates, me)
             self.unsure = False
-            if self.flaws.claim_unlocked:
-                state.claiming.release()
             yield None  # committed; the answer is on its way
             self._refused(candidates, {row.msg_id for row in rows})
             lanes = [Lane(me, [row]) for row in rows]
             state.in_hand.update(lanes)
         finally:
-            if state.claiming.locked():
+            if not self.flaws.claim_unlocked:
                 state.claiming.release()
         if not lanes:
             return
@@ -342,8 +349,10 @@ class Instance:
     def handler(self, ident: int) -> Steps[None]:
         while True:
             yield lambda: bool(self.ready) or self.closed
-            if not self.ready:
+            if self.closed:
                 return
+            if not self.ready:
+                continue
             lane = self.ready.popleft()
             if lane.owner != self.id:
                 continue
@@ -359,7 +368,7 @@ class Instance:
 
     def _handle(self, ident: int, lane: Lane) -> Steps[None]:
         row, clock = lane.row, self.world.clock
-        running = Running(row, lane.owner, clock.seconds, None, threading.Event())
+        running = Running(row, lane.owner, clock.seconds, None)
         if lane.rows[0] is row or not self.flaws.runs_ahead:
             self._start(row, lane.owner)
         self.state.running[ident] = running
@@ -367,7 +376,7 @@ class Instance:
             yield None
             self.crash()
             yield lambda: False
-        for _ in range(self.rng.choice((1, 1, 2, 4))):
+        for _ in range(self.rng.choice((1, 1, 2, 4, 12))):
             yield None
         result = self._outcome(row)
         self.world.record(Kind.ENDED, lane.owner, msg_id=row.msg_id, detail=_word(result))
@@ -385,7 +394,9 @@ class Instance:
         for other in list(self.state.running.values()):
             same = other.row.object_id is not None and other.row.object_id == row.object_id
             if other.owner != owner and (same or other.row.msg_id == row.msg_id):
-                text = f"{owner} started message {row.msg_id} while message {other.row.msg_id} of the "
+                text = (
+                    f"{owner} started message {row.msg_id} while message {other.row.msg_id} of the "
+                )
                 text += f"same object still ran in its process, under the lost id {other.owner}"
                 self.violations.append(Violation(Rule.I1, text))
         self.world.record(Kind.STARTED, owner, msg_id=row.msg_id)
@@ -407,7 +418,7 @@ class Instance:
 
         def work(conn: Connection) -> Settled:
             self.world.raw.execute("INSERT INTO effects VALUES (?)", (lane.row.msg_id,))
-            one = settlement(lane)
+            one = settlement(lane, self.state)
             fate = settling.settle_one(conn, self.world.t, one, me=lane.owner)
             if fate is Settled.LOST:
                 raise NotOurs
@@ -431,7 +442,7 @@ class Instance:
 
     def _was_committed(self, lane: Lane) -> Steps[Settled | None]:
         while lane.owner == self.id:
-            yield None
+            yield from self._outage()
             try:
                 flagged = self._still_mine({lane.row.msg_id: lane}, lane.owner)
             except Lost:
@@ -488,16 +499,12 @@ class Instance:
             except Again:
                 continue
             except Lost:
-                if self.flaws.resend_blindly:
-                    continue
                 yield from self._look(left, me, became)
                 if self.id != me:
                     return
 
-    def _write_once(
-        self, lanes: list[Lane], me: str, became: dict[int, Settled]
-    ) -> Steps[None]:
-        t, batch = self.world.t, [settlement(lane) for lane in lanes]
+    def _write_once(self, lanes: list[Lane], me: str, became: dict[int, Settled]) -> Steps[None]:
+        t, batch = self.world.t, [settlement(lane, self.state) for lane in lanes]
         try:
             became |= self._send(
                 Act.SETTLE, lambda conn: settling.settle(conn, t, batch, me=me), me
@@ -505,24 +512,18 @@ class Instance:
             return
         except (FlagMissing, IntegrityError):
             pass
-        known = {} if self.flaws.forget_partial else became
-        for one in batch:
+        for one in batch:  # what is known of one stays known when a later one fails
             yield None
-            known[one.msg_id] = self._settle_one(one, me)
-        became |= known
+            became[one.msg_id] = self._settle_one(one, me)
 
     def _settle_one(self, one: settling.Settlement, me: str) -> Settled:
         t = self.world.t
-        return self._send(
-            Act.SETTLE, lambda conn: settling.settle_one(conn, t, one, me=me), me
-        )
+        return self._send(Act.SETTLE, lambda conn: settling.settle_one(conn, t, one, me=me), me)
 
-    def _look(
-        self, lanes: dict[int, Lane], me: str, became: dict[int, Settled]
-    ) -> Steps[None]:
+    def _look(self, lanes: dict[int, Lane], me: str, became: dict[int, Settled]) -> Steps[None]:
         left = {i: lane for i, lane in lanes.items() if i not in became}
         while self.id == me:
-            yield None
+            yield from self._outage()
             try:
                 flagged = self._still_mine(left, me)
             except Lost:
@@ -531,11 +532,14 @@ class Instance:
             return
         became |= dict.fromkeys(left, Settled.LOST)
 
+    def _outage(self) -> Steps[None]:
+        """The pause before the database is asked again."""
+        for _ in range(self.rng.choice((1, 1, 5, 20))):
+            yield None
+
     def _still_mine(self, lanes: dict[int, Lane], me: str) -> set[int]:
         ids = set(lanes) | {r.msg_id for ln in lanes.values() if (r := ln.next_row)}
-        return self._read(
-            lambda conn: settling.still_mine(conn, self.world.t, sorted(ids), me=me)
-        )
+        return self._read(lambda conn: settling.still_mine(conn, self.world.t, sorted(ids), me=me))
 
     # ------------------------------------------------------------ heartbeat
 
@@ -543,7 +547,9 @@ class Instance:
         """Before anything else; at the start of a process it is waited for."""
         self._register_as(self.id, lambda act, fn: self.world.commit(act, self.id, fn))
 
-    def _register_as(self, me: str, send: Callable[[Act, Callable[[Connection], None]], None]) -> None:
+    def _register_as(
+        self, me: str, send: Callable[[Act, Callable[[Connection], None]], None]
+    ) -> None:
         begun = self.world.clock.seconds
         send(Act.LEASE, lambda conn: lease.register(conn, self.world.t, me, ttl=TTL))
         self.state.trusted_until = begun + TRUST
@@ -652,11 +658,11 @@ class Instance:
 
     def stopper(self) -> Steps[None]:
         """No new claims, unstarted lanes released, everything settled, the lease last."""
-        self.stopping = True
+        self.state.stopping.set()
         yield lambda: self.fetcher_over
+        self.closed = True
         while True:
             self._take_back()
-            self.closed = True
             if self._empty_handed():
                 break
             yield lambda: bool(self.ready) or self._empty_handed()

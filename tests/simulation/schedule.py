@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from contextlib import suppress
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from itertools import count
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
 from msgworker.store import change
+from msgworker.store.settle import FlagMissing
 from msgworker.table import MessageTable
 from tests.history import DONE, FAILED, NEW, PROCESSING, Rule, Violation, check
 from tests.simulation.instance import BEAT, Faults, Flaws, Habits, Instance, Steps, Wait
@@ -41,10 +44,12 @@ class Config:
     kills: int = 0
     pauses: int = 0
     stops: int = 0
+    stalls: int = 0  # one thread stands still
     poison: float = 0.0  # a message kills its process
     transactional: float = 0.0
     habits: Habits = field(default_factory=Habits)
     lost: float = 0.0  # the reply of a statement is lost
+    delayed: float = 0.0  # a settle given up as lost is executed later (not withstood yet)
     again: float = 0.0  # the database rolls a transaction back
     ignores: bool = True  # False: a guard violation raises
     blind: bool = False  # the claim does not see a running message: only the guard excludes
@@ -59,12 +64,14 @@ class Report:
     violations: list[Violation]
     steps: int
     trace: list[str]
+    plant: str = ""
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed} of {self.config!r}: {len(self.violations)} violations"]
         lines += [str(violation) for violation in self.violations]
         lines += ["schedule:", *(f"  {line}" for line in self.trace)]
-        again = f"python -m tests.simulation {self.seed} --config {self.config}"
+        how = f'--plant "{self.plant}"' if self.plant else f"--config {self.config}"
+        again = f"python -m tests.simulation {self.seed} {how}"
         return "\n".join([*lines, f"replay: {again}"])
 
 
@@ -77,19 +84,23 @@ class Actor:
     instance: Instance | None = None
     ready: Wait = None
     weight: float = 1.0
+    started: bool = False
 
 
 class Schedule:
     """The actors of one seed and what happens to them."""
 
-    def __init__(self, world: World, config: Config, seed: int, flaws: Flaws) -> None:
+    def __init__(
+        self, world: World, config: Config, seed: int, flaws: Flaws | None = None, plant: str = ""
+    ) -> None:
         world.reset()
         self.world = world
         self.config = config
         self.seed = seed
-        self.flaws = flaws
+        self.flaws = flaws or Flaws()
+        self.plant = plant
         self.rng = random.Random(f"{config.name}:{seed}")
-        self.faults = Faults(config.lost, config.again)
+        self.faults = Faults(config.lost, config.again, config.delayed)
         self.habits = Habits(config.habits.fail, config.habits.reject, config.habits.later)
         self.plan = self._messages()
         rng = self.rng
@@ -100,7 +111,13 @@ class Schedule:
         self.instances: list[Instance] = []
         self.actors: list[Actor] = []
         self.paused: dict[Instance, int] = {}
-        self.left = {"kill": config.kills, "pause": config.pauses, "stop": config.stops}
+        self.stalled: dict[Actor, int] = {}
+        self.left = {
+            "kill": config.kills,
+            "pause": config.pauses,
+            "stop": config.stops,
+            "stall": config.stalls,
+        }
         self.trace: list[tuple[float, int, str]] = []
         self.taken = 0
         self.quiet = False
@@ -115,9 +132,12 @@ class Schedule:
 
     # ------------------------------------------------------------ the run
 
-    def run(self) -> Report:
+    def run(self, *, tell: bool = False) -> Report:
+        """Both modes; the schedule is told if a rule is broken, or in any case."""
         with virtual_time(self.world.clock):
             self._add("producer", self._producer())
+            if self.config.delayed:
+                self._add("network", self._network())
             for _ in range(self.config.instances):
                 self._start_instance()
             if self.config.ops:
@@ -133,8 +153,8 @@ class Schedule:
         if not ended:
             text = f"not finished within {LIVENESS_STEPS} steps without faults: {self._rows()}"
             violations.append(Violation(Rule.I3, text))
-        lines = self._story() if violations else []
-        return Report(self.seed, self.config.name, violations, self.taken, lines)
+        lines = self._story() if violations or tell else []
+        return Report(self.seed, self.config.name, violations, self.taken, lines, self.plant)
 
     def _judge(self, *, finished: bool) -> list[Violation]:
         final = self.world.final()
@@ -172,12 +192,15 @@ class Schedule:
             a
             for a in self.actors
             if (a.instance is None or (a.instance.alive and a.instance not in self.paused))
+            and a not in self.stalled
             and (a.ready is None or a.ready())
         ]
 
     def _step(self) -> None:
         for instance in [i for i, until in self.paused.items() if until <= self.taken]:
             del self.paused[instance]
+        for actor in [a for a, until in self.stalled.items() if until <= self.taken]:
+            del self.stalled[actor]
         self.taken += 1
         runnable = self._runnable()
         if not runnable:
@@ -191,6 +214,7 @@ class Schedule:
         self.trace.append((self.world.clock.seconds, self.world.place, actor.name))
         try:
             actor.ready = next(actor.steps)
+            actor.started = True
         except StopIteration:
             self.actors.remove(actor)
         self.world.clock.seconds += STEP_SECONDS
@@ -220,9 +244,9 @@ class Schedule:
     def _chaos(self) -> bool:
         """Now and then something happens to an instance, or time passes."""
         chance = self.rng.random()
-        if chance > 0.10:
+        if chance > 0.11:
             return False
-        if chance < 0.04:
+        if chance < (0.07 if self.stalled or self.paused else 0.04):
             self._pass_time()
             return True
         kinds = [kind for kind, left in self.left.items() if left]
@@ -232,6 +256,16 @@ class Schedule:
             return False
         self.left[kind] -= 1
         victim = self.rng.choice(targets)
+        if kind == "stall":
+            threads = [a for a in self.actors if a.instance is victim and a.started]
+            threads = [
+                a for a in threads if a.ready is None
+            ] or threads  # in the middle of something
+            if threads:
+                actor = self.rng.choice(threads)
+                self.stalled[actor] = self.taken + self.rng.randint(20, 120)
+                self._note(f"stall {actor.name}")
+            return True
         self._note(f"{kind} {victim.id}")
         if kind == "kill":
             victim.crash()
@@ -246,9 +280,10 @@ class Schedule:
         return True
 
     def _pass_time(self, seconds: float | None = None) -> None:
-        far = (0.6, 2.0, BEAT, BEAT, BEAT, 3.2 * BEAT) if self.paused else (0.6, 2.0, BEAT)
+        away = self.paused or self.stalled
+        far = (0.6, 2.0, BEAT, BEAT, BEAT, 1.1 * BEAT) if away else (0.6, 2.0, BEAT)
         seconds = seconds or self.rng.choice(far)
-        if not self.paused and self.left["pause"] and self.rng.random() < 0.1:
+        if not away and self.left["pause"] and self.rng.random() < 0.1:
             seconds = 3.2 * BEAT  # everybody stood still
         self._note(f"{seconds:g} seconds pass")
         self.world.clock.seconds += seconds
@@ -278,9 +313,18 @@ class Schedule:
         self._commit(Act.PRODUCE, "producer", text, msg_id, object_id)
 
     def _commit(self, act: Act, who: str, text: str, *values: object) -> int:
-        return self.world.commit(
-            act, who, lambda _: self.world.raw.execute(text, values).rowcount
-        )
+        return self.world.commit(act, who, lambda _: self.world.raw.execute(text, values).rowcount)
+
+    def _network(self) -> Steps[None]:
+        """Executes what was sent on connections that its sender has given up."""
+        flying = self.faults.in_flight
+        while True:
+            yield lambda: bool(flying)
+            for _ in range(self.rng.randint(1, 4)):
+                yield None
+            who, statement = flying.pop(0)
+            with suppress(FlagMissing, IntegrityError):
+                self.world.commit(Act.SETTLE, who, statement)
 
     def _ops(self) -> Steps[None]:
         for _ in range(self.config.ops):
@@ -350,6 +394,7 @@ class Schedule:
         self.faults.lost = self.faults.again = 0.0
         self.habits.fail = self.habits.reject = self.habits.later = 0.0
         self.paused.clear()
+        self.stalled.clear()
         self._note("no more faults")
         for _ in range(LIVENESS_STEPS):
             if not any(i.alive and not i.stopping for i in self.instances):
@@ -408,13 +453,14 @@ def search_seeds(
     *,
     flaws: Flaws | None = None,
     world: World | None = None,
+    plant: str = "",
     found: Callable[[Report], bool] = lambda report: bool(report.violations),
 ) -> Report | None:
     """The first schedule with a violation (or that `found` accepts), None if there is none."""
     own = world or world_for(config)
     try:
         for seed in seeds:
-            report = Schedule(own, config, seed, flaws or Flaws()).run()
+            report = Schedule(own, config, seed, flaws, plant).run()
             if found(report):
                 return report
         return None

@@ -227,9 +227,7 @@ class World:
         """The table as it is; writes the effects into the history."""
         for (msg_id,) in self.raw.execute("SELECT msg_id FROM effects").fetchall():
             self.record(Kind.EFFECT, "reader", msg_id=msg_id)
-        rows = {
-            i: Row(r.object_id, r.status, r.tries, r.claimed_by) for i, r in self.rows.items()
-        }
+        rows = {i: Row(r.object_id, r.status, r.tries, r.claimed_by) for i, r in self.rows.items()}
         return Final(rows, self.observed)
 
     def next_due_in(self) -> float | None:

@@ -1,0 +1,125 @@
+"""The bench itself: it runs, finds no fault where there is none, and finds those that are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import counts
+from bench.__main__ import main
+from bench.checking import faults, judge
+from bench.process import Counts, Entry, Seen
+from bench.report import Line, table
+from bench.scenarios import DRAINS, QUICK_SCALE, drains
+from tests.conftest import Database
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, object]]]:
+    """What a tiny run of B1 and B2 on SQLite writes."""
+    path = tmp_path_factory.mktemp("bench") / "report.json"
+    arguments = ["B1", "B2", "--database", "sqlite", "--messages", "500", "--quick"]
+    assert main([*arguments, "--json", str(path)]) == 0
+    written: dict[str, list[dict[str, object]]] = json.loads(path.read_text())
+    return written
+
+
+def test_a_tiny_run_reports_each_scenario_with_one_and_two_processes(report):
+    got = [(line["scenario"], line["processes"]) for line in report["lines"]]
+    assert got == [("B1", 1), ("B1", 2), ("B2", 1), ("B2", 2)]
+
+
+def test_a_tiny_run_finds_no_fault(report):
+    faulty = ("order_faults", "overlaps", "missing")
+    assert [line[name] for line in report["lines"] for name in faulty] == [0] * 12
+
+
+def test_a_tiny_run_measures_rates_and_counts(report):
+    for line in report["lines"]:
+        assert line["rates"]
+        assert line["rates"][0] > 0
+        assert 0 < line["statements"] <= line["round_trips"]
+
+
+def test_the_run_says_on_which_machine_and_how_durable(report):
+    facts = " ".join(report["facts"])
+    assert "cores" in facts
+    assert "synchronous=2" in facts
+
+
+def test_an_unknown_scenario_is_refused_with_those_that_exist(capsys):
+    with pytest.raises(SystemExit):
+        main(["B99"])
+    assert "B1, B2" in capsys.readouterr().err
+
+
+def test_a_missing_server_is_reported_by_name_and_reason(monkeypatch, capsys):
+    monkeypatch.setenv("MSGWORKER_TEST_POSTGRESQL_URL", "")
+    monkeypatch.setenv("MSGWORKER_BENCH_SERVED", "1")
+    assert main(["B1", "--database", "postgresql", "--quick"]) == 0
+    out = capsys.readouterr().out
+    assert "postgresql: NOT TESTED" in out
+    assert "not run: no server: MSGWORKER_TEST_POSTGRESQL_URL is not set" in out
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ([("a", 1, 10, 20), ("a", 2, 20, 30), ("b", 1, 12, 40)], (0, 0)),
+        ([("a", 2, 10, 20), ("a", 1, 20, 30)], (1, 0)),
+        ([("a", 1, 10, 20), ("a", 2, 19, 30)], (0, 1)),
+        ([("a", 1, 10, 90), ("a", 2, 20, 30), ("a", 3, 40, 50)], (0, 2)),
+        ([("a", 1, 10, 20), ("a", 1, 30, 40)], (1, 0)),
+        ([(None, 2, 10, 20), (None, 1, 11, 30)], (0, 0)),
+    ],
+    ids=["good", "order", "overlap", "overlap of a long one", "twice", "no object"],
+)
+def test_faults_are_found_in_hand_made_logs(log, expected):
+    assert faults(sorted(log, key=lambda entry: entry[2])) == expected
+
+
+def test_logs_of_several_processes_are_judged_together():
+    one: list[Entry] = [("a", 2, 50, 60)]
+    two: list[Entry] = [("a", 1, 70, 80), ("b", 3, 0, 1_000_000_000)]
+    verdict = judge([Seen(one, Counts()), Seen(two, Counts())])
+    assert (verdict.order_faults, verdict.repeated, verdict.handled) == (1, 0, 3)
+    assert verdict.seconds == 1.0
+
+
+def test_faults_make_the_line_and_the_exit_code_bad():
+    assert Line("sqlite", "B2", "x", overlaps=1).faults == 1
+    assert Line("sqlite", "B2", "x", missing=2).faults == 2
+
+
+def test_ratios_compare_medians():
+    line = Line("sqlite", "B1", "x", rates=[10.0, 30.0, 20.0], limit=[40.0])
+    assert line.of(line.limit) == 0.5
+    assert line.of(line.prototype) is None
+    assert "0.50" in table([line])
+
+
+@pytest.mark.parametrize("scenario", DRAINS)
+def test_every_drain_names_rows_and_an_end(scenario):
+    for drain in drains(scenario, QUICK_SCALE):
+        assert drain.rows
+        assert (drain.expected is None) != (drain.time_limit is None)
+
+
+def test_prototypes_are_there_for_every_database():
+    folder = Path(counts.__file__).parent / "prototypes"
+    assert {path.stem for path in folder.glob("*.py")} >= {"sqlite", "postgresql", "mariadb"}
+
+
+@pytest.mark.parametrize("shape", counts.SHAPES)
+def test_statements_per_message_stay_as_recorded(database: Database, shape: str):
+    """Counts, not seconds: a statement or a round trip more per batch is seen here."""
+    recorded = counts.recorded().get(database.name)
+    if recorded is None:
+        pytest.skip(f"nothing is recorded for {database.name}; run python -m bench --record")
+    counted = counts.count(database.url, shape)
+    assert counted.verdict.handled == counts.MESSAGES
+    assert (counted.verdict.order_faults, counted.verdict.overlaps) == (0, 0)
+    assert counted.statements <= recorded[shape]["statements"] * counts.TOLERANCE
+    assert counted.round_trips <= recorded[shape]["round_trips"] * counts.TOLERANCE

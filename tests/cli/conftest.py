@@ -1,0 +1,83 @@
+"""A folder of its own for each test; the program in this process, and as it really is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from msgworker.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+CRM = """
+import os, time
+from msgworker import App, Reject
+
+app = App(os.environ.get("CRM_URL", "sqlite:///crm.db"), lease_seconds=3)
+other = object()
+
+@app.handler("settle")
+def settle(msg, ctx):
+    ctx.log.info("settled %s", msg.object_id)
+    if (msg.payload or {}).get("sleep"):
+        time.sleep(msg.payload["sleep"])
+    if (msg.payload or {}).get("exit"):
+        os._exit(9)
+    if (msg.payload or {}).get("reject"):
+        raise Reject(msg.payload["reject"])
+"""
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current directory with crm.py in it, and no MSGWORKER_ variables."""
+    for name in list(os.environ):
+        if name.startswith("MSGWORKER_"):
+            monkeypatch.delenv(name)
+    for name in ("NO_COLOR", "COLUMNS", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    before_path, before_modules = list(sys.path), set(sys.modules)
+    (tmp_path / "crm.py").write_text(CRM)
+    yield tmp_path
+    sys.path[:] = before_path
+    for name in set(sys.modules) - before_modules:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def cli(folder: Path) -> Cli:
+    """Call the program in this process; never raises, gives exit_code, stdout and stderr."""
+    return lambda *args, **options: CliRunner().invoke(main, [str(a) for a in args], **options)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a child program: ours, with the package found."""
+    kept = {name: v for name, v in os.environ.items() if not name.startswith("MSGWORKER_")}
+    return kept | {"PYTHONPATH": str(ROOT)} | more
+
+
+def program(*args: Any, cwd: Path, **options: Any) -> subprocess.Popen[str]:
+    """Start the real program."""
+    command = [sys.executable, "-m", "msgworker", *(str(a) for a in args)]
+    options.setdefault("env", environment())
+    return subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+@pytest.fixture
+def crm(cli: Cli) -> Cli:
+    """The program, with the tables of crm.py made."""
+    made = cli("init-db", "--app", "crm:app")
+    assert made.exit_code == 0, made.stderr
+    return cli

@@ -1,0 +1,366 @@
+"""What each command does, prints and returns."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker.cli.group import COMMANDS
+from msgworker.dialects import NAMES
+from tests.cli.conftest import Cli
+
+AT = ("--app", "crm:app")
+
+
+def sql(folder: Path, statement: str) -> list[Any]:
+    engine = sa.create_engine(f"sqlite:///{folder / 'crm.db'}")
+    with engine.begin() as conn:
+        found = conn.exec_driver_sql(statement)
+        rows = list(found) if found.returns_rows else []
+    engine.dispose()
+    return rows
+
+
+def dead(crm: Cli, folder: Path, count: int, topic: str = "settle") -> list[int]:
+    """Make so many dead messages; their ids."""
+    ids = [
+        int(crm("send", topic, "--object-id", f"C-{n}", *AT, "--payload", '{"n": 1}').stdout)
+        for n in range(count)
+    ]
+    listed = ", ".join(str(i) for i in ids)
+    sql(
+        folder,
+        "UPDATE msgworker_message SET status = -1, error_try_times = 3,"
+        f" last_error = 'ValueError: x' WHERE msg_id IN ({listed})",
+    )
+    return ids
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(cli: Cli, command: str) -> None:
+    done = cli(command, "--help")
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"Usage: msgworker {command} ")
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    options = [line for line in lines if line.startswith("--")]
+    assert "--config FILE" in done.stdout
+    assert "--debug" in " ".join(options)
+
+
+def test_main_help_lists_all_commands_and_exit_codes(cli: Cli) -> None:
+    done = cli("--help")
+    assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
+    assert "Exit codes:" in done.stdout
+    assert cli("--version").stdout.startswith("msgworker, version ")
+
+
+def test_init_db_makes_the_schema_once(cli: Cli) -> None:
+    first = json.loads(cli("init-db", *AT, "--json").stdout)
+    assert first["table"] == "msgworker_message"
+    assert {"msgworker_message", "msgworker_lease", "msgworker_item"} <= set(first["created"])
+    assert "nothing to do" in cli("init-db", *AT).stdout
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+def test_ddl_prints_a_script_without_connecting(cli: Cli, dialect: str) -> None:
+    done = cli("ddl", "--dialect", dialect, "--table", "tb_cus_msg")
+    assert done.exit_code == 0
+    assert "CREATE TABLE tb_cus_msg" in done.stdout
+    assert "CREATE UNIQUE INDEX tb_cus_msg_guard" in done.stdout
+    assert done.stderr == ""
+
+
+def test_ddl_for_a_database_nobody_knows(cli: Cli) -> None:
+    done = cli("ddl", "--dialect", "dbase")
+    assert done.exit_code == 2
+    assert all(name in done.stderr for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (["--payload", '{"a": [1, "å"]}'], '{"a":[1,"å"]}'),
+        (["--payload", "@in.json"], '{"n":7}'),
+        (["--payload", "-"], '{"n":8}'),
+        (["--payload", "null"], None),
+        ([], None),
+    ],
+)
+def test_send_takes_json_a_file_or_stdin(
+    crm: Cli, folder: Path, given: list[str], stored: str | None
+) -> None:
+    (folder / "in.json").write_text('{"n": 7}')
+    done = crm("send", "settle", "--object-id", "C-1", *given, *AT, input='{"n": 8}')
+    assert done.exit_code == 0, done.stderr
+    row = sql(folder, "SELECT msg_id, topic, object_id, payload, status FROM msgworker_message")
+    assert row == [(int(done.stdout), "settle", "C-1", stored, 0)]
+
+
+def test_send_with_delay_waits(crm: Cli, folder: Path) -> None:
+    done = crm("send", "settle", "--delay", "5m", *AT, "--json")
+    assert json.loads(done.stdout) == {"msg_id": 1, "topic": "settle", "object_id": None}
+    ahead = "SELECT (julianday(available_at) - julianday('now')) * 86400 FROM msgworker_message"
+    assert 200 < sql(folder, ahead)[0][0] < 301
+
+
+def test_send_warns_of_a_topic_that_the_app_does_not_take(crm: Cli) -> None:
+    done = crm("send", "setle", *AT)
+    assert done.exit_code == 0
+    assert "no handler here takes topic setle" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["--payload", "{a: 1}"], "--payload: the payload is not JSON"),
+        (["--payload", "NaN"], "NaN is not JSON"),
+        (["--payload", "[" * 100_000], "nested too deeply"),
+        (["--payload", ""], "--payload is empty"),
+        (["--payload", "@absent.json"], "absent.json cannot be read"),
+        (["--payload", "@."], "cannot be read"),
+        (["--payload", "@latin.json"], "latin.json is not UTF-8"),
+        (["--delay", "soon"], "--delay must be a duration"),
+        (["--delay", "-5"], "--delay must be a duration"),
+        (["--object-id", "x" * 191], "at most 190"),
+    ],
+)
+def test_send_refuses(crm: Cli, folder: Path, given: list[str], text: str) -> None:
+    (folder / "latin.json").write_bytes(b'"\xff"')
+    done = crm("send", "settle", *given, *AT)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sql(folder, "SELECT count(*) FROM msgworker_message") == [(0,)]
+
+
+def test_status_counts_by_topic_and_state(crm: Cli, folder: Path) -> None:
+    assert "holds no messages" in crm("status", *AT).stdout
+    dead(crm, folder, 2, "invoice")
+    crm("send", "settle", *AT)
+    text = crm("status", *AT).stdout.splitlines()
+    words = ["NEW", "PROCESSING", "DONE", "FAILED", "DEAD"]
+    assert text[0].split() == ["TOPIC", *words, "OLDEST", "OPEN"]
+    assert text[1].split()[:6] == ["invoice", "-", "-", "-", "-", "2"]
+    assert text[2].split()[:6] == ["settle", "1", "-", "-", "-", "-"]
+    assert text[3].split()[:7] == ["all", "topics", "1", "-", "-", "-", "2"]
+    found = json.loads(crm("status", *AT, "--json").stdout)
+    assert set(found) == {"database", "table", "counts"}
+    assert [(c["status"], c["topic"], c["count"]) for c in found["counts"]] == [
+        ("new", "settle", 1),
+        ("dead", "invoice", 2),
+    ]
+    assert all(isinstance(c["oldest_seconds"], float) for c in found["counts"])
+
+
+def test_status_shows_what_nobody_knows(crm: Cli, folder: Path) -> None:
+    crm("send", "settle", *AT)
+    sql(folder, "UPDATE msgworker_message SET status = 99")
+    assert "UNKNOWN" in crm("status", *AT).stdout
+
+
+def test_list_has_stable_keys_and_pages(crm: Cli, folder: Path) -> None:
+    ids = dead(crm, folder, 3)
+    page = json.loads(crm("list", *AT, "--json", "--status", "dead", "--limit", "2").stdout)
+    assert page["next_after"] == ids[1]
+    keys = ["msg_id", "object_id", "topic", "status", "error_try_times", "available_at"]
+    keys += ["claimed_by", "claimed_at", "crash_times", "last_error", "created_at", "finished_at"]
+    assert [list(m) for m in page["messages"]] == [keys, keys]
+    first = page["messages"][0]
+    assert (first["status"], first["error_try_times"]) == ("dead", 3)
+    assert datetime.fromisoformat(first["created_at"]).tzinfo is not None
+    assert first["created_at"].endswith("Z")
+    rest = json.loads(crm("list", *AT, "--json", "--after", ids[1]).stdout)
+    assert ([m["msg_id"] for m in rest["messages"]], rest["next_after"]) == ([ids[2]], None)
+
+
+def test_list_filters(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 3)
+    crm("send", "other", *AT, "--object-id", "X")
+
+    def found(*filters: str) -> int:
+        done = crm("list", *AT, "--json", *filters)
+        messages = json.loads(done.stdout)["messages"]
+        assert done.exit_code == (0 if messages else 5)
+        return len(messages)
+
+    assert found("--status", "dead") == 3
+    assert found("--topic", "other") == 1
+    assert found("--object-id", "C-1") == 1
+    assert found("--error", "ValueError") == 3
+    assert found("--error", "%") == 0
+    assert found("--since", "1h") == 4
+    assert found("--since", "2099-01-01T00:00Z") == 0
+    assert found("--status", "done") == 0
+
+
+def test_list_says_why_in_words(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 1)
+    crm("send", "settle", *AT, "--delay", "1h")
+    lines = crm("list", *AT).stdout.splitlines()
+    assert lines[0].split() == ["ID", "STATUS", "TRIES", "TOPIC", "OBJECT", "AGE", "WHAT"]
+    assert "dead      3/3" in lines[1]
+    assert lines[1].endswith("ValueError: x")
+    assert lines[2].endswith("minutes")
+    assert "due in" in lines[2]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--limit", "-1"),
+        ("--limit", "0"),
+        ("--limit", 10**12),
+        ("--limit", "x"),
+        ("--status", "old"),
+        ("--since", "yesterday"),
+        ("--since", "9" * 12 + "w"),
+        ("--after", 10**30),
+        ("--nonsense",),
+    ],
+)
+def test_list_refuses(crm: Cli, given: tuple[Any, ...]) -> None:
+    done = crm("list", *AT, *given)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("msgworker: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_show_tells_all_about_one(crm: Cli, folder: Path) -> None:
+    ids = dead(crm, folder, 1)
+    text = crm("show", ids[0], *AT).stdout
+    for part in ("dead, 3 of 3 tries failed", "topic       settle", "object      C-0", '"n": 1'):
+        assert part in text
+    assert "last error\n  ValueError: x" in text
+    found = json.loads(crm("show", ids[0], *AT, "--json").stdout)
+    assert (found["payload"], found["payload_cut"], found["status"]) == ('{"n":1}', False, "dead")
+
+
+@pytest.mark.parametrize(
+    ("msg_id", "code"), [("7", 5), ("x", 2), ("1;--", 2), ("9" * 30, 2), ("٣", 2)]
+)
+def test_show_of_what_is_not_there(crm: Cli, msg_id: str, code: int) -> None:
+    done = crm("show", msg_id, *AT)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert done.stderr.count("\n") == 1
+
+
+def test_rerun_by_id(crm: Cli, folder: Path) -> None:
+    ids = dead(crm, folder, 1)
+    assert crm("rerun", ids[0], *AT, "--dry-run").stdout == "would rerun 1 message\n"
+    assert sql(folder, "SELECT status FROM msgworker_message") == [(-1,)]
+    assert crm("rerun", ids[0], *AT).stdout == "rerun 1\n"
+    assert sql(folder, "SELECT status, error_try_times FROM msgworker_message") == [(0, 0)]
+
+
+def test_rerun_of_many_asks_or_wants_yes(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 3)
+    done = crm("rerun", "--dead", *AT)
+    assert done.exit_code == 2
+    assert "Set 3 messages" in done.stderr
+    assert "--yes" in done.stderr
+    assert sql(folder, "SELECT DISTINCT status FROM msgworker_message") == [(-1,)]
+    done = crm("rerun", "--dead", "--yes", *AT, "--json")
+    assert json.loads(done.stdout) == {"matched": 3, "rerun": 3, "dry_run": False}
+    assert crm("rerun", "--dead", *AT).exit_code == 5
+
+
+def test_rerun_of_a_topic_only(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 1, "a")
+    dead(crm, folder, 1, "b")
+    assert crm("rerun", "--dead", "--topic", "b", *AT).stdout == "rerun 1\n"
+    states = sql(folder, "SELECT topic, status FROM msgworker_message ORDER BY topic")
+    assert states == [("a", -1), ("b", 0)]
+
+
+def test_rerun_says_why_not(crm: Cli, folder: Path) -> None:
+    ids = dead(crm, folder, 4)
+    for status, msg_id in zip((0, 1, 2), ids, strict=False):
+        sql(folder, f"UPDATE msgworker_message SET status = {status} WHERE msg_id = {msg_id}")
+    done = crm("rerun", *ids, 99, *AT)
+    assert done.exit_code == 5
+    assert done.stdout == "rerun 1\n"
+    for text in ("is new", "is running", "is done; --force", "message 99 is not there"):
+        assert text in done.stderr
+    assert crm("rerun", ids[2], "--force", *AT).stdout == "rerun 1\n"
+    states = sql(folder, "SELECT status FROM msgworker_message ORDER BY msg_id")
+    assert states == [(0,), (1,), (0,), (0,)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (),
+        ("1", "--dead"),
+        ("1", "--topic", "t"),
+        ("--dead", "--force"),
+        ("--topic", "t"),
+        ("one",),
+        ("-1",),
+        ("1;--",),
+        (str(10**30),),
+    ],
+)
+def test_rerun_refuses(crm: Cli, given: tuple[str, ...]) -> None:
+    done = crm("rerun", *given, *AT)
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
+def test_config_shows_value_and_origin(cli: Cli, folder: Path) -> None:
+    (folder / "msgworker.toml").write_text("threads = 9\n[columns]\nmsg_id = 'ID'\npayload = false")
+    done = cli("config", "--json", "--grace", "2m", env={"MSGWORKER_LINGER": "1s"})
+    found = {row["setting"]: (row["value"], row["origin"]) for row in json.loads(done.stdout)}
+    assert found["threads"] == (9, "msgworker.toml")
+    assert found["grace"] == (120.0, "flag --grace")
+    assert found["linger"] == (1.0, "environment MSGWORKER_LINGER")
+    assert found["url"] == (None, "default")
+    text = cli("config").stdout
+    assert "msg_id=ID, payload=none" in text
+    with_app = json.loads(cli("config", "--json", "--app", "crm:app").stdout)
+    values = {row["setting"]: (row["value"], row["origin"]) for row in with_app}
+    assert values["lease_seconds"] == (3.0, "crm:app")
+    assert values["threads"] == (9, "msgworker.toml")
+
+
+def test_config_file_is_taken_from_the_flag(cli: Cli, folder: Path) -> None:
+    (folder / "other.toml").write_text("threads = 3")
+    found = json.loads(cli("config", "--json", "--config", "other.toml").stdout)
+    assert {"setting": "threads", "value": 3, "origin": "other.toml"} in found
+
+
+def test_url_and_table_from_configuration_reach_a_foreign_table(cli: Cli, folder: Path) -> None:
+    sql(
+        folder,
+        "CREATE TABLE tb_cus_msg (msgID INTEGER PRIMARY KEY, objectID TEXT, status INT NOT NULL"
+        " DEFAULT 0, errorTryTimes INT NOT NULL DEFAULT 0)",
+    )
+    (folder / "pyproject.toml").write_text(
+        '[tool.msgworker]\nurl = "sqlite:///${NAME}.db"\ntable = "tb_cus_msg"\nmax_tries = 5\n'
+        '[tool.msgworker.columns]\nmsg_id = "msgID"\nobject_id = "objectID"\n'
+        'error_try_times = "errorTryTimes"\npayload = false\n'
+    )
+    env = {"NAME": "crm"}
+    assert cli("init-db", env=env).exit_code == 0
+    assert cli("send", "default", "--object-id", "C-1", env=env).stdout == "1\n"
+    sql(folder, "UPDATE tb_cus_msg SET status = -1, errorTryTimes = 4")
+    found = json.loads(cli("list", "--json", env=env).stdout)["messages"]
+    assert [(m["msg_id"], m["status"]) for m in found] == [(1, "failed")]
+    dead = json.loads(cli("list", "--json", "--max-tries", "4", env=env).stdout)["messages"]
+    assert dead[0]["status"] == "dead"
+
+
+def test_nothing_raw_reaches_the_terminal(crm: Cli, folder: Path) -> None:
+    evil = "C\x1b]0;owned\x07\u202e\u2066\x9b31m"
+    crm("send", "settle", *AT, "--object-id", evil, "--payload", json.dumps({"x": evil}))
+    sql(folder, "UPDATE msgworker_message SET status = -1, error_try_times = 3, "
+        "last_error = char(27) || '[2J' || char(8238) || char(10) || 'x'")  # fmt: skip
+    for args in (("list",), ("show", 1), ("status",), ("list", "--json"), ("show", 1, "--json")):
+        done = crm(*args, *AT)
+        assert done.exit_code == 0
+        for char in "\x1b\x07\u202e\u2066\x9b":
+            assert char not in done.stdout, args
+    assert json.loads(crm("show", 1, *AT, "--json").stdout)["object_id"] == evil

@@ -1,0 +1,83 @@
+"""Every command, option and setting is documented, and what is documented is there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from msgworker.cli import main
+from msgworker.cli.group import COMMANDS
+from msgworker.cli.target import table_from
+from msgworker.config import SETTINGS, load
+from tests.cli.conftest import ROOT
+
+CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+SHARED = {"--url", "--table", "--on-dead", "--max-tries", "--app", "--json"}
+EVERYWHERE = {"--config", "--log-level", "--log-format", "--debug", "--help"}
+
+
+def section(command: str) -> str:
+    found = re.search(rf"^### `msgworker {command}\b.*?(?=^##|\Z)", CLI, re.M | re.S)
+    assert found, f"docs/cli.md has no section for {command}"
+    return found[0]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_is_documented_with_its_options(name: str) -> None:
+    text = section(name) + (section("run") if name == "drain" else "")
+    command = main.get_command(click.Context(main), name)  # type: ignore[attr-defined]
+    options = {
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for option in parameter.opts
+    }
+    if name == "config":  # it takes the flags of all settings
+        options -= {f"--{setting.replace('_', '-')}" for setting in SETTINGS} | {"--topic"}
+    lacking = sorted(o for o in options - SHARED - EVERYWHERE if o not in text)
+    assert not lacking, f"docs/cli.md says nothing of {name} {lacking}"
+    if "--json" in options:
+        assert "--json" in text
+
+
+def test_no_command_is_documented_that_is_not_there() -> None:
+    assert re.findall(r"^### `msgworker ([\w-]+)", CLI, re.M) == list(COMMANDS)
+
+
+def test_options_of_every_command_are_documented() -> None:
+    assert all(option in CLI for option in SHARED | EVERYWHERE)
+
+
+def test_every_setting_is_documented_with_its_variable_and_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `?([^|`]*)`? \| (.+) \|$", CONFIGURATION, re.M)
+    assert [row[0] for row in rows] == list(SETTINGS)
+    words = {None: "none", (): "all", "{}": "none", False: "false"}
+    for name, variable, default, _ in rows:
+        setting = SETTINGS[name]
+        value = setting.default if setting.default != {} else "{}"
+        is_word = value is None or value is False or value in ((), "{}")
+        shown = (
+            words[value] if is_word else f"{value:g}" if isinstance(value, float) else str(value)
+        )
+        assert (variable, default) == (setting.variable, shown), name
+
+
+def test_the_example_file_is_read(tmp_path: Path) -> None:
+    example = re.search(r"```toml\n(.*?)```", CONFIGURATION, re.S)
+    assert example
+    assert set(tomllib.loads(example[1])) <= set(SETTINGS)
+    (tmp_path / "msgworker.toml").write_text(example[1])
+    conf = load(folder=tmp_path, environ={"DB_PASSWORD": "p@ss"})
+    assert conf.url == "postgresql+psycopg://crm:p%40ss@dbhost/crm"
+    table = table_from(conf)
+    assert (table.name, table.msg_id, table.payload) == ("crm.tb_cus_msg", "msgID", None)
+
+
+def test_exit_codes_are_documented() -> None:
+    codes = re.findall(r"^\| (\d+) \|", CLI, re.M)
+    assert codes == ["0", "1", "2", "3", "4", "5", "70", "130"]

@@ -1,0 +1,126 @@
+"""What reaches a terminal: visible, aligned, in words."""
+
+from __future__ import annotations
+
+import json
+import logging
+import unicodedata
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from msgworker.cli import output
+from msgworker.cli.logs import Lines
+from msgworker.cli.output import Column, age, fitted, print_json, print_table, visible
+from msgworker.dialects import without
+
+COLUMNS = (Column("ID", "right"), Column("TOPIC", share=1), Column("WHAT", share=2, least=12))
+
+
+@given(st.text())
+def test_nothing_a_terminal_acts_on_comes_through(text: str) -> None:
+    assert all(unicodedata.category(c) not in output._UNSAFE for c in visible(text))
+
+
+def test_visible_writes_out_what_it_takes_away() -> None:
+    assert visible("a\x1b[31m\x07\n\t\x9b\u202e\u2066\U000e0041b") == (
+        r"a\x1b[31m\x07\n\t\x9b\u202e\u2066\U000e0041b"
+    )
+    assert visible("Ångström 客户") == "Ångström 客户"
+
+
+@given(st.recursive(st.text() | st.integers() | st.none(), st.lists))
+def test_json_is_read_back_as_it_was(value: object) -> None:
+    lines: list[str] = []
+    original, output.click.echo = output.click.echo, lambda text: lines.append(text)  # type: ignore[assignment]
+    try:
+        print_json(value)
+    finally:
+        output.click.echo = original
+    assert all(visible(line) == line for line in lines[0].split("\n"))
+    if "\\ud" not in lines[0]:
+        assert json.loads(lines[0]) == value
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+@pytest.mark.parametrize("text", ["short", "x" * 300, "客户" * 100, "\u202e" * 50])
+def test_table_fits_the_terminal(
+    width: int, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "to_terminal", lambda: True)
+    monkeypatch.setattr(output, "terminal_width", lambda: width)
+    print_table(COLUMNS, [(1, text, text), (22, "t", "")])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(cell_len(line) <= width for line in lines)
+
+
+def test_table_is_never_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(COLUMNS, [(1, "t", "x" * 1000)])
+    assert "x" * 1000 in capsys.readouterr().out
+
+
+def test_short_columns_leave_their_room_to_long_ones() -> None:
+    assert fitted(COLUMNS, [3, 5, 100], 60) == [3, 5, 52]
+    assert fitted(COLUMNS, [3, 100, 100], 63) == [3, 20, 40]
+    assert fitted(COLUMNS, [3, 5, 9], 60) == [3, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "-"),
+        (0.4, "just now"),
+        (1, "1 second"),
+        (372, "6 minutes"),
+        (3600, "1 hour"),
+        (86_400 * 3, "3 days"),
+        (86_400 * 13, "13 days"),
+        (86_400 * 21, "3 weeks"),
+    ],
+)
+def test_ages_in_words(seconds: float | None, words: str) -> None:
+    assert age(seconds) == words
+
+
+def test_short_secrets_are_taken_out_as_words_only() -> None:
+    assert without("pw=cat, category (cat)", {"cat"}) == "pw=***, category (***)"
+    assert without("xcanaryx", {"canary"}) == "x***x"
+
+
+def record(message: str, **facts: object) -> logging.LogRecord:
+    made = logging.LogRecord("msgworker.x", logging.INFO, "f.py", 1, message, (), None)
+    for name, value in facts.items():
+        setattr(made, name, value)
+    return made
+
+
+def with_error(made: logging.LogRecord, text: str) -> logging.LogRecord:
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        made.exc_info = (type(error), error, error.__traceback__)
+    return made
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_one_event_is_one_line(form: str) -> None:
+    lines = Lines(form=form, secrets={"canary"}, tracebacks=False)
+    made = with_error(record("a\nb\x1b[0m canary", object_id="C\r\n-1"), "x\ny canary")
+    text = lines.format(made)
+    assert visible(text) == text
+    assert "canary" not in text
+
+
+def test_json_log_has_the_facts() -> None:
+    lines = Lines(form="json", secrets=set(), tracebacks=False)
+    facts = {"instance": "i", "msg_id": 3, "object_id": "C-1", "topic": "t", "try": 2}
+    event = json.loads(lines.format(with_error(record("failed", **facts), "boom")))
+    assert {name: event[name] for name in facts} == facts
+    assert (event["level"], event["logger"], event["message"]) == ("info", "msgworker.x", "failed")
+    assert event["error"] == "ValueError: boom"
+    assert "Traceback" in event["traceback"]
+    assert datetime.fromisoformat(event["time"]).tzinfo == UTC

@@ -1,0 +1,271 @@
+"""`run` and `drain` as real programs: signals, children, what becomes of the rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msgworker import App
+from msgworker.cli.processes import ending, total
+from tests.cli.conftest import Cli, environment, program
+
+Program = subprocess.Popen[str]
+
+
+def until(seen: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+    """Wait until `seen` gives something; fail at the deadline."""
+    deadline, pause = time.monotonic() + seconds, threading.Event()
+    while time.monotonic() < deadline:
+        found = seen()
+        if found:
+            return found
+        pause.wait(0.05)
+    return pytest.fail(f"not within {seconds} s: {what}")
+
+
+@pytest.fixture
+def app(crm: Cli, folder: Path) -> Iterator[App]:
+    """Another client of the table that crm.py works on."""
+    app = App(f"sqlite:///{folder / 'crm.db'}")
+    yield app
+    app.engine.dispose()
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[..., Program]]:
+    """Start the program; it and its children are gone at the end of the test."""
+    begun: list[Program] = []
+
+    def start(*args: Any, **options: Any) -> Program:
+        begun.append(program(*args, cwd=folder, start_new_session=True, **options))
+        return begun[-1]
+
+    yield start
+    for child in begun:
+        if child.poll() is None:
+            child.kill()
+        child.communicate(timeout=30)
+
+
+def fill(app: App, count: int, **payload: Any) -> None:
+    with app.engine.begin() as conn:
+        app.send_many(conn, "settle", [(payload, f"C-{n}") for n in range(count)])
+
+
+def states(app: App) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for count in app.ops.counts():
+        found[count.status.value] = found.get(count.status.value, 0) + count.count
+    return found
+
+
+def leases(app: App) -> int:
+    with app.engine.connect() as conn:
+        return int(conn.exec_driver_sql("SELECT count(*) FROM msgworker_lease").scalar() or 0)
+
+
+def children(parent: Program) -> list[int]:
+    path = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    if not path.exists():
+        pytest.skip("no /proc here")
+    return [int(pid) for pid in path.read_text().split()]
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_run_ends_in_order_at_a_signal(
+    app: App, start: Callable[..., Program], processes: int, number: signal.Signals
+) -> None:
+    fill(app, 300, sleep=0.05)
+    child = start("run", "crm:app", "--processes", processes, "--threads", 2)
+    until(lambda: leases(app) == processes, "all instances live")
+    until(lambda: states(app).get("done", 0) > 5, "some are done")
+    child.send_signal(number)
+    _, log = child.communicate(timeout=30)
+    assert child.returncode == 0, log
+    found = states(app)
+    assert set(found) <= {"new", "done"}, "no row is left at 1, no try is counted"
+    assert sum(found.values()) == 300
+    assert leases(app) == 0
+
+
+def test_second_signal_stops_at_once(app: App, start: Callable[..., Program]) -> None:
+    fill(app, 4, sleep=60)
+    child = start("run", "crm:app", "--processes", 2, "--threads", 2)
+    until(lambda: states(app).get("processing", 0) == 4, "all run")
+    pids = children(child)
+    child.send_signal(signal.SIGTERM)
+    until(lambda: states(app).get("processing", 0) == 4, "they still run")
+    until(lambda: child.send_signal(signal.SIGTERM) or child.poll() is not None, "it ends")
+    # The last of our signals may meet the parent when its children are gone already.
+    assert child.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
+    assert all(gone(pid) for pid in pids)
+
+
+def test_children_stop_in_order_when_the_parent_is_killed(
+    app: App, start: Callable[..., Program]
+) -> None:
+    fill(app, 300, sleep=0.05)
+    child = start("run", "crm:app", "--processes", 2)
+    until(lambda: leases(app) == 2, "all instances live")
+    pids = until(lambda: children(child), "children")
+    child.kill()
+    until(lambda: all(gone(pid) for pid in pids), "the children have ended")
+    assert set(states(app)) <= {"new", "done"}
+    assert leases(app) == 0
+
+
+def test_run_replaces_a_process_that_died(app: App, start: Callable[..., Program]) -> None:
+    child = start("run", "crm:app", "--processes", 2)
+    pids = until(lambda: len(children(child)) == 2 and children(child), "two children")
+    until(lambda: leases(app) == 2, "all instances live")
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: len(set(children(child)) - set(pids)) == 1, "another one is started")
+    fill(app, 20)
+    until(lambda: states(app) == {"done": 20}, "work goes on")
+    child.terminate()
+    _, log = child.communicate(timeout=30)
+    assert child.returncode == 0
+    assert f"process {pids[0]} was killed by SIGKILL" in log
+
+
+def test_run_ends_when_its_time_is_over(app: App, start: Callable[..., Program]) -> None:
+    fill(app, 10)
+    child = start("run", "crm:app", "--processes", 2, "--time-limit", "1s", "--quiet")
+    out, log = child.communicate(timeout=30)
+    assert (child.returncode, out, log) == (0, "", "")
+    assert states(app) == {"done": 10}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_drain_sums_what_was_done(app: App, start: Callable[..., Program], processes: int) -> None:
+    fill(app, 200)
+    fill(app, 3, reject="no")
+    child = start("drain", "crm:app", "--processes", processes, "--linger", 0, "--json")
+    out, _ = child.communicate(timeout=60)
+    report = json.loads(out)
+    assert child.returncode == report["exit_code"] == 1
+    keys = {"done", "failed", "retried", "released", "left", "seconds", "skipped"}
+    assert set(report) == keys | {"database_lost", "exit_code"}
+    assert (report["done"], report["failed"], report["left"]) == (200, 3, 0)
+
+
+def test_drain_prints_one_line_for_people(app: App, start: Callable[..., Program]) -> None:
+    fill(app, 5)
+    child = start("drain", "crm:app", "--linger", "0")
+    out, log = child.communicate(timeout=60)
+    assert out.startswith("done=5 failed=0 retried=0 released=0 left=0 in ")
+    assert out.count("\n") == 1
+    assert child.returncode == 0
+    assert "settled C-1" in log
+    assert "msg_id=2 object_id=C-1 topic=settle try=1" in log
+
+
+def test_drain_tells_of_a_process_that_died(app: App, start: Callable[..., Program]) -> None:
+    fill(app, 1, exit=True)
+    child = start("drain", "crm:app", "--processes", 2, "--linger", 0)
+    _, log = child.communicate(timeout=60)
+    assert child.returncode == 9
+    assert "ended with 9" in log
+
+
+def test_only_the_topics_that_were_asked_for(app: App, start: Callable[..., Program]) -> None:
+    with app.engine.begin() as conn:
+        app.send(conn, "other", object_id="X")
+    fill(app, 2)
+    child = start("drain", "crm:app", "--topic", "settle", "--linger", 0, "--processes", 2)
+    child.communicate(timeout=60)
+    assert states(app) == {"new": 1, "done": 2}
+
+
+def test_log_as_json_is_one_object_per_line(app: App, start: Callable[..., Program]) -> None:
+    fill(app, 2, reject="two\nlines \x1b[2J")
+    child = start("drain", "crm:app", "--linger", 0, "--log-format", "json", "--processes", 2)
+    _, log = child.communicate(timeout=60)
+    events = [json.loads(line) for line in log.splitlines()]
+    dead = [e for e in events if e.get("msg_id") == 1 and e["level"] == "warning"]
+    assert {"instance", "object_id", "topic", "try"} <= set(dead[0])
+    assert "\x1b" not in log
+
+
+def in_a_terminal(folder: Path, *args: str, answer: str = "", **env: str) -> tuple[int, str]:
+    """Run the program with all three streams on a terminal; its exit code and the screen."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "msgworker", *args],
+        cwd=folder,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="xterm", COLUMNS="80", **env),
+        start_new_session=True,
+    )
+    os.close(theirs)
+    if answer:
+        os.write(ours, answer.encode())
+    screen = b""
+    while True:
+        try:
+            part = os.read(ours, 65_536)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        screen += part
+    os.close(ours)
+    return child.wait(timeout=30), screen.decode()
+
+
+def test_terminal_gets_colours_and_a_status_line(app: App, folder: Path) -> None:
+    fill(app, 200, sleep=0.05)
+    code, screen = in_a_terminal(
+        folder, "drain", "crm:app", "--processes", "2", "--linger", "0", "--log-level", "warning"
+    )
+    assert code == 0
+    assert "processes 2  done " in screen
+    assert "\r\x1b[2K" in screen
+    assert "\x1b[32mdone" in in_a_terminal(folder, "list", "--app", "crm:app")[1]
+    plain = in_a_terminal(folder, "list", "--app", "crm:app", NO_COLOR="1")[1]
+    assert "\x1b" not in plain
+
+
+@pytest.mark.parametrize(("answer", "done"), [("y\n", 3), ("n\n", 0)])
+def test_terminal_is_asked_before_many_are_changed(
+    app: App, folder: Path, answer: str, done: int
+) -> None:
+    fill(app, 3)
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("UPDATE msgworker_message SET status = -1, error_try_times = 3")
+    code, screen = in_a_terminal(folder, "rerun", "--dead", "--app", "crm:app", answer=answer)
+    assert "Set 3 messages of msgworker_message to new? [y/N]" in screen
+    assert states(app).get("new", 0) == done
+    assert code == (0 if done else 130)
+
+
+def test_endings_in_words() -> None:
+    assert ending(-signal.SIGKILL) == "was killed by SIGKILL"
+    assert ending(-63).startswith("was killed by")
+    assert "msgworker itself" in ending(70)
+
+
+def test_total_of_no_report_is_nothing() -> None:
+    assert total([], 1.0).done == 0

@@ -1,0 +1,220 @@
+"""Planted bugs: what must turn the checker red, each with the rules that may say so.
+
+Those of `flaws` stand in the simulated instance; those of `patch` break the statements themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection
+
+from msgworker.store import claim, recover
+from msgworker.store.claim import Candidate, Row
+from msgworker.table import Cols, Tables
+from tests.history import Rule
+from tests.simulation.configs import CONFIGS, DELAYED
+from tests.simulation.instance import Flaws
+from tests.simulation.schedule import Config, Report, search_seeds, world_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """One way to be wrong, where to look for it, and what must be reported."""
+
+    name: str
+    config: str
+    rules: frozenset[Rule]
+    flaws: Flaws = Flaws()
+    patch: Callable[[], AbstractContextManager[None]] = nullcontext
+    guard: bool = True
+    seeds: int = 5000
+    rare: bool = False  # takes long to find
+
+    def hunt(self, seeds: range | None = None) -> Report | None:
+        """The first schedule in which one of the rules is reported broken, None if none is."""
+        config: Config = (CONFIGS | {"delayed": DELAYED})[self.config]
+
+        def found(report: Report) -> bool:
+            return any(violation.rule in self.rules for violation in report.violations)
+
+        with self.patch():
+            world = world_for(config, guard=self.guard)
+            try:
+                return search_seeds(
+                    config,
+                    seeds or range(self.seeds),
+                    flaws=self.flaws,
+                    world=world,
+                    plant=self.name,
+                    found=found,
+                )
+            finally:
+                world.close()
+
+
+@contextmanager
+def replaced(target: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute replaced for a while; statements are built anew with every world."""
+    before = getattr(target, name)
+    setattr(target, name, value)
+    try:
+        yield
+    finally:
+        setattr(target, name, before)
+
+
+# --- broken statements -----------------------------------------------------------------------------
+
+
+def no_fence() -> AbstractContextManager[None]:
+    """A settle asks only whether the row is at 1."""
+
+    def mine(self: Tables, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
+        return sa.or_(self.running(c), sa.and_(sa.false(), c.claimed_by == me))
+
+    return replaced(Tables, "mine", mine)
+
+
+def no_status_in_fence() -> AbstractContextManager[None]:
+    """A settle, and a recovery, takes any row, whoever has it."""
+
+    def mine(self: Tables, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
+        return sa.or_(sa.true(), c.claimed_by == me)
+
+    return replaced(Tables, "mine", mine)
+
+
+def earlier_running() -> AbstractContextManager[None]:
+    """The seed's question: is an earlier message running (instead of unfinished)."""
+
+    def earlier(self: Tables, of: Cols) -> ColumnElement[bool]:
+        other = self.cols(self.message.alias("e"))
+        same = sa.and_(other.object_id == of.object_id, other.msg_id < of.msg_id)
+        return sa.exists(sa.select(other.msg_id).where(same, self.running(other)))
+
+    return replaced(Tables, "earlier_unfinished", earlier)
+
+
+def earlier_ignored() -> AbstractContextManager[None]:
+    """Nobody asks for the head."""
+
+    def earlier(_: Tables, __: Cols) -> ColumnElement[bool]:
+        return sa.false()
+
+    return replaced(Tables, "earlier_unfinished", earlier)
+
+
+_flag = claim.flag
+
+
+def _as_it_is_now(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> list[Candidate]:
+    c = t.cols()
+    ids = [one.msg_id for one in candidates]
+    query = sa.select(c.msg_id, c.status, t.tries(c)).where(c.msg_id.in_(ids))
+    now = {row[0]: row for row in conn.execute(query)}
+    return [one._replace(status=now[one.msg_id][1], tries=now[one.msg_id][2]) for one in candidates]
+
+
+def seen_ignored() -> AbstractContextManager[None]:
+    """The claim does not compare status and tries with what was seen."""
+
+    def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str) -> list[Row]:
+        return _flag(conn, t, _as_it_is_now(conn, t, candidates), me=me)
+
+    return replaced(claim, "flag", flag)
+
+
+@contextmanager
+def seen_and_status_ignored() -> Iterator[None]:
+    """Nor does it look at the status at all."""
+
+    def claimable(_: Tables, c: Cols) -> ColumnElement[bool]:
+        return c.status != 1
+
+    with seen_ignored(), replaced(Tables, "claimable", claimable):
+        yield
+
+
+def recover_anybody() -> AbstractContextManager[None]:
+    """Rows are given back by id, whoever holds them now."""
+
+    def taken(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str) -> int:
+        c = t.cols()
+        found = conn.execute(
+            sa.update(t.message)
+            .where(c.msg_id.in_(ids), t.running(c))
+            .values(status=-1, error_try_times=t.tries(c) + 1, crash_times=1, claimed_by=None)
+        )
+        return found.rowcount + 0 * len(dead_id + text)
+
+    return replaced(recover, "recover", taken)
+
+
+def crash_is_no_try() -> AbstractContextManager[None]:
+    """A recovery counts no try."""
+
+    def back(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str) -> int:
+        c = t.cols()
+        mine = sa.and_(t.running(c), c.claimed_by == dead_id)
+        values = {"status": -1, "available_at": None, "claimed_by": None, "last_error": text}
+        return conn.execute(
+            sa.update(t.message).where(c.msg_id.in_(ids), mine).values(values)
+        ).rowcount
+
+    return replaced(recover, "recover", back)
+
+
+def owner_kept() -> AbstractContextManager[None]:
+    """What leaves status 1 keeps its `claimed_by`."""
+    values = Tables.values
+
+    def kept(self: Tables, **roles: Any) -> dict[str, Any]:
+        gone = isinstance(roles.get("claimed_by"), sa.sql.elements.Null)
+        return values(self, **{k: v for k, v in roles.items() if k != "claimed_by" or not gone})
+
+    return replaced(Tables, "values", kept)
+
+
+# --- all of them -----------------------------------------------------------------------------------
+
+
+def _plant(name: str, config: str, rules: str, **how: Any) -> Plant:
+    expected = frozenset(Rule(rule) for rule in rules.split())
+    return Plant(name=name, config=config, rules=expected, **how)
+
+
+PLANTS = {
+    plant.name: plant
+    for plant in (
+        _plant("guard index dropped", "guard", "I1", guard=False),
+        _plant("guard dropped, claim looks", "foreign", "I1", guard=False),
+        _plant("settle without claimed_by", "crashes", "I5", patch=no_fence),
+        _plant("settle without any check", "crashes", "I5", patch=no_status_in_fence),
+        _plant("earlier running", "ops", "I2", patch=earlier_running),
+        _plant("any message instead of the head", "ops", "I2", patch=earlier_ignored),
+        _plant("status and tries not as seen", "quarantine", "I10", patch=seen_ignored),
+        _plant("any status claimed", "plain", "FINAL I4", patch=seen_and_status_ignored),
+        _plant("recover whoever holds it", "zombies", "I1 I4 I5", patch=recover_anybody),
+        _plant("crash counts no try", "crashes", "I4", patch=crash_is_no_try),
+        _plant("claimed_by kept", "foreign", "I1 I5", patch=owner_kept),
+        _plant("no take-over", "crashes", "I1 I5", flaws=Flaws(no_take_over=True)),
+        _plant("run read before the flag", "ops", "I2 I3 FINAL", flaws=Flaws(early_run=True)),
+        _plant("handler ahead of the flag", "plain", "I4", flaws=Flaws(runs_ahead=True)),
+        _plant("unknown rows never swept", "unknown", "I3", flaws=Flaws(no_own_sweep=True)),
+        _plant("orphans never swept", "crashes", "I3", flaws=Flaws(no_orphan_sweep=True)),
+        _plant("sweep beside a claim", "stops", "I4 I8", flaws=Flaws(claim_unlocked=True)),
+        _plant("claim before the answer", "answers", "I1 I4", flaws=Flaws(claim_unanswered=True)),
+        # What instance/ does at the time of writing; see the test of the same names.
+        _plant("only the settled row waits", "answers", "I1 I4", flaws=Flaws(sending_only=True)),
+        _plant("beside a quarantined", "quarantine", "I10", flaws=Flaws(beside_quarantine=True)),
+        _plant("stop without a sweep", "stops", "I8", flaws=Flaws(stop_unswept=True)),
+        _plant("ghosts of the old look", "zombies", "I1", flaws=Flaws(ghosts_of_look=True)),
+        _plant("due follower hides head", "ops", "I3", flaws=Flaws(due_blocks=True)),
+        _plant("settle executed late", "delayed", "I1 I4 I5"),
+    )
+}
