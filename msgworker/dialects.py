@@ -46,6 +46,7 @@ class Dialect:
     arrays: a whole batch travels as arrays, and an UPDATE may stand in a WITH.
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
     update_ignore: the prefix that turns a guard violation into "row left alone".
+    counts_ignored: the row count of such an UPDATE says how many rows matched, those left alone included.
     max_ids: how many ids one IN list takes.
     index_hint: how a query names the index it must use; planners guess badly about indexes that hold a
         small, fast-changing part of a table.
@@ -64,6 +65,7 @@ class Dialect:
     row_locks: bool = True
     skip_locked: bool = True
     update_ignore: str | None = None
+    counts_ignored: bool = False
     max_ids: int = 1000
     index_hint: str | None = None
     tuned: tuple[str, str] | None = None
@@ -102,6 +104,7 @@ DIALECTS = {
             case_index="column",
             guard_case="column",
             update_ignore="IGNORE",
+            counts_ignored=True,
             index_hint="FORCE INDEX ({})",
         ),
         Dialect(
@@ -109,6 +112,7 @@ DIALECTS = {
             case_index="column",
             guard_case="function",  # MySQL 8 takes a CASE as a key part: no column needed
             update_ignore="IGNORE",
+            counts_ignored=True,
             index_hint="FORCE INDEX ({})",
         ),
         Dialect(

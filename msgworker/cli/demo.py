@@ -17,4 +17,5 @@ def demo(ctx: click.Context, /, **given: Any) -> int:
     configure(ctx, given)
     from msgworker.demo.run import run
 
-    return int(run() or 0)
+    outcome = run()
+    return outcome if isinstance(outcome, int) else int(getattr(outcome, "exit_code", 0))

@@ -384,7 +384,7 @@ def _flag_locked(
         return []
     ids = [row.msg_id for row in rows]
     done = conn.execute(t.built("flag_update", update), {"mw_ids": ids, "mw_me": me})
-    if done.rowcount == len(ids):
+    if done.rowcount == len(ids) and not t.dialect.counts_ignored:
         return rows
     back = set(conn.scalars(t.built("flag_back", read_back), {"mw_ids": ids, "mw_me": me}))
     return [row for row in rows if row.msg_id in back]

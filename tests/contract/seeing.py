@@ -15,13 +15,19 @@ from msgworker import App, Message
 PATIENCE_SECONDS = 60.0
 
 
-def until(condition: Callable[[], Any], what: str, *, seconds: float = PATIENCE_SECONDS) -> Any:
+def until(
+    condition: Callable[[], Any],
+    what: str,
+    *,
+    seconds: float = PATIENCE_SECONDS,
+    every: float = 0.01,
+) -> Any:
     """Wait until the condition holds and return its value; fail with `what` after the deadline."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        pause.wait(0.01)
+        pause.wait(every)
     return found
 
 

@@ -1,1 +1,1 @@
-"""Deterministic simulation: the real store functions of several instances, interleaved under a seed."""
+"""Deterministic simulation: several instances interleaved step by step under a seed."""

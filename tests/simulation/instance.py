@@ -1,10 +1,11 @@
 """One instance as generators: claim loop, handler threads, settler, heartbeat, orderly stop.
 
-Each generator yields wherever another thread or process may come in between: before every statement,
-and between the commit of a statement and the moment its answer is acted upon. What it yields is a
-condition that must hold before it goes on, None = at once. The store functions, `Lane`, `State`,
-`Search` and `settlement` are the real ones; what stands here follows instance/fetcher.py, lanes.py,
-settler.py, calling.py, heartbeat.py and worker.py. Where it does better than they do, `Flaws` names it.
+Each generator yields wherever another thread or process may come in between: before every
+statement, and between the commit of a statement and the moment its answer is acted upon. What it
+yields is a condition that must hold before it goes on, None = at once. The store functions, `Lane`,
+`State`, `Search` and `settlement` are the real ones; what stands here follows instance/fetcher.py,
+lanes.py, settler.py, calling.py, heartbeat.py and worker.py. Where it does better than they do,
+`Flaws` names it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -24,7 +26,7 @@ from msgworker.instance.handling import DONE, Registry, Result
 from msgworker.instance.search import Look, Search
 from msgworker.instance.settler import settlement
 from msgworker.instance.state import Lane, Running, State
-from msgworker.message import Outcome, Settled
+from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, lease, recover
 from msgworker.store import settle as settling
 from msgworker.store.claim import Candidate, Row
@@ -324,7 +326,9 @@ class Instance:
             )
 
     def _early_runs(self, candidates: Sequence[Candidate]) -> dict[int, list[Row]]:
-        heads: list[Row] = [Row(c.msg_id, c.object_id, *[None] * 7) for c in candidates]
+        heads: list[Row] = [
+            Row(c.msg_id, c.object_id, None, None, 0, 0, 0, None, None) for c in candidates
+        ]
         found: dict[int, list[Row]] = claim.read_runs(
             self.world.conn, self.world.t, heads, limit=RUN_LIMIT
         )
@@ -414,7 +418,7 @@ class Instance:
         return DONE
 
     def _transactional(self, lane: Lane) -> Steps[None]:
-        """Effect and settle in one transaction; after a lost COMMIT the row tells whether it was."""
+        """Effect and settle in one transaction; after a lost COMMIT the row tells."""
 
         def work(conn: Connection) -> Settled:
             self.world.raw.execute("INSERT INTO effects VALUES (?)", (lane.row.msg_id,))
@@ -516,7 +520,7 @@ class Instance:
             yield None
             became[one.msg_id] = self._settle_one(one, me)
 
-    def _settle_one(self, one: settling.Settlement, me: str) -> Settled:
+    def _settle_one(self, one: Settlement, me: str) -> Settled:
         t = self.world.t
         return self._send(Act.SETTLE, lambda conn: settling.settle_one(conn, t, one, me=me), me)
 
@@ -646,11 +650,8 @@ class Instance:
             if not ids:
                 return
             yield None
-            self._send(
-                Act.RECOVER,
-                lambda conn, ids=ids: recover.recover(conn, t, ids, dead_id=dead_id, text="died"),
-                me,
-            )
+            back = partial(recover.recover, t=t, ids=ids, dead_id=dead_id, text="died")
+            self._send(Act.RECOVER, back, me)
             if len(ids) < 2:
                 return
 
@@ -703,7 +704,7 @@ class Instance:
 
 
 def answers(lanes: dict[int, Lane], flagged: set[int]) -> dict[int, Settled]:
-    """What became of settles whose COMMIT was not answered; those still flagged were not written."""
+    """What became of settles that were not answered; those still flagged were not written."""
     known: dict[int, Settled] = {}
     for msg_id, lane in lanes.items():
         if msg_id not in flagged:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,7 +29,7 @@ class Plant:
     name: str
     config: str
     rules: frozenset[Rule]
-    flaws: Flaws = Flaws()
+    flaws: Flaws = field(default_factory=Flaws)
     patch: Callable[[], AbstractContextManager[None]] = nullcontext
     guard: bool = True
     seeds: int = 5000
@@ -68,14 +68,19 @@ def replaced(target: Any, name: str, value: Any) -> Iterator[None]:
         setattr(target, name, before)
 
 
-# --- broken statements -----------------------------------------------------------------------------
+# --- broken statements ---
+
+
+def owner(c: Cols) -> ColumnElement[Any]:
+    assert c.claimed_by is not None
+    return c.claimed_by
 
 
 def no_fence() -> AbstractContextManager[None]:
     """A settle asks only whether the row is at 1."""
 
     def mine(self: Tables, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
-        return sa.or_(self.running(c), sa.and_(sa.false(), c.claimed_by == me))
+        return sa.or_(self.running(c), sa.and_(sa.false(), owner(c) == me))
 
     return replaced(Tables, "mine", mine)
 
@@ -84,7 +89,7 @@ def no_status_in_fence() -> AbstractContextManager[None]:
     """A settle, and a recovery, takes any row, whoever has it."""
 
     def mine(self: Tables, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
-        return sa.or_(sa.true(), c.claimed_by == me)
+        return sa.or_(sa.true(), owner(c) == me)
 
     return replaced(Tables, "mine", mine)
 
@@ -160,7 +165,7 @@ def crash_is_no_try() -> AbstractContextManager[None]:
 
     def back(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str) -> int:
         c = t.cols()
-        mine = sa.and_(t.running(c), c.claimed_by == dead_id)
+        mine = sa.and_(t.running(c), owner(c) == dead_id)
         values = {"status": -1, "available_at": None, "claimed_by": None, "last_error": text}
         return conn.execute(
             sa.update(t.message).where(c.msg_id.in_(ids), mine).values(values)
@@ -180,7 +185,7 @@ def owner_kept() -> AbstractContextManager[None]:
     return replaced(Tables, "values", kept)
 
 
-# --- all of them -----------------------------------------------------------------------------------
+# --- all of them ---
 
 
 def _plant(name: str, config: str, rules: str, **how: Any) -> Plant:
@@ -197,9 +202,9 @@ PLANTS = {
         _plant("settle without any check", "crashes", "I5", patch=no_status_in_fence),
         _plant("earlier running", "ops", "I2", patch=earlier_running),
         _plant("any message instead of the head", "ops", "I2", patch=earlier_ignored),
-        _plant("status and tries not as seen", "quarantine", "I10", patch=seen_ignored),
+        _plant("status and tries not as seen", "quarantine", "I10", patch=seen_ignored, rare=True),
         _plant("any status claimed", "plain", "FINAL I4", patch=seen_and_status_ignored),
-        _plant("recover whoever holds it", "zombies", "I1 I4 I5", patch=recover_anybody),
+        _plant("recover whoever holds it", "zombies", "I1 I4 I5", patch=recover_anybody, rare=True),
         _plant("crash counts no try", "crashes", "I4", patch=crash_is_no_try),
         _plant("claimed_by kept", "foreign", "I1 I5", patch=owner_kept),
         _plant("no take-over", "crashes", "I1 I5", flaws=Flaws(no_take_over=True)),

@@ -1,16 +1,16 @@
 """One schedule: instances, a producer, ops, a foreign consumer and faults, drawn from one seed.
 
-Safety mode first: any runnable actor may be next, each with a weight that changes now and then, so that
-one stands still for long while others run; instances are killed, paused, stopped. Then liveness mode:
-no faults, every message must end DONE or dead within a bound of steps.
+Safety mode first: any runnable actor may be next, each with a weight that changes now and then, so
+that one stands still for long while others run; instances are killed, paused, stopped. Then
+liveness mode: no faults, every message must end DONE or dead within a bound of steps.
 """
 
 from __future__ import annotations
 
 import random
 import sqlite3
-from contextlib import suppress
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -313,7 +313,10 @@ class Schedule:
         self._commit(Act.PRODUCE, "producer", text, msg_id, object_id)
 
     def _commit(self, act: Act, who: str, text: str, *values: object) -> int:
-        return self.world.commit(act, who, lambda _: self.world.raw.execute(text, values).rowcount)
+        def work(_: Connection) -> int:
+            return self.world.raw.execute(text, values).rowcount
+
+        return self.world.commit(act, who, work)
 
     def _network(self) -> Steps[None]:
         """Executes what was sent on connections that its sender has given up."""
@@ -361,7 +364,8 @@ class Schedule:
         """The seed's own loop: no lease, no fence, no back-off; it never dies."""
         table = self.world.spec.name
         find = (
-            f"SELECT msg_id FROM {table} re WHERE (status = 0 OR status = -1 AND error_try_times < 3)"
+            f"SELECT msg_id FROM {table} re"
+            " WHERE (status = 0 OR status = -1 AND error_try_times < 3)"
             f" AND NOT EXISTS (SELECT 1 FROM {table} t WHERE t.object_id = re.object_id"
             " AND t.status = 1 AND t.msg_id < re.msg_id) ORDER BY msg_id LIMIT 1"
         )
@@ -369,9 +373,14 @@ class Schedule:
         done = f"UPDATE {table} SET status = 2 WHERE msg_id = ?"
         fail = f"UPDATE {table} SET status = -1, error_try_times = error_try_times + 1 "
         fail += "WHERE msg_id = ?"
+        seen = -1
+
+        def may_look() -> bool:
+            return self.world.version != seen or self.quiet
+
         while not self.quiet:
             seen = self.world.version
-            yield lambda seen=seen: self.world.version != seen or self.quiet
+            yield may_look
             found = self.world.raw.execute(find).fetchone()
             if found is None:
                 continue

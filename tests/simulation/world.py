@@ -1,8 +1,8 @@
-"""One SQLite database, a clock that stands still until it is moved, and an observer of every commit.
+"""One SQLite database, a clock that stands still until it is moved, an observer of every commit.
 
-The rule to know: the history is not what the instances believe but what the table shows. After each
-step all rows are read and compared with those before, so a statement that lies about what it did, or
-whose reply was lost, is in the history all the same.
+The rule to know: the history is not what the instances believe but what the table shows. After
+each step all rows are read and compared with those before, so a statement that lies about what it
+did, or whose reply was lost, is in the history all the same.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class World:
         self.conn = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         raw = self.conn.connection.dbapi_connection
         assert isinstance(raw, sqlite3.Connection)
-        self.raw = raw
+        self.raw: sqlite3.Connection = raw
         raw.execute("PRAGMA synchronous=OFF")
         raw.create_function("strftime", -1, self.clock.strftime)
         self.t.message.metadata.create_all(self.conn)
@@ -242,15 +242,15 @@ class World:
 @contextmanager
 def virtual_time(clock: Clock) -> Iterator[None]:
     """The instance's code reads this clock; and short statements, since few lanes are in hand."""
-    before: list[tuple[Any, str, Any]] = [
-        (search_module, "time", search_module.time),
-        (state_module, "time", state_module.time),
-        (claim_module, "RUNS_PER_STATEMENT", claim_module.RUNS_PER_STATEMENT),
+    virtual: list[tuple[Any, str, Any]] = [
+        (search_module, "time", clock),
+        (state_module, "time", clock),
+        (claim_module, "RUNS_PER_STATEMENT", 4),
     ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in virtual]
     try:
-        for module, name, _ in before[:2]:
-            setattr(module, name, clock)
-        claim_module.RUNS_PER_STATEMENT = 4
+        for module, name, value in virtual:
+            setattr(module, name, value)
         yield
     finally:
         for module, name, value in before:

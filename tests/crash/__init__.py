@@ -1,0 +1,1 @@
+"""Real processes, real databases, real kills, judged by the history checker."""

@@ -1,0 +1,315 @@
+"""Make a consumer process write down what it does, and die where a message says so.
+
+The product is wrapped from outside, in the consumer program only. The one rule: an event is written
+after what it tells has been committed and before anything can follow from it, and `since` was taken
+before the deciding statement was sent (tests/history.py).
+
+Crash points stand in the message itself: {"crash": POINT, "crashes": N} ends the process at that point
+in its first N tries. In a settle of plain messages PostgreSQL has one statement that commits by itself, so
+"in-settle" is before the commit only where there is a transaction.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgworker.instance.calling import Caller
+from msgworker.instance.fetcher import Fetcher
+from msgworker.instance.heartbeat import Heartbeat
+from msgworker.instance.settler import Settler
+from msgworker.instance.state import Lane
+from msgworker.message import Message, Outcome, Settled
+from msgworker.store import lease, recover, settle
+from tests.history import Kind, Recorder
+from tests.history import Outcome as Told
+
+AFTER_CLAIM = "after-claim"
+IN_HANDLER = "in-handler"
+AFTER_EFFECT = "after-effect"
+IN_SETTLE = "in-settle"
+AFTER_SETTLE = "after-settle"
+EXIT = "exit"
+SEGV = "segv"
+
+_now = threading.local()  # what this thread is in the middle of
+
+
+class Witness:
+    """Wraps the product's classes in this process; one for all its instances."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._tell = recorder
+        self._run_read_at: dict[tuple[str, int], float] = {}
+        self._held: set[tuple[str, int]] = set()
+
+    def install(self) -> None:
+        """From now on everything is written down."""
+        self._watch_claims()
+        self._watch_handlers()
+        self._watch_settles()
+        self._watch_recovery()
+
+    # ------------------------------------------------------------ claims
+
+    def _watch_claims(self) -> None:
+        look, flag, read_runs = Fetcher._look, Fetcher._flag, Fetcher._read_runs
+
+        def watched_look(self: Fetcher, *args: Any, **kw: Any) -> Any:
+            _now.looked_at = witness._tell.now()
+            return look(self, *args, **kw)
+
+        def watched_flag(self: Fetcher, candidates: Any, me: str) -> Any:
+            rows = flag(self, candidates, me)
+            for row in rows:
+                _die_at(AFTER_CLAIM, row.payload, row.tries + 1)
+                witness._claimed(me, row, _now.looked_at)
+            return rows
+
+        def watched_read_runs(self: Fetcher, lanes: Sequence[Lane]) -> None:
+            since = witness._tell.now()
+            read_runs(self, lanes)
+            for lane in lanes:
+                for row in lane.rows[1:]:
+                    witness._run_read_at[lane.owner, row.msg_id] = since
+
+        witness = self
+        Fetcher._look = watched_look  # type: ignore[method-assign]
+        Fetcher._flag = watched_flag  # type: ignore[method-assign]
+        Fetcher._read_runs = watched_read_runs  # type: ignore[method-assign]
+
+    def _claimed(self, me: str, row: Any, since: float) -> None:
+        self._held.add((me, row.msg_id))
+        self._tell.record(
+            Kind.CLAIMED, row.msg_id, row.object_id, instance=me, attempt=row.tries + 1, since=since
+        )
+
+    # ------------------------------------------------------------ handlers
+
+    def _watch_handlers(self) -> None:
+        call, transactional = Caller._call, Caller._transactional
+        committing, was_committed = Caller._settle, Caller._was_committed
+
+        def watched_call(self: Caller, handler: Any, msg: Message[Any], context: Any) -> Any:
+            facts: tuple[Any, ...] = (msg.msg_id, msg.object_id)
+            me = context.instance_id
+            if not getattr(_now, "again", False):  # the same claim may run its handler again
+                witness._tell.record(Kind.STARTED, *facts, instance=me)
+            _now.again = handler.transactional
+            detail = "raised"
+            try:
+                _die_at(IN_HANDLER, msg.payload, context.attempt)
+                value = call(self, handler, msg, context)
+                detail = "returned"
+            finally:
+                witness._tell.record(Kind.ENDED, *facts, instance=me, detail=detail)
+            _die_at(AFTER_EFFECT, msg.payload, context.attempt)
+            return value
+
+        def watched_settle(self: Caller, conn: Any, lane: Lane) -> Any:
+            _now.sent_at = witness._tell.now()
+            fate = committing(self, conn, lane)
+            _die_at(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
+            return fate
+
+        def watched_was_committed(self: Caller, lane: Lane, pause: float) -> bool:
+            found = was_committed(self, lane, pause)
+            _now.guessed = found and not lane.settled
+            return found
+
+        def watched_transactional(self: Caller, lane: Lane, *args: Any) -> Any:
+            _now.again = _now.guessed = False
+            try:
+                return transactional(self, lane, *args)
+            finally:
+                _now.again = False
+                if lane.settled is not None:
+                    fate = Settled.WENT_ON if lane.settled else Settled.ENDED
+                    _die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
+                    witness._settled(lane, fate, _now.sent_at, guessed=_now.guessed)
+
+        witness = self
+        Caller._call = watched_call  # type: ignore[method-assign]
+        Caller._settle = watched_settle  # type: ignore[method-assign]
+        Caller._was_committed = watched_was_committed  # type: ignore[method-assign]
+        Caller._transactional = watched_transactional  # type: ignore[method-assign]
+
+    # ------------------------------------------------------------ settles
+
+    def _watch_settles(self) -> None:
+        write, look, lost = Settler._write, Settler._look, Settler._lost
+        batch, each = settle.settle, settle.settle_one
+
+        def watched_write(self: Settler, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+            since = witness._tell.now()
+            _now.guesses = set()
+            became = write(self, lanes, me)
+            for msg_id, lane in lanes.items():
+                _die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
+                if became.get(msg_id, Settled.LOST) is not Settled.LOST:
+                    guessed = msg_id in _now.guesses
+                    witness._settled(lane, became[msg_id], since, guessed=guessed)
+            return became
+
+        def watched_look(self: Settler, lanes: dict[int, Lane], *args: Any) -> dict[int, Settled]:
+            answers = look(self, lanes, *args)
+            _now.guesses |= {i for i, fate in answers.items() if fate is Settled.ENDED}
+            return answers
+
+        def watched_lost(self: Settler, lane: Lane) -> None:
+            witness._told(lane, Told.LOST, None)
+            lost(self, lane)
+
+        def watched_batch(conn: Any, t: Any, settlements: Any, *, me: str) -> Any:
+            became = batch(conn, t, settlements, me=me)
+            for one in settlements:
+                _die_if(_now_in_settle, one.msg_id)
+            return became
+
+        def watched_each(conn: Any, t: Any, settlement: Any, *, me: str) -> Any:
+            fate = each(conn, t, settlement, me=me)
+            _die_if(_now_in_settle, settlement.msg_id)
+            return fate
+
+        def marked_write_once(self: Settler, lanes: Sequence[Lane], me: str) -> Any:
+            _now_in_settle.update(
+                lane.row.msg_id
+                for lane in lanes
+                if _wants(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
+            )
+            return write_once(self, lanes, me)
+
+        witness = self
+        write_once = Settler._write_once
+        Settler._write = watched_write  # type: ignore[method-assign]
+        Settler._look = watched_look  # type: ignore[method-assign]
+        Settler._lost = watched_lost  # type: ignore[method-assign]
+        Settler._write_once = marked_write_once  # type: ignore[method-assign]
+        settle.settle = watched_batch
+        settle.settle_one = watched_each
+
+    def _settled(self, lane: Lane, fate: Settled, since: float, *, guessed: bool) -> None:
+        """guessed: after a lost COMMIT the flag was gone; so it is not known what was written."""
+        outcome = Outcome.DONE if lane.result is None else lane.result.outcome
+        self._told(lane, Told.LOST if guessed else Told(outcome.value), since)
+        ahead = lane.next_row
+        if fate is Settled.WENT_ON and ahead is not None:
+            read_at = self._run_read_at.pop((lane.owner, ahead.msg_id))
+            self._claimed(lane.owner, ahead, read_at)
+
+    def _told(self, lane: Lane, outcome: Told, since: float | None) -> None:
+        row = lane.row
+        self._held.discard((lane.owner, row.msg_id))
+        self._tell.record(
+            Kind.SETTLED,
+            row.msg_id,
+            row.object_id,
+            instance=lane.owner,
+            detail=outcome,
+            since=since,
+        )
+
+    # ------------------------------------------------------------ recovery
+
+    def _watch_recovery(self) -> None:
+        take, give = Heartbeat._take_over, Heartbeat._give_back
+        unknown = Heartbeat._release_unknown
+        recovering, releasing = recover.recover, recover.release
+
+        def watched_take(self: Heartbeat, seen: lease.Lease) -> int:
+            _now.taking = witness._tell.now()
+            _now.taken_from = seen.name
+            # Should we die before we can tell that we won: see fleet.read_history.
+            me = self._state.instance_id
+            witness._tell.record(Kind.LEASE_LOST, instance=seen.name, detail=f"tried {me}")
+            return take(self, seen)
+
+        def watched_give(self: Heartbeat, dead_id: str) -> Any:
+            since = witness._tell.now()
+            if getattr(_now, "taken_from", None) == dead_id:
+                witness._tell.lease_lost(dead_id, since=_now.taking)
+            _now.taken_from = None
+            _now.given_back = []
+            me = self._state.instance_id
+            try:
+                return give(self, dead_id)
+            finally:
+                for msg_id in _now.given_back:
+                    witness._tell.record(
+                        Kind.RECOVERED, msg_id, instance=me, detail=dead_id, since=since
+                    )
+
+        def watched_recover(conn: Any, t: Any, ids: Any, *, dead_id: str, text: str) -> int:
+            count = recovering(conn, t, ids, dead_id=dead_id, text=text)
+            _now.given_back += ids if count == len(ids) else _with_text(conn, t, ids, text)
+            return count
+
+        def watched_release(conn: Any, t: Any, ids: Sequence[int], *, me: str) -> int:
+            since = witness._tell.now()
+            count = releasing(conn, t, ids, me=me)
+            for msg_id in ids:
+                if (me, msg_id) in witness._held:  # a claim that we know of: no good
+                    detail = Told.RELEASED
+                    witness._tell.record(
+                        Kind.SETTLED, msg_id, instance=me, detail=detail, since=since
+                    )
+            return count
+
+        witness = self
+        Heartbeat._take_over = watched_take  # type: ignore[method-assign]
+        Heartbeat._give_back = watched_give  # type: ignore[method-assign]
+        Heartbeat._release_unknown = unknown  # type: ignore[method-assign]
+        recover.recover = watched_recover
+        recover.release = watched_release
+
+
+def _with_text(conn: Any, t: Any, ids: Sequence[int], text: str) -> list[int]:
+    """Those of `ids` that our own transaction has just given back."""
+    import sqlalchemy as sa
+
+    c = t.cols()
+    query = sa.select(c.msg_id).where(c.msg_id.in_(ids), c.status == -1, c.last_error == text)
+    return list(conn.scalars(query))
+
+
+# ---------------------------------------------------------------- dying
+
+_now_in_settle: set[int] = set()
+
+
+def _wants(point: str, payload: Any, attempt: int) -> bool:
+    if isinstance(payload, str | bytes):
+        payload = json.loads(payload)
+    if not isinstance(payload, dict) or payload.get("crash") is None:
+        return False
+    at = IN_HANDLER if payload["crash"] in (EXIT, SEGV) else payload["crash"]
+    return bool(at == point) and attempt <= int(payload.get("crashes", 1))
+
+
+def _die_at(point: str, payload: Any, attempt: int) -> None:
+    if _wants(point, payload, attempt):
+        kind = json.loads(payload)["crash"] if isinstance(payload, str) else payload["crash"]
+        _die(kind)
+
+
+def _die_if(chosen: set[int], msg_id: int) -> None:
+    if msg_id in chosen:
+        _die(IN_SETTLE)
+
+
+def _die(kind: str) -> None:
+    sys.stderr.flush()
+    if kind == EXIT:
+        os._exit(70)
+    if kind == SEGV:
+        ctypes.string_at(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()  # the signal takes effect when it likes; nothing may follow here
+
+
