@@ -34,8 +34,8 @@ FAR_SECONDS = 100 * 366 * 86_400.0
 class App:
     """Handlers, a database and a message table.
 
-    url_or_engine: a SQLAlchemy URL or an Engine. table: a MessageTable, the default one if left out.
-    Further keywords are those of `config.Settings` (lease_seconds, poll_seconds, ...).
+    url_or_engine: a SQLAlchemy URL or an Engine. table: a MessageTable, the default one if left
+    out. Further keywords are those of `config.Settings` (lease_seconds, poll_seconds, ...).
     Nothing is connected before it is needed. Raises ConfigError for settings that are wrong.
     """
 
@@ -101,20 +101,19 @@ class App:
     ) -> Callable[[F], F]:
         """Register a function as the handler of a topic (no topic: of every other topic).
 
-        The function takes (msg) or (msg, ctx), plain or async. Returning means done; an exception means
-        failed, tried again after a back-off; see Reject and RetryLater for other wishes.
+        The function takes (msg) or (msg, ctx), plain or async. Returning means done; an exception
+        means failed, tried again after a back-off; see Reject and RetryLater for other wishes.
         transactional: `ctx.connection` belongs to the transaction that settles the message.
         timeout: seconds; a handler that runs longer is reported and its try fails when it returns.
-        wait: a tenacity wait strategy for the back-off. Raises HandlerError at once for bad functions.
+        wait: a tenacity wait strategy for the back-off. Raises HandlerError at once for bad
+        functions.
         """
         if callable(topic):  # @app.handler without parentheses
             self.add_handler(None, topic)
-            return topic  # type: ignore[return-value]
+            return topic
 
         def register(fn: F) -> F:
-            self.add_handler(
-                topic, fn, transactional=transactional, timeout=timeout, wait=wait
-            )
+            self.add_handler(topic, fn, transactional=transactional, timeout=timeout, wait=wait)
             return fn
 
         return register
@@ -254,8 +253,8 @@ class App:
     ) -> Report:
         """Handle messages until none is due now or within `linger` seconds, or until `time_limit`.
 
-        For batch jobs and timers. overlap: "skip" returns at once (Report.skipped) while another drain
-        of this App runs in this process; "allow" lets up to `max_concurrent` run.
+        For batch jobs and timers. overlap: "skip" returns at once (Report.skipped) while another
+        drain of this App runs in this process; "allow" lets up to `max_concurrent` run.
         """
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')
@@ -329,7 +328,8 @@ def _connection(target: object) -> Connection:
     if isinstance(target, Session):
         return target.connection()
     raise ConfigError(
-        f"send takes your Connection or Session, so that it is part of your transaction; got {target!r:.80}"
+        "send takes your Connection or Session, so that it is part of your transaction; "
+        f"got {target!r:.80}"
     )
 
 
@@ -350,9 +350,7 @@ def _object_id(object_id: Any) -> Any:
     return object_id
 
 
-def _delay(
-    delay: float | timedelta | None, at: datetime | None, tables: Tables
-) -> float | None:
+def _delay(delay: float | timedelta | None, at: datetime | None, tables: Tables) -> float | None:
     if delay is not None and at is not None:
         raise ConfigError("give delay or at, not both")
     if (delay is not None or at is not None) and not tables.has("available_at"):

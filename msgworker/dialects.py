@@ -46,11 +46,15 @@ class Dialect:
     arrays: a whole batch travels as arrays, and an UPDATE may stand in a WITH.
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
     update_ignore: the prefix that turns a guard violation into "row left alone".
-    counts_ignored: the row count of such an UPDATE says how many rows matched, those left alone included.
+    counts_ignored: the row count of such an UPDATE says how many rows matched, those left alone
+    included.
     max_ids: how many ids one IN list takes.
-    index_hint: how a query names the index it must use; planners guess badly about indexes that hold a
+    bare_unions: a branch of a UNION may have ORDER BY and LIMIT of its own, without a derived table.
+    index_hint: how a query names the index it must use; planners guess badly about indexes that
+    hold a
         small, fast-changing part of a table.
-    tuned: statements that set and reset what keeps the claim's plans good, for the claim's connection.
+    tuned: statements that set and reset what keeps the claim's plans good, for the claim's
+    connection.
     notify: a commit can wake up listeners.
     one_writer: transactions that write exclude each other in the whole database.
     """
@@ -67,6 +71,7 @@ class Dialect:
     update_ignore: str | None = None
     counts_ignored: bool = False
     max_ids: int = 1000
+    bare_unions: bool = False
     index_hint: str | None = None
     tuned: tuple[str, str] | None = None
     notify: bool = False
@@ -105,6 +110,7 @@ DIALECTS = {
             guard_case="column",
             update_ignore="IGNORE",
             counts_ignored=True,
+            bare_unions=True,
             index_hint="FORCE INDEX ({})",
         ),
         Dialect(
@@ -113,6 +119,7 @@ DIALECTS = {
             guard_case="function",  # MySQL 8 takes a CASE as a key part: no column needed
             update_ignore="IGNORE",
             counts_ignored=True,
+            bare_unions=True,
             index_hint="FORCE INDEX ({})",
         ),
         Dialect(
@@ -152,7 +159,7 @@ def compiler_for(name: str) -> sa.Dialect:
     }
     made = make_url(f"{drivers[name]}://").get_dialect()()
     if name == "oracle":
-        made.server_version_info = (19,)  # type: ignore[attr-defined]
+        made.server_version_info = (19,)
     return made
 
 
@@ -175,7 +182,8 @@ def masked(url: URL) -> str:
 
 
 def secrets_of(url: str | URL) -> set[str]:
-    """The passwords that a URL holds, as they are and percent-encoded; for taking them out of texts."""
+    """The passwords that a URL holds, as they are and percent-encoded; for taking them out of
+    texts."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -314,17 +322,22 @@ def _busy_timeout(conn: sa.Connection) -> None:
     cursor.close()
 
 
+DATABASE_SET_UP = {"sqlite": "PRAGMA journal_mode=WAL"}
+"""What is kept in the database itself and is ours to choose: readers and the writer do not wait."""
+
+
 def set_up_database(engine: sa.Engine) -> None:
-    """What is kept in the database itself and is ours to choose: SQLite's journal mode."""
-    if engine.dialect.name == "sqlite":
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-            conn.exec_driver_sql("PRAGMA journal_mode=WAL")
+    """Run DATABASE_SET_UP. Raises DatabaseUnavailable."""
+    statement = DATABASE_SET_UP.get(engine.dialect.name)
+    if statement is not None:
+        with connecting(engine) as conn:
+            conn.exec_driver_sql(statement)
 
 
 # ---------------------------------------------------------------- clock
 
 
-class now(FunctionElement[datetime]):  # noqa: N801 - reads like the SQL function it is
+class now(FunctionElement[datetime]):
     """The database's clock, UTC; the same value for all rows of a statement."""
 
     inherit_cache = True
@@ -334,7 +347,7 @@ class now(FunctionElement[datetime]):  # noqa: N801 - reads like the SQL functio
         return UtcDateTime()
 
 
-class now_plus(FunctionElement[datetime]):  # noqa: N801
+class now_plus(FunctionElement[datetime]):
     """The database's clock plus a number of seconds (may be a fraction, may be negative)."""
 
     inherit_cache = True
@@ -344,11 +357,11 @@ class now_plus(FunctionElement[datetime]):  # noqa: N801
         return UtcDateTime()
 
 
-class seconds_since(FunctionElement[float]):  # noqa: N801
+class seconds_since(FunctionElement[float]):
     """Seconds from an instant until now, as a float."""
 
     inherit_cache = True
-    type = sa.Float()  # type: ignore[assignment]
+    type = sa.Float()
 
 
 def _clause(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
@@ -609,8 +622,11 @@ _ORACLE = (
     dict.fromkeys((1,), Trouble.RACE)
     | dict.fromkeys((54, 60, 1555, 4068, 8006, 8177, 12860, 30006, 1013), Trouble.AGAIN)
     | dict.fromkeys(
-        (28, 600, 603, 1012, 1033, 1034, 1089, 1090, 1092, 2396, 3113, 3114, 3135)
-        + (12153, 12170, 12514, 12537, 12541, 12547, 12571, 25402, 25408, 25409, 41412),
+        (28, 600, 603, 1012, 1033, 1034, 1089, 1090, 1092, 2396, 3113, 3114, 3135),
+        Trouble.LOST,
+    )
+    | dict.fromkeys(
+        (12153, 12170, 12514, 12537, 12541, 12547, 12571, 25402, 25408, 25409, 41412),
         Trouble.LOST,
     )
     | dict.fromkeys((904, 942, 1017, 1031, 16000, 28000), Trouble.REFUSED)
@@ -666,7 +682,13 @@ def _by_code(error: BaseException | None) -> Trouble:
         if inner and int(inner[1]) in _ORACLE:
             return _ORACLE[int(inner[1])]
         return _ORACLE_DRIVER.get(f"{driver[1]}-{driver[2]}", Trouble.OTHER)
-    lost = ("connection failed", "connection refused", "server closed", "is closed", "connection is")
+    lost = (
+        "connection failed",
+        "connection refused",
+        "server closed",
+        "is closed",
+        "connection is",
+    )
     return Trouble.LOST if any(part in text.lower() for part in lost) else Trouble.OTHER
 
 
@@ -711,7 +733,9 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | SchemaError:
     """The error for what people must mend: a missing table or column, or a right or a password."""
     text = reason_of(error)
-    if re.search(r"no such|does not exist|doesn.t exist|unknown column|ORA-00904|ORA-00942", text, re.I):
+    if re.search(
+        r"no such|does not exist|doesn.t exist|unknown column|ORA-00904|ORA-00942", text, re.I
+    ):
         return SchemaError(f"the schema has changed: {text}. Run `msgworker init-db`")
     return unavailable(engine, error)
 
@@ -728,7 +752,7 @@ HIDDEN = "msgworker_hidden"
 
 @compiles(CreateColumn, "mysql", "mariadb")
 def _create_column(element: CreateColumn, compiler: DDLCompiler, **kw: Any) -> str:
-    text = compiler.visit_create_column(element, **kw)
+    text = compiler.visit_create_column(element, **kw)  # type: ignore[no-untyped-call]
     return f"{text} INVISIBLE" if element.element.info.get(HIDDEN) else text
 
 
@@ -746,7 +770,9 @@ def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
         query = "SELECT lower(name) FROM sqlite_master WHERE type = 'index'"
         return set(conn.scalars(sa.text(query)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "skipped unsupported reflection of expression-based index"
+        warnings.simplefilter(
+            "ignore"
+        )  # "skipped unsupported reflection of expression-based index"
         found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
     return {str(index["name"]).lower() for index in found}
 

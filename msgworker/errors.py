@@ -83,7 +83,7 @@ class HandlerTimeout(MsgworkerError):
     """A handler ran longer than its `timeout`."""
 
 
-class Reject(Exception):  # noqa: N818 - a wish, not an error
+class Reject(Exception):
     """A handler's wish: this message is dead at once, no more tries.
 
     `Reject("no such customer")` is raised or returned; the reason is kept in `last_error`.
@@ -94,7 +94,7 @@ class Reject(Exception):  # noqa: N818 - a wish, not an error
         self.reason = reason
 
 
-class RetryLater(Exception):  # noqa: N818 - a wish, not an error
+class RetryLater(Exception):
     """A handler's wish: come back later; not counted as a failed try.
 
     after: seconds or a timedelta, 0 to 30 days. A message may ask for it `later_limit` times (see

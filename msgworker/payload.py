@@ -1,4 +1,5 @@
-"""Payloads between Python and the table: strict JSON, nothing else; and text that every database keeps."""
+"""Payloads between Python and the table: strict JSON, nothing else; and text that every database
+keeps."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 from msgworker.errors import PayloadError
 
 MAX_DIGITS = 4300
+
 
 def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")

@@ -1,7 +1,8 @@
-"""The message table: names to columns, the predicates of the protocol, the indexes and why each exists.
+"""The message table: names to columns, the predicates of the protocol, the indexes and why each
+exists.
 
-`MessageTable` is what a user writes: names and rules. `Tables` is what the statements are built from:
-the same for one database, with the columns that are really there.
+`MessageTable` is what a user writes: names and rules. `Tables` is what the statements are built
+from: the same for one database, with the columns that are really there.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ class _Names:
 class MessageTable(_Names):
     """Names and rules of a message table; the same for all instances that work on it.
 
-    name: the table, `schema.table` allowed. Each column keyword takes the column's name in the table.
-    The first four are needed; the others may be None = not there. On a table of another name, an
-    optional column that is not in the table is done without.
+    name: the table, `schema.table` allowed. Each column keyword takes the column's name in the
+    table. The first four are needed; the others may be None = not there. On a table of another
+    name, an optional column that is not in the table is done without.
 
     on_dead: "continue" (a dead message is dropped and its object goes on) or "block" (the object
     waits until somebody reruns or discards the dead message).
@@ -148,7 +149,11 @@ class MessageTable(_Names):
         if self.max_tries > 1000:
             raise ConfigError(f"max_tries must be at most 1000, got {self.max_tries}")
         delay = self.visibility_delay_seconds
-        if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= 86_400:
+        if (
+            isinstance(delay, bool)
+            or not isinstance(delay, int | float)
+            or not 0 <= delay <= 86_400
+        ):
             raise ConfigError(f"visibility_delay_seconds must be 0 to 86400, got {delay!r}")
 
     @property
@@ -221,8 +226,8 @@ class Cols:
 class Tables:
     """The tables for one database, the predicates of the protocol, and a cache of built statements.
 
-    names: role -> column name, of the columns that are there. indexes: the names of the indexes that are
-    there, lower case; None = all of ours.
+    names: role -> column name, of the columns that are there. indexes: the names of the indexes
+    that are there, lower case; None = all of ours.
     """
 
     spec: MessageTable
@@ -307,8 +312,8 @@ class Tables:
     def mine(self, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
         """The fence: flagged, and by us. Without `claimed_by` only the status can be asked.
 
-        For statements that name rows by primary key. Where planners take no hints, `status = 1` would
-        lead them to the guard index, which is full of entries of rows that have moved on.
+        For statements that name rows by primary key. Where planners take no hints, `status = 1`
+        would lead them to the guard index, which is full of entries of rows that have moved on.
         """
         running = self.running(c)
         if self.dialect.index_hint is None:
@@ -431,8 +436,8 @@ def tables_for(
 ) -> Tables:
     """The tables of `spec` for one database.
 
-    present: name and type of the columns that are really there (None = as our DDL makes them). Names
-    are matched without regard to case, since databases fold unquoted names differently.
+    present: name and type of the columns that are really there (None = as our DDL makes them).
+    Names are matched without regard to case, since databases fold unquoted names differently.
     """
     names = spec.names()
     if present is not None:

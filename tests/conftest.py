@@ -79,9 +79,7 @@ def _administer(base: sa.URL, statement: str) -> None:
 
 
 @pytest.fixture(params=NAMES)
-def database(
-    request: pytest.FixtureRequest, servers: Fleet, tmp_path: Path
-) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, servers: Fleet, tmp_path: Path) -> Iterator[Database]:
     """A fresh, empty database; the test runs once on each kind."""
     yield from _fresh(str(request.param), servers, tmp_path)
 

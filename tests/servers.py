@@ -62,7 +62,11 @@ def install(*packages: str) -> None:
     try:
         for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
             done = subprocess.run(
-                ["apt-get", "-q", *command], capture_output=True, text=True, env=environment, check=False
+                ["apt-get", "-q", *command],
+                capture_output=True,
+                text=True,
+                env=environment,
+                check=False,
             )
             if done.returncode and command[0] == "install":
                 raise CannotHave(f"apt-get: {done.stderr.strip().splitlines()[-1:]}")
@@ -244,7 +248,10 @@ class MariaDB(Server):
         ]
 
     def answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as s:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), 1) as s,
+        ):
             s.settimeout(2)
             return bool(s.recv(1))
         return False

@@ -1,7 +1,7 @@
 """Run the handler of one lane's current message and say what came of it.
 
-A plain handler runs with no transaction of ours open. A transactional one runs inside the transaction
-that settles its message: its writes and the outcome commit together, or neither does.
+A plain handler runs with no transaction of ours open. A transactional one runs inside the
+transaction that settles its message: its writes and the outcome commit together, or neither does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from msgworker.payload import clean, decode
 from msgworker.store import settle as store
 
 SAME_CLAIM_RUNS = 5
-"""How often a transactional handler is run again under one claim when the database rolled it back."""
+"""How often a transactional handler is run again under one claim when the database rolled it
+back."""
 
 
 class _Undo(Exception):
@@ -159,7 +160,9 @@ class Caller:
                 if run == SAME_CLAIM_RUNS or kind not in (Trouble.AGAIN, Trouble.LOST):
                     raise
                 pause = pause_after(OUTAGE_WAIT, run)
-                self._state.log.info("message %s: rolled back, run again", msg.msg_id, exc_info=error)
+                self._state.log.info(
+                    "message %s: rolled back, run again", msg.msg_id, exc_info=error
+                )
                 if kind is Trouble.LOST and committing.is_set():
                     if self._was_committed(lane, pause):
                         return DONE
@@ -183,8 +186,8 @@ class Caller:
             self._flush(context)
             if conn.closed or begun is None or not begun.is_active:
                 raise HandlerMisuse(
-                    "the handler committed, rolled back or closed ctx.connection; the transaction is "
-                    "the worker's: what was written may stand although this try counts as failed"
+                    "the handler committed, rolled back or closed ctx.connection; the transaction "
+                    "is the worker's: what was written may stand although this try counts as failed"
                 )
             if result is not DONE:
                 raise _Undo(result)
@@ -203,13 +206,16 @@ class Caller:
 
     def _settle(self, conn: Connection, lane: Lane) -> Settled:
         lane.result = DONE
-        fate = store.settle_one(conn, self._state.tables, settlement(lane, self._state), me=lane.owner)
+        fate = store.settle_one(
+            conn, self._state.tables, settlement(lane, self._state), me=lane.owner
+        )
         if fate is Settled.LOST:
             raise LostClaim(lane.row.msg_id, lane.owner)
         return fate
 
     def _was_committed(self, lane: Lane, pause: float) -> bool:
-        """Read the rows until the database answers; sets `lane.settled` if the COMMIT had arrived."""
+        """Read the rows until the database answers; sets `lane.settled` if the COMMIT had
+        arrived."""
         ids = {lane.row.msg_id} | ({lane.next_row.msg_id} if lane.next_row else set())
         tries = 1
         while lane.owner == self._state.instance_id and not self._state.gave_up():

@@ -1,8 +1,9 @@
 """Ask for work when there is room.
 
-Claims take heads, then read the runs behind them in a new statement, after the flags have committed.
-How much is held in hand adapts to how fast it is used up: little of slow work, so that other instances
-find some; a lot of fast work, so that claims and settles are shared by many messages.
+Claims take heads, then read the runs behind them in a new statement, after the flags have
+committed. How much is held in hand adapts to how fast it is used up: little of slow work, so that
+other instances find some; a lot of fast work, so that claims and settles are shared by many
+messages.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Appetite:
         self.lanes = min(self._least, self._most)
 
     def fed(self, *, dry: bool, full: bool) -> None:
-        """After a claim: dry = no lane was waiting before it; full = it brought all that was asked."""
+        """After a claim: dry = no lane was waiting before it; full = it brought all that was
+        asked."""
         if dry and full:
             self.lanes = min(self._most, self.lanes * 2)
         elif not dry and self.lanes > self._least:
@@ -107,7 +109,9 @@ class Fetcher(Role):
         if look.quarantined is not None and held == 0:
             won = self._claim([look.quarantined])
             return won or self._nothing(look)
-        candidates = [] if look.quarantined is not None and self._claims % 8 == 0 else look.candidates
+        candidates = (
+            [] if look.quarantined is not None and self._claims % 8 == 0 else look.candidates
+        )
         self._claims += 1
         won = self._claim(candidates) if candidates else 0
         self._appetite.fed(dry=dry, full=won >= room)

@@ -1,7 +1,7 @@
 """Call a handler: payload, context, transaction, outcome.
 
-Whatever a handler does, one of the outcomes of message.py comes out and the thread lives on. A handler
-that returns is done; everything it raises, BaseException included, is a failed try.
+Whatever a handler does, one of the outcomes of message.py comes out and the thread lives on. A
+handler that returns is done; everything it raises, BaseException included, is a failed try.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import typing
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, Required
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 from tenacity.wait import wait_base, wait_exponential_jitter
-from typing_extensions import NotRequired, Required, TypedDict
+from typing_extensions import TypedDict
 
 from msgworker.config import number
 from msgworker.errors import (
@@ -55,8 +55,8 @@ class Context:
 
     instance_id: this instance. attempt: 1 at the first try. log: a logger whose records carry the
     message. cancelled: set when the worker stops, the lease is lost or the timeout is over.
-    connection, session: only for transactional handlers; what is written there commits together with
-    the outcome, or not at all. The handler must neither commit nor close them.
+    connection, session: only for transactional handlers; what is written there commits together
+    with the outcome, or not at all. The handler must neither commit nor close them.
     """
 
     __slots__ = ("_connection", "_log", "_msg", "_running", "_session", "attempt", "instance_id")
@@ -93,9 +93,7 @@ class Context:
     def session(self) -> Session:
         """An ORM session on `connection`; flushed, not committed, when the handler returns."""
         if self._session is None:
-            self._session = Session(
-                bind=self.connection, join_transaction_mode="create_savepoint"
-            )
+            self._session = Session(bind=self.connection, join_transaction_mode="create_savepoint")
         return self._session
 
     @property
@@ -177,7 +175,8 @@ def _takes_context(fn: Callable[..., Any], name: str) -> bool:
             continue
         return len(arguments) == 2
     raise HandlerError(
-        f"handler {name}{signature} cannot be called; it takes (msg) or (msg, ctx), all else optional"
+        f"handler {name}{signature} cannot be called; it takes (msg) or (msg, ctx), "
+        "all else optional"
     )
 
 
@@ -199,7 +198,9 @@ def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
         return TypeAdapter(_portable(args[0]))
     except Exception as error:
         name = getattr(fn, "__qualname__", repr(fn))
-        raise HandlerError(f"handler {name}: cannot read payloads as {args[0]!r}: {error}") from error
+        raise HandlerError(
+            f"handler {name}: cannot read payloads as {args[0]!r}: {error}"
+        ) from error
 
 
 def _portable(hint: Any) -> Any:
@@ -234,17 +235,20 @@ DONE = Result(Outcome.DONE)
 
 
 def describe(error: BaseException) -> str:
-    """An exception as text for `last_error`: type, message, place; cut, without NUL, never failing."""
+    """An exception as text for `last_error`: type, message, place; cut, without NUL, never
+    failing."""
     try:
         message = str(error)
-    except BaseException:  # noqa: BLE001
+    except BaseException:
         message = "<unprintable>"
     frames = []
     step, hops = error.__traceback__, 0
     while step is not None and hops < 200:
         code = step.tb_frame.f_code
         if "msgworker" not in code.co_filename.replace("\\", "/").split("/")[-3:-1]:
-            frames.append(f"{code.co_filename.replace(chr(92), '/').split('/')[-1]}:{step.tb_lineno}")
+            frames.append(
+                f"{code.co_filename.replace(chr(92), '/').split('/')[-1]}:{step.tb_lineno}"
+            )
         step, hops = step.tb_next, hops + 1
     place = f" [{frames[-1]}]" if frames else ""
     return clean(f"{type(error).__name__}: {message}", MAX_ERROR - len(place) - 10) + place
@@ -264,7 +268,9 @@ def result_of_error(error: BaseException, handler: Handler | None, attempt: int)
         if not 0 <= delay <= MAX_BACKOFF_SECONDS:
             raise ConfigError(f"back-off of {delay!r} s")
     except Exception:
-        log.exception("the wait strategy of topic %s failed; 60 s instead", handler and handler.topic)
+        log.exception(
+            "the wait strategy of topic %s failed; 60 s instead", handler and handler.topic
+        )
         delay = 60.0
     return Result(Outcome.FAILED, describe(error), delay)
 
@@ -294,8 +300,8 @@ def _warn_return(handler: Handler, value: Any) -> None:
     if not handler.warned:
         handler.warned.append("return")
         log.warning(
-            "the handler of topic %s returned a %s; return values are ignored, only None, Reject and "
-            "RetryLater mean something",
+            "the handler of topic %s returned a %s; return values are ignored, "
+            "only None, Reject and RetryLater mean something",
             handler.topic,
             type(value).__name__,
         )
@@ -339,7 +345,9 @@ class LoopThread:
                 return await coroutine
         except TimeoutError:
             if limit.expired():
-                raise HandlerTimeout(f"timeout: the handler ran longer than {timeout:g} s") from None
+                raise HandlerTimeout(
+                    f"timeout: the handler ran longer than {timeout:g} s"
+                ) from None
             raise
 
     def _get(self) -> asyncio.AbstractEventLoop:

@@ -1,9 +1,10 @@
 """Keep the lease, recover the dead, notice our own death.
 
-What the database decides: whether we hold our lease (a conditional UPDATE on its own clock), who is dead
-(an expired lease, taken over by one winner), which rows of the dead are given back.
-What local time may decide: only to trust less. We believe in our lease for 2/3 of its time, counted on
-the monotonic clock from the START of the renewal that succeeded; after that no handler starts.
+What the database decides: whether we hold our lease (a conditional UPDATE on its own clock), who
+is dead (an expired lease, taken over by one winner), which rows of the dead are given back.
+What local time may decide: only to trust less. We believe in our lease for 2/3 of its time,
+counted on the monotonic clock from the START of the renewal that succeeded; after that no handler
+starts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from msgworker.instance.links import Link
 from msgworker.instance.role import Role
 from msgworker.instance.state import State, new_instance_id
 from msgworker.store import lease, recover
@@ -81,7 +81,8 @@ class Heartbeat(Role):
     def _reborn(self) -> None:
         """Declared dead, or silent for too long: forget everything, take a new id.
 
-        The old lease is left to expire, so that somebody recovers the rows we may still have flagged.
+        The old lease is left to expire, so that somebody recovers the rows we may still have
+        flagged.
         """
         state = self._state
         old = state.instance_id
@@ -157,7 +158,8 @@ class Heartbeat(Role):
     def _recover_orphan(self, dead_id: str) -> int:
         """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
 
-        Looked at once more in a statement of its own: a lease registered between our two reads lives.
+        Looked at once more in a statement of its own: a lease registered between our two reads
+        lives.
         """
         with self._link.transaction() as conn:
             if dead_id in {one.name for one in lease.read_all(conn, self._state.tables)}:

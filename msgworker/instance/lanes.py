@@ -1,8 +1,8 @@
 """The threads that run handlers, and the lanes waiting for them.
 
-A lane is handled one message at a time: its next handler starts only after the settle that moved the
-flag has committed. Threads take lanes one by one from a common queue; only as many threads are woken as
-the work is worth, because waking a thread costs more than a short handler.
+A lane is handled one message at a time: its next handler starts only after the settle that moved
+the flag has committed. Threads take lanes one by one from a common queue; only as many threads are
+woken as the work is worth, because waking a thread costs more than a short handler.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Lanes:
                 self._gate.notify(max(0, wanted))
 
     def nudge(self) -> None:
-        """Wake one more thread if lanes wait: called regularly, in case a handler is slower than most."""
+        """Wake one more thread if lanes wait: called regularly, in case a handler is slower than
+        most."""
         if self._ready and self._idle:
             with self._gate:
                 self._gate.notify(1)

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Engine
 class Turns:
     """A lock whose waiters get it in the order they came.
 
-    Where a database has one writer at a time, our threads queue up here: its own waiting is polling,
-    which is slow and unfair (a heartbeat could starve behind a busy settler).
+    Where a database has one writer at a time, our threads queue up here: its own waiting is
+    polling, which is slow and unfair (a heartbeat could starve behind a busy settler).
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Link:
     def __init__(
         self,
         engine: Engine,
-        turns: AbstractContextManager[object, object] | None = None,
+        turns: AbstractContextManager[None] | None = None,
         tuned: tuple[str, str] | None = None,
     ) -> None:
         self._engine = engine

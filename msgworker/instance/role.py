@@ -84,7 +84,9 @@ class Role:
         """Called by the thread when the loop is over."""
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._loop, name=f"msgworker-{self.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop, name=f"msgworker-{self.name}", daemon=True
+        )
         self._thread.start()
 
     def wake(self) -> None:

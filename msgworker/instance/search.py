@@ -1,8 +1,8 @@
 """Where to look for heads: oldest first by a window, topped up by a ring over the objects.
 
 Everything found here is only a hint; store/claim.flag decides. So what is remembered between looks
-(the mark, the cursors, objects that were blocked a moment ago) may be wrong for a while without harm,
-and is forgotten every second.
+(the mark, the cursors, objects that were blocked a moment ago) may be wrong for a while without
+harm, and is forgotten every second.
 
 window  the oldest open rows from a low-water mark on; the first row of each object is its head
 due     rows whose instant has come: retries and delayed messages
@@ -132,7 +132,7 @@ class Search:
         limit = max(want, IDLE_OBJECTS)
         rows = claim.due_after(conn, self.tables, since=self._since, limit=limit)
         for row in rows:
-            pick.offer(row, is_head_here=False)
+            pick.offer_waited(row)
         if rows and rows[-1].waits_until is not None:
             self._since = (rows[-1].waits_until, rows[-1].msg_id)
         return len(rows) < limit
@@ -149,8 +149,8 @@ class Search:
             pick.offer(row)
         whole = len(rows) < size
         if rows:
-            # Index entries of finished rows make the low end slow until they are cleaned up; then the
-            # mark may pass rows that cannot go now. They are seen again when we forget.
+            # Index entries of finished rows make the low end slow until they are cleaned up; then
+            # the mark may pass rows that cannot go now. They are seen again when we forget.
             first_free = next((r.msg_id for r in rows if pick.could_go(r)), rows[0].msg_id)
             self._mark = max(self._mark, first_free) if slow else rows[0].msg_id
         if len(pick.own) < want and not whole:
@@ -165,7 +165,9 @@ class Search:
         if self._ring_after is None and self._loose_after == MIN_ID:
             self._round_is_clean = True
         rows: list[Candidate] = []
-        if self._loose_after == MIN_ID:  # else the objects are through, and the loose ones under way
+        if (
+            self._loose_after == MIN_ID
+        ):  # else the objects are through, and the loose ones under way
             rows, self._ring_after = claim.heads(
                 conn, self.tables, after=self._ring_after, limit=objects
             )
@@ -203,28 +205,44 @@ class _Pick:
         self.slots = max(1, slots)
         self.own: list[Candidate] = []
         self._others: list[Candidate] = []
+        self._waited: dict[Any, Candidate] = {}
         self.quarantined: Candidate | None = None
 
     def pass_over(self, objects: set[Any]) -> None:
         """Objects to leave alone from now on."""
         self._passed |= objects
 
-    def offer(self, row: Candidate, *, is_head_here: bool = True) -> None:
+    def offer_waited(self, row: Candidate) -> None:
+        """Take a row that has waited for its instant: of each object the lowest.
+
+        It need not be the head: a lower one that waits for nothing, seen later, takes its place.
+        """
+        if row.object_id is None:
+            self.offer(row)
+        elif row.object_id not in self._passed and row.msg_id not in self._skip_ids:
+            known = self._waited.get(row.object_id)
+            if self.could_go(row) and (known is None or row.msg_id < known.msg_id):
+                self._waited[row.object_id] = row
+
+    def offer(self, row: Candidate) -> None:
         """Take a row if it is the first of its object and may go.
 
-        is_head_here: the source shows an object's rows in order, so the first one that cannot go
-        blocks the others.
+        The source shows an object's rows in order: the first one that cannot go blocks the others.
         """
-        object_id = row.object_id
-        if object_id is not None:
-            if object_id in self._passed:
+        if row.object_id is not None:
+            waited = self._waited.get(row.object_id)
+            if waited is not None and waited.msg_id < row.msg_id:
                 return
-            if is_head_here:
-                self._passed.add(object_id)
-        if row.msg_id in self._taken or row.msg_id in self._skip_ids or not self.could_go(row):
+            self._waited.pop(row.object_id, None)
+            if row.object_id in self._passed:
+                return
+            self._passed.add(row.object_id)
+        if row.msg_id not in self._taken and row.msg_id not in self._skip_ids:
+            self._take(row)
+
+    def _take(self, row: Candidate) -> None:
+        if not self.could_go(row):
             return
-        if object_id is not None:
-            self._passed.add(object_id)
         self._taken.add(row.msg_id)
         if row.crash_times > 0 and row.tries >= self._max_tries - 1:
             self.quarantined = self.quarantined or row
@@ -250,6 +268,12 @@ class _Pick:
         return False
 
     def chosen(self, want: int) -> list[Candidate]:
+        """Up to `want` heads: those that have waited for their instant first, then ours, by age."""
+        found, self.own = self.own, []
+        for row in self._waited.values():
+            self._take(row)
+        self._waited.clear()
+        self.own += found
         chosen = self.own[:want]
         if len(chosen) < max(1, want // 4):
             chosen += self._others[: want - len(chosen)]

@@ -1,7 +1,7 @@
 """Collect outcomes, write them together, move the flags.
 
-Whoever finds the lock free settles for all; there is no settling thread. Outcomes are gathered while
-lanes wait and handlers are short, and written at once when nothing else is to be done.
+Whoever finds the lock free settles for all; there is no settling thread. Outcomes are gathered
+while lanes wait and handlers are short, and written at once when nothing else is to be done.
 """
 
 from __future__ import annotations
@@ -99,9 +99,7 @@ class Settler:
         for lane in batch:
             if lane.owner != me:
                 self._lost(lane)
-        open_lanes = {
-            lane.row.msg_id: lane for lane in mine if lane.settled is None
-        }
+        open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
         became: dict[int, Settled] = {}
         if open_lanes:
             state.sending = frozenset(open_lanes)

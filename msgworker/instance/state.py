@@ -1,7 +1,8 @@
 """What the roles of one instance share: its id, what it has in hand, what it has done.
 
-An instance is one incarnation: with a lost lease its id changes, everything in hand is forgotten, and
-only the handlers that still run are remembered, so that nothing of theirs is claimed again here.
+An instance is one incarnation: with a lost lease its id changes, everything in hand is forgotten,
+and only the handlers that still run are remembered, so that nothing of theirs is claimed again
+here.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class _Adapter(logging.LoggerAdapter[logging.Logger]):
 class State:
     """Shared by the roles; `in_hand` and `running` are touched with single, atomic operations only.
 
-    claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever holds it
-    knows every row that is flagged by us.
+    claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever
+    holds it knows every row that is flagged by us.
     blocked: objects whose head could not be flagged a moment ago; a settle takes its own out again.
     sending: the messages whose outcome is being written and not yet known to be.
     """
@@ -139,10 +140,8 @@ class State:
         """The messages that lanes in hand hold a flag on, or are just passing it to."""
         known: set[int] = set()
         for lane in list(self.in_hand):
-            known.add(lane.row.msg_id)
-            ahead = lane.next_row
-            if ahead is not None:
-                known.add(ahead.msg_id)
+            place = lane.place  # read once: a settle may move it at any moment
+            known.update(row.msg_id for row in lane.rows[place : place + 2])
         return known
 
     def forget_all(self, new_id: str) -> None:

@@ -39,8 +39,9 @@ GIVE_UP_SECONDS = 5.0
 class Report:
     """What a drain did.
 
-    done: messages done. failed: became dead. retried: failed tries that are tried again. released: given
-    back unstarted at a stop. left: unfinished messages that remain in the table. seconds: wall time.
+    done: messages done. failed: became dead. retried: failed tries that are tried again. released:
+    given back unstarted at a stop. left: unfinished messages that remain in the table. seconds:
+    wall time.
     skipped: another drain was running, nothing was done. database_lost: given up.
     """
 
@@ -73,8 +74,8 @@ class Report:
 class Worker:
     """One instance. `run` until stopped, `drain` until empty, or `start` and `stop`.
 
-    As a context manager it stops at the end of the block. A stopped worker can be started again; it is
-    then a new instance with a new id.
+    As a context manager it stops at the end of the block. A stopped worker can be started again;
+    it is then a new instance with a new id.
     """
 
     def __init__(self, make_state: Callable[[], State], *, threads: int, label: str = "") -> None:
@@ -124,7 +125,8 @@ class Worker:
         """Stop in order; returns True if every handler ended within `grace` seconds.
 
         Messages whose handler has not started are given back without a try counted. A handler that
-        outlives the grace time keeps its message flagged, for recovery. Stopping twice does nothing.
+        outlives the grace time keeps its message flagged, for recovery. Stopping twice does
+        nothing.
         """
         self._stop_asked.set()
         with self._lock:
@@ -207,9 +209,7 @@ class _Instance:
         self.lanes = Lanes(
             state, threads=threads, handle=self.caller.handle, settle=self.settler.add
         )
-        self.fetcher = Fetcher(
-            state, lanes=self.lanes, settler=self.settler, drain_linger=linger
-        )
+        self.fetcher = Fetcher(state, lanes=self.lanes, settler=self.settler, drain_linger=linger)
         self.listener = Listener(state, heard=self.fetcher.wake)
         self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
         self.settler.on_progress = self.fetcher.wake_if_room
@@ -232,8 +232,8 @@ class _Instance:
         self.fetcher.join(max(5.0, grace))
         self.lanes.close()
         self._release(self.lanes.take_back())
-        # Lanes that settle now and would go on are released too, by the loop below; a handler that was
-        # just being started when the lanes closed is told in the next round.
+        # Lanes that settle now and would go on are released too, by the loop below; a handler that
+        # was just being started when the lanes closed is told in the next round.
         ended = False
         while not ended:
             for running in list(self.state.running.values()):
@@ -265,7 +265,9 @@ class _Instance:
         state = self.state
         if not ended:
             held = ", ".join(str(r.row.msg_id) for r in list(state.running.values())[:10])
-            state.log.warning("stopped while handlers still run (messages %s); recovery follows", held)
+            state.log.warning(
+                "stopped while handlers still run (messages %s); recovery follows", held
+            )
             return
         try:
             self.heartbeat.leave()
@@ -309,7 +311,8 @@ class _Instance:
 
 
 class _Signals:
-    """SIGTERM and SIGINT call `stop`, a second one gets the default treatment; undone at the end."""
+    """SIGTERM and SIGINT call `stop`, a second one gets the default treatment; undone at the
+    end."""
 
     def __init__(self, stop: Callable[[], None] | None) -> None:
         self._stop = stop

@@ -1,4 +1,5 @@
-"""What ops may do to rows: rerun. Conditional, in bounded batches; running rows are never touched."""
+"""What ops may do to rows: rerun. Conditional, in bounded batches; running rows are never
+touched."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
     def build() -> sa.Update:
         c = t.cols()
         allowed = [lit(Status.FAILED), *([lit(Status.DONE)] if done_too else [])]
-        zero = sa.literal_column("0")
+        zero: sa.ColumnElement[int] = sa.literal_column("0")
         values: dict[str, Any] = t.values(
             status=lit(Status.NEW),
             error_try_times=zero,

@@ -1,9 +1,9 @@
 """Find candidates, flag heads, read runs.
 
-Candidates are only a hint: they may be stale, filtered or wrong. `flag` is the law: it takes a row only
-with the status and tries that were seen, if it is the head of its object, and if the guard agrees.
-A run is read in a new statement after the flag has committed; read earlier it could be stale (protocol.md
-section 6, counterexamples B and C).
+Candidates are only a hint: they may be stale, filtered or wrong. `flag` is the law: it takes a row
+only with the status and tries that were seen, if it is the head of its object, and if the guard
+agrees. A run is read in a new statement after the flag has committed; read earlier it could be
+stale (protocol.md section 6, counterexamples B and C).
 """
 
 from __future__ import annotations
@@ -59,14 +59,27 @@ class Row(NamedTuple):
 
 
 def _or_zero(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
-    return sa.literal_column("0") if column is None else sa.func.coalesce(column, sa.literal_column("0"))
+    return (
+        sa.literal_column("0")
+        if column is None
+        else sa.func.coalesce(column, sa.literal_column("0"))
+    )
 
 
 def _hint(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
     topic = sa.null() if c.topic is None else c.topic
     due = sa.case((t.due(c), sa.literal_column("1")), else_=sa.literal_column("0"))
     until = sa.null() if waits_until is None else waits_until
-    columns = [c.msg_id, c.object_id, c.status, t.tries(c), _or_zero(c.crash_times), topic, due, until]
+    columns = [
+        c.msg_id,
+        c.object_id,
+        c.status,
+        t.tries(c),
+        _or_zero(c.crash_times),
+        topic,
+        due,
+        until,
+    ]
     return [column.label(f"h{i}") for i, column in enumerate(columns)]
 
 
@@ -111,14 +124,15 @@ def due_after(
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    found = conn.execute(t.built("due", build), {"at": since[0], "id": since[1], "rows": limit}).all()
+    found = conn.execute(
+        t.built("due", build), {"at": since[0], "id": since[1], "rows": limit}
+    ).all()
     return [Candidate._make(row) for row in found]
 
 
-def heads(
-    conn: Connection, t: Tables, *, after: Any, limit: int
-) -> tuple[list[Candidate], Any]:
-    """The head of each object behind the object `after` (None = from the first), and the next cursor.
+def heads(conn: Connection, t: Tables, *, after: Any, limit: int) -> tuple[list[Candidate], Any]:
+    """The head of each object behind the object `after` (None = from the first), and the next
+    cursor.
 
     The cursor is None when the last object was reached. Costs one index step per object, or a page
     of index entries per statement, never the rows of a deep object.
@@ -126,13 +140,11 @@ def heads(
     return _hop(conn, t, after, limit) if t.dialect.hops else _page(conn, t, after, limit)
 
 
-def _hop(
-    conn: Connection, t: Tables, after: Any, limit: int
-) -> tuple[list[Candidate], Any]:
+def _hop(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Candidate], Any]:
     def build(from_start: bool) -> Select[Any]:
         first_row = t.message.alias("f")
         first = t.cols(first_row)
-        after_it = first.object_id.is_not(None)
+        after_it: ColumnElement[bool] = first.object_id.is_not(None)
         if not from_start:
             after_it = first.object_id > bindparam("after", type_=t.object_type)
         one = sa.literal_column("1", sa.Integer())
@@ -174,9 +186,7 @@ def _hop(
     return rows, rows[-1].object_id if len(rows) >= limit else None
 
 
-def _page(
-    conn: Connection, t: Tables, after: Any, limit: int
-) -> tuple[list[Candidate], Any]:
+def _page(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Candidate], Any]:
     def build(from_start: bool) -> Select[Any]:
         source = t.message.alias("p")
         p = t.cols(source)
@@ -214,9 +224,7 @@ def _page(
     return seen, after
 
 
-def loose(
-    conn: Connection, t: Tables, *, after: int, limit: int
-) -> list[Candidate]:
+def loose(conn: Connection, t: Tables, *, after: int, limit: int) -> list[Candidate]:
     """Open rows without an object, by msg_id, behind `after`."""
 
     def build() -> Select[Any]:
@@ -250,11 +258,7 @@ def next_due_seconds(conn: Connection, t: Tables) -> float | None:
         assert c.available_at is not None
         where = (t.claimable(c), t.unfinished(c), c.available_at.is_not(None))
         query = t.hinted(sa.select(seconds_since(c.available_at)), t.message, "due")
-        return (
-            query.where(*where)
-            .order_by(c.available_at)
-            .limit(sa.literal_column("1"))
-        )
+        return query.where(*where).order_by(c.available_at).limit(sa.literal_column("1"))
 
     past = conn.execute(t.built("next_due", build)).scalar()
     return None if past is None else max(0.0, -float(past))
@@ -273,7 +277,7 @@ def _row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
         payload: ColumnElement[Any] = sa.null()
         oversize: ColumnElement[Any] = sa.null()
     else:
-        most = sa.literal_column(str(t.spec.max_payload))
+        most: ColumnElement[int] = sa.literal_column(str(t.spec.max_payload))
         text = sa.cast(c.payload, sa.Text()) if isinstance(c.payload.type, sa.JSON) else c.payload
         length = text_length(text)
         payload = sa.case((length <= most, text))
@@ -390,7 +394,9 @@ def _flag_locked(
     return [row for row in rows if row.msg_id in back]
 
 
-def _flag_arrays(conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str) -> list[Row]:
+def _flag_arrays(
+    conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str
+) -> list[Row]:
     """The same in one statement and one round trip."""
 
     def build() -> Any:
@@ -442,8 +448,9 @@ def read_runs(
 ) -> dict[int, list[Row]]:
     """The run behind each flagged head: head's msg_id -> rows to go on with, maybe empty.
 
-    To be called after the flags have committed. A run holds rows at status 0 that are due, ends before
-    the first unfinished row that is not, and is empty if a lower unfinished row has appeared.
+    To be called after the flags have committed. A run holds rows at status 0 that are due, ends
+    before the first unfinished row that is not, and is empty if a lower unfinished row has
+    appeared.
     """
     asked = [row for row in heads_flagged if row.object_id is not None]
     runs: dict[int, list[Row]] = {row.msg_id: [] for row in asked}
@@ -520,15 +527,17 @@ def _runs_union(
         for i in range(branches):
             source = t.message.alias("m")
             c = t.cols(source)
-            query = sa.select(_startable(t, c).label("s"), *_row_columns(t, c))
-            inner = (
+            place = sa.literal_column(str(i)).label("p")
+            query = sa.select(place, _startable(t, c).label("s"), *_row_columns(t, c))
+            branch = (
                 t.hinted(query, source, "object")
                 .where(t.open_object(c) == bindparam(f"o{i}", type_=t.key_type), t.open_rows(c))
                 .order_by(t.open_msg_id(c))
                 .limit(bindparam("rows", type_=sa.Integer()))
-                .subquery(f"q{i}")
             )
-            parts.append(sa.select(sa.literal_column(str(i)).label("p"), inner))
+            # Derived tables that hold payloads are written to disk by MariaDB (and crashed a 10.11).
+            bare = t.dialect.bare_unions
+            parts.append(branch if bare else sa.select(branch.subquery(f"q{i}")))
         return sa.union_all(*parts) if branches > 1 else parts[0]
 
     out: list[tuple[int, int, Row]] = []
@@ -539,7 +548,9 @@ def _runs_union(
         params |= {f"o{i}": _key(t, row.object_id) for i, row in enumerate(part)}
         params["rows"] = limit
         statement = t.built(("runs_union", branches), partial(build, branches))
-        found = [(start + r[0], r[1], Row._make(r[2:])) for r in conn.execute(statement, params).all()]
+        found = [
+            (start + r[0], r[1], Row._make(r[2:])) for r in conn.execute(statement, params).all()
+        ]
         # A union promises no order; each object's rows must come by age.
         found.sort(key=lambda f: (f[0], f[2].msg_id))
         out += found

@@ -63,9 +63,9 @@ def counts(conn: Connection, t: Tables) -> list[Count]:
     age = sa.null() if c.created_at is None else seconds_since(sa.func.min(c.created_at))
     keys = [c.status, sa.case((c.status == lit(Status.FAILED), left), else_=0).label("left")]
     grouped = [*keys, *([c.topic] if c.topic is not None else [])]
-    query = sa.select(*keys, topic, sa.func.count(), age).group_by(*grouped)
+    query: sa.Select[Any] = sa.select(*keys, topic, sa.func.count(), age).group_by(*grouped)
     found: dict[tuple[Word, str | None], tuple[int, float | None]] = {}
-    for status, has_left, name, count, oldest in conn.execute(query):
+    for status, has_left, name, count, oldest in conn.execute(query).all():
         word = word_of(status, 0 if has_left else t.spec.max_tries, t.spec.max_tries)
         before, older = found.get((word, name), (0, None))
         ages = [float(a) for a in (older, oldest) if a is not None]
@@ -77,6 +77,7 @@ def counts(conn: Connection, t: Tables) -> list[Count]:
 
 def unfinished(conn: Connection, t: Tables) -> int:
     """How many messages are unfinished."""
+
     def build() -> Any:
         c = t.cols()
         query = t.hinted(sa.select(sa.func.count()).select_from(t.message), t.message, "object")
@@ -130,7 +131,9 @@ def conditions(
     if topic is not None:
         where.append(sa.false() if c.topic is None else c.topic == topic)
     if error is not None:
-        found = sa.false() if c.last_error is None else c.last_error.contains(error, autoescape=True)
+        found = (
+            sa.false() if c.last_error is None else c.last_error.contains(error, autoescape=True)
+        )
         where.append(found)
     if since is not None:
         where.append(sa.false() if c.created_at is None else c.created_at >= since)

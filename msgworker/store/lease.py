@@ -1,16 +1,15 @@
 """Expiring rights to a name.
 
-The database decides: its clock, and the row counts of conditional updates. An instance holds a lease on
-its own id; ids are never used again. Renewal is never an upsert: once a lease was taken over or has
-expired, renewing it changes 0 rows, for ever, and its holder knows that it was declared dead.
-A take-over expires too, and can be taken over again.
+The database decides: its clock, and the row counts of conditional updates. An instance holds a
+lease on its own id; ids are never used again. Renewal is never an upsert: once a lease was taken
+over or has expired, renewing it changes 0 rows, for ever, and its holder knows that it was
+declared dead. A take-over expires too, and can be taken over again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
@@ -21,15 +20,14 @@ from msgworker.table import Tables
 INSTANCE = "instance"
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """A lease as read; `live` by the database's clock at the moment of reading."""
 
     name: str
     kind: str
     term: int
     taken_by: str | None
-    live: bool
+    live: int
     started_at: datetime
     renewed_at: datetime
     expires_at: datetime
@@ -59,7 +57,9 @@ def renew(conn: Connection, t: Tables, name: str, *, ttl: float, in_hand: int = 
     def build() -> sa.Update:
         return (
             sa.update(t.lease)
-            .where(lease.name == bindparam("me"), lease.taken_by.is_(None), lease.expires_at > now())
+            .where(
+                lease.name == bindparam("me"), lease.taken_by.is_(None), lease.expires_at > now()
+            )
             .values(
                 term=lease.term + 1,
                 renewed_at=now(),
@@ -93,7 +93,7 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
         return sa.select(*columns).where(lease.kind == bindparam("kind")).order_by(lease.name)
 
     found = conn.execute(t.built("leases", build), {"kind": kind})
-    return [Lease(*row[:4], bool(row[4]), *row[5:]) for row in found]
+    return [Lease._make(row) for row in found]
 
 
 def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) -> bool:

@@ -1,8 +1,8 @@
 """Give back what a dead instance had flagged.
 
-Only after its lease was taken over (store/lease.py), so that it can never renew again; each row only
-while it is still flagged by exactly the id that was seen. A crash counts as a try: else a message that
-kills its process would kill the fleet for ever.
+Only after its lease was taken over (store/lease.py), so that it can never renew again; each row
+only while it is still flagged by exactly the id that was seen. A crash counts as a try: else a
+message that kills its process would kill the fleet for ever.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def flagged_by(conn: Connection, t: Tables, instance_id: str, *, limit: int = BA
         parts = []
         for source, c, index, where in _running_rows(t):
             part = t.hinted(sa.select(c.msg_id.label("i")), source, index)
+            assert c.claimed_by is not None
             parts.append(part.where(where, c.claimed_by == ME))
         return _first(sa.union_all(*parts) if len(parts) > 1 else parts[0])
 
@@ -45,6 +46,7 @@ def owners(conn: Connection, t: Tables) -> list[str]:
     def build() -> Any:
         parts = []
         for source, c, index, where in _running_rows(t):
+            assert c.claimed_by is not None
             part = t.hinted(sa.select(c.claimed_by.label("o")), source, index)
             parts.append(part.where(where, c.claimed_by.is_not(None)))
         found = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
@@ -53,10 +55,9 @@ def owners(conn: Connection, t: Tables) -> list[str]:
     return [str(owner) for owner in conn.scalars(t.built("owners", build))]
 
 
-def recover(
-    conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str
-) -> int:
-    """Give these rows back, each with a try counted; return how many were still flagged by `dead_id`.
+def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str) -> int:
+    """Give these rows back, each with a try counted; return how many were still flagged by
+    `dead_id`.
 
     In the caller's transaction; give at most BATCH ids. Rows that were settled meanwhile are left.
     """

@@ -16,7 +16,8 @@ from msgworker.table import Tables
 def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
     """Insert one message; return its msg_id. `values` by role, from `row_values`."""
     result = conn.execute(_insert(t, frozenset(values)), values)
-    return result.inserted_primary_key[0]
+    key = result.inserted_primary_key
+    return None if key is None else key[0]
 
 
 def insert_many(conn: Connection, t: Tables, rows: Sequence[dict[str, Any]]) -> None:

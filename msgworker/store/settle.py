@@ -1,7 +1,7 @@
 """Write outcomes and move the flag, only while the flag is still ours.
 
-One transaction settles many lanes. Outcomes are written first, then the next messages are flagged, so
-the guard never sees two. A lane whose flag is gone is lost: nothing is written for it.
+One transaction settles many lanes. Outcomes are written first, then the next messages are flagged,
+so the guard never sees two. A lane whose flag is gone is lost: nothing is written for it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store.claim import ME, array_param, array_text
 from msgworker.table import MAX_ERROR, Tables, lit
 
-IDS = bindparam("mw_ids", expanding=True)
+IDS: sa.BindParameter[Any] = bindparam("mw_ids", expanding=True)
 
 
 class FlagMissing(Exception):
-    """Some rows of a batch were no longer ours; the batch must be rolled back and settled one by one."""
+    """Some rows of a batch were no longer ours; the batch must be rolled back and settled one by
+    one."""
 
 
 def settle(
@@ -62,7 +63,9 @@ def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) 
         return Settled.ENDED
     try:
         with conn.begin_nested():
-            moved = conn.execute(_advance(t), {"mw_ids": [settlement.next_id], "mw_me": me}).rowcount
+            moved = conn.execute(
+                _advance(t), {"mw_ids": [settlement.next_id], "mw_me": me}
+            ).rowcount
     except sa.exc.IntegrityError:
         moved = 0
     return Settled.WENT_ON if moved else Settled.ENDED
@@ -93,7 +96,8 @@ def _done(
     others: Sequence[Settlement],
     me: str,
 ) -> dict[int, Settled]:
-    """Lock everything in msg_id order (else two settles, or a claim, could deadlock), then write."""
+    """Lock everything in msg_id order (else two settles, or a claim, could deadlock), then
+    write."""
     nexts = [s.next_id for s in plain if s.next_id is not None]
     if t.dialect.row_locks:
         ids = sorted({s.msg_id for s in plain} | {s.msg_id for s in others} | set(nexts))
@@ -108,9 +112,7 @@ def _done(
     for part in _parts(t, nexts):
         moved += conn.execute(_advance(t), {"mw_ids": part, "mw_me": me}).rowcount
     flagged = set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)
-    return {
-        s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain
-    }
+    return {s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain}
 
 
 def _parts(t: Tables, ids: Sequence[int]) -> Iterable[Sequence[int]]:

@@ -35,7 +35,6 @@ def one_line(stderr: str) -> bool:
         ("messages.db", 2, "cannot be read"),  # 2
         (f"//u:{CANARY}@h/n", 2, "cannot be read"),
         ("dbase://h/n", 2, "use one of: postgresql, sqlite, mariadb, mysql, oracle"),  # 3
-        ("oracle+cx_oracle://u@h/n", 2, 'pip install "msgworker[cx-oracle]"'),  # 4
         (f"postgresql://u:p@{CANARY}:x@h/n", 2, "password"),  # 5
         (f"postgresql://u:p@{CANARY}/x@h/n", 2, "password is not escaped"),
         (f"postgresql://u:p@{CANARY}@h/n", 2, "password is not escaped"),
@@ -69,6 +68,24 @@ def test_bad_url(
     assert text in done.stderr
     assert one_line(done.stderr), done.stderr
     assert CANARY not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "extra"),
+    [
+        ("oracle+cx_oracle://u@h/n", "cx_Oracle", "cx-oracle"),
+        ("oracle://u@h/n", "oracledb", "oracle"),
+        ("mysql://u@h/n", "pymysql", "mysql"),
+        ("postgresql://u@h/n", "psycopg", "postgresql"),
+    ],
+)
+def test_missing_driver_names_the_extra(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, url: str, module: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
+    done = cli("status", "--url", url)
+    assert done.exit_code == 2
+    assert f'pip install "msgworker[{extra}]"' in done.stderr
 
 
 @pytest.mark.parametrize("url", ["sqlite:///no/folder/x.db", "sqlite:///text.db", "sqlite:///."])

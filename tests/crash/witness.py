@@ -17,8 +17,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import sqlalchemy as sa
 
 from msgworker.instance.calling import Caller
 from msgworker.instance.fetcher import Fetcher
@@ -219,7 +221,6 @@ class Witness:
 
     def _watch_recovery(self) -> None:
         take, give = Heartbeat._take_over, Heartbeat._give_back
-        unknown = Heartbeat._release_unknown
         recovering, releasing = recover.recover, recover.release
 
         def watched_take(self: Heartbeat, seen: lease.Lease) -> int:
@@ -238,16 +239,20 @@ class Witness:
             _now.given_back = []
             me = self._state.instance_id
             try:
-                return give(self, dead_id)
+                found = give(self, dead_id)
+            except BaseException:
+                _now.given_back[-1:] = []  # rolled back, most likely
+                raise
             finally:
-                for msg_id in _now.given_back:
+                for msg_id in (i for batch in _now.given_back for i in batch):
                     witness._tell.record(
                         Kind.RECOVERED, msg_id, instance=me, detail=dead_id, since=since
                     )
+            return found
 
         def watched_recover(conn: Any, t: Any, ids: Any, *, dead_id: str, text: str) -> int:
             count = recovering(conn, t, ids, dead_id=dead_id, text=text)
-            _now.given_back += ids if count == len(ids) else _with_text(conn, t, ids, text)
+            _now.given_back.append(ids if count == len(ids) else _with_text(conn, t, ids, text))
             return count
 
         def watched_release(conn: Any, t: Any, ids: Sequence[int], *, me: str) -> int:
@@ -264,15 +269,12 @@ class Witness:
         witness = self
         Heartbeat._take_over = watched_take  # type: ignore[method-assign]
         Heartbeat._give_back = watched_give  # type: ignore[method-assign]
-        Heartbeat._release_unknown = unknown  # type: ignore[method-assign]
         recover.recover = watched_recover
         recover.release = watched_release
 
 
 def _with_text(conn: Any, t: Any, ids: Sequence[int], text: str) -> list[int]:
     """Those of `ids` that our own transaction has just given back."""
-    import sqlalchemy as sa
-
     c = t.cols()
     query = sa.select(c.msg_id).where(c.msg_id.in_(ids), c.status == -1, c.last_error == text)
     return list(conn.scalars(query))

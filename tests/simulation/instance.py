@@ -658,8 +658,9 @@ class Instance:
     # ------------------------------------------------------------ orderly stop
 
     def stopper(self) -> Steps[None]:
-        """No new claims, unstarted lanes released, everything settled, the lease last."""
-        self.state.stopping.set()
+        """No new claims, unstarted lanes released, everything settled, the lease last.
+
+        `state.stopping` is set already."""
         yield lambda: self.fetcher_over
         self.closed = True
         while True:

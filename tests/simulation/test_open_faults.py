@@ -1,4 +1,4 @@
-"""Faults of the core that the simulation found and that are still open; each test states the rule."""
+"""Faults of the core that are still open; each test states the rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_due_follower_does_not_hide_its_head(tmp_path: Path) -> None:
     handled: list[int] = []
 
     @app.handler("t")
-    def handle(msg: Message) -> None:
+    def handle(msg: Message[None]) -> None:
         handled.append(msg.msg_id)
 
     with app.engine.begin() as conn:

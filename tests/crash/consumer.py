@@ -1,0 +1,159 @@
+"""The consumer program of the crash tests: one process, one or more instances, everything recorded.
+
+`python -m tests.crash.consumer URL --history FILE [--workers N --restarts ...]`. What a message does
+stands in its payload:
+
+    {"n": 17}                    its number; nothing else: it ends well
+    "work": 0.01                 seconds that its handler takes
+    "fails": 2                   its handler raises in its first two tries; "reject": true, at once dead
+    "later": 1                   its handler asks to be called later, with this chance out of two
+    "crash": "in-handler"        the process dies, see witness.py; "crashes": N, in its first N tries
+
+Topics: `plain`, and `exact`, whose transactional handler writes a row into the effects table.
+Prints "ready" when its instances run. Logs warnings to stderr. SIGTERM and SIGINT stop it in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import sqlalchemy as sa
+from tenacity.wait import wait_random
+
+from msgworker import App, Context, Message, Reject, RetryLater
+from tests.crash.witness import Witness
+from tests.history import Recorder
+
+EFFECTS = sa.Table(
+    "effect",
+    sa.MetaData(),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column("msg_id", sa.BigInteger(), nullable=False),
+    sa.Column("object_id", sa.String(100)),
+    sa.Column("claim", sa.String(100), nullable=False),
+)
+BACKOFF = wait_random(0.02, 0.2)
+LATER_SECONDS = 0.05
+
+
+def make_app(options: argparse.Namespace, number: int) -> App:
+    """An App of its own, as one process would have it."""
+    app = App(
+        options.url,
+        lease_seconds=options.lease,
+        poll_seconds=options.poll,
+        label=options.label or f"w{number}",
+    )
+    chance = random.Random(f"{options.seed}-{number}")
+
+    def act(msg: Message[Any], attempt: int) -> None:
+        does = msg.payload
+        if does.get("work"):
+            time.sleep(does["work"])
+        if does.get("later") and chance.random() < 0.5:
+            raise RetryLater(LATER_SECONDS)
+        if does.get("reject"):
+            raise Reject("as the message says")
+        if attempt <= does.get("fails", 0):
+            raise RuntimeError(f"try {attempt} fails, as the message says")
+
+    @app.handler("plain", wait=BACKOFF)
+    def plain(msg: Message[Any], ctx: Context) -> None:
+        act(msg, ctx.attempt)
+
+    @app.handler("exact", transactional=True, wait=BACKOFF)
+    def exact(msg: Message[Any], ctx: Context) -> None:
+        ctx.connection.execute(
+            EFFECTS.insert().values(
+                msg_id=msg.msg_id,
+                object_id=msg.object_id,
+                claim=f"{ctx.instance_id}/{ctx.attempt}",
+            )
+        )
+        act(msg, ctx.attempt)
+
+    return app
+
+
+def come_and_go(app: App, options: argparse.Namespace, number: int, stop: threading.Event) -> None:
+    """One instance after the other, each for a random time, until told to stop."""
+    chance = random.Random(f"{options.seed}-{number}-lives")
+    worker = app.worker(threads=options.threads)
+    while not stop.is_set():
+        worker.start()
+        stop.wait(chance.uniform(0.3, 1.0) * options.life)
+        if not worker.stop(grace=60):
+            logging.getLogger("consumer").error("a stop took longer than its grace time")
+        stop.wait(chance.uniform(0.0, 0.3) * options.life)
+
+
+def several(options: argparse.Namespace) -> None:
+    """Instances that come and go in threads of this process."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    apps = [make_app(options, i) for i in range(options.workers)]
+    threads = [
+        threading.Thread(target=come_and_go, args=(app, options, i, stop))
+        for i, app in enumerate(apps)
+    ]
+    for thread in threads:
+        thread.start()
+    print("ready", flush=True)
+    for thread in threads:
+        thread.join()
+
+
+def single(options: argparse.Namespace) -> int:
+    """One instance for as long as the process lives, or until nothing is left."""
+    app = make_app(options, 0)
+    worker = app.worker(threads=options.threads)
+    app.tables  # noqa: B018 - so that "ready" means that it really is
+    print("ready", flush=True)
+    if options.drain:
+        report = worker.drain(signals=True, linger=options.linger)
+        print(report, flush=True)
+        return report.exit_code
+    worker.run(signals=True, grace=options.grace)
+    return 0
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="consumer", description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("--history", required=True)
+    parser.add_argument("--lease", type=float, default=30.0)
+    parser.add_argument("--poll", type=float, default=0.2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--grace", type=float, default=30.0)
+    parser.add_argument("--seed", default="0")
+    parser.add_argument("--label", default="")
+    parser.add_argument("--drain", action="store_true")
+    parser.add_argument("--linger", type=float, default=2.0)
+    parser.add_argument("--workers", type=int, default=0, help="instances that come and go")
+    parser.add_argument("--life", type=float, default=3.0, help="seconds that one lives at most")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    options = parse()
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", stream=sys.stderr
+    )
+    with Recorder(options.history, "-") as recorder:
+        Witness(recorder).install()
+        if options.workers:
+            several(options)
+            return 0
+        return single(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

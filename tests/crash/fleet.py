@@ -1,0 +1,429 @@
+"""Consumer processes on a real database, an observer from outside, and the verdict over all they did.
+
+A `Trial` is one table with everything that happens to it: it sends the messages, starts and ends the
+processes, looks at the table all the while, and at the end puts all records together for the checker.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from msgworker import App
+from tests import history
+from tests.contract.seeing import until
+from tests.crash.consumer import EFFECTS
+from tests.history import Event, Final, Kind, Row, Violation
+
+ROOT = Path(__file__).parents[2]
+LOOK_SECONDS = 0.05
+MARGIN_SECONDS = 2.5
+BAD_WORDS = ("Traceback", "ERROR", "CRITICAL", "Exception in thread", "unexpected error")
+
+
+class Consumer:
+    """One consumer process."""
+
+    def __init__(self, url: str, folder: Path, number: int, *options: str) -> None:
+        self.out = folder / f"consumer{number}.out"
+        self.err = folder / f"consumer{number}.err"
+        command = [sys.executable, "-m", "tests.crash.consumer", url, *options]
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
+        self.alive_at = time.monotonic()
+        self.ended_at: float | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.out.read_text().startswith("ready")
+
+    def ready(self) -> Consumer:
+        """Wait until its instances run."""
+        until(lambda: self.is_ready or not self.running, "the consumer is ready")
+        assert self.is_ready, f"the consumer died at its start: {self.err.read_text()}"
+        return self
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.send(signal.SIGKILL)
+        self.process.wait()
+
+    def pause(self) -> None:
+        self.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.send(signal.SIGCONT)
+
+    def stop(self, seconds: float = 60.0) -> int:
+        """SIGTERM, and its exit code."""
+        if self.running:
+            self.send(signal.SIGTERM)
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = 60.0) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"process {self.pid} has not ended in {seconds:g} s") from None
+
+    def note_life(self) -> None:
+        """Called again and again: remembers when it was last seen alive and when it was found dead."""
+        now = time.monotonic()
+        if self.running:
+            self.alive_at = now
+        elif self.ended_at is None:
+            self.ended_at = time.monotonic()
+
+    @property
+    def was_killed(self) -> bool:
+        """Ended by a signal or by itself, not in order."""
+        return self.process.returncode is not None and self.process.returncode not in (0, 1)
+
+    @property
+    def complaints(self) -> list[str]:
+        """What on stderr is not a warning that belongs to everyday life."""
+        text = self.err.read_text(errors="replace")
+        return [line for line in text.splitlines() if any(word in line for word in BAD_WORDS)]
+
+
+class Sent(NamedTuple):
+    """A message that was sent: between `since` and `at`, for certain or perhaps."""
+
+    object_id: str | None
+    topic: str
+    since: float
+    at: float
+    certain: bool = True
+
+
+Load = tuple[str | None, str, dict[str, Any]]  # object, topic, what it does
+
+
+def load(count: int, objects: int, chance: random.Random, *, work: float = 0.004) -> list[Load]:
+    """Messages as life brings them: most end well, some have no object, fail, die, come back later."""
+    made: list[Load] = []
+    for _ in range(count):
+        does: dict[str, Any] = {"work": round(chance.uniform(0, work), 4)}
+        dice = chance.random()
+        if dice < 0.05:
+            does["fails"] = chance.choice((1, 1, 2))
+        elif dice < 0.06:
+            does["fails"] = 99
+        elif dice < 0.065:
+            does["reject"] = True
+        elif dice < 0.09:
+            does["later"] = 1
+        object_id = None if chance.random() < 0.1 else f"o{chance.randrange(objects)}"
+        made.append((object_id, chance.choice(("plain", "exact")), does))
+    return made
+
+
+@dataclass
+class Verdict:
+    """What is left at the end, and what the checker says about it."""
+
+    rows: dict[int, Row]
+    numbers: dict[int, int]  # n -> msg_id
+    events: list[Event]
+    violations: list[Violation]
+
+    def row(self, n: int) -> Row:
+        return self.rows[self.numbers[n]]
+
+    def of(self, n: int, *kinds: Kind) -> list[Event]:
+        """The events of a message, in order."""
+        msg_id = self.numbers[n]
+        return [e for e in self.events if e.msg_id == msg_id and (not kinds or e.kind in kinds)]
+
+    def count(self, n: int, kind: Kind) -> int:
+        return len(self.of(n, kind))
+
+    def __str__(self) -> str:
+        shown = [str(violation) for violation in self.violations[:5]]
+        return "\n".join([f"{len(self.violations)} violations", *shown])
+
+
+@dataclass
+class Trial:
+    """One message table under trial. `url` is what consumers connect with."""
+
+    url: str
+    folder: Path
+    lease: float = 30.0
+    consumers: list[Consumer] = field(default_factory=list)
+    sent: dict[int, Sent] = field(default_factory=dict)
+    observed: list[tuple[float, list[tuple[str | None, int, int]]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.app = App(self.url)
+        self.app.create_schema()
+        EFFECTS.metadata.create_all(self.app.engine)
+        self.history = self.folder / "history.jsonl"
+        self.history.touch()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._watchers = [
+            threading.Thread(target=self._watch, args=(act, seconds), daemon=True)
+            for act, seconds in ((self._look, LOOK_SECONDS), (self._note_lives, 0.02))
+        ]
+        for watcher in self._watchers:
+            watcher.start()
+
+    def close(self) -> None:
+        """End what still runs."""
+        for consumer in self.consumers:
+            if consumer.running:
+                consumer.kill()
+        self._over.set()
+        for watcher in self._watchers:
+            watcher.join(10)
+        self.app.engine.dispose()
+
+    # ------------------------------------------------------------ processes
+
+    def spawn(self, *options: str, **settings: Any) -> Consumer:
+        """Start a consumer; settings are its options: threads=4, drain=True."""
+        words = [f"--history={self.history}", f"--lease={self.lease}", *options]
+        for name, value in settings.items():
+            flag = f"--{name.replace('_', '-')}"
+            words.append(flag if value is True else f"{flag}={value}")
+        consumer = Consumer(self.url, self.folder, len(self.consumers), *words)
+        self.consumers.append(consumer)
+        return consumer
+
+    def stop_all(self) -> list[int]:
+        """SIGTERM to all that run, after their start; their exit codes."""
+        alive = [c for c in self.consumers if c.running]
+        for consumer in alive:
+            consumer.ready().send(signal.SIGTERM)
+        return [consumer.wait() for consumer in alive]
+
+    # ------------------------------------------------------------ messages
+
+    def send(self, object_id: str | None, topic: str = "plain", **does: Any) -> int:
+        """Send one message; returns its number n."""
+        return self.send_many([(object_id, topic, does)])[0]
+
+    def send_many(self, messages: Iterable[Load]) -> list[int]:
+        """Send messages in one transaction; returns their numbers."""
+        with self.sending() as add:
+            return [add(*message) for message in messages]
+
+    @contextmanager
+    def sending(self) -> Iterator[Callable[[str | None, str, dict[str, Any]], int]]:
+        """A producer's transaction, open as long as the block: gives the function that inserts."""
+        mine: list[int] = []
+        facts: dict[int, tuple[str | None, str]] = {}
+        conn = self.app.engine.connect()
+
+        def add(object_id: str | None, topic: str, does: dict[str, Any]) -> int:
+            with self._lock:
+                n = self._last_number = getattr(self, "_last_number", 0) + 1
+            mine.append(n)
+            facts[n] = object_id, topic
+            self.app.send(conn, topic, {"n": n, **does}, object_id=object_id)
+            return n
+
+        begun = since = time.monotonic()
+        certain = False
+        try:
+            with conn, conn.begin():
+                yield add
+                since = time.monotonic()
+            certain = True
+        finally:
+            at = time.monotonic()
+            for n in mine:
+                self.sent[n] = Sent(*facts[n], since if certain else begun, at, certain)
+
+    def send_late(self, object_id: str, topic: str, hold: float) -> None:
+        """A transaction with the lower id of an object stays open while a higher one commits."""
+        with self.sending() as add:
+            add(object_id, topic, {})
+            self.send_many([(object_id, topic, {}), (object_id, topic, {})])
+            self._over.wait(hold)
+
+    # ------------------------------------------------------------ looking
+
+    def _watch(self, act: Callable[[], None], seconds: float) -> None:
+        while not self._over.wait(seconds):
+            act()
+
+    def _note_lives(self) -> None:
+        for consumer in list(self.consumers):
+            consumer.note_life()
+
+    def _look(self) -> None:
+        """The observer of I7: one SELECT."""
+        at = time.monotonic()
+        try:
+            rows = self.read("object_id, msg_id, status", "status = 1")
+        except sa.exc.DBAPIError:  # the database may be away: that is under test
+            return
+        self.observed.append((at, [(row[0], row[1], row[2]) for row in rows]))
+
+    def read(self, columns: str, where: str = "1 = 1") -> list[Any]:
+        """Rows of the message table, as they are now."""
+        query = sa.text(f"SELECT {columns} FROM {self.app.table.name} WHERE {where}")
+        with self.app.engine.connect() as conn:
+            return list(conn.execution_options(isolation_level="AUTOCOMMIT").execute(query))
+
+    def unfinished(self) -> int:
+        """How many messages are neither done nor dead."""
+        open_rows = "status IN (0, 1) OR (status = -1 AND error_try_times < 3)"
+        return int(self.read("count(*)", open_rows)[0][0])
+
+    def finish(self, seconds: float = 60.0) -> None:
+        """Wait until every message is done or dead."""
+        pause = threading.Event()
+
+        def none_left() -> bool:
+            pause.wait(0.1)
+            return self.unfinished() == 0
+
+        until(none_left, "every message is done or dead", seconds=seconds)
+
+    def events(self) -> list[Event]:
+        """What the consumers have written down so far."""
+        return history.read(self.history)
+
+    def seen(self, n: int, kind: Kind, *, by: Consumer | None = None) -> list[Event]:
+        """Events of message n so far, of one process if given."""
+        ids = {i for i, k in self._numbers().items() if k == n}
+        return [
+            e
+            for e in self.events()
+            if e.kind == kind and e.msg_id in ids and (by is None or pid_of(e.instance) == by.pid)
+        ]
+
+    def _numbers(self) -> dict[int, int]:
+        """msg_id -> n, of every row."""
+        rows = self.read("msg_id, payload")
+        return {row[0]: int(re.search(r'"n": ?(\d+)', row[1])[1]) for row in rows}  # type: ignore[index]
+
+    # ------------------------------------------------------------ verdict
+
+    def judge(self, *, orderly: bool = False) -> Verdict:
+        """Stop watching, put everything together, and ask the checker."""
+        self._over.set()
+        for watcher in self._watchers:
+            watcher.join(10)
+        self._note_lives()
+        numbers = self._numbers()
+        assert len(set(numbers.values())) == len(numbers), "a message was inserted twice"
+        of_n = {n: msg_id for msg_id, n in numbers.items()}
+        rows = {
+            row[0]: Row(*row[1:])
+            for row in self.read("msg_id, object_id, status, error_try_times, claimed_by")
+        }
+        events = [*self._told(rows), *self._inserted(of_n), *self._effects()]
+        exact = {of_n[n] for n, sent in self.sent.items() if sent.topic == "exact" and n in of_n}
+        violations = history.check(
+            events,
+            Final(rows, self.observed),
+            ttl=self.lease,
+            heartbeat=self.lease / 3 + MARGIN_SECONDS,
+            orderly=orderly,
+            transactional=exact,
+        )
+        return Verdict(rows, of_n, sorted(events, key=lambda e: e.at), violations)
+
+    def _inserted(self, of_n: dict[int, int]) -> Iterator[Event]:
+        for n, sent in self.sent.items():
+            if sent.certain or n in of_n:  # one that is not there stands out by its negative id
+                facts = (of_n.get(n, -n), sent.object_id)
+                yield Event(Kind.INSERTED, sent.at, "producer", *facts, since=sent.since)
+
+    def _effects(self) -> list[Event]:
+        query = sa.select(EFFECTS.c.msg_id, EFFECTS.c.object_id)
+        with self.app.engine.connect() as conn:
+            found = list(conn.execute(query))
+        at = time.monotonic()
+        return [Event(Kind.EFFECT, at, "effects", row[0], row[1]) for row in found]
+
+    def _told(self, rows: dict[int, Row]) -> list[Event]:
+        told = self.events()
+        ids = {e.instance for e in told} | {e.detail for e in told if e.kind == Kind.RECOVERED}
+        ids |= {row.claimed_by for row in rows.values()}
+        killed = []
+        for consumer in self.consumers:
+            if consumer.was_killed and consumer.ended_at is not None:
+                at, since = consumer.ended_at, consumer.alive_at
+                killed += [
+                    Event(Kind.KILLED, at, i, since=since)
+                    for i in ids
+                    if i is not None and pid_of(i) == consumer.pid
+                ]
+        return tidy(told, killed)
+
+
+_PID = re.compile(r"-(\d+)-[0-9a-f]{16}$")
+
+
+def pid_of(instance_id: str) -> int | None:
+    """The process of an instance."""
+    found = _PID.search(instance_id)
+    return int(found[1]) if found else None
+
+
+def tidy(told: list[Event], killed: list[Event]) -> list[Event]:
+    """The consumers' records and the deaths together, without what only a recorder can know of.
+
+    A transactional handler that the database rolled back runs again under the same claim: one run, up
+    to its last end. A take-over that was tried counts only if who tried was killed before it could tell.
+    """
+    kept: dict[int, Event] = dict(enumerate(sorted(told, key=lambda e: e.at)))
+    ended: dict[tuple[str, int | None], int] = {}
+    died = {e.instance: e.at for e in killed}
+    known = {e.instance for e in told if e.kind == Kind.LEASE_LOST and e.detail is None}
+    for place, event in list(kept.items()):
+        key = event.instance, event.msg_id
+        if event.kind == Kind.CLAIMED:
+            ended.pop(key, None)
+        elif event.kind == Kind.ENDED:
+            if key in ended:
+                del kept[ended[key]]
+            ended[key] = place
+        elif event.kind == Kind.LEASE_LOST and event.detail is not None:
+            del kept[place]
+            tried_by = event.detail.removeprefix("tried ")
+            untold = event.instance not in known and tried_by in died
+            if untold and died[tried_by] - event.at < 1.0:
+                kept[place] = replace(event, detail=None)
+    return [*kept.values(), *killed]
+
+
+def assert_clean(trial: Trial, verdict: Verdict, *, quiet: bool = True) -> None:
+    """Nothing broken, nothing left at 1, and (quiet) no traceback of any process."""
+    assert not verdict.violations, str(verdict)
+    assert not [i for i, row in verdict.rows.items() if row.status == 1]
+    if quiet:
+        for consumer in trial.consumers:
+            assert not consumer.complaints, f"{consumer.err.name}: {consumer.complaints[:5]}"
+
+

@@ -1,0 +1,58 @@
+"""What Oracle (up to 19c) refuses although other databases and SQL parsers take it: a list of patterns.
+
+No Oracle server is at hand, so every statement is compiled for it and held against this list.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_IDENTIFIER = 30
+MAX_IN_LIST = 1000
+_FLAGS = re.IGNORECASE | re.DOTALL
+
+RULES: dict[str, str] = {
+    r"\bLIMIT\s+[:\d?]": "ORA-00933: LIMIT",
+    r"FETCH\s+(FIRST|NEXT)\b.*\bFOR\s+UPDATE": "ORA-02014: FETCH FIRST and FOR UPDATE",
+    r"\bROWNUM\b(?:(?!\)).)*\bORDER\s+BY\b": "ROWNUM and ORDER BY at the same level",
+    r"\)\s*\w*\s+WHERE\s+ROWNUM\b(?:(?!\)).)*FOR\s+UPDATE": "ORA-02014: FOR UPDATE of a view",
+    r"\b(FROM|JOIN)\s+[\w.]+\s+AS\s+\w+": "ORA-00933: AS before the alias of a table",
+    r"\)\s+AS\s+\w+\s*(WHERE|$)": "ORA-00933: AS before the alias of a subquery",
+    r"\b(TRUE|FALSE)\b": "a boolean literal (before 23ai)",
+    r"\bON\s+CONFLICT\b|\bILIKE\b|\bON\s+DUPLICATE\b|\bINSERT\s+OR\b": "not Oracle's",
+    r"\bUPDATE\s+(OR\s+)?IGNORE\b": "not Oracle's",
+    r"\bINDEXED\s+BY\b|\bFORCE\s+INDEX\b": "not Oracle's",
+    r"\bWITH\s+RECURSIVE\b": "ORA-00905: RECURSIVE",
+    r"^\s*SELECT\b(?!.*\bFROM\b)": "ORA-00923: SELECT without FROM",
+    r"SELECT\s+EXISTS": "EXISTS as a column (before 23ai)",
+    r"(=|<>|!=)\s*''": "compared with an empty text, which is NULL",
+    r"VALUES\s*\([^()]*\)\s*,\s*\(": "VALUES of many rows (before 23ai)",
+    r"\bRETURNING\b(?!.*\bINTO\b)": "RETURNING without INTO",
+    r":(date|level|size|mode|comment|number|uid|user|file|option|start|session)\b": (
+        "ORA-01745: a reserved word as the name of a parameter"
+    ),
+    r":_|:\d+[a-z]": "ORA-01036: the name of a parameter",
+    r";\s*$": "ORA-00933: a semicolon at the end",
+    r"\bNOW\(\)|\bINTERVAL\s+\d": "not Oracle's arithmetic of dates",
+    r"UPDATE\s+\w+\s+SET\b.*\bFROM\b\s+\w+\s+WHERE(?!.*SELECT)": "UPDATE ... FROM (before 23ai)",
+    r"\b(INSERT|UPDATE|DELETE)\b.*\bWITH\s+\w+\s+AS\b": "a WITH inside a statement that writes",
+    r"^\s*WITH\b.*\b(UPDATE|DELETE|INSERT)\s+\w": "a WITH before a statement that writes",
+    r"\bTIMESTAMP\b\s*\+\s*\d": "a number added to a TIMESTAMP makes it a DATE",
+    r"\bCURRENT_TIMESTAMP\b|\bLOCALTIMESTAMP\b": "the clock in the time zone of the session",
+    r"\b(TEXT|LONGTEXT|BOOLEAN|BIGINT|SERIAL|DATETIME)\b": "a type that Oracle has not",
+}
+_RULES = [(re.compile(pattern, _FLAGS), what) for pattern, what in RULES.items()]
+
+
+def lint(sql: str) -> list[str]:
+    """What Oracle would not take in one statement; [] if nothing is known against it."""
+    text = re.sub(r"'(?:[^']|'')+'", "'x'", sql)
+    text = re.sub(r"/\*\+.*?\*/", "", text, flags=re.DOTALL)
+    text = re.sub(r"--[^\n]*", "", text)
+    found = [what for pattern, what in _RULES if pattern.search(text)]
+    lists = re.findall(r"\bIN\s*\(([^()]*)\)", text, re.IGNORECASE)
+    if any(part.count(",") >= MAX_IN_LIST for part in lists):
+        found.append(f"ORA-01795: more than {MAX_IN_LIST} values in a list")
+    names = re.findall(r"[A-Za-z_$#][\w$#]*", text)
+    found += [f"longer than {MAX_IDENTIFIER}: {name}" for name in names if len(name) > MAX_IDENTIFIER]
+    return found

@@ -1,0 +1,283 @@
+"""ddl/ in step with the code and good on real servers; Oracle's and MySQL's SQL compiled and linted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, MessageTable
+from msgworker.dialects import DIALECTS, NAMES
+from msgworker.message import Outcome, Settlement, Word
+from msgworker.store import change, claim, find, lease, recover, schema, settle
+from msgworker.store import send as producing
+from msgworker.store.claim import Candidate, Row
+from msgworker.table import Tables, tables_for
+from tests.oracle_driver import Log
+from tests.oracle_lint import lint
+
+DDL = Path(__file__).parent.parent / "ddl"
+
+
+def statements(script: str) -> list[str]:
+    """The statements of a script: comments away, cut at the semicolons that end a line."""
+    text = "\n".join(line for line in script.splitlines() if not line.startswith("--"))
+    return [part.strip() for part in re.split(r";[ \t]*(?:\n|$)", text) if part.strip()]
+
+
+# ---------------------------------------------------------------- in step
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ddl_files_are_in_step(name):
+    expected = schema.ddl(MessageTable(), name)
+    path = DDL / f"{name}.sql"
+    assert path.read_text(encoding="utf-8") == expected, (
+        f"{path.name} is out of date; write it again with `msgworker ddl --dialect {name}`"
+    )
+
+
+def test_ddl_has_a_file_for_each_database_and_no_other():
+    assert {path.stem for path in DDL.glob("*")} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ddl_takes_other_names(name):
+    spec = MessageTable("crm.work_item", msg_id="nr", object_id="customer", payload=None)
+    text = schema.ddl(spec, name)
+    assert "crm.work_item" in text
+    assert "customer" in text
+    assert "payload" not in text
+    assert "msgworker_message" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ddl_has_short_names_only(name):
+    spec = MessageTable("a_table_with_a_name_of_forty_characters_")
+    for sql in statements(schema.ddl(spec, name)):
+        match = re.match(r"CREATE (?:UNIQUE )?INDEX (\S+)", sql)
+        if match:
+            assert len(match[1]) <= 30
+
+
+# ---------------------------------------------------------------- on real servers
+
+
+def test_the_script_makes_what_create_schema_makes(database):
+    name = "mariadb" if database.name in ("mysql", "mariadb") else database.name
+    script = statements((DDL / f"{name}.sql").read_text(encoding="utf-8"))
+    with database.engine().connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        for sql in script:
+            conn.exec_driver_sql(sql)
+    app = App(database.url)
+    try:
+        assert app.tables.spec.name == "msgworker_message"
+        by_script = _live(app.engine)
+        app.add_handler(None, lambda msg: None)
+        with app.engine.begin() as conn:
+            app.send_many(conn, "t", [({"n": i}, f"o{i % 3}") for i in range(30)])
+        assert app.drain(linger=0).done == 30
+        assert app.create_schema() == []
+        assert _live(app.engine) == by_script
+        with app.engine.begin() as conn:
+            for table in ("msgworker_message", "msgworker_lease", "msgworker_item"):
+                conn.exec_driver_sql(f"DROP TABLE {table}")
+        app.create_schema()
+        assert _live(app.engine) == by_script
+    finally:
+        app.engine.dispose()
+
+
+def _live(engine: sa.Engine) -> list[str]:
+    """The schema in the database's own words."""
+    with engine.connect() as conn:
+        if engine.dialect.name == "sqlite":
+            mode = conn.exec_driver_sql("PRAGMA journal_mode").scalar()
+            found = conn.exec_driver_sql("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+            return sorted([str(mode), *(" ".join(str(row[0]).split()) for row in found)])
+        if engine.dialect.name == "postgresql":
+            columns = conn.exec_driver_sql(
+                "SELECT table_name, column_name, data_type, character_maximum_length, is_nullable, "
+                "column_default, is_identity, identity_generation, collation_name "
+                "FROM information_schema.columns WHERE table_schema = 'public'"
+            )
+            options = "SELECT relname, reloptions FROM pg_class WHERE relname LIKE 'msgworker%%'"
+            indexes = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+            found = [*columns, *conn.exec_driver_sql(indexes), *conn.exec_driver_sql(options)]
+            return sorted(str(tuple(row)) for row in found)
+        tables = sorted(row[0] for row in conn.exec_driver_sql("SHOW TABLES"))
+        texts = [conn.exec_driver_sql(f"SHOW CREATE TABLE {t}").one()[1] for t in tables]
+        return [re.sub(r" AUTO_INCREMENT=\d+", "", text) for text in texts]
+
+
+# ---------------------------------------------------------------- MySQL 8
+
+MYSQL_REFUSES = {
+    r"nopad_bin": "a collation that only MariaDB has",
+    r"\bPERSISTENT\b": "only MariaDB",
+    r"INDEX \S+ ON \S+ \(CASE": "an expression as a key part stands in parentheses of its own",
+    r"DEFAULT (?!\(|')[a-z_]+\(": "an expression as a default stands in parentheses",
+    r"WHERE": "no index with a predicate",
+}
+
+
+def test_mysql_s_script_has_nothing_that_mysql_refuses():
+    script = schema.ddl(MessageTable(), "mysql")
+    for sql in statements(script):
+        for pattern, why in MYSQL_REFUSES.items():
+            assert not re.search(pattern, sql), f"{why}: {sql}"
+    assert "((CASE WHEN (status = 1) THEN object_id END))" in script
+    assert "utf8mb4_0900_bin" in script
+    assert script.count("ENGINE=InnoDB") == 3
+
+
+# ---------------------------------------------------------------- Oracle
+
+PLANTED = [
+    "SELECT id FROM t LIMIT 1",
+    "SELECT 1",
+    "SELECT id FROM t AS x",
+    "SELECT id FROM t ORDER BY id FETCH FIRST 1 ROWS ONLY FOR UPDATE SKIP LOCKED",
+    "SELECT id FROM (SELECT id FROM t) q WHERE ROWNUM < 2 FOR UPDATE",
+    "UPDATE t SET a=1 WHERE id=:date",
+    "SELECT id FROM t WHERE o = ''",
+    "INSERT INTO t VALUES (1), (2)",
+    "SELECT id FROM t WHERE rownum<2 ORDER BY id",
+    "SELECT EXISTS (SELECT 1 FROM t) FROM DUAL",
+    "SELECT a FROM t WHERE ok = TRUE",
+    "SELECT a FROM t WHERE true",
+    "SELECT 1 FROM DUAL;",
+    "SELECT a_name_that_is_longer_than_thirty FROM t",
+    f"SELECT a FROM t WHERE id IN ({', '.join(['1'] * 1001)})",
+    "WITH x AS (SELECT 1 FROM dual) UPDATE t SET a = 1",
+    "INSERT INTO t (a) VALUES (1) RETURNING id",
+    "UPDATE IGNORE t SET a = 1",
+    "SELECT now() FROM dual",
+]
+
+
+@pytest.mark.parametrize("sql", PLANTED, ids=range(len(PLANTED)))
+def test_the_lint_finds_planted_errors(sql):
+    assert lint(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a FROM t x WHERE x.id IN (1, 2) FOR UPDATE SKIP LOCKED",
+        "INSERT INTO t (a) VALUES (:a) RETURNING id INTO :ret_0",
+        "SELECT a FROM t WHERE b = 'true; LIMIT 1'",
+        "SELECT id FROM (SELECT id FROM t ORDER BY id) WHERE ROWNUM <= :n",
+        "SELECT id FROM t ORDER BY id FETCH FIRST :n ROWS ONLY",
+    ],
+)
+def test_the_lint_takes_what_is_good(sql):
+    assert lint(sql) == []
+
+
+def test_oracle_s_script_is_clean():
+    script = statements(schema.ddl(MessageTable(), "oracle"))
+    assert len(script) >= 6
+    assert {sql: lint(sql) for sql in script if lint(sql)} == {}
+
+
+LONG_AGO = (datetime(1970, 1, 2, tzinfo=UTC), 0)
+LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None)
+
+
+def _acts(t: Tables, log: Log) -> Iterator[Any]:
+    """Every function of store/, so that every statement is built and sent."""
+    row = Row(1, "a", "t", None, 0, 0, 0, None, None)
+    candidates = [Candidate(1, "a", 0, 0, 0, "t", 1, None)]
+    seen = lease.Lease("x", "instance", 1, None, False, *[datetime.now(UTC)] * 3, None, 0)
+    many = list(range(2500))
+    log.rows["FOR UPDATE"] = [LOCKED]
+    log.rows["count(*) AS count_1 \n"] = [(0,)]
+    yield claim.oldest, {"mark": 0, "limit": 10}
+    yield claim.due_after, {"since": LONG_AGO, "limit": 10}
+    yield claim.heads, {"after": None, "limit": 10}
+    yield claim.heads, {"after": "o", "limit": 10}
+    yield claim.loose, {"after": 0, "limit": 10}
+    yield claim.next_due_seconds, {}
+    yield claim.flag, {"candidates": candidates, "me": "me"}
+    log.rowcount = 0  # something was lost: what has been flagged is read back
+    yield claim.flag, {"candidates": candidates, "me": "me"}
+    log.rowcount = 1
+    yield claim.flag_each, {"candidates": candidates, "me": "me"}
+    yield claim.read_runs, {"heads_flagged": [row], "limit": 10}
+    yield claim.read_runs, {"heads_flagged": [row] * 60, "limit": 10}
+    yield settle.settle, {"batch": [Settlement(1, next_id=2)], "me": "me"}
+    for outcome in Outcome:
+        yield settle.settle, {"batch": [Settlement(1, outcome, error="e")], "me": "me"}
+    yield settle.settle_one, {"settlement": Settlement(1, next_id=2), "me": "me"}
+    yield settle.still_mine, {"ids": many, "me": "me"}
+    yield recover.flagged_by, {"instance_id": "x"}
+    yield recover.owners, {}
+    yield recover.recover, {"ids": many[: recover.BATCH], "dead_id": "x", "text": "died"}
+    yield recover.release, {"ids": many[: recover.BATCH], "me": "me"}
+    yield lease.register, {"name": "x", "ttl": 30.0}
+    yield lease.renew, {"name": "x", "ttl": 30.0}
+    yield lease.read_all, {}
+    yield lease.take_over, {"seen": seen, "me": "me", "ttl": 30.0}
+    yield lease.take_over_live, {"name": "x", "me": "me", "ttl": 30.0}
+    yield lease.drop, {"name": "x"}
+    yield lease.drop, {"name": "x", "taken_by": "me"}
+    yield find.counts, {}
+    yield find.unfinished, {}
+    for word in Word:
+        yield find.find, {"status": word}
+    filters = {"topic": "t", "object_id": "o", "error": "e", "since": datetime.now(UTC), "after": 1}
+    yield find.find, filters
+    yield find.show, {"msg_id": 1}
+    yield change.ids_in_state, {"word": Word.DEAD, "topic": "t", "after": 1}
+    yield change.rerun, {"ids": many[: change.BATCH], "done_too": True}
+    for delay, at in ((None, None), (1.0, None), (None, datetime.now(UTC))):
+        options = {"topic": "t", "object_id": "o", "payload": "{}", "delay": delay, "at": at}
+        yield producing.insert_many, {"rows": [producing.row_values(t, **options)] * 2}
+        yield producing.insert_one, {"values": producing.row_values(t, **options)}
+
+
+def _oracle_statements(spec: MessageTable) -> list[str]:
+    log = Log()
+    engine = log.engine()
+    t = tables_for(spec, DIALECTS["oracle"])
+    with engine.connect() as conn:
+        for act, options in _acts(t, log):
+            act(conn, t, **options)
+            conn.rollback()
+    return log.statements
+
+
+SPECS = {
+    "ours": MessageTable(),
+    "blocking": MessageTable("crm.msg", on_dead="block", visibility_delay_seconds=1.0),
+    "the seed's": MessageTable(
+        "crm.tb_cus_msg",
+        **{"msg_id": "msgid", "object_id": "objectid", "error_try_times": "errortrytimes"},
+        **dict.fromkeys(
+            (
+                *("topic", "payload", "available_at", "claimed_by", "claimed_at", "crash_times"),
+                *("later_times", "last_error", "created_at", "finished_at", "shard"),
+                "instance_type",
+            )
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_every_statement_is_one_that_oracle_takes(spec):
+    found = _oracle_statements(spec)
+    assert len(found) > (30 if spec.claimed_by else 15)
+    wrong = {sql: lint(sql) for sql in found if lint(sql)}
+    assert wrong == {}
+
+
+def test_oracle_s_hints_name_the_indexes():
+    found = "\n".join(_oracle_statements(MessageTable()))
+    assert "/*+ INDEX(" in found

@@ -1,0 +1,136 @@
+"""The habits of the house, as tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import msgworker
+from msgworker.dialects import NAMES
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "msgworker"
+FILES = sorted(PACKAGE.rglob("*.py"))
+LEVELS = [
+    {"errors"},
+    {"message", "payload", "config"},
+    {"dialects"},
+    {"table"},
+    {"store"},
+    {"instance", "coordination"},
+    {"ops"},
+    {"app"},
+    {"cli", "web", "demo", "testing", "__main__", "__init__"},
+]
+LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
+
+
+def part_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "msgworker":
+            parts = (node.module or "").split(".")[1:]
+            yield from [parts[0]] if parts else [alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = alias.name.split(".")
+                if parts[0] == "msgworker" and len(parts) > 1:
+                    yield parts[1]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path) -> None:
+    mine = part_of(path)
+    for other in imported(ast.parse(path.read_text())):
+        level = LEVEL.get(other, len(LEVELS))  # a public name of the package itself
+        assert level <= LEVEL[mine] or mine in ("cli", "demo", "__main__"), (
+            f"{mine} imports {other}"
+        )
+
+
+def test_only_dialects_names_a_database() -> None:
+    found = []
+    for path in FILES:
+        if part_of(path) in ("dialects", "demo"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(node, ast.Constant) and node.value in NAMES
+            asked = isinstance(node, ast.Attribute) and ast.unparse(node).endswith(
+                "engine.dialect.name"
+            )
+            if named or asked:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
+
+
+def test_only_store_runs_sql() -> None:
+    """No select, insert, update or delete is built outside store/ (table.py builds predicates and DDL)."""
+    building = re.compile(r"\b(sa|sqlalchemy)\.(select|insert|update|delete|text)\(")
+    found = [
+        f"{path.relative_to(ROOT)}"
+        for path in FILES
+        if part_of(path) not in ("store", "table", "dialects", "demo")
+        and building.search(path.read_text())
+    ]
+    assert found == []
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    bad = {"utils", "util", "helpers", "base", "manager", "common", "misc"}
+    assert [p for p in FILES if p.stem in bad or p.parent.name in bad] == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [p for p in FILES if p.read_text() and not ast.get_docstring(ast.parse(p.read_text()))]
+    assert silent == []
+
+
+def test_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == msgworker.__version__
+    assert f"## [{msgworker.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_top_level_is_what_was_promised() -> None:
+    wanted = "pyproject.toml msgworker tests ddl samples bench docs README.md ARCHITECTURE.md"
+    wanted += " CHANGELOG.md LICENSE Makefile .ci/run"
+    assert [name for name in wanted.split() if not (ROOT / name).exists()] == []
+
+
+def test_readme_commands_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), re.M):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    for page in [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "samples").glob("*.md"),
+    ]:
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in link:
+                assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_no_path_of_a_machine_in_a_file() -> None:
+    done = subprocess.run(
+        ["git", "grep", "-n", "-I", "-E", r"/(work|root)/[a-z]", "--", "."],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if "tests/test_house.py" not in line]
+    assert lines == []
