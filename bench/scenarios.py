@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import sqlalchemy as sa
@@ -56,12 +56,11 @@ class Drain:
 
 @dataclass(slots=True)
 class Place:
-    """A scratch database, and the yardsticks measured on it so far."""
+    """A scratch database and how much is done on it."""
 
     kind: str
     url: sa.URL
     scale: Scale
-    measured: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -130,8 +129,6 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
 
 
 DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B13")
-COMPARED_EACH_ROUND = ("B1", "B2")
-"""Their yardsticks are measured beside each round; the others' once."""
 
 
 def run_drain(place: Place, drain: Drain) -> Line:
@@ -179,26 +176,20 @@ def _note(line: Line, drain: Drain, verdict: Verdict, seen: list[Seen]) -> None:
 
 
 def _yardsticks(place: Place, drain: Drain, line: Line) -> None:
-    each_round = drain.scenario in COMPARED_EACH_ROUND
+    """Measure, right before a round, what it is compared with: the machine is noisy."""
     n = place.scale.messages
     if isinstance(drain.limit, float):
         line.limit = [drain.limit]
     elif drain.limit == "batched" and place.kind == "postgresql":
-        line.limit = _measured(place, "batched", each_round, lambda: limits.batched(place.url, n))
+        line.limit += _one(lambda: limits.batched(place.url, n))
     elif drain.limit == "transaction" and place.kind == "postgresql":
-        line.limit = _measured(
-            place,
-            f"transaction {drain.threads}",
-            False,
+        line.limit += _one(
             lambda: limits.one_transaction(place.url, n // 10, drain.threads),
         )
     objects = drain.prototype
     if objects is not None:
         messages = n if objects != 1 else n // 10
-        line.prototype = _measured(
-            place,
-            f"prototype {objects} {drain.processes}",
-            each_round,
+        line.prototype += _one(
             lambda: prototypes.rate(
                 place.url,
                 place.kind,
@@ -209,17 +200,12 @@ def _yardsticks(place: Place, drain: Drain, line: Line) -> None:
         )
 
 
-def _measured(
-    place: Place, name: str, each_round: bool, measure: Callable[[], float]
-) -> list[float]:
-    """The figures of a yardstick so far, with one more if it is wanted; [] if it cannot be had."""
-    figures = place.measured.get(name)
-    if figures is None or (figures and each_round):
-        try:
-            place.measured.setdefault(name, []).append(measure())
-        except NotAvailable:
-            place.measured[name] = []
-    return place.measured[name]
+def _one(measure: Callable[[], float]) -> list[float]:
+    """One figure, or none if it cannot be had here."""
+    try:
+        return [measure()]
+    except NotAvailable:
+        return []
 
 
 def _deadlocks(engine: sa.Engine, kind: str) -> int:

@@ -132,13 +132,17 @@ class Caller:
                 )
                 return result_of_error(late, handler, lane.row.tries + 1)
         if result.outcome is Outcome.LATER and self._worn_out(lane):
-            limit = self._state.tables.spec.later_limit
-            text = clean(f"asked for RetryLater more than {limit} times; {result.error}")
+            text = clean(f"asked for RetryLater too often, or nothing can wait; {result.error}")
             return Result(Outcome.FAILED, text, result.delay_seconds)
         return result
 
     def _worn_out(self, lane: Lane) -> bool:
-        return lane.row.later_times >= self._state.tables.spec.later_limit
+        """Whether RetryLater counts as a failure: asked too often, or the table has no place to note
+        that it was asked, or until when the message waits."""
+        tables = self._state.tables
+        if not (tables.has("later_times") and tables.has("available_at")):
+            return True
+        return lane.row.later_times >= tables.spec.later_limit
 
     # ------------------------------------------------------------ transactional
 

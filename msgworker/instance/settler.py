@@ -10,9 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.instance.handling import DONE
 from msgworker.instance.role import Outage
 from msgworker.instance.state import Lane, State
@@ -20,7 +21,7 @@ from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import settle as store
 
 GATHER_SECONDS = 0.002
-SHORT_HANDLER_SECONDS = 0.0005
+UNWRITABLE = "(the error could not be stored)"
 BATCH = 1000
 
 
@@ -228,17 +229,27 @@ class Settler:
         except store.FlagMissing:
             pass
         except Exception as error:
-            if trouble(error) is not Trouble.RACE:
+            if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
         return self._write_each(batch, me)
 
     def _write_each(self, batch: Sequence[Settlement], me: str) -> dict[int, Settled]:
         """Each lane on its own: one that cannot be settled does not hold up the others."""
-        became: dict[int, Settled] = {}
-        for one in batch:
+        return {one.msg_id: self._write_alone(one, me) for one in batch}
+
+    def _write_alone(self, one: Settlement, me: str) -> Settled:
+        try:
             with self._link.transaction() as conn:
-                became[one.msg_id] = store.settle_one(conn, self._state.tables, one, me=me)
-        return became
+                return store.settle_one(conn, self._state.tables, one, me=me)
+        except Exception as error:
+            if trouble(error) is not Trouble.OTHER:
+                raise
+            if one.error in (None, UNWRITABLE):
+                self._state.log.exception("message %s: its outcome is not written", one.msg_id)
+                return Settled.LOST
+            # The table may not take the text (another character set, a shorter column).
+            self._state.log.warning("message %s: %s", one.msg_id, reason_of(error))
+        return self._write_alone(replace(one, error=UNWRITABLE), me)
 
 
 def settlement(lane: Lane, state: State) -> Settlement:

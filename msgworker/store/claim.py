@@ -527,7 +527,7 @@ def _runs_union(
         for i in range(branches):
             source = t.message.alias("m")
             c = t.cols(source)
-            place = sa.literal_column(str(i)).label("p")
+            place: ColumnElement[Any] = sa.literal_column(str(i)).label("p")
             query = sa.select(place, _startable(t, c).label("s"), *_row_columns(t, c))
             branch = (
                 t.hinted(query, source, "object")

@@ -10,12 +10,14 @@ stands in its payload:
     "crash": "in-handler"        the process dies, see witness.py; "crashes": N, in its first N tries
 
 Topics: `plain`, and `exact`, whose transactional handler writes a row into the effects table.
-Prints "ready" when its instances run. Logs warnings to stderr. SIGTERM and SIGINT stop it in order.
+Prints "ready" when its instances run. Logs warnings to stderr. SIGTERM and SIGINT stop it in order;
+SIGUSR1 writes to stderr what every thread is at.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import random
 import signal
@@ -143,6 +145,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     options = parse()
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", stream=sys.stderr

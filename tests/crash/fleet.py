@@ -46,6 +46,7 @@ class Consumer:
             )
         self.alive_at = time.monotonic()
         self.ended_at: float | None = None
+        self.told_to_stop = False
 
     @property
     def pid(self) -> int:
@@ -66,6 +67,7 @@ class Consumer:
         return self
 
     def send(self, number: int) -> None:
+        self.told_to_stop |= number == signal.SIGTERM
         self.process.send_signal(number)
 
     def kill(self) -> None:
@@ -82,14 +84,17 @@ class Consumer:
     def stop(self, seconds: float = 60.0) -> int:
         """SIGTERM, and its exit code."""
         if self.running:
-            self.send(signal.SIGTERM)
+            self.ready().send(signal.SIGTERM)
         return self.wait(seconds)
 
     def wait(self, seconds: float = 60.0) -> int:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"process {self.pid} has not ended in {seconds:g} s") from None
+            self.send(signal.SIGUSR1)
+            until(lambda: "most recent call first" in self.err.read_text(), "its threads are shown")
+            text = f"process {self.pid} has not ended in {seconds:g} s: {self.err.read_text()}"
+            raise AssertionError(text) from None
 
     def note_life(self) -> None:
         """Called again and again: remembers when it was last seen alive and when it was found dead."""
@@ -220,7 +225,8 @@ class Trial:
         """SIGTERM to all that run, after their start; their exit codes."""
         alive = [c for c in self.consumers if c.running]
         for consumer in alive:
-            consumer.ready().send(signal.SIGTERM)
+            if not consumer.told_to_stop:  # a second one would not be orderly
+                consumer.ready().send(signal.SIGTERM)
         return [consumer.wait() for consumer in alive]
 
     # ------------------------------------------------------------ messages
@@ -293,6 +299,10 @@ class Trial:
         with self.app.engine.connect() as conn:
             return list(conn.execution_options(isolation_level="AUTOCOMMIT").execute(query))
 
+    def pauses(self, seconds: float) -> None:
+        """Let some time go by, as part of what is tried."""
+        self._over.wait(seconds)
+
     def unfinished(self) -> int:
         """How many messages are neither done nor dead."""
         open_rows = "status IN (0, 1) OR (status = -1 AND error_try_times < 3)"
@@ -300,10 +310,8 @@ class Trial:
 
     def finish(self, seconds: float = 60.0) -> None:
         """Wait until every message is done or dead."""
-        pause = threading.Event()
-
         def none_left() -> bool:
-            pause.wait(0.1)
+            self.pauses(0.1)
             return self.unfinished() == 0
 
         until(none_left, "every message is done or dead", seconds=seconds)

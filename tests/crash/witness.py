@@ -22,6 +22,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from msgworker.errors import Reject
 from msgworker.instance.calling import Caller
 from msgworker.instance.fetcher import Fetcher
 from msgworker.instance.heartbeat import Heartbeat
@@ -109,6 +110,9 @@ class Witness:
                 _die_at(IN_HANDLER, msg.payload, context.attempt)
                 value = call(self, handler, msg, context)
                 detail = "returned"
+            except Reject:
+                detail = "rejected"
+                raise
             finally:
                 witness._tell.record(Kind.ENDED, *facts, instance=me, detail=detail)
             _die_at(AFTER_EFFECT, msg.payload, context.attempt)

@@ -72,7 +72,6 @@ class Flaws:
     beside_quarantine: bool = False  # claims others while a quarantined message is in hand
     stop_unswept: bool = False  # drops the lease without looking for rows that no lane knows
     ghosts_of_look: bool = False  # claims under a new id what was looked for under the old one
-    due_blocks: bool = False  # a due message that is not the head hides its object for a while
     claim_unlocked: bool = False  # the sweep of unknown rows does not wait for claims in flight
 
 
@@ -127,7 +126,7 @@ class Instance:
             instance_id=self._new_id(),
             log=LOG,
         )
-        self.search = Search(world.t, None)
+        self.search = Search(world.t, None, self.state.blocked)
         self.ready: deque[Lane] = deque()
         self.finished: deque[Lane] = deque()
         self.read_at: dict[int, float] = {}
@@ -292,7 +291,8 @@ class Instance:
             rows = self._flag(candidates, me)
             self.unsure = False
             yield None  # committed; the answer is on its way
-            self._refused(candidates, {row.msg_id for row in rows})
+            won = {row.msg_id for row in rows}
+            self.search.refused([c for c in candidates if c.msg_id not in won])
             lanes = [Lane(me, [row]) for row in rows]
             state.in_hand.update(lanes)
         finally:
@@ -305,13 +305,6 @@ class Instance:
             self._read_runs(lanes, early)
         yield None
         self.ready.extend(lanes)
-
-    def _refused(self, candidates: list[Candidate], won: set[int]) -> None:
-        """What waited for its instant may not be the head: its object is not blocked by that."""
-        lost = [c for c in candidates if c.msg_id not in won]
-        if not self.flaws.due_blocks:
-            lost = [c for c in lost if c.waits_until is None]
-        self.search.refused(lost)
 
     def _holds_any(self, me: str) -> bool:
         return bool(self._read(lambda conn: recover.flagged_by(conn, self.world.t, me, limit=1)))
@@ -490,6 +483,8 @@ class Instance:
             fate = became.get(lane.row.msg_id, Settled.LOST)
         if fate is not Settled.WENT_ON:
             self.state.in_hand.discard(lane)
+            if fate is Settled.ENDED:
+                self.state.blocked.discard(lane.row.object_id)
             return False
         lane.place += 1
         lane.result = lane.settled = None

@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
+from msgworker.instance.search import _Pick
 from msgworker.store import claim, recover
 from msgworker.store.claim import Candidate, Row
 from msgworker.table import Cols, Tables
@@ -112,6 +113,16 @@ def earlier_ignored() -> AbstractContextManager[None]:
         return sa.false()
 
     return replaced(Tables, "earlier_unfinished", earlier)
+
+
+def due_first() -> AbstractContextManager[None]:
+    """A due message is offered before the head of its object, which is then passed over."""
+
+    def offer_waited(self: _Pick, row: Candidate) -> None:
+        if row.object_id not in self._passed and self.could_go(row):
+            self.offer(row)
+
+    return replaced(_Pick, "offer_waited", offer_waited)
 
 
 _flag = claim.flag
@@ -219,7 +230,7 @@ PLANTS = {
         _plant("beside a quarantined", "quarantine", "I10", flaws=Flaws(beside_quarantine=True)),
         _plant("stop without a sweep", "stops", "I8", flaws=Flaws(stop_unswept=True)),
         _plant("ghosts of the old look", "zombies", "I1", flaws=Flaws(ghosts_of_look=True)),
-        _plant("due follower hides head", "ops", "I3", flaws=Flaws(due_blocks=True)),
+        _plant("due follower hides head", "ops", "I3", patch=due_first),
         _plant("settle executed late", "delayed", "I1 I4 I5"),
     )
 }

@@ -1,10 +1,8 @@
-"""Faults of the core that are still open; each test states the rule."""
+"""Faults of the core that the simulation found, each as small as it can be told."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
 
 from msgworker import App, Message
 from msgworker.config import Settings
@@ -16,7 +14,6 @@ from tests.simulation.instance import LOG
 from tests.simulation.schedule import world_for
 
 
-@pytest.mark.xfail(strict=False, reason="Search offers a due follower again and again as the head")
 def test_due_follower_does_not_hide_its_head(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'due.db'}")
     app.create_schema()
@@ -45,7 +42,6 @@ class LaneThatMoves(Lane):
         return row
 
 
-@pytest.mark.xfail(strict=False, reason="known() reads the place of a lane twice")
 def test_known_holds_the_flag_of_a_lane_that_moves() -> None:
     world = world_for(CONFIGS["plain"])
     state = State(

@@ -1,0 +1,255 @@
+"""Processes killed at chosen points, frozen beyond their lease, told to stop: F1-F3, F5, F8, F25.
+
+A victim does what its message says (witness.py); a second process, the heir, takes over. The lease is
+short, so that nobody waits long; what is asserted are events and their order, and the time of a recovery
+only as the bound that the protocol promises, with a wide margin.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.seeing import until
+from tests.crash import witness
+from tests.crash.fleet import Consumer, Trial, Verdict, assert_clean, pid_of
+from tests.history import Kind
+
+LEASE_SECONDS = 1.5
+ROUNDS = 5
+
+
+@pytest.fixture
+def trial(database: Any, tmp_path: Path) -> Iterator[Trial]:
+    made = Trial(database.url, tmp_path, lease=LEASE_SECONDS)
+    yield made
+    made.close()
+
+
+def finish(trial: Trial, *, ok: tuple[int, ...] = (0,)) -> Verdict:
+    """Wait for the last message, stop everybody in order, judge."""
+    trial.finish()
+    codes = trial.stop_all()
+    assert set(codes) <= set(ok), codes
+    verdict = trial.judge(orderly=True)
+    assert_clean(trial, verdict, quiet=False)
+    return verdict
+
+
+def starts_of(verdict: Verdict, n: int) -> list[int | None]:
+    """The processes that started message n, in order."""
+    return [pid_of(event.instance) for event in verdict.of(n, Kind.STARTED)]
+
+
+def wait_dead(victim: Consumer) -> None:
+    until(lambda: not victim.running, "the victim is dead")
+
+
+def heir_after(trial: Trial, victim: Consumer) -> Consumer:
+    """Start a second process once the first has died: what it does is then all its own."""
+    wait_dead(victim)
+    return trial.spawn().ready()
+
+
+@pytest.mark.parametrize("topic", ["plain", "exact"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        witness.AFTER_CLAIM,
+        witness.IN_HANDLER,
+        witness.AFTER_EFFECT,
+        witness.IN_SETTLE,
+        witness.AFTER_SETTLE,
+    ],
+)
+def test_killed_at_a_point_is_recovered_and_loses_nothing(
+    trial: Trial, database: Any, point: str, topic: str
+) -> None:
+    first = trial.send("a", topic, crash=point)
+    behind = [trial.send("a", topic) for _ in range(3)]
+    beside = [trial.send(object_id, topic) for object_id in ("b", "b", "c", None)]
+    victim = trial.spawn()
+    heir_after(trial, victim)
+    verdict = finish(trial)
+    everything = [first, *behind, *beside]
+    assert {verdict.row(n).status for n in everything} == {2}
+    # After the commit nothing is to be done again: with a plain settle of PostgreSQL, one statement
+    # that commits by itself, that is so "in" the settle too.
+    committed = point == witness.AFTER_SETTLE or (
+        point == witness.IN_SETTLE and topic == "plain" and database.name == "postgresql"
+    )
+    ran_first = 0 if point == witness.AFTER_CLAIM else 1
+    assert verdict.count(first, Kind.STARTED) == ran_first + (0 if committed else 1)
+    assert verdict.row(first).error_try_times == (0 if committed else 1)
+    if topic == "exact":
+        assert {verdict.count(n, Kind.EFFECT) for n in everything} == {1}
+    order = [e.msg_id for e in verdict.events if e.kind == Kind.STARTED and e.object_id == "a"]
+    assert order == sorted(order)  # type: ignore[type-var]
+
+
+def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
+    """F1: killed at random moments, again and again, with work in hand."""
+    chance = random.Random()
+    messages: list[Any] = [
+        (f"o{i % 40}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(600)
+    ]
+    numbers = trial.send_many(messages)
+    stays = trial.spawn().ready()
+    for _ in range(ROUNDS):
+        victim = trial.spawn().ready()
+        before = len(trial.events())
+        until(lambda: len(trial.events()) > before + 20, "work is under way")  # noqa: B023
+        trial.pauses(chance.uniform(0.0, 0.3))
+        victim.kill()
+    verdict = finish(trial)
+    assert stays.process.returncode == 0
+    assert {verdict.row(n).status for n in numbers} <= {2, -1}
+    done = [n for n in numbers if verdict.row(n).status == 2 and trial.sent[n].topic == "exact"]
+    assert {verdict.count(n, Kind.EFFECT) for n in done} == {1}
+
+
+def test_object_of_a_killed_process_goes_on_with_the_heir(trial: Trial) -> None:
+    """The victim's objects are handled again within lease + 2 heartbeats, without anybody's help."""
+    held = trial.send("a", work=120)
+    behind = trial.send("a")
+    victim = trial.spawn().ready()
+    until(lambda: trial.seen(held, Kind.STARTED), "the victim is in the handler")
+    heir = trial.spawn().ready()
+    beside = trial.send("b")
+    until(lambda: trial.seen(beside, Kind.STARTED), "the others go on")
+    victim.kill()
+    until(lambda: trial.seen(held, Kind.STARTED, by=heir), "the heir has started it")
+    assert not trial.seen(behind, Kind.STARTED)
+    heir.kill()
+    third = trial.spawn()
+    until(lambda: trial.seen(held, Kind.STARTED, by=third), "so has the third")
+    third.kill()
+    trial.spawn()
+    verdict = finish(trial)  # I9 of the checker: each recovery was in time
+    assert starts_of(verdict, held) == [victim.pid, heir.pid, third.pid]
+    assert verdict.row(held).status == -1
+    assert verdict.row(held).error_try_times == 3
+    assert verdict.row(behind).status == 2
+
+
+@pytest.mark.parametrize("topic", ["plain", "exact"])
+def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
+    trial: Trial, topic: str
+) -> None:
+    """F5: SIGSTOP in the handler until somebody else has done the message, then SIGCONT."""
+    frozen = trial.send("a", topic, work=0.5)
+    zombie = trial.spawn(threads=1).ready()
+    until(lambda: trial.seen(frozen, Kind.STARTED), "it is in the handler")
+    zombie.pause()
+    heir = trial.spawn().ready()
+    behind = trial.send("a", topic)
+    if trial.app.engine.dialect.name == "sqlite" and topic == "exact":
+        # The frozen transaction holds the only write lock there is: nobody can do anything.
+        trial.pauses(LEASE_SECONDS * 1.5)
+    else:
+        until(lambda: trial.seen(behind, Kind.SETTLED), "the heir has done both")
+        heir.stop()
+    zombie.resume()
+    after = [trial.send(object_id, topic) for object_id in ("a", "b", "c")]
+    until(lambda: all(trial.seen(n, Kind.SETTLED) for n in after), "it goes on")
+    verdict = finish(trial)
+    assert {row.status for row in verdict.rows.values()} == {2}
+    if topic == "exact":
+        assert {verdict.count(n, Kind.EFFECT) for n in (frozen, behind, *after)} == {1}
+    if heir.told_to_stop and heir.process.returncode == 0 and not zombie.was_killed:
+        by_zombie = {e.instance for e in verdict.events if pid_of(e.instance) == zombie.pid}
+        first = verdict.of(frozen, Kind.STARTED)[0].instance
+        assert first in by_zombie
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_under_load_leaves_nothing_behind(trial: Trial, number: int) -> None:
+    """F8: running handlers end, everything else is given back, no try is counted."""
+    messages: list[Any] = [
+        (f"o{i % 30}", ("plain", "exact")[i % 2], {"work": 0.02}) for i in range(300)
+    ]
+    numbers = trial.send_many(messages)
+    for _ in range(3):
+        consumer = trial.spawn(threads=4).ready()
+        before = len(trial.events())
+        until(lambda: len(trial.events()) > before + 40, "work is under way")  # noqa: B023
+        consumer.send(number)
+        assert consumer.wait() == 0
+        assert not trial.read("msg_id", "status = 1")
+    trial.spawn(drain=True)
+    verdict = finish(trial)
+    assert {(verdict.row(n).status, verdict.row(n).error_try_times) for n in numbers} == {(2, 0)}
+    assert {verdict.count(n, Kind.STARTED) for n in numbers} == {1}
+    for consumer in trial.consumers:
+        assert not consumer.complaints
+
+
+def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None:
+    held = trial.send("a", work=120)
+    beside = trial.send_many([(f"o{i}", "plain", {}) for i in range(20)])
+    consumer = trial.spawn(threads=2, grace=300).ready()
+    until(lambda: trial.seen(held, Kind.STARTED), "the long handler runs")
+    until(lambda: all(trial.seen(n, Kind.SETTLED) for n in beside), "the others are through")
+    consumer.send(signal.SIGTERM)
+    late = trial.send("late")
+    trial.pauses(LEASE_SECONDS * 2)  # the lease is kept meanwhile
+    assert consumer.running
+    assert [row[0] for row in trial.read("object_id", "status = 1")] == ["a"]
+    assert not trial.seen(late, Kind.CLAIMED)
+    consumer.send(signal.SIGTERM)
+    assert consumer.wait() == -signal.SIGTERM
+    heir = trial.spawn().ready()
+    until(lambda: trial.seen(held, Kind.STARTED, by=heir), "the heir has started it")
+    heir.kill()
+    last = trial.spawn().ready()
+    until(lambda: trial.seen(held, Kind.STARTED, by=last), "so has the last")
+    last.kill()
+    trial.spawn()
+    verdict = finish(trial)
+    assert verdict.row(held).error_try_times == 3
+    assert {verdict.row(n).status for n in (late, *beside)} == {2}
+
+
+@pytest.mark.parametrize("how", [witness.IN_HANDLER, witness.EXIT, witness.SEGV])
+def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how: str) -> None:
+    """F25: it kills its process in every try; quarantine keeps it from killing others with it."""
+    poison = trial.send("p", crash=how, crashes=99)
+    behind = trial.send("p")
+    innocents = trial.send_many(
+        [(f"o{i % 12}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(120)]
+    )
+    lives = 0
+    consumer = trial.spawn(threads=4)
+    pause = 0.05
+    while trial.unfinished():
+        if not consumer.running:
+            lives += 1
+            assert lives < 10, "it goes on killing"
+            consumer = trial.spawn(threads=4)
+        trial.pauses(pause)
+    verdict = finish(trial)
+    assert lives == 3
+    assert verdict.count(poison, Kind.STARTED) == 3
+    assert verdict.row(poison).status == -1
+    assert {verdict.row(n).status for n in (behind, *innocents)} == {2}
+    exact = [n for n in innocents if trial.sent[n].topic == "exact"]
+    assert {verdict.count(n, Kind.EFFECT) for n in exact} == {1}
+
+
+def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
+    """I10: also where two of them meet in one instance, more than once."""
+    poisons = [trial.send(f"p{i}", crash=witness.IN_HANDLER, crashes=99) for i in range(3)]
+    innocents = trial.send_many([(f"o{i % 10}", "plain", {"work": 0.005}) for i in range(60)])
+    lives = [trial.spawn(threads=4) for _ in range(2)]
+    while trial.unfinished():
+        lives = [life if life.running else trial.spawn(threads=4) for life in lives]
+        assert len(trial.consumers) < 30, "it goes on killing"
+        trial.pauses(0.05)
+    verdict = finish(trial)
+    assert {verdict.row(n).status for n in innocents} == {2}
+    assert [verdict.row(n).status for n in poisons] == [-1, -1, -1]
