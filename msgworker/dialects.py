@@ -49,7 +49,8 @@ class Dialect:
     counts_ignored: the row count of such an UPDATE says how many rows matched, those left alone
     included.
     max_ids: how many ids one IN list takes.
-    bare_unions: a branch of a UNION may have ORDER BY and LIMIT of its own, without a derived table.
+    bare_unions: a branch of a UNION may have ORDER BY and LIMIT of its own, without a derived
+    table.
     index_hint: how a query names the index it must use; planners guess badly about indexes that
     hold a
         small, fast-changing part of a table.

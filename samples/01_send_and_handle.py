@@ -1,7 +1,7 @@
 """Produce inside your own transaction, handle, drain.
 
-Look for: the order sent in the rolled back transaction never arrives; each customer's messages come in
-the order they were sent.
+Look for: the order sent in the rolled back transaction never arrives; each customer's messages
+come in the order they were sent.
 """
 
 import tempfile

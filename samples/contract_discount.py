@@ -1,8 +1,8 @@
 """The main sample: a discount that starts when a customer's total reaches a limit.
 
-The discount is detailed to each purchase, so a customer's purchases must be priced in order, each exactly
-once, however many threads and processes work. One message per purchase, object = customer. The handler
-is transactional: the price, the new total and "done" commit together.
+The discount is detailed to each purchase, so a customer's purchases must be priced in order, each
+exactly once, however many threads and processes work. One message per purchase, object = customer.
+The handler is transactional: the price, the new total and "done" commit together.
 
     python samples/contract_discount.py [--url URL] [--threads N]
 

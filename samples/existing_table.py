@@ -1,7 +1,8 @@
 """A table that exists already: four columns, other names, and another consumer on it.
 
-`tb_cus_msg` has msgID, objectID, status, errorTryTimes and nothing else. `create_schema` adds the guard and
-the claim indexes; the plain SQL consumer of plain_sql_consumer.py works on the same rows meanwhile.
+`tb_cus_msg` has msgID, objectID, status, errorTryTimes and nothing else. `create_schema` adds the
+guard and the claim indexes; the plain SQL consumer of plain_sql_consumer.py works on the same rows
+meanwhile.
 
     python samples/existing_table.py [--url URL]
 
@@ -17,7 +18,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from plain_sql_consumer import consume
 
-from msgworker import App, Message, MessageTable
+from msgworker import App, MessageTable
 
 MESSAGES, OBJECTS = 600, 40
 table = MessageTable(

@@ -1,8 +1,9 @@
 """A consumer in plain SQL that knows nothing of msgworker: the plain protocol, literally.
 
-It takes the lowest message that is new, or failed with tries left, of an object that has no earlier message
-running; then whoever's `UPDATE ... WHERE status = 0` affects a row owns the message. A unique violation
-means that the guard index knows better: somebody else runs this object. Used by existing_table.py.
+It takes the lowest message that is new, or failed with tries left, of an object that has no
+earlier message running; then whoever's `UPDATE ... WHERE status = 0` affects a row owns the
+message. A unique violation means that the guard index knows better: somebody else runs this
+object. Used by existing_table.py.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Real database servers for tests and benchmarks: found or installed, started on loopback, stopped.
 
 `python -m tests.servers -- COMMAND` runs a command with servers up and the variables
-MSGWORKER_TEST_POSTGRESQL_URL and MSGWORKER_TEST_MYSQL_URL set. Where these are set already, the servers
-they point at are used and nothing is started.
+MSGWORKER_TEST_POSTGRESQL_URL and MSGWORKER_TEST_MYSQL_URL set. Where these are set already, the
+servers they point at are used and nothing is started.
 """
 
 from __future__ import annotations

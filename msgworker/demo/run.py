@@ -150,7 +150,7 @@ class _Demo:
             rows = conn.execute(sa.select(prices)).all()
             totals = dict(
                 conn.execute(sa.select(contracts.c.customer, contracts.c.total_cents)).all()
-            )  # type: ignore[arg-type]
+            )
             failed_once, recovered = self.detours(conn)
         counts = self.app.ops.counts()
         done = sum(c.count for c in counts if c.status is Word.DONE)

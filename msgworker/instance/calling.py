@@ -137,8 +137,8 @@ class Caller:
         return result
 
     def _worn_out(self, lane: Lane) -> bool:
-        """Whether RetryLater counts as a failure: asked too often, or the table has no place to note
-        that it was asked, or until when the message waits."""
+        """Whether RetryLater counts as a failure: asked too often, or the table has no place to
+        note that it was asked, or until when the message waits."""
         tables = self._state.tables
         if not (tables.has("later_times") and tables.has("available_at")):
             return True

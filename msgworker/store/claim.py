@@ -535,7 +535,8 @@ def _runs_union(
                 .order_by(t.open_msg_id(c))
                 .limit(bindparam("rows", type_=sa.Integer()))
             )
-            # Derived tables that hold payloads are written to disk by MariaDB (and crashed a 10.11).
+            # Derived tables that hold payloads are written to disk by MariaDB (and crashed a
+            # 10.11).
             bare = t.dialect.bare_unions
             parts.append(branch if bare else sa.select(branch.subquery(f"q{i}")))
         return sa.union_all(*parts) if branches > 1 else parts[0]
