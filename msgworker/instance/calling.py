@@ -161,7 +161,7 @@ class Caller:
                 return DONE
             except Exception as error:
                 kind = trouble(error)
-                if run == SAME_CLAIM_RUNS or kind not in (Trouble.AGAIN, Trouble.LOST):
+                if kind not in (Trouble.AGAIN, Trouble.LOST):
                     raise
                 pause = pause_after(OUTAGE_WAIT, run)
                 self._state.log.info(
@@ -172,6 +172,8 @@ class Caller:
                         return DONE
                 else:
                     time.sleep(pause)
+                if run == SAME_CLAIM_RUNS:
+                    raise
         raise AssertionError("unreachable")
 
     def _in_one_transaction(

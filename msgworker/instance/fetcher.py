@@ -19,7 +19,8 @@ from msgworker.instance.lanes import Lanes
 from msgworker.instance.role import Role
 from msgworker.instance.search import Look, Search
 from msgworker.instance.settler import Settler
-from msgworker.instance.state import Lane, State
+from msgworker.instance.state import Lane, State, in_quarantine
+from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import claim
 from msgworker.store.claim import Candidate, Row
 
@@ -28,6 +29,8 @@ TICK_SECONDS = 0.01
 PAYLOAD_BUDGET = 32_000_000
 BARREN_LOOKS = 3
 OVERDUE_SECONDS = 2.5
+FAST_SECONDS = 5.0
+FEAST_SECONDS = 30.0
 TOPIC_REPORT_SECONDS = 60.0
 
 
@@ -86,7 +89,10 @@ class Fetcher(Role):
         self._looked_afresh = False
         self._overdue_since: float | None = None
         self._runs_pay = 8
-        self._claims = 0
+        self._suspect = False
+        self._fast_until = 0.0
+        self._alone: Lane | None = None
+        self._emptying = False
         self._pause = FIRST_PAUSE
         self._topics_reported_at = -TOPIC_REPORT_SECONDS
         self.exhausted = False
@@ -95,27 +101,53 @@ class Fetcher(Role):
     # ------------------------------------------------------------ one round
 
     def run_once(self) -> int:
-        """Claim if there is room; returns how many lanes were won."""
+        """Claim if there is room; returns how many lanes were won, -1 if there was no room."""
         self.progress_at = time.monotonic()
         self._lanes.nudge()
         self._settler.flush()
         state = self._state
         held = len(state.in_hand)
         room = self._appetite.lanes - held
-        if room * 2 < self._appetite.lanes or not state.trusted():
+        if room * 2 < self._appetite.lanes or not state.trusted() or self._runs_alone(held):
             return -1
         dry = self._lanes.waiting == 0
+        me = state.instance_id
         look = self._look(room, held)
-        if look.quarantined is not None and held == 0:
-            won = self._claim([look.quarantined])
+        if look.quarantined is not None and self._fasts(held):
+            won = self._claim_alone(look.quarantined, me) if held == 0 else 0
             return won or self._nothing(look)
-        candidates = (
-            [] if look.quarantined is not None and self._claims % 8 == 0 else look.candidates
-        )
-        self._claims += 1
-        won = self._claim(candidates) if candidates else 0
+        won = self._claim(look.candidates, me) if look.candidates else 0
         self._appetite.fed(dry=dry, full=won >= room)
         return won or self._nothing(look)
+
+    def _runs_alone(self, held: int) -> bool:
+        """Whether what is in hand is a message in quarantine: nothing is claimed beside it."""
+        if held != 1:
+            return False
+        max_tries = self._state.tables.spec.max_tries
+        rows = [lane.rows[0] for lane in list(self._state.in_hand)]
+        return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)
+
+    def _fasts(self, held: int) -> bool:
+        """Claim nothing for a while, so that our hands get empty for a message in quarantine."""
+        now = time.monotonic()
+        if held == 0:
+            self._fast_until = 0.0
+            return True
+        if self._fast_until == 0.0:
+            self._fast_until = now + FAST_SECONDS
+        elif now > self._fast_until + FEAST_SECONDS:
+            self._fast_until = 0.0
+        return now < self._fast_until
+
+    def _claim_alone(self, candidate: Candidate, me: str) -> int:
+        """Claim a message in quarantine, if really nothing else is flagged by us."""
+        state = self._state
+        with state.claiming:
+            release_unknown(state, self._link)
+            if state.in_hand or not holds_nothing(state, self._link):
+                return 0
+        return self._claim([candidate], me)
 
     def _look(self, room: int, held: int) -> Look:
         state = self._state
@@ -130,18 +162,24 @@ class Fetcher(Role):
                 skip_objects=objects,
                 skip_ids=ids,
             )
-        # A message whose settle is under way may look free because it was written already, while we
-        # do not know that yet; to flag it again now would make the two claims indistinguishable.
-        sending = state.sending
-        look.candidates = [c for c in look.candidates if c.msg_id not in sending]
+        objects, ids = state.held()  # asked after the look, see there
+        look.candidates = [
+            c for c in look.candidates if c.object_id not in objects and c.msg_id not in ids
+        ]
         self._report_topics()
         return look
 
-    def _claim(self, candidates: list[Candidate]) -> int:
+    def _claim(self, candidates: list[Candidate], me: str) -> int:
+        """Flag; me: the id under which we looked."""
         state = self._state
         with state.claiming:
-            me = state.instance_id
+            if state.instance_id != me or not state.trusted():
+                return 0  # declared dead meanwhile: what was looked at is not for our new self
+            if self._suspect:  # the last claim may have been committed without our knowing
+                release_unknown(state, self._link)
+            self._suspect = True
             rows = self._flag(candidates, me)
+            self._suspect = False
             lanes = [Lane(me, [row]) for row in rows]
             state.in_hand.update(lanes)
         state.tally.claims += 1
@@ -152,8 +190,9 @@ class Fetcher(Role):
             self._search.refused([c for c in candidates if c.msg_id not in won])
         if not rows:
             return 0
-        alone = len(rows) == 1 and rows[0].crash_times > 0
-        if not alone:
+        if rows[0].crash_times > 0 and rows[0].tries >= state.tables.spec.max_tries - 1:
+            self._alone = lanes[0]  # quarantined (P6): nothing behind it, nothing beside it
+        else:
             self._read_runs(lanes)
         self._barren = 0
         self._looked_afresh = False

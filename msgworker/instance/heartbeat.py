@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from msgworker.instance.role import Role
 from msgworker.instance.state import State, new_instance_id
+from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import lease, recover
 
 TRUST = 2 / 3
@@ -55,11 +56,20 @@ class Heartbeat(Role):
     def pause_seconds(self, did: int) -> float:
         return self._state.settings.heartbeat_seconds
 
-    def leave(self) -> None:
-        """Drop the lease at an orderly stop, after the last handler has ended."""
+    def leave(self) -> bool:
+        """Drop the lease at an orderly stop, after the last handler has ended.
+
+        False if a row is still flagged by us: then the lease is left to expire, for recovery.
+        """
+        state = self._state
         try:
+            with state.claiming:
+                release_unknown(state, self._link)
+                if not holds_nothing(state, self._link):
+                    return False
             with self._link.transaction() as conn:
-                lease.drop(conn, self._state.tables, self._state.instance_id)
+                lease.drop(conn, state.tables, state.instance_id)
+            return True
         finally:
             self._link.close()
 
@@ -106,20 +116,12 @@ class Heartbeat(Role):
                 )
 
     def _release_unknown(self) -> None:
-        """Give back rows flagged by us that no lane knows: a claim whose COMMIT answer was lost."""
         state = self._state
-        if not state.claiming.acquire(timeout=1.0):
-            return
-        try:
-            with self._link.transaction() as conn:
-                rows = recover.flagged_by(conn, state.tables, state.instance_id, limit=5000)
-                unknown = [i for i in rows if i not in state.known()] if rows else []
-                unknown = unknown[: recover.BATCH]
-                released = recover.release(conn, state.tables, unknown, me=state.instance_id)
-        finally:
-            state.claiming.release()
-        if released:
-            self.log.warning("%d messages were flagged by us but not in hand; released", released)
+        if state.claiming.acquire(timeout=1.0):
+            try:
+                release_unknown(state, self._link)
+            finally:
+                state.claiming.release()
 
     # ------------------------------------------------------------ the dead
 

@@ -124,8 +124,4 @@ class Lanes:
             self._handle(lane)
             lane.finished_at = end = time.monotonic()
             self.mean_seconds += (end - begin - self.mean_seconds) * 0.05
-            try:
-                self._settle(lane, not self._ready)
-            except Exception:  # the thread must live; the sweep of the heartbeat frees the row
-                state.in_hand.discard(lane)
-                state.log.exception("message %s: its outcome was not written", lane.row.msg_id)
+            self._settle(lane, not self._ready)

@@ -20,6 +20,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from msgworker.instance.state import in_quarantine
 from msgworker.store import claim
 from msgworker.store.claim import Candidate
 from msgworker.table import Tables
@@ -109,7 +110,9 @@ class Search:
 
     def refused(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: leave their objects alone until we forget."""
-        self._blocked.update(c.object_id for c in candidates if c.object_id is not None)
+        self._blocked.update(
+            c.object_id for c in candidates if c.object_id is not None and c.waits_until is None
+        )
 
     def forget(self) -> None:
         """Look at everything afresh the next time."""
@@ -244,7 +247,7 @@ class _Pick:
         if not self.could_go(row):
             return
         self._taken.add(row.msg_id)
-        if row.crash_times > 0 and row.tries >= self._max_tries - 1:
+        if in_quarantine(row.crash_times, row.tries, self._max_tries):
             self.quarantined = self.quarantined or row
         elif self.slots == 1 or _share(row, self.slots) == self.slot:
             self.own.append(row)

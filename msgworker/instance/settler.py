@@ -58,8 +58,7 @@ class Settler:
         # Looked at again after the lock is free: a lane added while it was held is not left behind.
         while self._finished and self._lock.acquire(blocking=False):
             try:
-                batch = self._take()
-                going_on = self.settle(batch) if batch else []
+                going_on = self._settle_safely(self._take())
             finally:
                 self._lock.release()
             if going_on:
@@ -70,7 +69,7 @@ class Settler:
         """Settle everything that is finished, after the thread that is at it now."""
         with self._lock:
             while batch := self._take():
-                going_on = self.settle(batch)
+                going_on = self._settle_safely(batch)
                 if going_on:
                     self._go_on(going_on)
 
@@ -89,6 +88,16 @@ class Settler:
 
     # ------------------------------------------------------------ one batch
 
+    def _settle_safely(self, batch: Sequence[Lane]) -> list[Lane]:
+        """`settle`; an error of our own leaves the rows flagged until this instance ends."""
+        try:
+            return self.settle(batch) if batch else []
+        except Exception:
+            self._state.log.exception("%d outcomes were not written", len(batch))
+            self._state.stuck.update(lane.row.msg_id for lane in batch)
+            self._state.in_hand.difference_update(batch)
+            return []
+
     def settle(self, batch: Sequence[Lane]) -> list[Lane]:
         """Write the outcomes of a batch; return the lanes whose next message is flagged.
 
@@ -103,11 +112,7 @@ class Settler:
         open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
         became: dict[int, Settled] = {}
         if open_lanes:
-            state.sending = frozenset(open_lanes)
-            try:
-                became = self._write(open_lanes, me)
-            finally:
-                state.sending = frozenset()
+            became = self._write(open_lanes, me)
         state.tally.settles += 1
         return [lane for lane in mine if self._after(lane, became)]
 
@@ -165,11 +170,9 @@ class Settler:
     def _write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
         """Write until it is known what was written."""
         became: dict[int, Settled] = {}
-        left = dict(lanes)
-        while left:
+        while left := {i: lane for i, lane in lanes.items() if i not in became}:
             try:
-                became |= self._write_once(list(left.values()), me)
-                left = {}
+                self._write_once(list(left.values()), me, became)
             except Exception as error:
                 kind = trouble(error)
                 if kind is Trouble.OTHER:
@@ -177,14 +180,13 @@ class Settler:
                 pause = self._outage.failed(error)
                 if self._state.gave_up():
                     return became
-                if kind is not Trouble.AGAIN:
-                    answered = self._look(left, me, pause)
-                    became |= answered
-                    left = {i: lane for i, lane in left.items() if i not in answered}
-                    if self._state.instance_id != me:
-                        return became
-                else:
+                if kind is Trouble.AGAIN:
                     time.sleep(min(pause, 0.2))
+                    continue
+                left = {i: lane for i, lane in left.items() if i not in became}
+                became |= self._look(left, me, pause)
+                if self._state.instance_id != me:
+                    return became
         self._outage.over()
         return became
 
@@ -216,26 +218,24 @@ class Settler:
             answers[msg_id] = Settled.WENT_ON if went_on else Settled.ENDED
         return answers
 
-    def _write_once(self, lanes: Sequence[Lane], me: str) -> dict[int, Settled]:
+    def _write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:
+        """One try; `became` is filled with what is known to be committed, also when it raises."""
         tables = self._state.tables
         batch = [settlement(lane, self._state) for lane in lanes]
         plain = all(s.outcome is Outcome.DONE for s in batch)
         try:
-            if tables.dialect.arrays and plain:
-                with self._link.statement() as conn:
-                    return store.settle(conn, tables, batch, me=me)
-            with self._link.transaction() as conn:
-                return store.settle(conn, tables, batch, me=me)
+            alone = tables.dialect.arrays and plain
+            with self._link.statement() if alone else self._link.transaction() as conn:
+                written = store.settle(conn, tables, batch, me=me)
+            became |= written
+            return
         except store.FlagMissing:
             pass
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
-        return self._write_each(batch, me)
-
-    def _write_each(self, batch: Sequence[Settlement], me: str) -> dict[int, Settled]:
-        """Each lane on its own: one that cannot be settled does not hold up the others."""
-        return {one.msg_id: self._write_alone(one, me) for one in batch}
+        for one in batch:  # one that cannot be settled does not hold up the others
+            became[one.msg_id] = self._write_alone(one, me)
 
     def _write_alone(self, one: Settlement, me: str) -> Settled:
         try:
@@ -246,6 +246,7 @@ class Settler:
                 raise
             if one.error in (None, UNWRITABLE):
                 self._state.log.exception("message %s: its outcome is not written", one.msg_id)
+                self._state.stuck.add(one.msg_id)
                 return Settled.LOST
             # The table may not take the text (another character set, a shorter column).
             self._state.log.warning("message %s: %s", one.msg_id, reason_of(error))

@@ -58,6 +58,12 @@ class Lane:
         return self.rows[self.place + 1] if self.place + 1 < len(self.rows) else None
 
 
+def in_quarantine(crash_times: int, tries: int, max_tries: int) -> bool:
+    """Whether a message must run alone: on its last try, after a crash that may have been its
+    doing."""
+    return crash_times > 0 and tries >= max_tries - 1
+
+
 @dataclass(slots=True)
 class Tally:
     """What an instance has done so far; written by the settling thread only."""
@@ -100,7 +106,8 @@ class State:
     claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever
     holds it knows every row that is flagged by us.
     blocked: objects whose head could not be flagged a moment ago; a settle takes its own out again.
-    sending: the messages whose outcome is being written and not yet known to be.
+    stuck: messages whose outcome could not be written; their rows stay flagged until we end, so
+    that the crash is counted then.
     """
 
     engine: sa.Engine
@@ -115,7 +122,7 @@ class State:
     in_hand: set[Lane] = field(default_factory=set)
     blocked: set[Any] = field(default_factory=set)
     running: dict[int, Running] = field(default_factory=dict)
-    sending: frozenset[int] = frozenset()
+    stuck: set[int] = field(default_factory=set)
     tally: Tally = field(default_factory=Tally)
     trusted_until: float = 0.0
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -138,16 +145,28 @@ class State:
 
     def known(self) -> set[int]:
         """The messages that lanes in hand hold a flag on, or are just passing it to."""
-        known: set[int] = set()
+        known: set[int] = set(self.stuck)
         for lane in list(self.in_hand):
             place = lane.place  # read once: a settle may move it at any moment
             known.update(row.msg_id for row in lane.rows[place : place + 2])
         return known
 
+    def held(self) -> tuple[set[Any], set[int]]:
+        """The objects and messages of all lanes in hand.
+
+        A message whose settle is under way may look free because it was written already, while we
+        do not know that yet. To claim of its object then would make two claims indistinguishable.
+        """
+        rows = [lane.rows[0] for lane in list(self.in_hand)]
+        return {row.object_id for row in rows if row.object_id is not None}, {
+            row.msg_id for row in rows
+        }
+
     def forget_all(self, new_id: str) -> None:
         """Our lease is lost: go on as another instance, with empty hands."""
         self.instance_id = new_id
         self.in_hand = set()
+        self.stuck = set()
         for running in list(self.running.values()):
             running.cancelled = True
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
-from msgworker.dialects import Trouble, refusal, trouble
+from msgworker.dialects import Trouble, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError
 from msgworker.instance.calling import Caller
 from msgworker.instance.fetcher import Fetcher
@@ -270,9 +270,10 @@ class _Instance:
             )
             return
         try:
-            self.heartbeat.leave()
-        except Exception:
-            state.log.warning("the lease could not be dropped; it will expire", exc_info=True)
+            if self.fetcher.over.is_set() and not self.heartbeat.leave():
+                state.log.warning("stopped with messages still flagged; recovery follows")
+        except Exception as error:
+            state.log.warning("the lease is not dropped, it will expire: %s", reason_of(error))
         self.settler.close()
         self.caller.close()
         tally = state.tally

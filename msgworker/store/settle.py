@@ -233,7 +233,7 @@ def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
     """Write one outcome; raises FlagMissing if the row is not ours."""
     params: dict[str, Any] = {"mw_ids": [s.msg_id], "mw_me": me}
     if s.outcome is not Outcome.DONE:
-        params |= _outcome_params(s)
+        params |= _outcome_params(s) | {"mw_tries": s.tries}
     if conn.execute(_statement(t, s.outcome), params).rowcount != 1:
         raise FlagMissing
 
@@ -253,7 +253,10 @@ def _statement(t: Tables, outcome: Outcome) -> sa.Update:
 
     def build() -> sa.Update:
         c = t.cols()
-        mine = (c.msg_id.in_(IDS), t.mine(c, ME))
+        # The tries tell two claims of one instance apart: an outcome that was given up as lost and
+        # arrives late must not end a newer claim of the same message.
+        same_claim = t.tries(c) == bindparam("mw_tries", type_=sa.Integer())
+        mine = (c.msg_id.in_(IDS), t.mine(c, ME), same_claim)
         return sa.update(t.message).where(*mine).values(_outcome_values(t, outcome))
 
     return t.built(("outcome", outcome), build)

@@ -118,6 +118,7 @@ class Instance:
         self.poison = poison
         self.transactional = transactional
         self.generation = 0
+        self.sending: frozenset[int] = frozenset()
         self.state = State(
             engine=world.engine,
             tables=world.t,
@@ -263,7 +264,7 @@ class Instance:
         if self.flaws.claim_unanswered:
             return candidates
         if self.flaws.sending_only:
-            return [c for c in candidates if c.msg_id not in self.state.sending]
+            return [c for c in candidates if c.msg_id not in self.sending]
         rows = [lane.row for lane in list(self.state.in_hand)]
         objects = {row.object_id for row in rows if row.object_id is not None}
         ids = {row.msg_id for row in rows}
@@ -470,10 +471,10 @@ class Instance:
         open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
         became: dict[int, Settled] = {}
         if open_lanes:
-            state.sending = frozenset(open_lanes)
+            self.sending = frozenset(open_lanes)
             yield from self._write(open_lanes, me, became)
             yield None  # the answer is on its way
-            state.sending = frozenset()
+            self.sending = frozenset()
         return [lane for lane in mine if self._after(lane, became)]
 
     def _after(self, lane: Lane, became: dict[int, Settled]) -> bool:

@@ -1,0 +1,31 @@
+"""Find rows that are flagged by us although no lane knows them, and give them back.
+
+They come from a claim whose COMMIT arrived while its answer was lost. While `State.claiming` is
+held no claim is under way, so every row flagged by us belongs to a lane in hand, or to nobody.
+"""
+
+from __future__ import annotations
+
+from msgworker.instance.links import Link
+from msgworker.instance.state import State
+from msgworker.store import recover
+
+LIMIT = 5000
+
+
+def release_unknown(state: State, link: Link) -> int:
+    """Give such rows back without a try; the caller holds `state.claiming`. Returns how many."""
+    with link.transaction() as conn:
+        rows = recover.flagged_by(conn, state.tables, state.instance_id, limit=LIMIT)
+        known = state.known() if rows else set()
+        unknown = [msg_id for msg_id in rows if msg_id not in known][: recover.BATCH]
+        released = recover.release(conn, state.tables, unknown, me=state.instance_id)
+    if released:
+        state.log.warning("%d messages were flagged by us but not in hand; released", released)
+    return released
+
+
+def holds_nothing(state: State, link: Link) -> bool:
+    """Whether no row at all is flagged by us."""
+    with link.transaction() as conn:
+        return not recover.flagged_by(conn, state.tables, state.instance_id, limit=1)
