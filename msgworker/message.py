@@ -113,6 +113,7 @@ class Settlement:
 
     next_id: the next message of the run, None if the lane ends here.
     delay_seconds: back-off of FAILED, delay of LATER.
+    tries, later_times: as they were when the message was claimed.
     """
 
     msg_id: int
@@ -121,6 +122,7 @@ class Settlement:
     error: str | None = None
     delay_seconds: float = 0.0
     tries: int = 0
+    later_times: int = 0
 
 
 class Settled(enum.Enum):

@@ -261,7 +261,13 @@ def settlement(lane: Lane, state: State) -> Settlement:
         ahead = None if state.stopping.is_set() else lane.next_row
         return Settlement(row.msg_id, next_id=None if ahead is None else ahead.msg_id)
     return Settlement(
-        row.msg_id, result.outcome, None, result.error, result.delay_seconds, row.tries
+        row.msg_id,
+        result.outcome,
+        None,
+        result.error,
+        result.delay_seconds,
+        row.tries,
+        row.later_times,
     )
 
 

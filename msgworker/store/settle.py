@@ -234,6 +234,8 @@ def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
     params: dict[str, Any] = {"mw_ids": [s.msg_id], "mw_me": me}
     if s.outcome is not Outcome.DONE:
         params |= _outcome_params(s) | {"mw_tries": s.tries}
+        if t.has("later_times"):
+            params["mw_times"] = s.later_times
     if conn.execute(_statement(t, s.outcome), params).rowcount != 1:
         raise FlagMissing
 
@@ -253,10 +255,13 @@ def _statement(t: Tables, outcome: Outcome) -> sa.Update:
 
     def build() -> sa.Update:
         c = t.cols()
-        # The tries tell two claims of one instance apart: an outcome that was given up as lost and
+        # These tell two claims of one instance apart: an outcome that was given up as lost and
         # arrives late must not end a newer claim of the same message.
-        same_claim = t.tries(c) == bindparam("mw_tries", type_=sa.Integer())
-        mine = (c.msg_id.in_(IDS), t.mine(c, ME), same_claim)
+        same_claim = [t.tries(c) == bindparam("mw_tries", type_=sa.Integer())]
+        if c.later_times is not None:
+            times = sa.func.coalesce(c.later_times, sa.literal_column("0"))
+            same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))
+        mine = (c.msg_id.in_(IDS), t.mine(c, ME), *same_claim)
         return sa.update(t.message).where(*mine).values(_outcome_values(t, outcome))
 
     return t.built(("outcome", outcome), build)
@@ -288,7 +293,8 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
             claimed_by=sa.null(),
         )
     if outcome is Outcome.LATER:
-        times = sa.null() if c.later_times is None else c.later_times + 1
+        zero = sa.literal_column("0")
+        times = sa.null() if c.later_times is None else sa.func.coalesce(c.later_times, zero) + 1
         return t.values(
             status=back,
             available_at=later,

@@ -68,8 +68,7 @@ _ALL = (
         transactional=0.3,
         loose=1,
     ),
+    # A statement is executed long after its sender has given it up.
+    Config(name="delayed", objects=1, lost=0.25, delayed=0.7, habits=Habits(0.1, 0.0, 0.5)),
 )
 CONFIGS = {config.name: config for config in _ALL}
-
-DELAYED = Config(name="delayed", objects=1, lost=0.25, delayed=0.7, habits=Habits(0.1, 0.0, 0.5))
-"""A statement is executed long after its sender has given it up: not withstood, see the plants."""

@@ -6,19 +6,20 @@ Those of `flaws` stand in the simulated instance; those of `patch` break the sta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.instance.search import _Pick
-from msgworker.store import claim, recover
+from msgworker.instance.search import Search, _Pick
+from msgworker.message import Outcome
+from msgworker.store import claim, recover, settle
 from msgworker.store.claim import Candidate, Row
 from msgworker.table import Cols, Tables
 from tests.history import Rule
-from tests.simulation.configs import CONFIGS, DELAYED
+from tests.simulation.configs import CONFIGS
 from tests.simulation.instance import Flaws
 from tests.simulation.schedule import Config, Report, search_seeds, world_for
 
@@ -38,7 +39,7 @@ class Plant:
 
     def hunt(self, seeds: range | None = None) -> Report | None:
         """The first schedule in which one of the rules is reported broken, None if none is."""
-        config: Config = (CONFIGS | {"delayed": DELAYED})[self.config]
+        config: Config = CONFIGS[self.config]
 
         def found(report: Report) -> bool:
             return any(violation.rule in self.rules for violation in report.violations)
@@ -122,7 +123,27 @@ def due_first() -> AbstractContextManager[None]:
         if row.object_id not in self._passed and self.could_go(row):
             self.offer(row)
 
-    return replaced(_Pick, "offer_waited", offer_waited)
+    def refused(self: Search, candidates: list[Candidate]) -> None:
+        self._blocked.update(c.object_id for c in candidates if c.object_id is not None)
+
+    patches = ExitStack()
+    patches.enter_context(replaced(_Pick, "offer_waited", offer_waited))
+    patches.enter_context(replaced(Search, "refused", refused))
+    return patches
+
+
+def any_claim() -> AbstractContextManager[None]:
+    """The settle does not ask which claim of the instance it belongs to."""
+
+    def statement(t: Tables, outcome: Outcome) -> sa.Update:
+        c = t.cols()
+        if outcome is Outcome.DONE:
+            return settle._finish(t)
+        unasked = [sa.bindparam(name, type_=sa.Integer()) >= 0 for name in ("mw_tries", "mw_times")]
+        mine = (c.msg_id.in_(settle.IDS), t.mine(c, claim.ME), *unasked)
+        return sa.update(t.message).where(*mine).values(settle._outcome_values(t, outcome))
+
+    return replaced(settle, "_statement", statement)
 
 
 _flag = claim.flag
@@ -231,6 +252,6 @@ PLANTS = {
         _plant("stop without a sweep", "stops", "I8", flaws=Flaws(stop_unswept=True)),
         _plant("ghosts of the old look", "zombies", "I1", flaws=Flaws(ghosts_of_look=True)),
         _plant("due follower hides head", "ops", "I3", patch=due_first),
-        _plant("settle executed late", "delayed", "I1 I4 I5"),
+        _plant("settle executed late", "delayed", "I1 I4 I5", patch=any_claim),
     )
 }

@@ -49,7 +49,7 @@ class Config:
     transactional: float = 0.0
     habits: Habits = field(default_factory=Habits)
     lost: float = 0.0  # the reply of a statement is lost
-    delayed: float = 0.0  # a settle given up as lost is executed later (not withstood yet)
+    delayed: float = 0.0  # a settle given up as lost is executed later
     again: float = 0.0  # the database rolls a transaction back
     ignores: bool = True  # False: a guard violation raises
     blind: bool = False  # the claim does not see a running message: only the guard excludes
