@@ -51,6 +51,7 @@ class Dialect:
     max_ids: how many ids one IN list takes.
     bare_unions: a branch of a UNION may have ORDER BY and LIMIT of its own, without a derived
     table.
+    json_lists: a list of ids travels as one JSON text, so that the statement stays the same.
     index_hint: how a query names the index it must use; planners guess badly about indexes that
     hold a
         small, fast-changing part of a table.
@@ -73,6 +74,7 @@ class Dialect:
     counts_ignored: bool = False
     max_ids: int = 1000
     bare_unions: bool = False
+    json_lists: bool = False
     index_hint: str | None = None
     tuned: tuple[str, str] | None = None
     notify: bool = False
@@ -102,6 +104,7 @@ DIALECTS = {
             skip_locked=False,
             update_ignore="OR IGNORE",
             max_ids=10_000,
+            json_lists=True,
             index_hint="INDEXED BY {}",
             one_writer=True,
         ),
@@ -511,6 +514,16 @@ def _is_mariadb(dialect: sa.Dialect) -> bool:
 def key_text(length: int) -> TypeEngine[str]:
     """A column type for keys of at most `length` characters; see KeyText."""
     return KeyText(length)
+
+
+class JsonList(TypeDecorator[list[int]]):
+    """A list of whole numbers as the text of a JSON array; only for parameters."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: list[int] | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else f"[{','.join(map(str, value))}]"
 
 
 def plain_text(length: int) -> TypeEngine[str]:

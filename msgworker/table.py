@@ -265,6 +265,13 @@ class Tables:
             return query
         return query.with_hint(source, self.dialect.index_hint.format(index))
 
+    def among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
+        """`column` is one of the ids given as the parameter `mw_ids`, a list."""
+        if not self.dialect.json_lists:
+            return column.in_(sa.bindparam("mw_ids", expanding=True))
+        ids = sa.func.json_each(sa.bindparam("mw_ids", type_=dialects.JsonList()))
+        return column.in_(sa.select(sa.literal_column("value")).select_from(ids))
+
     def has(self, role: str) -> bool:
         """Whether the table has the column of this role."""
         return role in self.names

@@ -91,8 +91,6 @@ class Fetcher(Role):
         self._runs_pay = 8
         self._suspect = False
         self._fast_until = 0.0
-        self._alone: Lane | None = None
-        self._emptying = False
         self._pause = FIRST_PAUSE
         self._topics_reported_at = -TOPIC_REPORT_SECONDS
         self.exhausted = False
@@ -190,9 +188,8 @@ class Fetcher(Role):
             self._search.refused([c for c in candidates if c.msg_id not in won])
         if not rows:
             return 0
-        if rows[0].crash_times > 0 and rows[0].tries >= state.tables.spec.max_tries - 1:
-            self._alone = lanes[0]  # quarantined (P6): nothing behind it, nothing beside it
-        else:
+        # A message in quarantine is claimed as the only one: nothing behind it, nothing beside it.
+        if not in_quarantine(rows[0].crash_times, rows[0].tries, state.tables.spec.max_tries):
             self._read_runs(lanes)
         self._barren = 0
         self._looked_afresh = False

@@ -58,12 +58,15 @@ class Settler:
         # Looked at again after the lock is free: a lane added while it was held is not left behind.
         while self._finished and self._lock.acquire(blocking=False):
             try:
-                going_on = self._settle_safely(self._take())
+                batch = self._take()
+                took = len(batch)
+                going_on = self._settle_safely(batch)
             finally:
                 self._lock.release()
             if going_on:
                 self._go_on(going_on, takes_one=takes_one)
-            self.on_progress()
+            if len(going_on) < took:
+                self.on_progress()
 
     def flush_waiting(self) -> None:
         """Settle everything that is finished, after the thread that is at it now."""

@@ -48,7 +48,7 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
             claimed_by=sa.null(),
             finished_at=sa.null(),
         )
-        ids_in = c.msg_id.in_(bindparam("mw_ids", expanding=True))
+        ids_in = t.among(c.msg_id)
         return sa.update(t.message).where(ids_in, c.status.in_(allowed)).values(values)
 
     if not ids:

@@ -358,9 +358,7 @@ def _flag_locked(
 
     def lock() -> Select[Any]:
         c = t.cols()
-        query = sa.select(c.status, *_row_columns(t, c)).where(
-            c.msg_id.in_(bindparam("mw_ids", expanding=True)), *_is_head(t, c)
-        )
+        query = sa.select(c.status, *_row_columns(t, c)).where(t.among(c.msg_id), *_is_head(t, c))
         query = query.order_by(c.msg_id)
         if not t.dialect.row_locks:
             return query
@@ -370,16 +368,14 @@ def _flag_locked(
         c = t.cols()
         change = (
             sa.update(t.message)
-            .where(c.msg_id.in_(bindparam("mw_ids", expanding=True)), t.claimable(c))
+            .where(t.among(c.msg_id), t.claimable(c))
             .values(_flagged_values(t, ME))
         )
         return change.prefix_with(t.dialect.update_ignore) if t.dialect.update_ignore else change
 
     def read_back() -> Select[Any]:
         c = t.cols()
-        return sa.select(c.msg_id).where(
-            c.msg_id.in_(bindparam("mw_ids", expanding=True)), t.mine(c, ME)
-        )
+        return sa.select(c.msg_id).where(t.among(c.msg_id), t.mine(c, ME))
 
     seen = {c.msg_id: (c.status, c.tries) for c in candidates}
     found = conn.execute(t.built("flag_lock", lock), {"mw_ids": list(seen)}).all()

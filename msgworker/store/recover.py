@@ -76,11 +76,7 @@ def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, te
             available_at=sa.null(),
             claimed_by=sa.null(),
         )
-        return (
-            sa.update(t.message)
-            .where(c.msg_id.in_(bindparam("mw_ids", expanding=True)), t.mine(c, ME))
-            .values(values)
-        )
+        return sa.update(t.message).where(t.among(c.msg_id), t.mine(c, ME)).values(values)
 
     if not ids:
         return 0
@@ -95,7 +91,7 @@ def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
         c = t.cols()
         return (
             sa.update(t.message)
-            .where(c.msg_id.in_(bindparam("mw_ids", expanding=True)), t.mine(c, ME))
+            .where(t.among(c.msg_id), t.mine(c, ME))
             .values(t.values(status=back_to(t), available_at=sa.null(), claimed_by=sa.null()))
         )
 

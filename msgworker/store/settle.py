@@ -17,8 +17,6 @@ from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store.claim import ME, array_param, array_text
 from msgworker.table import MAX_ERROR, Tables, lit
 
-IDS: sa.BindParameter[Any] = bindparam("mw_ids", expanding=True)
-
 
 class FlagMissing(Exception):
     """Some rows of a batch were no longer ours; the batch must be rolled back and settled one by
@@ -52,8 +50,8 @@ def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) 
     If the next message cannot be flagged (edited, claimed by a foreign consumer), the outcome is
     written all the same and the lane ends.
     """
-    if t.dialect.row_locks:
-        ids = sorted({settlement.msg_id, settlement.next_id or settlement.msg_id})
+    if t.dialect.row_locks and settlement.next_id is not None:
+        ids = sorted({settlement.msg_id, settlement.next_id})
         conn.execute(_locking(t), {"mw_ids": ids}).all()
     try:
         _write(conn, t, settlement, me)
@@ -76,7 +74,7 @@ def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> s
 
     def build() -> Select[Any]:
         c = t.cols()
-        return sa.select(c.msg_id).where(c.msg_id.in_(IDS), t.mine(c, ME))
+        return sa.select(c.msg_id).where(t.among(c.msg_id), t.mine(c, ME))
 
     wanted = list(ids)
     found: set[int] = set()
@@ -123,7 +121,7 @@ def _parts(t: Tables, ids: Sequence[int]) -> Iterable[Sequence[int]]:
 def _locking(t: Tables) -> Select[Any]:
     def build() -> Select[Any]:
         c = t.cols()
-        return sa.select(c.msg_id).where(c.msg_id.in_(IDS)).order_by(c.msg_id).with_for_update()
+        return sa.select(c.msg_id).where(t.among(c.msg_id)).order_by(c.msg_id).with_for_update()
 
     return t.built("settle_lock", build)
 
@@ -131,7 +129,7 @@ def _locking(t: Tables) -> Select[Any]:
 def _finish(t: Tables) -> sa.Update:
     def build() -> sa.Update:
         c = t.cols()
-        return sa.update(t.message).where(c.msg_id.in_(IDS), t.mine(c, ME)).values(_done_values(t))
+        return sa.update(t.message).where(t.among(c.msg_id), t.mine(c, ME)).values(_done_values(t))
 
     return t.built("finish", build)
 
@@ -153,7 +151,7 @@ def _advance(t: Tables) -> sa.Update:
         c = t.cols()
         return (
             sa.update(t.message)
-            .where(c.msg_id.in_(IDS), c.status == lit(Status.NEW), t.due(c))
+            .where(t.among(c.msg_id), c.status == lit(Status.NEW), t.due(c))
             .values(_next_values(t))
         )
 
@@ -261,7 +259,7 @@ def _statement(t: Tables, outcome: Outcome) -> sa.Update:
         if c.later_times is not None:
             times = sa.func.coalesce(c.later_times, sa.literal_column("0"))
             same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))
-        mine = (c.msg_id.in_(IDS), t.mine(c, ME), *same_claim)
+        mine = (t.among(c.msg_id), t.mine(c, ME), *same_claim)
         return sa.update(t.message).where(*mine).values(_outcome_values(t, outcome))
 
     return t.built(("outcome", outcome), build)
@@ -293,7 +291,7 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
             claimed_by=sa.null(),
         )
     if outcome is Outcome.LATER:
-        zero = sa.literal_column("0")
+        zero: ColumnElement[int] = sa.literal_column("0")
         times = sa.null() if c.later_times is None else sa.func.coalesce(c.later_times, zero) + 1
         return t.values(
             status=back,

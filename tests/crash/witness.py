@@ -68,8 +68,8 @@ class Witness:
             _now.looked_at = witness._tell.now()
             return look(self, *args, **kw)
 
-        def watched_flag(self: Fetcher, candidates: Any, me: str) -> Any:
-            rows = flag(self, candidates, me)
+        def watched_flag(self: Fetcher, candidates: Any, me: str, *args: Any) -> Any:
+            rows = flag(self, candidates, me, *args)
             for row in rows:
                 _die_at(AFTER_CLAIM, row.payload, row.tries + 1)
                 witness._claimed(me, row, _now.looked_at)
@@ -124,8 +124,8 @@ class Witness:
             _die_at(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
             return fate
 
-        def watched_was_committed(self: Caller, lane: Lane, pause: float) -> bool:
-            found = was_committed(self, lane, pause)
+        def watched_was_committed(self: Caller, lane: Lane, *args: Any) -> bool:
+            found = was_committed(self, lane, *args)
             _now.guessed = found and not lane.settled
             return found
 
@@ -152,10 +152,10 @@ class Witness:
         write, look, lost = Settler._write, Settler._look, Settler._lost
         batch, each = settle.settle, settle.settle_one
 
-        def watched_write(self: Settler, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        def watched_write(self: Settler, lanes: dict[int, Lane], *args: Any) -> Any:
             since = witness._tell.now()
             _now.guesses = set()
-            became = write(self, lanes, me)
+            became = write(self, lanes, *args)
             for msg_id, lane in lanes.items():
                 _die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
                 if became.get(msg_id, Settled.LOST) is not Settled.LOST:
@@ -183,13 +183,13 @@ class Witness:
             _die_if(_now_in_settle, settlement.msg_id)
             return fate
 
-        def marked_write_once(self: Settler, lanes: Sequence[Lane], me: str) -> Any:
+        def marked_write_once(self: Settler, lanes: Sequence[Lane], *args: Any) -> Any:
             _now_in_settle.update(
                 lane.row.msg_id
                 for lane in lanes
                 if _wants(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
             )
-            return write_once(self, lanes, me)
+            return write_once(self, lanes, *args)
 
         witness = self
         write_once = Settler._write_once

@@ -140,7 +140,7 @@ def any_claim() -> AbstractContextManager[None]:
         if outcome is Outcome.DONE:
             return settle._finish(t)
         unasked = [sa.bindparam(name, type_=sa.Integer()) >= 0 for name in ("mw_tries", "mw_times")]
-        mine = (c.msg_id.in_(settle.IDS), t.mine(c, claim.ME), *unasked)
+        mine = (t.among(c.msg_id), t.mine(c, claim.ME), *unasked)
         return sa.update(t.message).where(*mine).values(settle._outcome_values(t, outcome))
 
     return replaced(settle, "_statement", statement)
