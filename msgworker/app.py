@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, TypeVar
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
@@ -15,13 +17,13 @@ from tenacity.wait import wait_base
 
 from msgworker import dialects
 from msgworker.config import MAX_THREADS, Settings, number, whole
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.handling import Registry, make_handler
 from msgworker.instance.links import Turns
 from msgworker.instance.state import State, logger_for, new_instance_id
 from msgworker.instance.worker import Report, Worker
 from msgworker.ops import Ops
-from msgworker.payload import encode
+from msgworker.payload import clean, encode
 from msgworker.store import schema
 from msgworker.store import send as store
 from msgworker.table import MAX_OBJECT_ID, MessageTable, Tables
@@ -55,7 +57,7 @@ class App:
             raise ConfigError(f"table must be a MessageTable, got {table!r}")
         self.table = table or MessageTable()
         self.engine = dialects.open_engine(url_or_engine)
-        self.label = label
+        self.label = clean(str(label), 200)
         self._registry = Registry()
         self._lock = threading.Lock()
         self._tables: Tables | None = None
@@ -194,6 +196,11 @@ class App:
     ) -> dict[str, Any]:
         if not isinstance(topic, str) or not 0 < len(topic) <= 100:
             raise ConfigError(f"a topic is a text of 1 to 100 characters, got {topic!r:.80}")
+        if tables.unfilled:
+            raise SchemaError(
+                f"table {tables.spec.name} cannot be sent to: nobody fills its column "
+                f"{', '.join(tables.unfilled)}, which is NOT NULL and has no default"
+            )
         if not tables.has("payload") and payload is not None:
             raise ConfigError(f"table {tables.spec.name} has no payload column; send None")
         return store.row_values(
@@ -261,6 +268,7 @@ class App:
         if time_limit is not None:
             number("time_limit", time_limit, 0, 366 * 86_400)
         number("linger", linger, 0, 366 * 86_400)
+        number("grace", grace, 0, 366 * 86_400)
         if max_concurrent is not None:
             whole("max_concurrent", max_concurrent, 1, MAX_THREADS)
         most = 1 if overlap == "skip" else (max_concurrent or MAX_THREADS)
@@ -345,7 +353,7 @@ def _object_id(object_id: Any) -> Any:
             object_id.encode("utf-8")
         except UnicodeEncodeError:
             raise ConfigError("object_id holds half of a surrogate pair") from None
-    elif isinstance(object_id, bool | float | bytes | Mapping | list | tuple | set):
+    elif isinstance(object_id, bool) or not isinstance(object_id, int | Decimal | UUID | None):
         raise ConfigError(f"object_id must be a text or a whole number, got {object_id!r:.80}")
     return object_id
 

@@ -7,6 +7,8 @@ column type, or what kind of trouble an exception is. A new database is a new ro
 from __future__ import annotations
 
 import enum
+import logging
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -30,6 +32,8 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError
+
+log = logging.getLogger("msgworker.dialects")
 
 # ---------------------------------------------------------------- capabilities
 
@@ -59,6 +63,8 @@ class Dialect:
     connection.
     notify: a commit can wake up listeners.
     one_writer: transactions that write exclude each other in the whole database.
+    max_name: the longest name of a table or column, in bytes.
+    key_collation: how object ids are compared where a column of another collation must be.
     """
 
     name: str
@@ -79,6 +85,8 @@ class Dialect:
     tuned: tuple[str, str] | None = None
     notify: bool = False
     one_writer: bool = False
+    max_name: int = 128
+    key_collation: str | None = None
 
 
 DIALECTS = {
@@ -86,6 +94,7 @@ DIALECTS = {
     for d in (
         Dialect(
             "postgresql",
+            max_name=63,
             partial_indexes=True,
             oldest_index=True,
             hops=True,
@@ -110,6 +119,8 @@ DIALECTS = {
         ),
         Dialect(
             "mariadb",
+            max_name=64,
+            key_collation="utf8mb4_nopad_bin",
             case_index="column",
             guard_case="column",
             update_ignore="IGNORE",
@@ -119,6 +130,8 @@ DIALECTS = {
         ),
         Dialect(
             "mysql",
+            max_name=64,
+            key_collation="utf8mb4_0900_bin",
             case_index="column",
             guard_case="function",  # MySQL 8 takes a CASE as a key part: no column needed
             update_ignore="IGNORE",
@@ -238,7 +251,7 @@ def parse_url(url: object) -> URL:
             "the database url holds an @ behind the host: the password is not escaped; "
             "build the url with sqlalchemy.URL.create"
         )
-    if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
+    if backend == "sqlite" and _in_memory(parsed):
         raise ConfigError(
             "an in-memory SQLite database belongs to one connection, a worker needs several; "
             'use a file, such as "sqlite:///messages.db"'
@@ -246,6 +259,11 @@ def parse_url(url: object) -> URL:
     if "+" not in text and backend in _DRIVERS:
         parsed = parsed.set(drivername=_DRIVERS[backend][0])
     return parsed
+
+
+def _in_memory(url: URL) -> bool:
+    name = url.database or ""
+    return not name or ":memory:" in name or url.query.get("mode") == "memory"
 
 
 def _plain(drivername: str) -> str:
@@ -269,6 +287,11 @@ def open_engine(source: object) -> sa.Engine:
             )
     else:
         engine = _create(parse_url(source))
+    if not engine.dialect.supports_sane_rowcount:
+        raise ConfigError(
+            f"the driver of {engine.url.drivername} cannot say how many rows an UPDATE changed, "
+            "which is how a claim is decided; use another driver"
+        )
     if engine.dialect.name == "sqlite":
         engine.dialect.statement_compiler = _HintingCompiler
         engine = engine.execution_options()
@@ -293,12 +316,13 @@ def _create(url: URL) -> sa.Engine:
     except NoSuchModuleError as error:
         raise ConfigError(f"no such driver: {url.drivername}") from error
     except ImportError as error:
-        extra = _DRIVERS.get(url.get_backend_name(), ("", ""))[1]
+        ours, extra = _DRIVERS.get(url.get_backend_name(), ("", ""))
         if url.drivername == "oracle+cx_oracle":
-            extra = "cx-oracle"
+            ours, extra = url.drivername, "cx-oracle"
+        change = "" if url.drivername == ours else f"change the url to {ours}://... and "
         raise ConfigError(
             f"the driver of {url.drivername} is not installed ({error.name}); "
-            f'run: pip install "msgworker[{extra}]"'
+            f'{change}run: pip install "msgworker[{extra}]"'
         ) from error
 
 
@@ -331,11 +355,41 @@ DATABASE_SET_UP = {"sqlite": "PRAGMA journal_mode=WAL"}
 
 
 def set_up_database(engine: sa.Engine) -> None:
-    """Run DATABASE_SET_UP. Raises DatabaseUnavailable."""
+    """Run DATABASE_SET_UP; warn of a file that is not on a local disk. Raises
+    DatabaseUnavailable."""
     statement = DATABASE_SET_UP.get(engine.dialect.name)
     if statement is not None:
+        kind = network_mount(engine.url.database or "", _mounts())
+        if kind:
+            log.warning(
+                "the database file is on a network mount (%s): SQLite needs locks and "
+                "shared memory that such mounts do not give; use a local disk",
+                kind,
+            )
         with connecting(engine) as conn:
             conn.exec_driver_sql(statement)
+
+
+def network_mount(path: str, mounts: str) -> str | None:
+    """The kind of the mount that a file is on, if it is a network's; mounts: as /proc/mounts."""
+    longest, kind = "", ""
+    full = os.path.abspath(path)
+    for line in mounts.splitlines():
+        parts = line.split()
+        if len(parts) > 2:
+            folder = parts[1].replace("\\040", " ").rstrip("/")
+            if full.startswith(f"{folder}/") and len(folder) >= len(longest):
+                longest, kind = folder, parts[2]
+    network = kind.startswith(("nfs", "cifs", "smb", "fuse.sshfs", "9p", "afs", "ceph", "gluster"))
+    return kind if network else None
+
+
+def _mounts() -> str:
+    try:
+        with open("/proc/mounts", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:  # not Linux
+        return ""
 
 
 # ---------------------------------------------------------------- clock
@@ -501,7 +555,7 @@ class KeyText(TypeDecorator[str]):
             return dialect.type_descriptor(sa.String(length, collation="C"))
         if dialect.name in ("mysql", "mariadb"):
             # nopad: with the older padded collations 'a' and 'a ' were one object.
-            nopad = "utf8mb4_nopad_bin" if _is_mariadb(dialect) else "utf8mb4_0900_bin"
+            nopad = DIALECTS["mariadb" if _is_mariadb(dialect) else "mysql"].key_collation
             kind = mysql.VARCHAR(length, charset="utf8mb4", collation=nopad)
             return dialect.type_descriptor(kind)
         return dialect.type_descriptor(sa.String(length))
@@ -509,6 +563,24 @@ class KeyText(TypeDecorator[str]):
 
 def _is_mariadb(dialect: sa.Dialect) -> bool:
     return dialect.name == "mariadb" or bool(getattr(dialect, "is_mariadb", False))
+
+
+class WholeId(TypeDecorator[int]):
+    """An id that its table declares as NUMERIC or DECIMAL: whole numbers in Python all the same."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> int | None:
+        return None if value is None else int(value)
+
+
+def recollated(column: sa.ColumnElement[Any], collation: str) -> sa.ColumnElement[Any]:
+    """A text column as our keys hold it; two columns of different collations cannot be compared."""
+    kept = getattr(column.type, "collation", None)
+    if kept == collation or isinstance(column.type, KeyText):
+        return column
+    return sa.collate(sa.cast(column, mysql.CHAR(charset="utf8mb4")), collation)
 
 
 def key_text(length: int) -> TypeEngine[str]:
@@ -610,6 +682,7 @@ _POSTGRESQL = {
     "42P01": Trouble.REFUSED,
 }
 _MYSQL = {
+    0: Trouble.LOST,  # PyMySQL's word for a connection that it has closed already
     1062: Trouble.RACE,
     1205: Trouble.AGAIN,
     1213: Trouble.AGAIN,
@@ -668,12 +741,17 @@ _SQLITE = (
 )
 
 
+_DRIVER_MODULES = {"psycopg", "pymysql", "MySQLdb", "oracledb", "cx_Oracle", "sqlite3"}
+
+
 def trouble(error: BaseException) -> Trouble:
     """What an exception means: sort by the database's own code, never by exception class."""
     if isinstance(error, PoolTimeout | DatabaseUnavailable):
         return Trouble.LOST
     if not isinstance(error, DBAPIError):
-        return Trouble.OTHER
+        # While a connection is being set up or reset, SQLAlchemy lets the driver's own errors pass.
+        from_driver = type(error).__module__.split(".")[0] in _DRIVER_MODULES
+        return _by_code(error) if from_driver else Trouble.OTHER
     found = _by_code(error.orig)
     if found is not Trouble.OTHER:
         return found

@@ -4,11 +4,14 @@ keeps."""
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from msgworker.errors import PayloadError
 
 MAX_DIGITS = 4300
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""An escaped NUL, not the text of one: behind an even number of backslashes."""
 
 
 def _no_constant(text: str) -> Any:
@@ -85,7 +88,7 @@ def encode(payload: Any) -> str | None:
         text.encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadError(f"the payload cannot be written as JSON: {error}") from None
-    if "\\u0000" in text:
+    if _NUL.search(text):
         raise PayloadError("the payload holds a NUL character, which databases cannot keep")
     return text
 

@@ -7,7 +7,9 @@ from: the same for one database, with the columns that are really there.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -109,9 +111,10 @@ class MessageTable(_Names):
     ) -> None:
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
-            raise ConfigError(
-                f"MessageTable has no column {', '.join(unknown)}; columns: {', '.join(COLUMNS)}"
-            )
+            known = (*COLUMNS, *(f.name for f in fields(MessageTable) if f.name not in COLUMNS))
+            near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"MessageTable has no setting or column {unknown[0]!r}; {hint}")
         super().__init__(**columns)  # type: ignore[arg-type]
         values = {
             "name": name,
@@ -182,11 +185,14 @@ class MessageTable(_Names):
 
     def index_name(self, suffix: str) -> str:
         """A name of at most 30 characters for one of our indexes."""
-        whole = f"{self.bare_name}_{suffix}"
-        if len(whole) <= MAX_NAME:
-            return whole.lower()
+        # Index names stand in hints, which nobody quotes: letters, digits and _ only.
+        plain = re.sub(r"[^a-z0-9_]", "_", self.bare_name.lower())
+        plain = plain if plain[0].isalpha() else f"mw{plain}"
+        whole = f"{plain}_{suffix}"
+        if len(whole) <= MAX_NAME and plain == self.bare_name.lower():
+            return whole
         digest = hashlib.sha256(self.bare_name.encode()).hexdigest()[:6]
-        return f"{self.bare_name[: MAX_NAME - len(suffix) - 8]}_{digest}_{suffix}".lower()
+        return f"{plain[: MAX_NAME - len(suffix) - 8]}_{digest}_{suffix}"
 
 
 def _check_name(what: str, name: object) -> None:
@@ -237,6 +243,7 @@ class Tables:
     item: sa.Table
     names: dict[str, str]
     indexes: frozenset[str] | None = None
+    unfilled: tuple[str, ...] = ()
     _built: dict[Any, Any] = field(default_factory=dict)
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
@@ -338,8 +345,11 @@ class Tables:
 
     def object_key(self, c: Cols) -> ColumnElement[Any]:
         """`object_id` as `open_object` and the guard write it: text, where they are a CASE."""
-        if self.dialect.case_index is None or isinstance(c.object_id.type, sa.String | KeyText):
+        if self.dialect.case_index is None:
             return c.object_id
+        if isinstance(c.object_id.type, sa.String | KeyText):
+            collation = self.dialect.key_collation
+            return dialects.recollated(c.object_id, collation) if collation else c.object_id
         return sa.cast(c.object_id, sa.String(MAX_OBJECT_ID))
 
     def _open_case(self, c: Cols) -> ColumnElement[Any]:
@@ -503,6 +513,8 @@ def _message_table(
             continue
         if role in ("msg_id", "object_id", "payload"):  # a foreign table's own type decides
             kind = live.get(names[role], kind)
+        if role == "msg_id" and isinstance(kind, sa.Numeric):
+            kind = dialects.WholeId()
         if role == "msg_id":
             columns.append(
                 sa.Column(names[role], kind, *dialects.identity(dialect.name), **options)
@@ -594,7 +606,7 @@ def _add_indexes(t: Tables) -> None:
 def _add_virtual_columns(t: Tables) -> None:
     c = t.message.c
     plain = Cols(**{role: c[name] for role, name in t.names.items()})
-    key = dialects.key_text(MAX_OBJECT_ID)
+    key = dialects.key_text(max(MAX_OBJECT_ID, getattr(plain.object_id.type, "length", 0) or 0))
     wanted = {OPEN_OBJECT: t._open_case(plain)}
     if t.dialect.guard_case == "column":
         wanted[RUNNING_OBJECT] = sa.case((t.running(plain), t.object_key(plain)))

@@ -1,7 +1,7 @@
-"""A stand-in for the connection of Oracle's driver: it remembers statements and gives prepared rows.
+"""A stand-in for a connection of Oracle's driver: remembers statements, gives prepared rows.
 
-SQLAlchemy's own dialect and the driver's own types and errors stay as they are, so what is remembered
-is what a server would be sent.
+SQLAlchemy's own dialect and the driver's own types and errors stay as they are, so what is
+remembered is what a server would be sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Oracle (up to 19c) refuses although other databases and SQL parsers take it: a list of patterns.
+"""What Oracle (up to 19c) refuses although other databases and parsers take it: patterns.
 
 No Oracle server is at hand, so every statement is compiled for it and held against this list.
 """
@@ -54,5 +54,7 @@ def lint(sql: str) -> list[str]:
     if any(part.count(",") >= MAX_IN_LIST for part in lists):
         found.append(f"ORA-01795: more than {MAX_IN_LIST} values in a list")
     names = re.findall(r"[A-Za-z_$#][\w$#]*", text)
-    found += [f"longer than {MAX_IDENTIFIER}: {name}" for name in names if len(name) > MAX_IDENTIFIER]
+    found += [
+        f"longer than {MAX_IDENTIFIER}: {name}" for name in names if len(name) > MAX_IDENTIFIER
+    ]
     return found

@@ -1,4 +1,4 @@
-"""ddl/ in step with the code and good on real servers; Oracle's and MySQL's SQL compiled and linted."""
+"""ddl/ in step with the code and good on real servers; Oracle's and MySQL's SQL linted."""
 
 from __future__ import annotations
 

@@ -5,12 +5,17 @@ Source: the 1/10 sample of the CDNOW data (brucehardie.com); see samples/README.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 FILE = "cdnow_sample.txt"
+_LINE = re.compile(r" *\d+ +(\d+) +(\d{4})(\d\d)(\d\d) +(\d+) +(\d+)\.(\d\d) *", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class Purchase:
 
     number: int
     customer: str
-    day: date
+    date: datetime.date
     cds: int
     cents: int
 
@@ -29,25 +34,38 @@ class Purchase:
         return {"number": self.number, "cents": self.cents}
 
 
-def find_file() -> Path:
-    """The file, in an installed package or in the source tree."""
-    here = Path(__file__).parent
-    for path in (here / FILE, here.parent.parent / "samples" / "data" / FILE):
-        if path.exists():
-            return path
+def find_file() -> Traversable:
+    """The file: part of an installed package, else in the source tree's samples/data.
+
+    Raises FileNotFoundError.
+    """
+    packed = resources.files("msgworker.demo") / FILE
+    in_source_tree = Path(__file__).parents[2] / "samples" / "data" / FILE
+    for place in (packed, in_source_tree):
+        if place.is_file():
+            return place
     raise FileNotFoundError(f"{FILE} is not part of this installation")
 
 
-def read(path: Path | None = None) -> list[Purchase]:
-    """All purchases, as they stand in the file."""
-    lines = (path or find_file()).read_text(encoding="ascii").splitlines()
-    return list(_parse(lines))
+def read(file: Traversable | None = None) -> list[Purchase]:
+    """All purchases, as they stand in the file. Raises FileNotFoundError, ValueError."""
+    lines = (file or find_file()).read_text(encoding="ascii").splitlines()
+    return [parse(number, line) for number, line in enumerate(lines, start=1)]
 
 
-def _parse(lines: list[str]) -> Iterator[Purchase]:
-    for number, line in enumerate(lines, start=1):
-        _, customer, day, cds, dollars = line.split()
-        whole, _, part = dollars.partition(".")
-        cents = int(whole) * 100 + int(part.ljust(2, "0")[:2])
-        when = date(int(day[:4]), int(day[4:6]), int(day[6:]))
-        yield Purchase(number, customer, when, int(cds), cents)
+def parse(number: int, line: str) -> Purchase:
+    """One line: id in the master set, customer, date, number of CDs, dollars. Raises ValueError."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise ValueError(f"line {number} is not a purchase: {line!r:.80}")
+    customer, year, month, day, cds, dollars, cents = found.groups()
+    date = datetime.date(int(year), int(month), int(day))
+    return Purchase(number, customer, date, int(cds), int(dollars) * 100 + int(cents))
+
+
+def spent(purchases: Iterable[Purchase]) -> dict[str, int]:
+    """What each customer paid in all before any discount, in cents."""
+    totals: Counter[str] = Counter()
+    for purchase in purchases:
+        totals[purchase.customer] += purchase.cents
+    return dict(totals)

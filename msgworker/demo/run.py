@@ -6,214 +6,251 @@ Everything happens in a temporary folder on embedded SQLite and is gone afterwar
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from types import FrameType
+from typing import Any, TextIO
 
 import sqlalchemy as sa
 from rich.console import Console
 from rich.table import Table
 
 from msgworker import App
+from msgworker.config import whole
 from msgworker.demo import discount, purchases
-from msgworker.demo.contract import STATEMENT, TOPIC, contracts, make_app, metadata, prices
+from msgworker.demo.contract import PRICE, STATEMENT, contracts, make_app, metadata
+from msgworker.demo.processes import Processes
+from msgworker.demo.proof import Evidence, Held, Proof, Seen, prove, read
 from msgworker.demo.purchases import Purchase
 from msgworker.message import Status, Word
 
 LEASE_SECONDS = 4.0
-WITHOUT_ADDRESS = 7
 LIMIT_SECONDS = 110.0
+LOOK_SECONDS = 0.05
+STATEMENTS = 100
+WITHOUT_ADDRESS = 7
+CHUNK = 250
+MAX_PROCESSES = 16
+
+
+class Stuck(Exception):
+    """The demonstration cannot come to its end."""
 
 
 def run(*, processes: int = 3, kill: bool = True, out: TextIO | None = None) -> int:
-    """Run the demonstration; 0 if every proof holds, else 1."""
+    """Run the demonstration; 0 if every proof holds, else 1.
+
+    processes: how many workers at once, 1 to 16. kill: whether one is killed in the middle of its
+    work. Nothing stays behind: no process, no file. Raises ConfigError.
+    """
+    whole("processes", processes, 1, MAX_PROCESSES)
     console = Console(file=out or sys.stdout, highlight=False)
-    with tempfile.TemporaryDirectory(prefix="msgworker-demo-") as folder:
-        show = _Demo(console, f"sqlite:///{Path(folder) / 'demo.db'}", processes, kill)
+    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="msgworker-demo-") as folder:
+        url = f"sqlite:///{Path(folder) / 'demo.db'}"
+        app = make_app(url, lease_seconds=LEASE_SECONDS)
         try:
-            return show.run()
+            with Processes(url, LEASE_SECONDS) as fleet:
+                return _Demo(console, app, fleet, processes, kill).run()
+        except Stuck as reason:
+            console.print(f"[bold red]BROKEN[/]  {reason}")
+            return 1
         finally:
-            show.end()
+            app.engine.dispose()
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM leaves as Ctrl-C does, so that workers and folder go too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Demo:
-    def __init__(self, console: Console, url: str, processes: int, kill: bool) -> None:
+    """One demonstration: the acts, in order."""
+
+    def __init__(
+        self, console: Console, app: App, fleet: Processes, processes: int, kill: bool
+    ) -> None:
         self.console = console
-        self.url = url
+        self.app = app
+        self.fleet = fleet
         self.processes = processes
         self.kill = kill
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self.started = 0
-        self.killed = 0
-        self.app: App = make_app(url, lease_seconds=LEASE_SECONDS)
-        self.list: list[Purchase] = purchases.read()
+        self.bought: list[Purchase] = purchases.read()
+        self.deadline = time.monotonic() + LIMIT_SECONDS
+        self.held = Held()
+        self.while_sending = 0
 
     def run(self) -> int:
         begun = time.monotonic()
+        customers = sorted({p.customer for p in self.bought})
+        self.say(
+            f"{len(self.bought):,} real purchases of {len(customers):,} customers. A discount "
+            "starts when a customer's total reaches a limit, so order matters."
+        )
+        self.prepare(customers)
+        self.start_workers()
+        self.produce()
+        if self.kill:
+            self.kill_one()
+        self.stop_one()
+        self.wait_until(lambda: not self.unfinished(), "the end")
+        self.fleet.end()
+        self.say(f"All is over after {time.monotonic() - begun:.0f} s.\n")
+        seen = read(self.app, self.held)
+        proofs = prove(seen, self.bought, STATEMENTS)
+        self.report(seen, proofs)
+        return 0 if all(proof.holds for proof in proofs) else 1
+
+    # ------------------------------------------------------------ acts
+
+    def prepare(self, customers: list[str]) -> None:
         self.app.create_schema()
         metadata.create_all(self.app.engine)
-        customers = {p.customer for p in self.list}
-        self.console.print(
-            f"{len(self.list):,} real purchases of {len(customers):,} customers; a discount starts "
-            "when a customer's total reaches a limit, so order matters."
-        )
-        for _ in range(self.processes):
-            self.start_worker()
-        self.produce()
-        self.disturb()
-        self.wait_for_the_end()
-        self.end()
-        self.console.print(f"done in {time.monotonic() - begun:.0f} s\n")
-        return self.prove()
+        with self.app.engine.begin() as conn:
+            rows = [{"customer": c, "total_cents": 0, "purchases": 0} for c in customers]
+            conn.execute(sa.insert(contracts), rows)
 
-    def start_worker(self) -> None:
-        command = [sys.executable, "-m", "msgworker.demo.worker", self.url, str(LEASE_SECONDS)]
-        self.workers.append(subprocess.Popen(command))
-        self.started += 1
+    def start_workers(self) -> None:
+        """Start them all and wait until each has registered its lease."""
+        for _ in range(self.processes):
+            self.fleet.start()
+        lease = sa.select(sa.func.count()).select_from(self.app.tables.lease)
+        self.wait_until(lambda: self.ask(lease).scalar_one() >= self.processes, "its start")
+        self.say(f"{self.processes} worker processes run; 2 % of the purchases fail once.")
 
     def produce(self) -> None:
-        """Send while the workers are at it: a chunk of purchases, then a few statements."""
-        size = 500
-        for start in range(0, len(self.list), size):
-            part = self.list[start : start + size]
+        """Send, chunk by chunk, while the workers are at it."""
+        for start in range(0, len(self.bought), CHUNK):
+            part = self.bought[start : start + CHUNK]
             with self.app.engine.begin() as conn:
-                self.app.send_many(conn, TOPIC, [(p.payload, p.customer) for p in part])
+                self.app.send_many(conn, PRICE, [(p.payload, p.customer) for p in part])
         with self.app.engine.begin() as conn:
-            for i in range(100):
+            for i in range(STATEMENTS):
                 address = None if i < WITHOUT_ADDRESS else f"{i} Main Street"
                 payload = {"customer": f"{i:04d}", "address": address}
                 self.app.send(conn, STATEMENT, payload, object_id=f"statement-{i}")
-        self.console.print(f"{self.started} worker processes; about 2 % of the handlers fail once")
+        self.while_sending = self.priced()
 
-    def disturb(self) -> None:
-        """kill -9 one process in the middle of its work, stop another one in order."""
-        self.wait_until(lambda: self.priced() > len(self.list) // 4, "a quarter")
-        if self.kill:
-            victim = self.workers.pop(0)
-            victim.kill()
-            victim.wait()
-            self.killed = 1
-            self.console.print("one process killed (SIGKILL) in the middle of its work")
-        self.wait_until(lambda: self.priced() > len(self.list) // 2, "half")
-        if len(self.workers) > 1:
-            other = self.workers.pop(0)
-            other.send_signal(signal.SIGTERM)
-            code = other.wait(30)
-            self.console.print(f"one process stopped in order (SIGTERM, exit code {code})")
-            self.start_worker()
-            self.console.print("and one started in its place")
+    def kill_one(self) -> None:
+        """SIGKILL one process while it has messages in hand."""
+        self.wait_until(lambda: self.priced() >= len(self.bought) // 4, "a quarter")
+        victim = self.fleet.oldest()
+        self.wait_until(lambda: self.holds_when_halted(victim), "a process with work in hand")
+        self.fleet.kill(victim)
+        self.say(f"One was killed (SIGKILL) with {len(self.held.msg_ids)} messages in hand.")
+        if not self.fleet.names:
+            self.fleet.start()
+            self.say("Another one was started.")
 
-    def wait_for_the_end(self) -> None:
-        def left() -> int:
-            unfinished = (Word.NEW, Word.PROCESSING, Word.FAILED)
-            return sum(c.count for c in self.app.ops.counts() if c.status in unfinished)
+    def holds_when_halted(self, victim: str) -> bool:
+        """Halt the process and see what it has in hand; if that is nothing, let it go on."""
+        self.fleet.halt(victim)
+        self.held = self.in_hand(victim)
+        if not self.held.msg_ids:
+            self.fleet.go_on(victim)
+        return bool(self.held.msg_ids)
 
-        self.wait_until(lambda: left() == 0, "all")
+    def in_hand(self, name: str) -> Held:
+        lease, message = self.app.tables.lease.c, self.app.tables.message.c
+        ids = frozenset(self.ask(sa.select(lease.name).where(lease.label == name)).scalars())
+        flagged = sa.select(message.msg_id).where(
+            message.status == Status.PROCESSING, message.claimed_by.in_(ids)
+        )
+        return Held(ids, frozenset(self.ask(flagged).scalars()))
+
+    def stop_one(self) -> None:
+        """SIGTERM one process in the middle of the work, with another one in its place."""
+        self.wait_until(lambda: self.priced() >= len(self.bought) // 2, "half")
+        leaver = self.fleet.oldest()
+        self.fleet.start()
+        code = self.fleet.stop(leaver)
+        if code != 0:
+            raise Stuck(f"a process that was stopped in order ended with exit code {code}")
+        if left := len(self.in_hand(leaver).msg_ids):
+            raise Stuck(f"a process that was stopped in order left {left} messages behind")
+        self.say("One was stopped in order (SIGTERM, exit code 0), another one started.")
+
+    # ------------------------------------------------------------ looking
 
     def wait_until(self, reached: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + LIMIT_SECONDS
         while not reached():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the demonstration did not come to {what}")
-            if not any(worker.poll() is None for worker in self.workers):
-                raise RuntimeError("all worker processes have ended")
-            time.sleep(0.1)
+            if time.monotonic() > self.deadline:
+                raise Stuck(f"not come to {what} within {LIMIT_SECONDS:.0f} s")
+            if ended := self.fleet.ended():
+                raise Stuck(f"a worker process ended by itself: {ended}")
+            time.sleep(LOOK_SECONDS)
+
+    def ask(self, query: sa.Select[Any]) -> sa.Result[Any]:
+        """Read without a lock: a halted worker may be the one writer."""
+        with self.app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+            return conn.execute(query).freeze()()
+
+    def unfinished(self) -> int:
+        words = (Word.NEW, Word.PROCESSING, Word.FAILED)
+        return sum(c.count for c in self.app.ops.counts() if c.status in words)
 
     def priced(self) -> int:
-        return sum(
-            c.count for c in self.app.ops.counts() if c.status is Word.DONE and c.topic == TOPIC
-        )
-
-    def end(self) -> None:
-        """Stop the worker processes."""
-        for worker in self.workers:
-            with suppress(ProcessLookupError):
-                worker.send_signal(signal.SIGTERM)
-        for worker in self.workers:
-            try:
-                worker.wait(30)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
-        self.workers.clear()
-
-    # ------------------------------------------------------------ proof
-
-    def prove(self) -> int:
-        wanted = discount.straight(self.list)
-        with self.app.engine.connect() as conn:
-            rows = conn.execute(sa.select(prices)).all()
-            totals = dict(
-                conn.execute(sa.select(contracts.c.customer, contracts.c.total_cents)).all()
-            )
-            failed_once, recovered = self.detours(conn)
         counts = self.app.ops.counts()
-        done = sum(c.count for c in counts if c.status is Word.DONE)
-        dead = self.app.ops.find(status="dead", limit=100)
-        by_customer: dict[str, list[tuple[int, int]]] = {}
-        for row in rows:
-            by_customer.setdefault(row.customer, []).append((row.place, row.number))
-        in_order = all(
-            [n for _, n in sorted(pairs)] == sorted(n for _, n in pairs)
-            and [place for place, _ in sorted(pairs)] == list(range(1, len(pairs) + 1))
-            for pairs in by_customer.values()
-        )
-        same = {r.number: r.price_cents for r in rows} == {
-            n: p.price_cents for n, p in wanted.items()
-        }
-        spent: dict[str, int] = {}
-        for p in self.list:
-            spent[p.customer] = spent.get(p.customer, 0) + p.cents
-        charged = sum(r.price_cents for r in rows)
-        straight = sum(p.price_cents for p in wanted.values())
-        proofs = [
-            ("every message done or dead", done + len(dead) == len(self.list) + 100),
-            ("every purchase priced exactly once", len(rows) == len(self.list)),
-            ("order kept for every customer", in_order),
-            ("every price equal to the straight computation", same),
-            ("every total equal to the cent", totals == spent and charged == straight),
-            ("dead only what always fails", len(dead) == WITHOUT_ADDRESS),
-        ]
-        figures = [
-            ("messages", f"{len(self.list) + 100:,}"),
-            ("done", f"{done:,}"),
-            ("failed once, then done", f"{failed_once:,}"),
-            ("recovered from a dead process, then done", f"{recovered:,}"),
-            ("dead after three tries", f"{len(dead)}"),
-            ("processes started / killed", f"{self.started} / {self.killed}"),
-            ("instances that priced something", f"{len({r.instance for r in rows})}"),
-            ("charged", f"${charged / 100:,.2f}"),
-            ("straight computation", f"${straight / 100:,.2f}"),
-            ("discount given", f"${(sum(spent.values()) - charged) / 100:,.2f}"),
-        ]
-        self.report(figures, proofs, dead[0].last_error if dead else None)
-        return 0 if all(holds for _, holds in proofs) else 1
+        return sum(c.count for c in counts if c.status is Word.DONE and c.topic == PRICE)
 
-    def detours(self, conn: sa.Connection) -> tuple[int, int]:
-        """How many done messages had failed before, and how many were in a crash."""
-        c = self.app.tables.message.c
-        done = sa.select(sa.func.count()).where(c.status == Status.DONE, c.topic == TOPIC)
-        failed = conn.scalar(done.where(c.error_try_times > c.crash_times))
-        crashed = conn.scalar(done.where(c.crash_times > 0))
-        return failed or 0, crashed or 0
+    # ------------------------------------------------------------ report
 
-    def report(
-        self, figures: list[tuple[str, str]], proofs: list[tuple[str, bool]], example: str | None
-    ) -> None:
+    def say(self, text: str) -> None:
+        self.console.print(text)
+
+    def report(self, seen: Evidence, proofs: list[Proof]) -> None:
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column()
         table.add_column(justify="right")
-        for name, value in figures:
+        for name, value in self.figures(seen):
             table.add_row(name, value)
         self.console.print(table)
-        if example:
-            self.console.print(f"a dead one says: {example}")
+        for reason, count in _reasons(seen.messages).most_common(5):
+            self.console.print(f"  dead: {count} x {reason}", markup=False)
         self.console.print()
-        for text, holds in proofs:
-            mark = "[green]proved[/]" if holds else "[bold red]BROKEN[/]"
-            self.console.print(f"{mark}  {text}")
+        for proof in proofs:
+            mark = "[green]proved[/]" if proof.holds else "[bold red]BROKEN[/]"
+            self.console.print(f"{mark}  {proof.claim}")
+
+    def figures(self, seen: Evidence) -> list[tuple[str, str]]:
+        done = [m for m in seen.messages if m.status == Status.DONE]
+        charged = sum(p.price_cents for p in seen.prices)
+        straight = sum(p.price_cents for p in discount.straight(self.bought).values())
+        listed = sum(p.cents for p in self.bought)
+        return [
+            ("messages", f"{len(seen.messages):,}"),
+            ("priced while the producer still sent", f"{self.while_sending:,}"),
+            ("done", f"{len(done):,}"),
+            ("failed once, retried, then done", f"{sum(m.tries > m.crashes for m in done):,}"),
+            ("recovered after the kill, then done", f"{sum(m.crashes > 0 for m in done):,}"),
+            ("dead after three tries", f"{sum(m.dead for m in seen.messages):,}"),
+            ("instances that priced something", f"{len({p.instance for p in seen.prices})}"),
+            ("charged", _dollars(charged)),
+            ("straight computation", _dollars(straight)),
+            ("discount given", _dollars(listed - charged)),
+        ]
+
+
+def _reasons(messages: Iterator[Seen] | Any) -> Counter[str]:
+    return Counter((m.error or "").split(" [")[0] for m in messages if m.dead)
+
+
+def _dollars(cents: int) -> str:
+    return f"${cents // 100:,}.{cents % 100:02d}"

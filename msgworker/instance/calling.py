@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.dialects import Trouble, secrets_of, trouble, without
 from msgworker.errors import (
     HandlerMisuse,
     HandlerTimeout,
@@ -41,6 +42,17 @@ from msgworker.store import settle as store
 SAME_CLAIM_RUNS = 5
 """How often a transactional handler is run again under one claim when the database rolled it
 back."""
+TRUST_PAUSE_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class _Step:
+    """How far the transaction of a handler has come: begun = the database was there; lost = our
+    connection was found dead; committing = the COMMIT was sent, maybe."""
+
+    begun: bool = False
+    lost: bool = False
+    committing: bool = False
 
 
 class _Undo(Exception):
@@ -59,6 +71,7 @@ class Caller:
         self._loop = LoopThread()
         self._local = threading.local()
         self._links: list[Link] = []
+        self._secrets = secrets_of(state.engine.url)
 
     def handle(self, lane: Lane) -> None:
         """Run the current message of a lane; leaves the outcome in `lane.result`."""
@@ -93,7 +106,10 @@ class Caller:
             result = self._raised(error, handler, attempt)
         finally:
             state.running.pop(ident, None)
-        lane.result = self._checked(result, handler, running, lane)
+        result = self._checked(result, handler, running, lane)
+        if result.error is not None:
+            result.error = without(result.error, self._secrets)
+        lane.result = result
 
     def close(self) -> None:
         """Give back the threads' connections; the threads must have ended."""
@@ -152,44 +168,59 @@ class Caller:
         """Handler and outcome in one transaction.
 
         What the database itself rolled back (deadlock, lost connection) is run again under the same
-        claim, without a try counted; after a lost COMMIT the row tells whether it was done.
+        claim, without a try counted; a few times only, because it may be the handler's own fault.
+        A database that is away is waited for as long as the claim is ours. After a lost COMMIT the
+        row tells whether it was done.
         """
-        for run in range(1, SAME_CLAIM_RUNS + 1):
-            committing = threading.Event()
+        runs = 0
+        while True:
+            step = _Step()
             try:
-                self._in_one_transaction(lane, msg, handler, running, committing)
+                self._in_one_transaction(lane, msg, handler, running, step)
                 return DONE
             except Exception as error:
                 kind = trouble(error)
-                if kind not in (Trouble.AGAIN, Trouble.LOST):
+                if kind not in (Trouble.AGAIN, Trouble.LOST) and not step.lost:
                     raise
-                pause = pause_after(OUTAGE_WAIT, run)
+                pause = pause_after(OUTAGE_WAIT, runs + 1)
                 self._state.log.info(
                     "message %s: rolled back, run again", msg.msg_id, exc_info=error
                 )
-                if kind is Trouble.LOST and committing.is_set():
+                if kind is Trouble.LOST and step.committing:
                     if self._was_committed(lane, pause):
                         return DONE
                 else:
                     time.sleep(pause)
-                if run == SAME_CLAIM_RUNS:
+                runs += step.begun
+                if runs == SAME_CLAIM_RUNS:
                     raise
-        raise AssertionError("unreachable")
+            self._wait_for_trust(lane)
+
+    def _wait_for_trust(self, lane: Lane) -> None:
+        """No handler starts, not even again, while our lease is in doubt; LostClaim if it is over."""
+        state = self._state
+        while True:
+            if lane.owner != state.instance_id or state.gave_up():
+                raise LostClaim(lane.row.msg_id, lane.owner)
+            if state.trusted():
+                return
+            time.sleep(TRUST_PAUSE_SECONDS)
 
     def _in_one_transaction(
-        self,
-        lane: Lane,
-        msg: Message[Any],
-        handler: Handler,
-        running: Running,
-        committing: threading.Event,
+        self, lane: Lane, msg: Message[Any], handler: Handler, running: Running, step: _Step
     ) -> None:
         attempt = lane.row.tries + 1
         with self._link().transaction() as conn:
+            step.begun = True
             context = Context(msg, lane.owner, attempt, running, conn)
             begun = conn.get_transaction()
-            result = self._returned(self._call(handler, msg, context), handler, attempt)
-            self._flush(context)
+            try:
+                result = self._returned(self._call(handler, msg, context), handler, attempt)
+                self._flush(context)
+            except BaseException:
+                # The handler may have hidden why, or met what SQLAlchemy says after that.
+                step.lost = conn.invalidated
+                raise
             if conn.closed or begun is None or not begun.is_active:
                 raise HandlerMisuse(
                     "the handler committed, rolled back or closed ctx.connection; the transaction "
@@ -200,7 +231,7 @@ class Caller:
             if running.until is not None and time.monotonic() > running.until:
                 raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
             fate = self._settle(conn, lane)
-            committing.set()
+            step.committing = True
         lane.settled = fate is Settled.WENT_ON
 
     @staticmethod

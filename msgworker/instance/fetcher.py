@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.exc import IntegrityError
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.role import Role
 from msgworker.instance.search import Look, Search
@@ -48,7 +48,7 @@ class Appetite:
         """After a claim: dry = no lane was waiting before it; full = it brought all that was
         asked."""
         if dry and full:
-            self.lanes = min(self._most, self.lanes * 2)
+            self.lanes = min(self._most, self.lanes * 4)
         elif not dry and self.lanes > self._least:
             self.lanes = max(self._least, int(self.lanes * 0.9))
 
@@ -220,9 +220,11 @@ class Fetcher(Role):
         try:
             with self._link.statement() as conn:
                 runs = claim.read_runs(conn, self._state.tables, heads, limit=run)
-        except Exception:
+        except Exception as error:
             # The heads are flagged: they must run, if without followers.
-            self.log.warning("runs could not be read; going on with the heads", exc_info=True)
+            unexpected = trouble(error) is Trouble.OTHER
+            text = "runs could not be read; going on with the heads: %s"
+            self.log.warning(text, reason_of(error), exc_info=unexpected)
             return
         topics = self._state.topics
         for lane in lanes:

@@ -237,10 +237,6 @@ DONE = Result(Outcome.DONE)
 def describe(error: BaseException) -> str:
     """An exception as text for `last_error`: type, message, place; cut, without NUL, never
     failing."""
-    try:
-        message = str(error)
-    except BaseException:
-        message = "<unprintable>"
     frames = []
     step, hops = error.__traceback__, 0
     while step is not None and hops < 200:
@@ -251,23 +247,30 @@ def describe(error: BaseException) -> str:
             )
         step, hops = step.tb_next, hops + 1
     place = f" [{frames[-1]}]" if frames else ""
-    return clean(f"{type(error).__name__}: {message}", MAX_ERROR - len(place) - 10) + place
+    return clean(f"{type(error).__name__}: {_text(error)}", MAX_ERROR - len(place) - 10) + place
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except BaseException:
+        return "<unprintable>"
 
 
 def result_of_error(error: BaseException, handler: Handler | None, attempt: int) -> Result:
     """The outcome that an exception of a handler stands for."""
     if isinstance(error, Reject):
-        return Result(Outcome.DEAD, clean(f"rejected: {error.reason}"))
+        return Result(Outcome.DEAD, clean(f"rejected: {_text(error.reason)}"))
     if isinstance(error, PayloadError):
         return Result(Outcome.DEAD, describe(error))
     if isinstance(error, RetryLater):
-        return Result(Outcome.LATER, clean(f"retry later: {error}"), error.after_seconds)
+        return Result(Outcome.LATER, clean(f"retry later: {_text(error)}"), error.after_seconds)
     wait = handler.wait if handler else DEFAULT_WAIT
     try:
         delay = pause_after(wait, attempt, error)
         if not 0 <= delay <= MAX_BACKOFF_SECONDS:
             raise ConfigError(f"back-off of {delay!r} s")
-    except Exception:
+    except BaseException:
         log.exception(
             "the wait strategy of topic %s failed; 60 s instead", handler and handler.topic
         )
@@ -325,6 +328,13 @@ def typed(payload: Any, handler: Handler) -> Any:
 # ---------------------------------------------------------------- async
 
 
+@dataclass(frozen=True, slots=True)
+class _Escaping:
+    """What would end the loop's thread, and hang all who wait for it, if it were raised there."""
+
+    error: BaseException
+
+
 class LoopThread:
     """One event loop on one thread, started at the first async handler."""
 
@@ -336,7 +346,10 @@ class LoopThread:
     def run(self, coroutine: Any, timeout: float | None) -> Any:
         """Run a coroutine to its end; after `timeout` it is cancelled and HandlerTimeout raised."""
         future = asyncio.run_coroutine_threadsafe(self._limited(coroutine, timeout), self._get())
-        return future.result()
+        value = future.result()
+        if isinstance(value, _Escaping):
+            raise value.error
+        return value
 
     @staticmethod
     async def _limited(coroutine: Any, timeout: float | None) -> Any:
@@ -349,6 +362,8 @@ class LoopThread:
                     f"timeout: the handler ran longer than {timeout:g} s"
                 ) from None
             raise
+        except (SystemExit, KeyboardInterrupt) as error:
+            return _Escaping(error)
 
     def _get(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from msgworker.instance.role import Role
+from msgworker.dialects import Trouble, trouble
+from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
 from msgworker.instance.state import State, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import lease, recover
 
 TRUST = 2 / 3
+LEAVE_TRIES = 3
 BATCHES_PER_BEAT = 40
 
 
@@ -60,18 +62,30 @@ class Heartbeat(Role):
         """Drop the lease at an orderly stop, after the last handler has ended.
 
         False if a row is still flagged by us: then the lease is left to expire, for recovery.
+        Our connection may have died since the last beat, so a loss is not the end at once.
         """
-        state = self._state
         try:
-            with state.claiming:
-                release_unknown(state, self._link)
-                if not holds_nothing(state, self._link):
-                    return False
-            with self._link.transaction() as conn:
-                lease.drop(conn, state.tables, state.instance_id)
-            return True
+            for attempt in range(1, LEAVE_TRIES + 1):
+                try:
+                    return self._leave()
+                except Exception as error:
+                    mild = trouble(error) in (Trouble.LOST, Trouble.AGAIN)
+                    if not mild or attempt == LEAVE_TRIES or self._state.gave_up():
+                        raise
+                    time.sleep(pause_after(OUTAGE_WAIT, attempt))
+            raise AssertionError("unreachable")
         finally:
             self._link.close()
+
+    def _leave(self) -> bool:
+        state = self._state
+        with state.claiming:
+            release_unknown(state, self._link)
+            if not holds_nothing(state, self._link):
+                return False
+        with self._link.transaction() as conn:
+            lease.drop(conn, state.tables, state.instance_id)
+        return True
 
     # ------------------------------------------------------------ our own life
 

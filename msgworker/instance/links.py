@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 
 from sqlalchemy import Connection, Engine
 
+from msgworker.dialects import Trouble, trouble
+
 
 class Turns:
     """A lock whose waiters get it in the order they came.
@@ -73,8 +75,8 @@ class Link:
                 self._alone.exec_driver_sql(self._tuned[0])
         try:
             yield self._alone
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.close(lost=trouble(error) is Trouble.LOST)
             raise
 
     @contextmanager
@@ -85,17 +87,23 @@ class Link:
         try:
             with self._turns, self._together.begin():
                 yield self._together
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.close(lost=trouble(error) is Trouble.LOST)
             raise
 
-    def close(self) -> None:
-        """Give the connections back, as they were."""
-        if self._alone is not None and self._tuned:
+    def close(self, *, lost: bool = False) -> None:
+        """Give the connections back, as they were.
+
+        lost: the server has gone, so both are dead; reset like living ones, the pool would log that
+        as an error.
+        """
+        if self._alone is not None and self._tuned and not lost:
             with suppress(Exception):
                 self._alone.exec_driver_sql(self._tuned[1])
         for conn in (self._alone, self._together):
             if conn is not None:
                 with suppress(Exception):  # it may be broken: that is why we are here
+                    if lost:
+                        conn.invalidate()
                     conn.close()
         self._alone = self._together = None

@@ -31,7 +31,7 @@ IDLE_OBJECTS = 64
 FORGET_SECONDS = 1.0
 DUE_SECONDS = 0.02
 LONG_AGO = (datetime(1970, 1, 2, tzinfo=UTC), 0)
-MIN_ID = -(1 << 62)
+MIN_ID = -(1 << 63)
 
 
 @dataclass(slots=True)

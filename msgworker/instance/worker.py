@@ -213,6 +213,7 @@ class _Instance:
         self.listener = Listener(state, heard=self.fetcher.wake)
         self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
         self.settler.on_progress = self.fetcher.wake_if_room
+        self.settler.pace = lambda: self.lanes.mean_seconds
         self._fine_at = time.monotonic()
 
     def start(self) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Inspector
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from msgworker import dialects
@@ -30,10 +31,15 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
     MariaDB and MySQL, hidden virtual columns); its columns are left alone.
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
+    _check_names(spec, dialect)
     dialects.set_up_database(engine)
     made: list[str] = []
     with connecting(engine) as conn:
-        live = _find(sa.inspect(conn), spec)
+        inspector = sa.inspect(conn)
+        live = _find(inspector, spec)
+        problems = [] if live is None else _storage_problem(_storage(inspector, live, spec.schema))
+    if problems:
+        raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
     t = tables_for(
         spec if live is None else _named(spec, live), dialect, _columns(engine, spec, live)
     )
@@ -96,6 +102,7 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
 
     An optional column that a foreign table lacks is done without; our own table must be complete.
     """
+    _check_names(spec, dialect)
     with connecting(engine) as conn:
         inspector = sa.inspect(conn)
         live = _find(inspector, spec)
@@ -111,10 +118,15 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
             )
         ]
         indexes = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
+        storage = _storage(inspector, live, spec.schema)
         has_lease = inspector.has_table("msgworker_lease", schema=spec.schema)
     spec = _named(spec, live)
-    t = tables_for(spec, dialect, {str(c["name"]): c["type"] for c in columns}, frozenset(indexes))
+    kinds = {str(c["name"]): c["type"] for c in columns}
+    _require(spec, kinds)
+    t = tables_for(spec, dialect, kinds, frozenset(indexes))
+    t = replace(t, unfilled=_unfilled(t, columns))
     problems = _column_problems(t, columns)
+    problems += _storage_problem(storage)
     if not problems and [t.names["msg_id"]] not in [list(key), *unique]:
         problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
     if dialect.case_index == "column":
@@ -131,6 +143,28 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
     return t
 
 
+def _storage(inspector: Inspector, live: str, schema: str | None) -> str:
+    """The storage engine of a table, where there is a choice."""
+    try:
+        options = inspector.get_table_options(live, schema=schema)
+    except (NotImplementedError, NoSuchTableError):  # not known there; a view
+        return ""
+    return next((str(v) for k, v in options.items() if k.endswith("_engine")), "")
+
+
+def _storage_problem(storage: str) -> list[str]:
+    if storage.lower() not in ("myisam", "memory", "aria", "csv", "archive"):
+        return []
+    return [f"its storage engine {storage} has no transactions: ALTER TABLE ... ENGINE=InnoDB"]
+
+
+def _check_names(spec: MessageTable, dialect: Dialect) -> None:
+    for name in (spec.schema or "", spec.bare_name, *spec.names().values()):
+        if len(name.encode()) > dialect.max_name:
+            most = f"{dialect.max_name} bytes that {dialect.name} takes"
+            raise SchemaError(f"the name {name} is longer than the {most}")
+
+
 def check_guard(engine: Engine, t: Tables) -> None:
     """Raise SchemaError if the guard index is not there: exclusion rests on it."""
     with connecting(engine) as conn:
@@ -144,10 +178,16 @@ def check_guard(engine: Engine, t: Tables) -> None:
 
 def _find(inspector: Inspector, spec: MessageTable) -> str | None:
     """The live name of the table: exact, or the only one that differs by case."""
-    names = [
-        *inspector.get_table_names(schema=spec.schema),
-        *inspector.get_view_names(schema=spec.schema),
-    ]
+    try:
+        names = [
+            *inspector.get_table_names(schema=spec.schema),
+            *inspector.get_view_names(schema=spec.schema),
+        ]
+    except DBAPIError as error:
+        if spec.schema is None:
+            raise
+        text = f"schema {spec.schema} cannot be looked at: {reason_of(error)}"
+        raise SchemaError(text) from error
     if spec.bare_name in names:
         return spec.bare_name
     same = [name for name in names if name.lower() == spec.bare_name.lower()]
@@ -166,11 +206,33 @@ def _columns(engine: Engine, spec: MessageTable, live: str | None) -> dict[str, 
     with connecting(engine) as conn:
         inspector = sa.inspect(conn)
         kinds = {str(c["name"]): c["type"] for c in inspector.get_columns(live, schema=spec.schema)}
+    _require(spec, kinds)
+    return kinds
+
+
+def _require(spec: MessageTable, kinds: dict[str, Any]) -> None:
     have = {name.lower() for name in kinds}
     lacking = [spec.names()[role] for role in REQUIRED if spec.names()[role].lower() not in have]
     if lacking:
         raise SchemaError(f"table {spec.name} has no column {', '.join(lacking)}")
-    return kinds
+
+
+def _unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
+    """Columns that an INSERT of ours leaves out although they need a value."""
+    ours = {t.names[role] for role in SENT if role in t.names}
+    return tuple(
+        str(c["name"])
+        for c in columns
+        if c["name"] not in ours
+        and not c["nullable"]
+        and c.get("default") is None
+        and not c.get("computed")
+        and not c.get("identity")
+        and c.get("autoincrement") is not True
+    )
+
+
+SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times")
 
 
 def _missing_table(inspector: Inspector, spec: MessageTable) -> str:

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
 from msgworker.dialects import UtcDateTime, now_plus
-from msgworker.table import Tables
+from msgworker.message import Status
+from msgworker.table import Tables, lit
 
 
 def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
@@ -57,6 +58,9 @@ def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
             roles["available_at"] = now_plus(bindparam("b_delay", type_=sa.Float()))
         if "b_at" in keys:
             roles["available_at"] = bindparam("b_at", type_=UtcDateTime())
+        # Said aloud: a foreign table may have no defaults, and a status of NULL is never claimed.
+        roles["status"] = lit(Status.NEW)
+        roles["error_try_times"] = sa.literal_column("0")
         return sa.insert(t.message).values(t.values(**roles))
 
     return t.built(("insert", keys), build)

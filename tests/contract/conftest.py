@@ -1,4 +1,4 @@
-"""Fixtures of the contract: an App on a fresh database, and what a test wants to see of the table."""
+"""Fixtures of the contract: an App on a fresh database, and what a test sees of its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the contract look at: rows of the table, intervals of handlers, and waiting with a deadline."""
+"""What tests of the contract look at: rows, intervals of handlers; and waiting with a deadline."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class Table:
         return sa.and_(*(t.message.c[t.names[r]] == v for r, v in roles.items()))
 
 
-def send(app: App, *objects: Any, topic: str = "t", payload: Any = None, **options: Any) -> list[Any]:
+def send(
+    app: App, *objects: Any, topic: str = "t", payload: Any = None, **options: Any
+) -> list[Any]:
     """Send one message per object, in one transaction; returns their msg_ids."""
     with app.engine.begin() as conn:
         return [
@@ -81,7 +83,7 @@ def send(app: App, *objects: Any, topic: str = "t", payload: Any = None, **optio
 
 @dataclass
 class Watch:
-    """Intervals of handlers, for the two questions: did two of one object overlap, were they in order."""
+    """Intervals of handlers: did two of one object overlap, did they start in order."""
 
     spans: list[tuple[Any, int, float, float]] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
@@ -125,7 +127,7 @@ class Watch:
             last[span[0]] = span
 
     def assert_in_order(self, expected: Sequence[Any] | None = None) -> None:
-        """Within each object by msg_id, each message once; `expected`: all of these and no others."""
+        """Each object by msg_id, each message once; `expected`: all of these and no others."""
         for object_id in {span[0] for span in self.spans} - {None}:
             ids = self.of(object_id)
             assert ids == sorted(set(ids)), f"object {object_id}: {ids}"

@@ -61,8 +61,7 @@ def test_create_schema_by_eight_processes_at_once(database, make_app):
     command = [sys.executable, "-c", code, database.url]
     pipe = subprocess.PIPE
     started = [
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-        for _ in range(8)
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(8)
     ]
     for process in started:  # all are at the same line before the first goes on
         process.stdin.write("go\n")

@@ -1,4 +1,4 @@
-"""store/ on every database: candidates, flags, runs, settles, recovery, leases, and the plans of them all."""
+"""store/ on every database: candidates, flags, runs, settles, recovery, leases, query plans."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class Store:
         query = sa.select(c.msg_id, c.object_id, c.status, c.error_try_times, c.topic)
         with self.app.engine.connect() as conn:
             rows = {row[0]: row for row in conn.execute(query)}
-        return [Candidate(i, rows[i][1], rows[i][2], rows[i][3], 0, rows[i][4], 1, None) for i in ids]
+        return [
+            Candidate(i, rows[i][1], rows[i][2], rows[i][3], 0, rows[i][4], 1, None) for i in ids
+        ]
 
     def flag(self, *candidates: Candidate, me: str = ME) -> list[int]:
         return [row.msg_id for row in self(claim.flag, candidates, me=me)]
@@ -114,7 +116,9 @@ def test_heads_shows_heads_that_cannot_go(store):
     """A head that runs, waits or blocks is shown as such: nothing behind it is offered instead."""
     ids = send(store.app, "a", "a", "b", "b")
     store.row(ids[0], status=1, claimed_by=OTHER)
-    store.row(ids[2], status=-1, error_try_times=1, available_at=datetime.now(UTC) + timedelta(hours=1))
+    store.row(
+        ids[2], status=-1, error_try_times=1, available_at=datetime.now(UTC) + timedelta(hours=1)
+    )
     found, _ = store(claim.heads, after=None, limit=10)
     assert [(c.msg_id, c.status, c.due) for c in found] == [(ids[0], 1, 1), (ids[2], -1, 0)]
 
@@ -522,8 +526,8 @@ def test_settle_writes_every_outcome(store):
         _bad(ids[1], delay_seconds=3600.0),
         _bad(ids[2], Outcome.DEAD),
         _bad(ids[3], Outcome.LATER, delay_seconds=3600.0),
-        Settlement(ids[4], Outcome.RELEASED),
-        _bad(ids[5]),
+        Settlement(ids[4], Outcome.RELEASED, tries=1),
+        _bad(ids[5], tries=2),
     )
     assert set(became.values()) == {Settled.ENDED}
     assert [store.state(i)[:2] for i in ids] == [(2, 0), (-1, 1), (-1, 3), (0, 0), (-1, 1), (-1, 3)]
@@ -533,6 +537,17 @@ def test_settle_writes_every_outcome(store):
     assert [row[2] is not None for row in rows] == [True, False, True, False, False, True]
     assert [row[3] for row in rows] == [None, "E: x", "E: x", "E: x", None, "E: x"]
     assert store.table.column("later_times")[3] == 1
+
+
+def test_an_outcome_of_an_earlier_claim_is_not_written(store):
+    """The same instance has the row again, one try later: a late statement must not count twice."""
+    (a,) = send(store.app, "a")
+    store.row(a, status=-1, error_try_times=1)
+    store.flagged(a)
+    assert store.settle(_bad(a, tries=0)) == {a: Settled.LOST}
+    assert store.state(a) == (1, 1, ME)
+    assert store.settle(_bad(a, tries=1)) == {a: Settled.ENDED}
+    assert store.state(a) == (-1, 2, None)
 
 
 def test_settle_one(store):
@@ -663,7 +678,7 @@ def test_a_lease_is_renewed_while_it_is_ours(store):
 def test_an_expired_lease_is_never_renewed(store):
     store(lease.register, ME, ttl=30.0)
     _expire(store, ME)
-    assert _lease(store, ME).live is False
+    assert not _lease(store, ME).live
     assert store(lease.renew, ME, ttl=30.0) is False
 
 
@@ -733,7 +748,9 @@ def large(app: App) -> Store:
         app.send_many(conn, "t", pairs[: WAITING - 200])
         app.send_many(conn, "t", [(None, None)] * 100)
         app.send_many(conn, "t", [(None, f"w{i}") for i in range(50)], delay=3600)
-        app.send_many(conn, "t", [(None, f"d{i}") for i in range(50)], at=datetime(2001, 1, 1, tzinfo=UTC))
+        app.send_many(
+            conn, "t", [(None, f"d{i}") for i in range(50)], at=datetime(2001, 1, 1, tzinfo=UTC)
+        )
     with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         name = store.t.message.name
         conn.exec_driver_sql(f"ANALYZE TABLE {name}" if _is_mysql(app) else f"ANALYZE {name}")

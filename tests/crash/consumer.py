@@ -150,6 +150,9 @@ def main() -> int:
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
+    # A session that was ended while nobody used it is found dead when it is given back; the pool
+    # reports that as an error, with a traceback.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     with Recorder(options.history, "-") as recorder:
         Witness(recorder).install()
         if options.workers:

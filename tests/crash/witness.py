@@ -317,5 +317,3 @@ def _die(kind: str) -> None:
         ctypes.string_at(0)
     os.kill(os.getpid(), signal.SIGKILL)
     threading.Event().wait()  # the signal takes effect when it likes; nothing may follow here
-
-

@@ -1,0 +1,173 @@
+"""What the demonstration claims, each claim checked against what stands in the tables.
+
+`read` collects the evidence when all is over; `prove` judges it, purely, against the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from msgworker import App
+from msgworker.demo import discount
+from msgworker.demo.contract import PRICE, STATEMENT, contracts, fails_once, prices
+from msgworker.demo.purchases import Purchase, spent
+from msgworker.message import Status
+
+MAX_TRIES = 3
+
+
+class Seen(NamedTuple):
+    """A message as it ended."""
+
+    msg_id: int
+    topic: str
+    payload: dict[str, Any]
+    status: int
+    tries: int
+    crashes: int
+    error: str | None
+
+    @property
+    def meant_to_die(self) -> bool:
+        return self.topic == STATEMENT and self.payload["address"] is None
+
+    @property
+    def failures_meant(self) -> int:
+        if self.meant_to_die:
+            return MAX_TRIES
+        return int(self.topic == PRICE and fails_once(self.payload["number"]))
+
+    @property
+    def dead(self) -> bool:
+        return self.status == Status.FAILED and self.tries == MAX_TRIES
+
+
+class Price(NamedTuple):
+    """A row of the price table."""
+
+    number: int
+    msg_id: int
+    customer: str
+    price_cents: int
+    place: int
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a process had in hand at the moment it was killed."""
+
+    instances: frozenset[str] = frozenset()
+    msg_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The tables after the end. contracts: customer -> (total in cents, purchases)."""
+
+    messages: Sequence[Seen]
+    prices: Sequence[Price]
+    contracts: dict[str, tuple[int, int]]
+    leases: int
+    held: Held = field(default_factory=Held)
+
+
+class Proof(NamedTuple):
+    """A claim and whether it holds."""
+
+    claim: str
+    holds: bool
+
+
+def read(app: App, held: Held) -> Evidence:
+    """Collect the evidence."""
+    t = app.tables
+    m = t.message.c
+    columns = (
+        m.msg_id, m.topic, m.payload, m.status, m.error_try_times, m.crash_times, m.last_error
+    )  # fmt: skip
+    with app.engine.connect() as conn:
+        found = conn.execute(sa.select(*columns)).all()
+        return Evidence(
+            messages=[Seen(row[0], row[1], json.loads(row[2]), *row[3:]) for row in found],
+            prices=[Price._make(row) for row in conn.execute(sa.select(prices))],
+            contracts={
+                customer: (total, count)
+                for customer, total, count in conn.execute(sa.select(contracts))
+            },
+            leases=conn.scalar(sa.select(sa.func.count()).select_from(t.lease)) or 0,
+            held=held,
+        )
+
+
+def prove(seen: Evidence, bought: Sequence[Purchase], statements: int) -> list[Proof]:
+    """Judge every claim."""
+    return [Proof(claim, holds) for claim, holds in _claims(seen, bought, statements)]
+
+
+def _claims(
+    seen: Evidence, bought: Sequence[Purchase], statements: int
+) -> Iterator[tuple[str, bool]]:
+    wanted = {number: p.price_cents for number, p in discount.straight(bought).items()}
+    over = [m for m in seen.messages if m.status == Status.DONE or m.dead]
+    sent = Counter({PRICE: len(bought), STATEMENT: statements})
+    yield "nothing lost: every message sent is done or dead", Counter(m.topic for m in over) == sent
+    yield "exactly once: one price and one count in its contract per purchase", _once(seen, bought)
+    yield "order kept: every customer's purchases were priced one after another", _in_order(seen)
+    yield (
+        "every price equals the straight computation to the cent",
+        {p.number: p.price_cents for p in seen.prices} == wanted,
+    )
+    yield (
+        "every customer's total and the sum charged are equal to the cent",
+        {customer: total for customer, (total, _) in seen.contracts.items()} == spent(bought)
+        and sum(p.price_cents for p in seen.prices) == sum(wanted.values()),
+    )
+    yield (
+        "tries: who failed once on purpose recovered, nobody else lost a try",
+        all(m.tries == m.failures_meant for m in seen.messages if not m.crashes),
+    )
+    yield (
+        "dead: those that always fail, after three tries, and no others",
+        all(m.dead == m.meant_to_die for m in seen.messages),
+    )
+    if seen.held.instances:
+        yield "killed: others finished everything that process had in hand", _rescued(seen)
+    yield (
+        "nothing is left behind: no message in hand, no lease",
+        not seen.leases and all(m.status != Status.PROCESSING for m in seen.messages),
+    )
+
+
+def _once(seen: Evidence, bought: Sequence[Purchase]) -> bool:
+    counted = {customer: count for customer, (_, count) in seen.contracts.items()}
+    return Counter(p.number for p in seen.prices) == Counter(
+        p.number for p in bought
+    ) and counted == dict(Counter(p.customer for p in bought))
+
+
+def _in_order(seen: Evidence) -> bool:
+    by_customer: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for row in seen.prices:
+        by_customer[row.customer].append((row.place, row.number))
+    return all(_ascends(sorted(pairs)) for pairs in by_customer.values())
+
+
+def _ascends(pairs: list[tuple[int, int]]) -> bool:
+    places = [place for place, _ in pairs]
+    numbers = [number for _, number in pairs]
+    return places == list(range(1, len(pairs) + 1)) and numbers == sorted(set(numbers))
+
+
+def _rescued(seen: Evidence) -> bool:
+    messages = {m.msg_id: m for m in seen.messages}
+    by = {p.msg_id: p.instance for p in seen.prices}
+    return bool(seen.held.msg_ids) and all(
+        messages[i].crashes and by.get(i) not in seen.held.instances for i in seen.held.msg_ids
+    )

@@ -1,0 +1,278 @@
+"""Everything at once, for as long as asked: kill -9, pauses beyond the lease, lost sessions, crashes of
+the server, late commits; then peace, and the verdict.
+
+    python -m tests.crash.torture --seconds 60 --database postgresql --processes 8
+
+Exit code 0: no rule broken, every message done or dead. The seed is printed first; faults come at
+moments that the machine decides, so a seed repeats the plan, not the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from tests import servers
+from tests.crash import witness
+from tests.crash.fleet import Consumer, Trial, Verdict, load
+from tests.crash.sessions import Cutter, consumer_url
+from tests.history import Kind
+
+LEASE_SECONDS = 2.0
+OBJECTS = 200
+KILL_SECONDS = 2.0
+PAUSE_SECONDS = 5.0
+CUT_SECONDS = 0.7
+CRASH_SECONDS = 20.0
+PEACE_SECONDS = 180.0
+
+
+@dataclass
+class Score:
+    """What was done to the fleet."""
+
+    kills: int = 0
+    pauses: int = 0
+    restarts: int = 0
+    cuts: int = 0
+    crashes: int = 0
+    late: int = 0
+    unsure: int = 0
+    orderly: int = 0
+
+
+@dataclass
+class Torture:
+    """One run. `server`: ours alone, to be crashed too."""
+
+    trial: Trial
+    processes: int
+    chance: random.Random
+    cutter: Cutter
+    server: servers.Server | None = None
+    score: Score = field(default_factory=Score)
+
+    def __post_init__(self) -> None:
+        self.over = threading.Event()
+        self.can_commit_late = self.trial.app.engine.dialect.name != "sqlite"
+        self.lives: list[Consumer] = []
+
+    def run(self, seconds: float) -> Verdict:
+        """Faults for so long, then peace until nothing is left, then the verdict."""
+        self.lives = [self._spawn() for _ in range(self.processes)]
+        producers = [threading.Thread(target=self._produce, args=(i,)) for i in range(2)]
+        for producer in producers:
+            producer.start()
+        with self.cutter.cutting() if self.server else contextlib.nullcontext():
+            self._faults(time.monotonic() + seconds)
+        self.score.cuts = self.cutter.count
+        self.over.set()
+        for producer in producers:
+            producer.join()
+        return self._peace()
+
+    def _faults(self, deadline: float) -> None:
+        plan = self._plan()
+        while time.monotonic() < deadline:
+            self.trial.pauses(0.05)
+            now = time.monotonic()
+            for i, (act, every, at) in enumerate(plan):
+                if now >= at:
+                    act()
+                    plan[i] = act, every, now + every * self.chance.uniform(0.5, 1.5)
+            self._replace_dead()
+
+    def _plan(self) -> list[tuple[Callable[[], None], float, float]]:
+        acts: list[tuple[Callable[[], None], float]] = [
+            (self._kill, KILL_SECONDS),
+            (self._pause, PAUSE_SECONDS),
+            (self._stop_in_order, 2 * KILL_SECONDS),
+        ]
+        if self.server is not None:
+            acts.append((self._crash, CRASH_SECONDS))
+        begin = time.monotonic() + 3
+        return [(act, every, begin + self.chance.uniform(0, every)) for act, every in acts]
+
+    def _spawn(self) -> Consumer:
+        return self.trial.spawn(threads=2, seed=len(self.trial.consumers))
+
+    def _replace_dead(self) -> None:
+        for i, life in enumerate(self.lives):
+            if not life.running:
+                self.score.restarts += 1
+                self.lives[i] = self._spawn()
+
+    # ------------------------------------------------------------ faults
+
+    def _ready(self) -> list[Consumer]:
+        return [c for c in self.lives if c.running and c.is_ready and not c.told_to_stop]
+
+    def _kill(self) -> None:
+        if found := self._ready():
+            self.chance.choice(found).kill()
+            self.score.kills += 1
+
+    def _stop_in_order(self) -> None:
+        if found := self._ready():
+            self.chance.choice(found).send(signal.SIGTERM)
+            self.score.orderly += 1
+
+    def _pause(self) -> None:
+        if found := self._ready():
+            victim = self.chance.choice(found)
+            victim.pause()
+            self.score.pauses += 1
+            seconds = LEASE_SECONDS * self.chance.uniform(1.0, 2.0)
+            timer = threading.Timer(seconds, self._resume, [victim])
+            timer.daemon = True
+            timer.start()
+
+    @staticmethod
+    def _resume(victim: Consumer) -> None:
+        if victim.running:
+            victim.resume()
+
+    def _crash(self) -> None:
+        assert self.server is not None
+        if self.server.name == "postgresql":
+            self.server.stop(signal.SIGQUIT)
+        else:
+            self.server.kill()
+        self.trial.pauses(self.chance.uniform(0, 2))
+        self.server.start()
+        self.score.crashes += 1
+
+    # ------------------------------------------------------------ work
+
+    def _produce(self, number: int) -> None:
+        """Messages as fast as they are done, about; some commit late, some kill their process."""
+        chance = random.Random(f"{self.chance.random()}-{number}")
+        while not self.over.wait(0.1):
+            try:
+                if self.trial.unfinished() > 1500:
+                    continue
+                messages = load(30, OBJECTS, chance)
+                if chance.random() < 0.02:
+                    messages.append(
+                        (f"o{chance.randrange(OBJECTS)}", "plain", self._deadly(chance))
+                    )
+                if self.can_commit_late and chance.random() < 0.2:
+                    object_id = f"o{chance.randrange(OBJECTS)}"
+                    self.trial.send_late(object_id, chance.choice(("plain", "exact")), 0.2)
+                    self.score.late += 1
+                self.trial.send_many(messages)
+            except Exception:  # the server is away: what was sent is not certain, which is noted
+                self.score.unsure += 1
+                self.over.wait(0.5)
+
+    @staticmethod
+    def _deadly(chance: random.Random) -> dict[str, object]:
+        points = (
+            witness.AFTER_CLAIM,
+            witness.IN_HANDLER,
+            witness.AFTER_EFFECT,
+            witness.IN_SETTLE,
+            witness.AFTER_SETTLE,
+        )
+        return {"crash": chance.choice(points), "crashes": chance.choice((1, 1, 2, 99))}
+
+    # ------------------------------------------------------------ the end
+
+    def _peace(self) -> Verdict:
+        for life in self.lives:
+            if life.running:
+                life.resume()
+        deadline = time.monotonic() + PEACE_SECONDS
+        while self.trial.unfinished() and time.monotonic() < deadline:
+            self.trial.pauses(0.2)
+            self._replace_dead()  # the last deadly messages
+        for life in self.lives:
+            if life.running and not life.told_to_stop:
+                life.ready()
+        self.trial.stop_all()
+        return self.trial.judge()
+
+
+def report(torture: Torture, verdict: Verdict) -> str:
+    """What was done, what came of it."""
+    score, rows, events = torture.score, verdict.rows, verdict.events
+    count = {kind: sum(e.kind == kind for e in events) for kind in Kind}
+    well = Counter(e.msg_id for e in events if e.kind == Kind.ENDED and e.detail == "returned")
+    sent, numbers = torture.trial.sent, verdict.numbers
+    plain = {numbers[n] for n in numbers if sent[n].topic == "plain"}
+    again = sum(times - 1 for msg_id, times in well.items() if msg_id in plain)
+    dead = sum(row.status == -1 for row in rows.values())
+    lines = [
+        f"messages    {len(rows)} ({sum(r.status == 2 for r in rows.values())} done, {dead} dead), "
+        f"{score.late} late commits, {score.unsure} uncertain commits",
+        f"faults      {score.kills} kills, {score.pauses} pauses, {score.cuts} sessions ended, "
+        f"{score.crashes} server crashes, {score.orderly} orderly stops, {score.restarts} restarts",
+        f"recovered   {count[Kind.RECOVERED]} messages of {count[Kind.LEASE_LOST]} dead instances",
+        f"duplicates  {again} plain handlers that ended well came to do so again, "
+        f"{count[Kind.EFFECT]} effects of transactional ones",
+        f"violations  {len(verdict.violations)}",
+    ]
+    return "\n".join([*lines, *map(str, verdict.violations[:10])])
+
+
+@contextlib.contextmanager
+def database(name: str, folder: Path) -> Iterator[tuple[str, str, servers.Server | None]]:
+    """A new database on a server of our own: for consumers, for ourselves, and the server."""
+    if name == "sqlite":
+        url = f"sqlite:///{folder / 'torture.db'}"
+        yield url, url, None
+        return
+    server = servers.start(name)
+    try:
+        admin = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with admin.connect() as conn:
+            conn.exec_driver_sql("CREATE DATABASE torture")
+        url = f"{server.url}torture"
+        yield consumer_url(url), url, server
+    finally:
+        server.remove()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="torture", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument(
+        "--database", choices=["sqlite", "postgresql", "mariadb"], default="postgresql"
+    )
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--keep", type=Path, help="leave the history and the logs in this folder")
+    options = parser.parse_args()
+    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    print(f"torture of {options.database} for {options.seconds:g} s, seed {seed}", flush=True)
+    with contextlib.ExitStack() as stack:
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            theirs, ours, server = stack.enter_context(database(options.database, folder))
+        except servers.CannotHave as reason:
+            print(f"{options.database} is not there: {reason}", file=sys.stderr)
+            return 3
+        trial = Trial(theirs, folder, lease=LEASE_SECONDS, sends_with=ours)
+        stack.callback(trial.close)
+        cutter = Cutter(ours, CUT_SECONDS, random.Random(seed))
+        torture = Torture(trial, options.processes, random.Random(seed), cutter, server)
+        verdict = torture.run(options.seconds)
+        print(report(torture, verdict))
+        return 1 if verdict.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
