@@ -87,8 +87,9 @@ class App:
         """The live tables; read once. Raises DatabaseUnavailable, SchemaError."""
         with self._lock:
             if self._tables is None:
-                dialect = dialects.dialect_of(self.engine)
-                self._tables = schema.resolve(self.engine, self.table, dialect)
+                with dialects.reaching(self.engine):
+                    dialect = dialects.dialect_of(self.engine)
+                    self._tables = schema.resolve(self.engine, self.table, dialect)
             return self._tables
 
     # ------------------------------------------------------------ handlers

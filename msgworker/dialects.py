@@ -189,6 +189,7 @@ _DRIVERS = {
     "oracle": ("oracle+oracledb", "oracle"),
 }
 _ASYNC = re.compile(r"\+(asyncpg|aiosqlite|aiomysql|asyncmy|psycopg_async|oracledb_async)\b")
+SQLITE_LEAST = (3, 38, 0)
 _SECRET_KEY = re.compile(r"passw|secret|token|pwd|credential|sslkey", re.I)
 
 
@@ -293,6 +294,11 @@ def open_engine(source: object) -> sa.Engine:
             "which is how a claim is decided; use another driver"
         )
     if engine.dialect.name == "sqlite":
+        found: tuple[int, ...] = getattr(engine.dialect.dbapi, "sqlite_version_info", SQLITE_LEAST)
+        if found < SQLITE_LEAST:
+            raise ConfigError(
+                f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed (json_each)"
+            )
         engine.dialect.statement_compiler = _HintingCompiler
         engine = engine.execution_options()
         event.listen(engine, "begin", _begin_immediate)
@@ -820,6 +826,17 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
         raise unavailable(engine, error) from error
     with conn, conn.begin():
         yield conn
+
+
+@contextmanager
+def reaching(engine: sa.Engine) -> Iterator[None]:
+    """What a database that goes away raises in here becomes DatabaseUnavailable."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DatabaseUnavailable) or trouble(error) is not Trouble.LOST:
+            raise
+        raise unavailable(engine, error) from error
 
 
 def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | SchemaError:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
-from msgworker.dialects import Trouble, reason_of, refusal, trouble
+from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError
 from msgworker.instance.calling import Caller
 from msgworker.instance.fetcher import Fetcher
@@ -217,7 +217,8 @@ class _Instance:
         self._fine_at = time.monotonic()
 
     def start(self) -> None:
-        self.heartbeat.register()
+        with reaching(self.state.engine):
+            self.heartbeat.register()
         self.state.log.info("started with %d threads", self.lanes.threads)
         self.lanes.start()
         self.fetcher.start()

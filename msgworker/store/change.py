@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, bindparam
+from sqlalchemy import Connection
 
 from msgworker.message import Status, Word
 from msgworker.store.find import in_state

@@ -1,13 +1,13 @@
-"""The consumer program of the crash tests: one process, one or more instances, everything recorded.
+"""The consumer program of the crash tests: one process, one or more instances, all recorded.
 
-`python -m tests.crash.consumer URL --history FILE [--workers N --restarts ...]`. What a message does
-stands in its payload:
+`python -m tests.crash.consumer URL --history FILE [--workers N ...]`. What a message does stands in
+its payload:
 
     {"n": 17}                    its number; nothing else: it ends well
     "work": 0.01                 seconds that its handler takes
-    "fails": 2                   its handler raises in its first two tries; "reject": true, at once dead
+    "fails": 2                   its handler raises in two tries; "reject": true: at once dead
     "later": 1                   its handler asks to be called later, with this chance out of two
-    "crash": "in-handler"        the process dies, see witness.py; "crashes": N, in its first N tries
+    "crash": "in-handler"        the process dies, see witness.py; "crashes": N: in N tries
 
 Topics: `plain`, and `exact`, whose transactional handler writes a row into the effects table.
 Prints "ready" when its instances run. Logs warnings to stderr. SIGTERM and SIGINT stop it in order;

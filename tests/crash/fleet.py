@@ -1,7 +1,7 @@
-"""Consumer processes on a real database, an observer from outside, and the verdict over all they did.
+"""Consumer processes on a real database, an observer from outside, and the verdict over all of it.
 
-A `Trial` is one table with everything that happens to it: it sends the messages, starts and ends the
-processes, looks at the table all the while, and at the end puts all records together for the checker.
+A `Trial` is one table with everything that happens to it: it sends the messages, starts and ends
+the processes, looks at the table all the while, and puts all records together for the checker.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Consumer:
             raise AssertionError(text) from None
 
     def note_life(self) -> None:
-        """Called again and again: remembers when it was last seen alive and when it was found dead."""
+        """Called again and again: when was it last seen alive, when found dead."""
         now = time.monotonic()
         if self.running:
             self.alive_at = now
@@ -130,7 +130,7 @@ Load = tuple[str | None, str, dict[str, Any]]  # object, topic, what it does
 
 
 def load(count: int, objects: int, chance: random.Random, *, work: float = 0.004) -> list[Load]:
-    """Messages as life brings them: most end well, some have no object, fail, die, come back later."""
+    """Messages as life brings them: most end well; some fail, die, come back, have no object."""
     made: list[Load] = []
     for _ in range(count):
         does: dict[str, Any] = {"work": round(chance.uniform(0, work), 4)}
@@ -194,6 +194,7 @@ class Trial:
         )
         EFFECTS.metadata.create_all(self.app.engine)
         self.history = self.folder / "history.jsonl"
+        self.history.unlink(missing_ok=True)
         self.history.touch()
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -413,8 +414,9 @@ def pid_of(instance_id: str) -> int | None:
 def tidy(told: list[Event], killed: list[Event]) -> list[Event]:
     """The consumers' records and the deaths together, without what only a recorder can know of.
 
-    A transactional handler that the database rolled back runs again under the same claim: one run, up
-    to its last end. A take-over that was tried counts only if who tried was killed before it could tell.
+    A transactional handler that the database rolled back runs again under the same claim: one run,
+    up to its last end. A take-over that was tried counts only if who tried was killed before it
+    could tell.
     """
     kept: dict[int, Event] = dict(enumerate(sorted(told, key=lambda e: e.at)))
     ended: dict[tuple[str, int | None], int] = {}

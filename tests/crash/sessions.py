@@ -14,7 +14,7 @@ ROLE = "mw_consumer"
 
 
 def consumer_url(url: str) -> str:
-    """The same database under a name of the consumers' own, so that only their sessions are ended."""
+    """The same database under a name of the consumers' own: only their sessions are ended."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "postgresql":
         parsed = parsed.update_query_dict({"application_name": ROLE})

@@ -1,8 +1,8 @@
 """Processes killed at chosen points, frozen beyond their lease, told to stop: F1-F3, F5, F8, F25.
 
-A victim does what its message says (witness.py); a second process, the heir, takes over. The lease is
-short, so that nobody waits long; what is asserted are events and their order, and the time of a recovery
-only as the bound that the protocol promises, with a wide margin.
+A victim does what its message says (witness.py); a second process, the heir, takes over. The lease
+is short, so that nobody waits long; what is asserted are events and their order, and the time of a
+recovery only as the bound that the protocol promises, with a wide margin.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ def heir_after(trial: Trial, victim: Consumer) -> Consumer:
     return trial.spawn().ready()
 
 
-@pytest.mark.parametrize("topic", ["plain", "exact"])
 @pytest.mark.parametrize(
-    "point",
+    ("point", "topic"),
     [
-        witness.AFTER_CLAIM,
-        witness.IN_HANDLER,
-        witness.AFTER_EFFECT,
-        witness.IN_SETTLE,
-        witness.AFTER_SETTLE,
+        (witness.AFTER_CLAIM, "plain"),
+        (witness.IN_HANDLER, "exact"),
+        (witness.AFTER_EFFECT, "plain"),
+        (witness.AFTER_EFFECT, "exact"),
+        (witness.IN_SETTLE, "plain"),
+        (witness.IN_SETTLE, "exact"),
+        (witness.AFTER_SETTLE, "exact"),
     ],
 )
 def test_killed_at_a_point_is_recovered_and_loses_nothing(
@@ -113,7 +114,7 @@ def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
 
 
 def test_object_of_a_killed_process_goes_on_with_the_heir(trial: Trial) -> None:
-    """The victim's objects are handled again within lease + 2 heartbeats, without anybody's help."""
+    """The victim's objects are handled again within lease + 2 heartbeats, with nobody's help."""
     held = trial.send("a", work=120)
     behind = trial.send("a")
     victim = trial.spawn().ready()

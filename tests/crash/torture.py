@@ -1,5 +1,5 @@
-"""Everything at once, for as long as asked: kill -9, pauses beyond the lease, lost sessions, crashes of
-the server, late commits; then peace, and the verdict.
+"""Everything at once, for as long as asked: kill -9, pauses beyond the lease, lost sessions, server
+crashes, late commits; then peace, and the verdict.
 
     python -m tests.crash.torture --seconds 60 --database postgresql --processes 8
 
@@ -259,6 +259,7 @@ def main() -> int:
     print(f"torture of {options.database} for {options.seconds:g} s, seed {seed}", flush=True)
     with contextlib.ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = folder / str(seed)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             theirs, ours, server = stack.enter_context(database(options.database, folder))

@@ -4,9 +4,9 @@ The product is wrapped from outside, in the consumer program only. The one rule:
 after what it tells has been committed and before anything can follow from it, and `since` was taken
 before the deciding statement was sent (tests/history.py).
 
-Crash points stand in the message itself: {"crash": POINT, "crashes": N} ends the process at that point
-in its first N tries. In a settle of plain messages PostgreSQL has one statement that commits by itself, so
-"in-settle" is before the commit only where there is a transaction.
+Crash points stand in the message itself: {"crash": POINT, "crashes": N} ends the process at that
+point in its first N tries. In a settle of plain messages PostgreSQL has one statement that commits
+by itself, so "in-settle" is before the commit only where there is a transaction.
 """
 
 from __future__ import annotations

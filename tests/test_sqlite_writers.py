@@ -1,0 +1,81 @@
+"""Writers of several processes on one SQLite file: nobody starves behind a busy one.
+
+SQLite's own waiting polls up to 100 ms apart, so who has just committed nearly always gets the lock
+again; a heartbeat that waits like that loses its lease while its instance lives.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+from msgworker import App
+
+HOLD_SECONDS, GAP_SECONDS = 0.02, 0.002
+WANTED, ROUNDS_EACH = 20, 15
+
+
+class Hog:
+    """Another writer that takes the lock again right after each commit, and counts its rounds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rounds = 0
+        self.over = threading.Event()
+        self.began = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self) -> None:
+        conn = sqlite3.connect(self.path, isolation_level=None, timeout=60)
+        while not self.over.is_set() and self.rounds < WANTED * ROUNDS_EACH:
+            conn.execute("BEGIN IMMEDIATE")
+            self.began.set()
+            self.over.wait(HOLD_SECONDS)
+            conn.execute("COMMIT")
+            self.rounds += 1
+            self.over.wait(GAP_SECONDS)
+        conn.close()
+
+
+def test_writer_gets_its_turn_behind_one_that_always_wants_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "busy.db"
+    app = App(f"sqlite:///{path}")
+    app.create_schema()
+    hog = Hog(path)
+    hog.thread.start()
+    try:
+        assert hog.began.wait(30)
+        for _ in range(WANTED):
+            with app.engine.begin() as conn:
+                app.send(conn, "any", None)
+        used = hog.rounds
+    finally:
+        hog.over.set()
+        hog.thread.join()
+        app.engine.dispose()
+
+    assert used < WANTED * ROUNDS_EACH, "the lock came only after the other writer had ended"
+
+
+def test_lock_that_is_held_too_long_is_an_error_as_before(tmp_path: Path, monkeypatch) -> None:
+    import pytest
+    from sqlalchemy.exc import OperationalError
+
+    from msgworker import dialects
+
+    path = tmp_path / "held.db"
+    app = App(f"sqlite:///{path}")
+    app.create_schema()
+    monkeypatch.setattr(dialects, "BUSY_SECONDS", 0.05)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with app.engine.connect() as conn:
+        with pytest.raises(OperationalError, match="locked") as caught:
+            conn.begin()
+        assert dialects.trouble(caught.value) is dialects.Trouble.AGAIN
+    holder.execute("COMMIT")
+    with app.engine.begin() as conn:  # and the connection is good for use again
+        app.send(conn, "any", None)
+    holder.close()
+    app.engine.dispose()
