@@ -297,7 +297,7 @@ def open_engine(source: object) -> sa.Engine:
         found: tuple[int, ...] = getattr(engine.dialect.dbapi, "sqlite_version_info", SQLITE_LEAST)
         if found < SQLITE_LEAST:
             raise ConfigError(
-                f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed (json_each)"
+                f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed"
             )
         engine.dialect.statement_compiler = _HintingCompiler
         engine = engine.execution_options()

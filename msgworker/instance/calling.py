@@ -197,7 +197,7 @@ class Caller:
             self._wait_for_trust(lane)
 
     def _wait_for_trust(self, lane: Lane) -> None:
-        """No handler starts, not even again, while our lease is in doubt; LostClaim if it is over."""
+        """No handler starts again while our lease is in doubt; LostClaim when it is over."""
         state = self._state
         while True:
             if lane.owner != state.instance_id or state.gave_up():

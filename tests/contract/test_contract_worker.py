@@ -554,3 +554,24 @@ def test_drain_finds_what_stands_behind_messages_of_unknown_topics(app):
         app.send_many(conn, "t", [(None, None) for i in range(50)])
     report = app.drain(linger=0)
     assert (report.done, report.left) == (100, 3000)
+
+
+# ---------------------------------------------------------------- other rules on the same table
+
+
+@pytest.mark.parametrize("rules", [{"max_tries": 5}, {"on_dead": "block"}, {"max_tries": 2}])
+def test_rules_changed_on_a_table_that_exists(make_app, app, rules):
+    """The claim indexes were made for other rules: create_schema adds the right ones."""
+    changed = make_app(table=MessageTable(**rules))
+    changed.create_schema()
+    assert changed.create_schema() == []
+    changed.add_handler("t", lambda msg: None)
+    first, second = send(changed, "o", "o")
+    table = Table(changed)
+    tries = rules.get("max_tries", 3) - 1
+    table.edit(table.where(msg_id=first), status=-1, error_try_times=tries)
+    assert changed.drain(linger=0).done == 2
+    table.edit(table.where(msg_id=first), status=-1, error_try_times=tries + 1)
+    table.edit(table.where(msg_id=second), status=0)
+    report = changed.drain(linger=0)
+    assert (report.done, report.left) == ((0, 2) if "on_dead" in rules else (1, 0))
