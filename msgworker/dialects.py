@@ -9,7 +9,9 @@ from __future__ import annotations
 import enum
 import logging
 import os
+import random
 import re
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -345,14 +347,43 @@ def _begin_immediate(conn: sa.Connection) -> None:
     raw = conn.connection.dbapi_connection
     begun = getattr(raw, "in_transaction", False)  # by a listener of the user's own Engine
     if not begun and conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-        conn.exec_driver_sql("BEGIN IMMEDIATE")
+        _take_write_lock(conn, raw)
+
+
+BUSY_SECONDS = 60.0
+"""How long a writer waits for another one on SQLite."""
+BUSY_LOOK_SECONDS = 0.002
+
+
+def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
+    # SQLite's own waiting looks up to 100 ms apart, so that who has just committed nearly always
+    # gets the lock again and a heartbeat beside a busy process starves. Short looks are fair.
+    cursor = raw.cursor()
+    cursor.execute("PRAGMA busy_timeout=0")
+    try:
+        deadline = time.monotonic() + BUSY_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                return
+            except Exception as error:  # the driver need not be the standard library's
+                if "locked" not in str(error):
+                    break
+            time.sleep(random.uniform(0.25, 1) * BUSY_LOOK_SECONDS)
+        conn.exec_driver_sql("BEGIN IMMEDIATE")  # what it raises is SQLAlchemy's
+    finally:
+        cursor.execute(_BUSY_TIMEOUT)
+        cursor.close()
+
+
+_BUSY_TIMEOUT = f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}"
 
 
 def _busy_timeout(conn: sa.Connection) -> None:
     raw = conn.connection.dbapi_connection
     assert raw is not None
     cursor = raw.cursor()
-    cursor.execute("PRAGMA busy_timeout=60000")
+    cursor.execute(_BUSY_TIMEOUT)
     cursor.close()
 
 

@@ -44,6 +44,7 @@ COLUMNS = REQUIRED + OPTIONAL
 MAX_NAME = 30  # Oracle before 12.2
 MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
+MAX_TRIES = 3
 NO_OBJECT = "~msgworker.none~"
 """What `open_object` holds for an open message without an object."""
 NO_OBJECT_RUNNING = "~msgworker.running~"
@@ -93,7 +94,7 @@ class MessageTable(_Names):
 
     name: str = DEFAULT_NAME
     on_dead: str = "continue"
-    max_tries: int = 3
+    max_tries: int = MAX_TRIES
     later_limit: int = 100
     visibility_delay_seconds: float = 0.0
     max_payload: int = 16_000_000
@@ -103,7 +104,7 @@ class MessageTable(_Names):
         name: str = DEFAULT_NAME,
         *,
         on_dead: str = "continue",
-        max_tries: int = 3,
+        max_tries: int = MAX_TRIES,
         later_limit: int = 100,
         visibility_delay_seconds: float = 0.0,
         max_payload: int = 16_000_000,
@@ -188,11 +189,23 @@ class MessageTable(_Names):
         # Index names stand in hints, which nobody quotes: letters, digits and _ only.
         plain = re.sub(r"[^a-z0-9_]", "_", self.bare_name.lower())
         plain = plain if plain[0].isalpha() else f"mw{plain}"
-        whole = f"{plain}_{suffix}"
+        end = f"_{suffix}" if suffix == "guard" else f"{self.rule}_{suffix}"
+        whole = plain + end
         if len(whole) <= MAX_NAME and plain == self.bare_name.lower():
             return whole
         digest = hashlib.sha256(self.bare_name.encode()).hexdigest()[:6]
-        return f"{plain[: MAX_NAME - len(suffix) - 8]}_{digest}_{suffix}"
+        return f"{plain[: MAX_NAME - len(end) - 7]}_{digest}{end}"
+
+    @property
+    def rule(self) -> str:
+        """What "unfinished" means here, as a part of names; empty for the usual rule.
+
+        An index, or a virtual column, made for one rule must not be taken for that of another: what
+        it leaves out would never be found.
+        """
+        if self.max_tries == MAX_TRIES and self.on_dead == "continue":
+            return ""
+        return f"_t{self.max_tries}{'b' if self.on_dead == 'block' else ''}"
 
 
 def _check_name(what: str, name: object) -> None:
@@ -258,7 +271,7 @@ class Tables:
         source = self.message if source is None else source
         found = {role: source.c[name] for role, name in self.names.items()}
         if self.dialect.case_index == "column":
-            found["open_object_column"] = source.c[OPEN_OBJECT]
+            found["open_object_column"] = source.c[OPEN_OBJECT + self.spec.rule]
         if self.dialect.guard_case == "column":
             found["running_object_column"] = source.c[RUNNING_OBJECT]
         return Cols(**found)
@@ -607,7 +620,7 @@ def _add_virtual_columns(t: Tables) -> None:
     c = t.message.c
     plain = Cols(**{role: c[name] for role, name in t.names.items()})
     key = dialects.key_text(max(MAX_OBJECT_ID, getattr(plain.object_id.type, "length", 0) or 0))
-    wanted = {OPEN_OBJECT: t._open_case(plain)}
+    wanted = {OPEN_OBJECT + t.spec.rule: t._open_case(plain)}
     if t.dialect.guard_case == "column":
         wanted[RUNNING_OBJECT] = sa.case((t.running(plain), t.object_key(plain)))
     for name, expression in wanted.items():

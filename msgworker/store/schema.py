@@ -19,9 +19,11 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from msgworker import dialects
 from msgworker.dialects import Dialect, Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
-from msgworker.table import OPEN_OBJECT, REQUIRED, RUNNING_OBJECT, MessageTable, Tables, tables_for
+from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
 
-VIRTUAL = (OPEN_OBJECT, RUNNING_OBJECT)
+
+def _is_virtual(column: sa.Column[Any]) -> bool:
+    return bool(column.info.get(dialects.HIDDEN))
 
 
 def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
@@ -131,7 +133,7 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
         problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
     if dialect.case_index == "column":
         there = {str(c["name"]) for c in columns}
-        lacking = [c.name for c in t.message.c if c.name in VIRTUAL and c.name not in there]
+        lacking = [c.name for c in t.message.c if _is_virtual(c) and c.name not in there]
         problems += [f"virtual column {name} is missing" for name in lacking]
     if not has_lease:
         problems.append("table msgworker_lease is missing")
@@ -303,7 +305,7 @@ def _ensure_table(engine: Engine, table: sa.Table) -> list[str]:
 def _ensure_virtual_columns(engine: Engine, t: Tables) -> list[str]:
     made = []
     for column in t.message.c:
-        if column.name not in VIRTUAL:
+        if not _is_virtual(column):
             continue
 
         def there(conn: Connection, name: str = column.name) -> bool:

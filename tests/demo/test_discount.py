@@ -22,8 +22,8 @@ def test_the_file_holds_what_is_said_of_it() -> None:
 def test_purchases_of_a_customer_stand_in_order_of_time() -> None:
     last: dict[str, object] = {}
     for p in purchases.read():
-        assert last.get(p.customer, p.day) <= p.day  # type: ignore[operator]
-        last[p.customer] = p.day
+        assert last.get(p.customer, p.date) <= p.date  # type: ignore[operator]
+        last[p.customer] = p.date
 
 
 @pytest.mark.parametrize(
