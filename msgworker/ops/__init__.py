@@ -1,0 +1,12 @@
+"""What people may do with a message table; the CLI and the web page both call it."""
+
+from __future__ import annotations
+
+from msgworker.ops.looks import Looks
+from msgworker.ops.repairs import Repairs
+
+__all__ = ["Ops"]
+
+
+class Ops(Looks, Repairs):
+    """Looking and repairing; every call is a short transaction of its own."""
