@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# Most tests wait more than they compute: one process more than there are cores, six at most.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 1 : 6)))
+RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: help demo test test-long check format ddl bench torture model clean
 
@@ -26,10 +29,10 @@ demo: $(VENV)/.run  ## real purchases through embedded SQLite: several processes
 	$(BIN)/msgworker demo
 
 test: $(VENV)/.dev  ## the test suite, on SQLite, PostgreSQL and MariaDB (servers are started for it)
-	$(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+	$(RUN_TESTS) -m "not long" $(PYTEST_ARGS)
 
 test-long: $(VENV)/.dev  ## everything, the long runs too
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(RUN_TESTS) $(PYTEST_ARGS)
 
 check: $(VENV)/.dev  ## format, lint, types, tests
 	$(BIN)/ruff format --check .

@@ -23,6 +23,22 @@ else:
     _not_tested["oracle"] = "no server; its SQL is compiled and linted only"
 
 
+_shared: list[Fleet] = []  # of a run on several processes, in the one that starts the others
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where the tests run on several processes (xdist), start the servers once, for all of them."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        _shared.append(Fleet())
+        _shared[0].offer()
+        _not_tested.update(_shared[0].missing)
+
+
+def pytest_unconfigure() -> None:
+    for fleet in _shared:
+        fleet.stop()
+
+
 @dataclass
 class Database:
     """One empty database. `name` is sqlite, postgresql, mariadb, mysql or oracle."""

@@ -8,6 +8,7 @@ servers they point at are used and nothing is started.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pwd
 import shutil
@@ -25,6 +26,8 @@ VARIABLES = {
     "mariadb": "MSGWORKER_TEST_MYSQL_URL",
     "oracle": "MSGWORKER_TEST_ORACLE_URL",
 }
+MISSING = "MSGWORKER_TEST_MISSING"
+"""JSON, server -> why it cannot be had: what a process that tried it tells those it starts."""
 START_SECONDS = 60.0
 
 
@@ -277,7 +280,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self._servers: dict[str, Server] = {}
-        self.missing: dict[str, str] = {}
+        self.missing: dict[str, str] = json.loads(os.environ.get(MISSING, "{}"))
 
     def url(self, name: str) -> str:
         """The base URL of a database server; raises CannotHave, and remembers why."""
@@ -295,6 +298,13 @@ class Fleet:
                 self.missing[name] = str(reason)
                 raise
         return self._servers[name].url
+
+    def offer(self) -> None:
+        """Start everything, for processes that we start from now on."""
+        for name in KINDS:
+            with contextlib.suppress(CannotHave):
+                os.environ[VARIABLES[name]] = self.url(name)
+        os.environ[MISSING] = json.dumps(self.missing)
 
     def stop(self) -> None:
         for server in self._servers.values():
@@ -314,13 +324,10 @@ def session() -> Iterator[Fleet]:
 def main() -> int:
     command = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else sys.argv[1:]
     with session() as fleet:
-        environment = dict(os.environ)
-        for name in KINDS:
-            try:
-                environment[VARIABLES[name]] = fleet.url(name)
-            except CannotHave as reason:
-                print(f"{name} is not there: {reason}", file=sys.stderr)
-        return subprocess.run(command, env=environment, check=False).returncode
+        fleet.offer()
+        for name, reason in fleet.missing.items():
+            print(f"{name} is not there: {reason}", file=sys.stderr)
+        return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -255,15 +255,11 @@ def ending(code: int) -> str:
 
 
 def total(reports: list[dict[str, Any]], seconds: float) -> Report:
-    """The sum of the reports of several drains of one table.
-
-    left: as the last one to end has counted it; the others ended while work was still going on.
-    """
+    """The sum of the reports of several drains of one table, but for `left`, which has no sum."""
     names = ("done", "failed", "retried", "released")
     summed = {name: sum(report[name] for report in reports) for name in names}
     return Report(
         **summed,
-        left=reports[-1]["left"] if reports else 0,
         seconds=seconds,
         database_lost=any(r["database_lost"] for r in reports),
     )

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import click
@@ -85,6 +85,8 @@ def drain(
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
         report, code = _fleet("drain", ref, conf, ctx, file, quiet).drain()
+        if not report.database_lost:  # each process saw only what was left when itself ended
+            report = replace(report, left=app.ops.unfinished())
     else:
         report, code = _drain_here(app, conf, quiet, report_fd), 0
     if report_fd is not None:

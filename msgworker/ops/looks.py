@@ -24,6 +24,11 @@ class Looks(Call):
         with connecting(self._engine) as conn:
             return find.counts(conn, self._tables)
 
+    def unfinished(self) -> int:
+        """How many messages are unfinished: what a drain's report calls left."""
+        with connecting(self._engine) as conn:
+            return find.unfinished(conn, self._tables)
+
     def find(
         self,
         *,
