@@ -18,7 +18,7 @@ from tenacity.wait import wait_base
 from msgworker import dialects
 from msgworker.config import MAX_THREADS, Settings, number, whole
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.instance.handling import Registry, make_handler
+from msgworker.instance.handling import Registry, TimeoutAction, make_handler
 from msgworker.instance.links import Turns
 from msgworker.instance.state import State, logger_for, new_instance_id
 from msgworker.instance.worker import Report, Worker
@@ -56,6 +56,11 @@ class App:
         if table is not None and not isinstance(table, MessageTable):
             raise ConfigError(f"table must be a MessageTable, got {table!r}")
         self.table = table or MessageTable()
+        if self.settings.foreign_stale_after is not None and self.table.claimed_by is None:
+            raise ConfigError(
+                "foreign_stale_after needs a column claimed_by: without it our own messages look "
+                "like a foreign consumer's"
+            )
         self.engine = dialects.open_engine(url_or_engine)
         self.label = clean(str(label), 200)
         self._registry = Registry()
@@ -100,6 +105,7 @@ class App:
         *,
         transactional: bool = False,
         timeout: float | None = None,
+        timeout_action: TimeoutAction = "report",
         wait: wait_base | None = None,
     ) -> Callable[[F], F]:
         """Register a function as the handler of a topic (no topic: of every other topic).
@@ -108,6 +114,8 @@ class App:
         means failed, tried again after a back-off; see Reject and RetryLater for other wishes.
         transactional: `ctx.connection` belongs to the transaction that settles the message.
         timeout: seconds; a handler that runs longer is reported and its try fails when it returns.
+        timeout_action: "restart" = the instance also finishes the rest and leaves, and `run` or
+        `drain` raises HandlerStuck: end the process, the message is then recovered.
         wait: a tenacity wait strategy for the back-off. Raises HandlerError at once for bad
         functions.
         """
@@ -116,7 +124,14 @@ class App:
             return topic
 
         def register(fn: F) -> F:
-            self.add_handler(topic, fn, transactional=transactional, timeout=timeout, wait=wait)
+            self.add_handler(
+                topic,
+                fn,
+                transactional=transactional,
+                timeout=timeout,
+                timeout_action=timeout_action,
+                wait=wait,
+            )
             return fn
 
         return register

@@ -31,6 +31,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "poll_seconds": (0.001, 3_600),
     "run_limit": (0, 10_000),
     "lanes_limit": (1, 100_000),
+    "foreign_stale_after": (1, YEAR_SECONDS),
 }
 
 
@@ -43,6 +44,8 @@ class Settings:
     run_limit: how many messages of an object are read ahead behind its head.
     lanes_limit: how many objects an instance has in hand at most.
     notify: on PostgreSQL, wake up workers of other processes when a message is sent.
+    foreign_stale_after: seconds after which a message that a foreign consumer has flagged is taken
+    from it; None = never. Its price: a foreign consumer that is only slow is then not excluded.
     """
 
     lease_seconds: float = 30.0
@@ -50,12 +53,15 @@ class Settings:
     run_limit: int = 20
     lanes_limit: int = 1000
     notify: bool = False
+    foreign_stale_after: float | None = None
 
     def __post_init__(self) -> None:
         number("lease_seconds", self.lease_seconds, *_LIMITS["lease_seconds"])
         number("poll_seconds", self.poll_seconds, *_LIMITS["poll_seconds"])
         whole("run_limit", self.run_limit, *_LIMITS["run_limit"])
         whole("lanes_limit", self.lanes_limit, *_LIMITS["lanes_limit"])
+        if self.foreign_stale_after is not None:
+            number("foreign_stale_after", self.foreign_stale_after, *_LIMITS["foreign_stale_after"])
         if not isinstance(self.notify, bool):
             raise ConfigError(f"notify must be True or False, got {self.notify!r}")
 
@@ -274,6 +280,11 @@ SETTINGS: dict[str, Setting] = {
         _app("run_limit", "whole", "how many messages of an object are read ahead"),
         _app("lanes_limit", "whole", "how many objects an instance has in hand at most"),
         _app("notify", "flag", "on PostgreSQL, wake up other processes when a message is sent"),
+        _app(
+            "foreign_stale_after",
+            "seconds",
+            "take messages from a foreign consumer after this time; unset: never",
+        ),
         Setting(
             name="threads",
             kind="whole",

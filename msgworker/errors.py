@@ -10,6 +10,7 @@ MsgworkerError
 +-- LostLease                    this instance was declared dead; it goes on under a new id
 +-- HandlerMisuse                a handler ended our transaction or returned what it may not
 +-- HandlerTimeout               a handler ran longer than its `timeout`
+|   +-- HandlerStuck             ... and its instance left because of it: end the process  exit 75
 
 Reject and RetryLater are not errors but wishes of a handler: raise or return them.
 Losing a race is never an error: functions return what was won.
@@ -81,6 +82,13 @@ class HandlerMisuse(MsgworkerError):
 
 class HandlerTimeout(MsgworkerError):
     """A handler ran longer than its `timeout`."""
+
+
+class HandlerStuck(HandlerTimeout):
+    """A handler with `timeout_action="restart"` did not end; the instance has left, only the end of
+    the process ends the handler. Its message is recovered by others, with a crash counted."""
+
+    exit_code = 75
 
 
 class Reject(Exception):

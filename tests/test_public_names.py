@@ -15,6 +15,7 @@ PUBLIC = {
     "DatabaseUnavailable",
     "HandlerError",
     "HandlerMisuse",
+    "HandlerStuck",
     "HandlerTimeout",
     "LostClaim",
     "LostLease",

@@ -84,7 +84,7 @@ class Caller:
         attempt = row.tries + 1
         now = time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
-        running = Running(row, lane.owner, now, until)
+        running = Running(row, lane.owner, now, until, handler.timeout_action == "restart")
         ident = threading.get_ident()
         state.running[ident] = running
         try:

@@ -42,6 +42,7 @@ log = logging.getLogger("msgworker.handling")
 
 DEFAULT_WAIT: wait_base = wait_exponential_jitter(initial=1, max=60)
 MAX_BACKOFF_SECONDS = 30 * 86_400.0
+TimeoutAction = typing.Literal["report", "restart"]
 
 
 class Cancellable(Protocol):
@@ -119,6 +120,7 @@ class Handler:
     fn: Callable[..., Any]
     transactional: bool = False
     timeout: float | None = None
+    timeout_action: TimeoutAction = "report"
     wait: wait_base = DEFAULT_WAIT
     takes_context: bool = True
     is_async: bool = False
@@ -132,6 +134,7 @@ def make_handler(
     *,
     transactional: bool = False,
     timeout: float | None = None,
+    timeout_action: TimeoutAction = "report",
     wait: wait_base | None = None,
 ) -> Handler:
     """Check a function and its options; raises HandlerError before anything runs."""
@@ -142,6 +145,13 @@ def make_handler(
         raise HandlerError(f"a handler must be callable, got {name}")
     if timeout is not None:
         number(f"timeout of handler {name}", timeout, 0.001, 86_400 * 30)
+    if timeout_action not in typing.get_args(TimeoutAction):
+        raise HandlerError(
+            f'timeout_action of handler {name} must be "report" or "restart", '
+            f"got {timeout_action!r}"
+        )
+    if timeout_action == "restart" and timeout is None:
+        raise HandlerError(f'handler {name}: timeout_action="restart" needs a timeout')
     if wait is not None and not callable(wait):
         raise HandlerError(f"wait of handler {name} must be a tenacity wait strategy, got {wait!r}")
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
@@ -156,6 +166,7 @@ def make_handler(
         fn=fn,
         transactional=bool(transactional),
         timeout=timeout,
+        timeout_action=timeout_action,
         wait=wait or DEFAULT_WAIT,
         takes_context=_takes_context(fn, name),
         is_async=is_async,

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 
 from msgworker.dialects import Trouble, trouble
+from msgworker.errors import HandlerStuck
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
-from msgworker.instance.state import State, new_instance_id
+from msgworker.instance.state import Running, State, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import lease, recover
 
@@ -27,13 +28,20 @@ class Heartbeat(Role):
     """The heartbeat of one instance, on its own connection."""
 
     def __init__(
-        self, state: State, *, label: str = "", on_recovered: Callable[[], None] = lambda: None
+        self,
+        state: State,
+        *,
+        label: str = "",
+        on_recovered: Callable[[], None] = lambda: None,
+        on_leaving: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__("heartbeat", state.log)
         self._state = state
         self._label = label
         self._link = state.link()
         self._on_recovered = on_recovered
+        self._on_leaving = on_leaving
+        self._foreign: dict[int, tuple[int, float]] = {}
 
     def register(self) -> None:
         """Take the lease on our own id; before the first claim."""
@@ -128,6 +136,18 @@ class Heartbeat(Role):
                     running.row.msg_id,
                     now - running.since,
                 )
+                if running.fatal:
+                    running.stuck = True
+                    self._leave_for(running)
+
+    def _leave_for(self, running: Running) -> None:
+        """Only the end of the process ends the handler: finish the rest, then leave."""
+        self._state.left_for = HandlerStuck(
+            f"message {running.row.msg_id}: its handler ran longer than its timeout and goes on; "
+            "the instance has left: end this process, the message is recovered with a crash counted"
+        )
+        self._state.stopping.set()
+        self._on_leaving()
 
     def _release_unknown(self) -> None:
         state = self._state
@@ -156,6 +176,33 @@ class Heartbeat(Role):
         for orphan in holders:
             if orphan not in known and orphan != state.instance_id:
                 given_back += self._recover_orphan(orphan)
+        return given_back + self._recover_foreign()
+
+    def _recover_foreign(self) -> int:
+        """Rows flagged by nobody we know, that have stood so for `foreign_stale_after` seconds.
+
+        When a foreign consumer flagged them is written nowhere; so we go by how long we have seen
+        them flagged, with the same number of tries.
+        """
+        tables, patience = self._state.tables, self._state.settings.foreign_stale_after
+        if patience is None:
+            return 0
+        with self._link.transaction() as conn:
+            flagged = dict(recover.foreign(conn, tables))
+        now, before = time.monotonic(), self._foreign
+        self._foreign = {
+            msg_id: before[msg_id] if before.get(msg_id, (None,))[0] == tries else (tries, now)
+            for msg_id, tries in flagged.items()
+        }
+        stale = {i: tries for i, (tries, since) in self._foreign.items() if now - since > patience}
+        given_back = 0
+        for tries in set(stale.values()):
+            ids = [i for i in stale if stale[i] == tries]
+            text = f"a foreign consumer had this message in hand for more than {patience:g} s"
+            with self._link.transaction() as conn:
+                given_back += recover.recover_foreign(conn, tables, ids, tries=tries, text=text)
+        if given_back:
+            self.log.warning("recovered %d messages that a foreign consumer had", given_back)
         return given_back
 
     def _take_over(self, seen: lease.Lease) -> int:

@@ -95,6 +95,11 @@ class Lanes:
                 thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._pool)
 
+    @property
+    def alive(self) -> int:
+        """How many threads have not ended."""
+        return sum(thread.is_alive() for thread in self._pool)
+
     def _next(self) -> Lane | None:
         while not self._closed:  # what is queued then was never started: it is taken back
             try:

@@ -21,6 +21,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker.config import Settings
+from msgworker.errors import MsgworkerError
 from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
 from msgworker.store.claim import Row
@@ -83,12 +84,17 @@ class Tally:
 
 @dataclass(slots=True)
 class Running:
-    """A handler that runs now: who, since when (monotonic), until when it may."""
+    """A handler that runs now: who, since when (monotonic), until when it may.
+
+    fatal: if it runs longer than it may, the instance leaves. stuck: it did.
+    """
 
     row: Row
     owner: str
     since: float
     until: float | None
+    fatal: bool = False
+    stuck: bool = False
     cancelled: bool = False
     reported: bool = False
 
@@ -108,6 +114,7 @@ class State:
     blocked: objects whose head could not be flagged a moment ago; a settle takes its own out again.
     stuck: messages whose outcome could not be written; their rows stay flagged until we end, so
     that the crash is counted then.
+    left_for: why the instance leaves on its own account.
     """
 
     engine: sa.Engine
@@ -128,6 +135,7 @@ class State:
     stopping: threading.Event = field(default_factory=threading.Event)
     claiming: threading.Lock = field(default_factory=threading.Lock)
     give_up_at: float | None = None
+    left_for: MsgworkerError | None = None
     slot: int = 0
     slots: int = 1
 

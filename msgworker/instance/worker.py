@@ -109,7 +109,14 @@ class Worker:
 
     def start(self) -> None:
         """Start the instance's threads and return at once."""
-        self._start(None)
+        instance = self._start(None)
+
+        def leave() -> None:  # nobody waits for this worker's end, so nobody else would stop it
+            threading.Thread(target=self.stop, name="msgworker-leaving", daemon=True).start()
+
+        instance.leave = leave
+        if instance.state.left_for is not None:
+            leave()
 
     def _start(self, linger: float | None) -> _Instance:
         with self._lock:
@@ -144,6 +151,8 @@ class Worker:
     ) -> None:
         """Work until `stop` is called (from another thread), or a signal comes if asked for.
 
+        Raises HandlerStuck for a handler with timeout_action="restart" that did not end in time.
+
         signals: SIGTERM and SIGINT stop in order, a second one at once; only in the main thread.
         """
         deadline = None if time_limit is None else time.monotonic() + time_limit
@@ -158,6 +167,7 @@ class Worker:
                     self._stop_asked.wait(0.2)
             finally:
                 self.stop(grace)
+            instance.raise_why_it_left()
 
     def _should_stop(self, instance: _Instance) -> bool:
         instance.raise_what_people_must_mend()
@@ -171,7 +181,10 @@ class Worker:
         grace: float = 30.0,
         signals: bool = False,
     ) -> Report:
-        """Work until nothing is due now or within `linger` seconds, or until `time_limit`."""
+        """Work until nothing is due now or within `linger` seconds, or until `time_limit`.
+
+        Raises HandlerStuck as `run` does.
+        """
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
         lost = False
@@ -187,6 +200,7 @@ class Worker:
                     instance.fetcher.over.wait(0.05)
             finally:
                 self.stop(0.0 if lost else grace)
+            instance.raise_why_it_left()
         tally = instance.state.tally
         return Report(
             done=tally.done,
@@ -211,7 +225,13 @@ class _Instance:
         )
         self.fetcher = Fetcher(state, lanes=self.lanes, settler=self.settler, drain_linger=linger)
         self.listener = Listener(state, heard=self.fetcher.wake)
-        self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
+        self.leave: Callable[[], None] = lambda: None
+        self.heartbeat = Heartbeat(
+            state,
+            label=label,
+            on_recovered=self.fetcher.wake,
+            on_leaving=lambda: self.leave(),
+        )
         self.settler.on_progress = self.fetcher.wake_if_room
         self.settler.pace = lambda: self.lanes.mean_seconds
         self._fine_at = time.monotonic()
@@ -242,7 +262,8 @@ class _Instance:
                 running.cancelled = True
             ended = self.lanes.join(min(0.05, max(0.0, deadline - time.monotonic())))
             self._release(self.lanes.take_back())
-            if time.monotonic() >= deadline:
+            stuck = sum(running.stuck for running in list(self.state.running.values()))
+            if time.monotonic() >= deadline or (stuck and stuck == self.lanes.alive):
                 break
         self._settle_rest()
         for role in (self.listener, self.heartbeat):
@@ -303,6 +324,11 @@ class _Instance:
             raise refusal(self.state.engine, error) from error
         if kind is Trouble.OTHER:
             raise error
+
+    def raise_why_it_left(self) -> None:
+        """Raise the error for which the instance left on its own account, if it did."""
+        if self.state.left_for is not None:
+            raise self.state.left_for
 
     def count_left(self) -> int:
         link = self.state.link()

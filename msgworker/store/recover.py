@@ -64,24 +64,64 @@ def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, te
 
     def build() -> sa.Update:
         c = t.cols()
-        tries = t.tries(c) + 1
-        dead = tries >= sa.literal_column(str(t.spec.max_tries))
-        crashes = None if c.crash_times is None else _or_zero(c.crash_times) + 1
-        values = t.values(
-            status=lit(Status.FAILED),
-            error_try_times=tries,
-            crash_times=crashes,
-            last_error=bindparam("mw_text", type_=sa.String()),
-            finished_at=sa.case((dead, now())),
-            available_at=sa.null(),
-            claimed_by=sa.null(),
-        )
-        return sa.update(t.message).where(t.among(c.msg_id), t.mine(c, ME)).values(values)
+        mine = (t.among(c.msg_id), t.mine(c, ME))
+        return sa.update(t.message).where(*mine).values(_recovered_values(t))
 
     if not ids:
         return 0
     params = {"mw_ids": list(ids), "mw_me": dead_id, "mw_text": text}
     return int(conn.execute(t.built("recover", build), params).rowcount)
+
+
+def _recovered_values(t: Tables) -> dict[str, Any]:
+    c = t.cols()
+    tries = t.tries(c) + 1
+    dead = tries >= sa.literal_column(str(t.spec.max_tries))
+    return t.values(
+        status=lit(Status.FAILED),
+        error_try_times=tries,
+        crash_times=None if c.crash_times is None else _or_zero(c.crash_times) + 1,
+        last_error=bindparam("mw_text", type_=sa.String()),
+        finished_at=sa.case((dead, now())),
+        available_at=sa.null(),
+        claimed_by=sa.null(),
+    )
+
+
+def foreign(conn: Connection, t: Tables, *, limit: int = BATCH) -> list[tuple[int, int]]:
+    """(msg_id, tries) of rows flagged without `claimed_by`, lowest first, at most `limit`."""
+
+    def build() -> Any:
+        parts = []
+        for source, c, index, where in _running_rows(t):
+            assert c.claimed_by is not None
+            both: Any = sa.select(c.msg_id.label("i"), t.tries(c).label("n"))
+            part = t.hinted(both, source, index)
+            parts.append(part.where(where, c.claimed_by.is_(None)))
+        rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
+        limited = bindparam("rows", type_=sa.Integer())
+        return sa.select(rows.c.i, rows.c.n).order_by(rows.c.i).limit(limited)
+
+    found = conn.execute(t.built("foreign", build), {"rows": limit})
+    return [(row[0], row[1]) for row in found]
+
+
+def recover_foreign(
+    conn: Connection, t: Tables, ids: Sequence[int], *, tries: int, text: str
+) -> int:
+    """Give these rows of a foreign consumer back, each with a try counted; return how many were
+    still flagged without an owner and with so many tries. In the caller's transaction; at most
+    BATCH ids."""
+
+    def build() -> sa.Update:
+        c = t.cols()
+        assert c.claimed_by is not None
+        same = t.tries(c) == bindparam("mw_tries", type_=sa.Integer())
+        where = (t.among(c.msg_id), t.running(c), c.claimed_by.is_(None), same)
+        return sa.update(t.message).where(*where).values(_recovered_values(t))
+
+    params = {"mw_ids": list(ids), "mw_tries": tries, "mw_text": text}
+    return int(conn.execute(t.built("recover_foreign", build), params).rowcount)
 
 
 def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:

@@ -31,6 +31,10 @@ def settle(msg, ctx):
         os._exit(9)
     if (msg.payload or {}).get("reject"):
         raise Reject(msg.payload["reject"])
+
+@app.handler("hang", timeout=0.1, timeout_action="restart")
+def hang(msg):
+    time.sleep(600)
 """
 
 Cli = Callable[..., Result]

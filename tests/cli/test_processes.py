@@ -148,6 +148,19 @@ def test_run_replaces_a_process_that_died(app: App, start: Callable[..., Program
     assert f"process {pids[0]} was killed by SIGKILL" in log
 
 
+@pytest.mark.parametrize("command", ["run", "drain"])
+def test_handler_that_hangs_ends_the_program(
+    app: App, start: Callable[..., Program], command: str
+) -> None:
+    with app.engine.begin() as conn:
+        app.send(conn, "hang", object_id="X")
+    child = start(command, "crm:app", "--quiet")
+    out, log = child.communicate(timeout=60)
+    assert child.returncode == 75
+    assert out == ""
+    assert "message 1: its handler ran longer than its timeout" in log
+
+
 def test_run_ends_when_its_time_is_over(app: App, start: Callable[..., Program]) -> None:
     fill(app, 10)
     child = start("run", "crm:app", "--processes", 2, "--time-limit", "1s", "--quiet")

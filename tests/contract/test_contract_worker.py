@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Context, Message, MessageTable, MsgworkerError
+from msgworker.errors import ConfigError, HandlerError, HandlerStuck
 from tests.contract.seeing import Table, Watch, in_thread, send, until
 
 
@@ -162,6 +163,12 @@ def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(make_app):
 def _leases(app: App) -> list[str]:
     with app.engine.connect() as conn:
         return list(conn.scalars(sa.select(app.tables.lease.c.name)))
+
+
+def _beats(app: App) -> int:
+    """How often the only lease was renewed."""
+    with app.engine.connect() as conn:
+        return int(conn.scalar(sa.select(app.tables.lease.c.term)) or 0)
 
 
 # ---------------------------------------------------------------- order and exclusion
@@ -575,3 +582,100 @@ def test_rules_changed_on_a_table_that_exists(make_app, app, rules):
     table.edit(table.where(msg_id=second), status=0)
     report = changed.drain(linger=0)
     assert (report.done, report.left) == ((0, 2) if "on_dead" in rules else (1, 0))
+
+
+# ---------------------------------------------------------------- handlers that hang
+
+
+@pytest.fixture
+def hangs(make_app):
+    """An App whose handler "hangs" runs, longer than it may, until the event that comes with it."""
+    app = make_app(lease_seconds=1.0)
+    app.create_schema()
+    end = threading.Event()
+    app.add_handler(
+        "hangs", lambda msg: end.wait(60), timeout=0.05, timeout_action="restart", wait=wait_none()
+    )
+    app.add_handler("t", lambda msg: _breathe())
+    yield app, end
+    end.set()
+
+
+@pytest.mark.parametrize("way", ["run", "drain"])
+def test_instance_leaves_for_a_handler_that_hangs_and_others_recover(hangs, make_app, way):
+    app, end = hangs
+    table = Table(app)
+    (stuck,) = send(app, "o", topic="hangs")
+    with pytest.raises(HandlerStuck, match=f"message {stuck}"):
+        getattr(app.worker(threads=2), way)()
+    assert len(_leases(app)) == 1  # left to expire: then the crash is counted
+    assert table.one("status", "error_try_times") == (1, 0)
+    other = make_app(lease_seconds=1.0)
+    other.add_handler("hangs", lambda msg: None)
+    with other.worker(threads=1) as heir:
+        heir.start()
+        until(lambda: table.statuses == [2], "the heir has done it")
+    assert table.one("error_try_times", "crash_times") == (1, 1)
+    end.set()
+
+
+def test_worker_in_the_background_leaves_too_and_gives_back_the_rest(hangs):
+    app, _end = hangs
+    table = Table(app)
+    send(app, "o", topic="hangs")
+    worker = app.worker(threads=1)
+    worker.start()
+    until(lambda: table.statuses == [1], "it hangs")
+    behind = send(app, "o", "p", "q")
+    until(lambda: worker.instance_id is None, "it has left")
+    until(lambda: table.rows("status")[1:] == [(0,)] * len(behind), "the rest is given back")
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout_action": "restart"}, {"timeout": 1, "timeout_action": "kill"}]
+)
+def test_bad_timeout_actions_are_refused(app, options):
+    with pytest.raises(HandlerError, match="timeout"):
+        app.add_handler("t", lambda msg: None, **options)
+
+
+# ---------------------------------------------------------------- foreign consumers that die
+
+
+def test_message_of_a_foreign_consumer_is_left_alone_unless_asked(make_app):
+    app = make_app(lease_seconds=0.6)
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    flagged, _ = send(app, "o", None)
+    table.edit(table.where(msg_id=flagged), status=1)
+    behind = send(app, "o")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: _beats(app) > 6, "several heartbeats have passed")
+        assert table.statuses == [1, 2, 0]
+    patient = make_app(lease_seconds=0.6, foreign_stale_after=1.0)
+    patient.add_handler("t", lambda msg: None)
+    with patient.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: table.statuses == [2, 2, 2], "taken from the foreign consumer")
+    assert table.rows("msg_id", "error_try_times", "crash_times")[0] == (flagged, 1, 1)
+    assert table.rows("msg_id", "error_try_times")[2] == (behind[0], 0)
+
+
+def test_foreign_consumer_that_goes_on_to_the_next_try_is_not_stale(make_app):
+    app = make_app(lease_seconds=0.6, foreign_stale_after=86_400)
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    (flagged,) = send(app, "o")
+    table.edit(table.where(msg_id=flagged), status=1)
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: _beats(app) > 6, "several heartbeats have passed")
+    assert table.statuses == [1]
+
+
+def test_foreign_stale_after_needs_claimed_by(make_app):
+    with pytest.raises(ConfigError, match="claimed_by"):
+        make_app(table=MessageTable(claimed_by=None), foreign_stale_after=60)
