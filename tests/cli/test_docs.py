@@ -80,4 +80,4 @@ def test_the_example_file_is_read(tmp_path: Path) -> None:
 
 def test_exit_codes_are_documented() -> None:
     codes = re.findall(r"^\| (\d+) \|", CLI, re.M)
-    assert codes == ["0", "1", "2", "3", "4", "5", "70", "130"]
+    assert codes == ["0", "1", "2", "3", "4", "5", "70", "75", "130"]
