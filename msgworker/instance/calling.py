@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +72,7 @@ class Caller:
         self._loop = LoopThread()
         self._local = threading.local()
         self._links: list[Link] = []
+        self.before_settle: Callable[[Lane], None] = lambda lane: None
         self._secrets = secrets_of(state.engine.url)
 
     def handle(self, lane: Lane) -> None:
@@ -242,6 +244,7 @@ class Caller:
             session.close()
 
     def _settle(self, conn: Connection, lane: Lane) -> Settled:
+        self.before_settle(lane)
         lane.result = DONE
         fate = store.settle_one(
             conn, self._state.tables, settlement(lane, self._state), me=lane.owner

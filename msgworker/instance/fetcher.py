@@ -93,6 +93,7 @@ class Fetcher(Role):
         self._fast_until = 0.0
         self._pause = FIRST_PAUSE
         self._topics_reported_at = -TOPIC_REPORT_SECONDS
+        self.overdue_seconds = OVERDUE_SECONDS
         self.exhausted = False
         self.progress_at = time.monotonic()
 
@@ -266,7 +267,7 @@ class Fetcher(Role):
             # Due, but nothing could be claimed: it waits behind something that is not ours.
             now = time.monotonic()
             self._overdue_since = self._overdue_since or now
-            if now - self._overdue_since > OVERDUE_SECONDS:
+            if now - self._overdue_since > self.overdue_seconds:
                 self.exhausted = True
                 self.stop()
 

@@ -83,7 +83,11 @@ class Heartbeat(Role):
                     time.sleep(pause_after(OUTAGE_WAIT, attempt))
             raise AssertionError("unreachable")
         finally:
-            self._link.close()
+            self.close()
+
+    def close(self) -> None:
+        """Give the connection back; the lease is left as it is."""
+        self._link.close()
 
     def _leave(self) -> bool:
         state = self._state

@@ -82,7 +82,7 @@ class Worker:
         self._make_state = make_state
         self._threads = threads
         self._label = label
-        self._instance: _Instance | None = None
+        self._instance: Instance | None = None
         self._lock = threading.Lock()
         self._stop_asked = threading.Event()
 
@@ -118,12 +118,12 @@ class Worker:
         if instance.state.left_for is not None:
             leave()
 
-    def _start(self, linger: float | None) -> _Instance:
+    def _start(self, linger: float | None) -> Instance:
         with self._lock:
             if self._instance is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
             self._stop_asked.clear()
-            instance = _Instance(self._make_state(), self._threads, linger, self._label)
+            instance = Instance(self._make_state(), self._threads, linger, self._label)
             instance.start()
             self._instance = instance
         return instance
@@ -169,7 +169,7 @@ class Worker:
                 self.stop(grace)
             instance.raise_why_it_left()
 
-    def _should_stop(self, instance: _Instance) -> bool:
+    def _should_stop(self, instance: Instance) -> bool:
         instance.raise_what_people_must_mend()
         return self._stop_asked.is_set() or instance.state.stopping.is_set()
 
@@ -201,19 +201,10 @@ class Worker:
             finally:
                 self.stop(0.0 if lost else grace)
             instance.raise_why_it_left()
-        tally = instance.state.tally
-        return Report(
-            done=tally.done,
-            failed=tally.dead,
-            retried=tally.retried,
-            released=tally.released,
-            left=0 if lost else instance.count_left(),
-            seconds=time.monotonic() - begun,
-            database_lost=lost,
-        )
+        return instance.report(begun, lost=lost)
 
 
-class _Instance:
+class Instance:
     """The parts of one instance, wired."""
 
     def __init__(self, state: State, threads: int, linger: float | None, label: str) -> None:
@@ -330,7 +321,20 @@ class _Instance:
         if self.state.left_for is not None:
             raise self.state.left_for
 
-    def count_left(self) -> int:
+    def report(self, begun: float, *, lost: bool = False) -> Report:
+        """What was done since `begun` (monotonic); lost: the database is given up."""
+        tally = self.state.tally
+        return Report(
+            done=tally.done,
+            failed=tally.dead,
+            retried=tally.retried,
+            released=tally.released,
+            left=0 if lost else self._count_left(),
+            seconds=time.monotonic() - begun,
+            database_lost=lost,
+        )
+
+    def _count_left(self) -> int:
         link = self.state.link()
         try:
             with link.statement() as conn:

@@ -1,0 +1,219 @@
+"""For tests of code that uses msgworker: a fresh database, a clock, a drain on this thread.
+
+    def test_settles(msgworker_db):
+        app = msgworker_db.app(crm.app)              # its handlers, on a fresh database
+        with app.engine.begin() as conn:
+            app.send(conn, "customer.settle", {"month": "2026-10"}, object_id="C-1")
+        assert drain(app).done == 1                  # on this thread: breakpoints, coverage, mocks
+
+The fixture `msgworker_db` is there wherever pytest and msgworker are installed. `drain` works on
+any database; the clock and the fresh database are SQLite's.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from msgworker.app import App
+from msgworker.errors import ConfigError
+from msgworker.instance.lanes import Lanes
+from msgworker.instance.state import Lane
+from msgworker.instance.worker import Instance, Report
+
+TEXT = "%Y-%m-%d %H:%M:%S.%f"
+
+
+class Clock:
+    """The clock of a test database. It stands still until it is moved.
+
+    Back-off, delays, leases and every time that msgworker writes go by it. How long a handler runs
+    does not.
+    """
+
+    def __init__(self, now: datetime | None = None) -> None:
+        self._now = now or datetime.now(UTC).replace(microsecond=0)
+
+    @property
+    def now(self) -> datetime:
+        """What the database says; UTC."""
+        return self._now
+
+    def set(self, now: datetime) -> None:
+        """Move to an aware instant, forwards or back. Raises ConfigError for a naive one."""
+        if now.tzinfo is None:
+            raise ConfigError(f"the clock takes an aware datetime, got {now!r}")
+        self._now = now.astimezone(UTC)
+
+    def advance(self, by: float | timedelta) -> None:
+        """Move on by seconds or a timedelta."""
+        self._now += by if isinstance(by, timedelta) else timedelta(seconds=by)
+
+    def attach(self, engine: sa.Engine) -> None:
+        """Make an SQLite engine's connections go by this clock, those opened from now on."""
+        if engine.dialect.name != "sqlite":
+            raise ConfigError("the clock of a database server cannot be set; use SQLite")
+        event.listen(engine, "connect", self._connected)
+
+    def _connected(self, raw: Any, _record: Any) -> None:
+        for name in ("strftime", "julianday"):
+            raw.create_function(name, -1, self._function(name))
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        real = sqlite3.connect(":memory:", check_same_thread=False)  # SQLite's own function
+
+        def call(*arguments: Any) -> Any:
+            text = self._now.strftime(TEXT)
+            given = [text if a in ("now", "NOW") else a for a in arguments]
+            marks = ", ".join("?" * len(given))
+            return real.execute(f"SELECT {name}({marks})", given).fetchone()[0]
+
+        return call
+
+
+@dataclass
+class Database:
+    """A fresh, empty SQLite database with a clock of its own."""
+
+    url: str
+    engine: sa.Engine
+    clock: Clock
+    _made: list[App] = field(default_factory=list)
+
+    def app(self, like: App | None = None, **settings: Any) -> App:
+        """An App on this database, its schema created.
+
+        like: an App whose table, settings and handlers it shares; handlers registered later, too.
+        """
+        table = settings.pop("table", like.table if like else None)
+        if like is not None:
+            settings = asdict(like.settings) | settings
+        made = App(self.engine, table=table, **settings)
+        if like is not None:
+            made._registry = like._registry
+        made.create_schema()
+        self._made.append(made)
+        return made
+
+
+@pytest.fixture
+def msgworker_db(tmp_path: Path) -> Iterator[Database]:
+    """A fresh database: `.app()`, `.engine`, `.url`, `.clock`."""
+    url, clock = f"sqlite:///{tmp_path / 'msgworker.db'}", Clock()
+    engine = sa.create_engine(url, poolclass=sa.QueuePool, connect_args={"timeout": 60})
+    clock.attach(engine)
+    made = Database(url, engine, clock)
+    yield made
+    for app in made._made:
+        app.engine.dispose()
+    engine.dispose()
+
+
+# ---------------------------------------------------------------- drain, crash
+
+
+class At(StrEnum):
+    """Where a process may die: after a claim, before the outcome is written, after it was."""
+
+    CLAIMED = "claimed"
+    HANDLED = "handled"
+    SETTLED = "settled"
+
+
+class Crashed(BaseException):
+    """Raised by `drain(crash=...)`: from here on nothing of this instance is done.
+
+    Its messages stay flagged until its lease is over: `clock.advance(app.settings.lease_seconds)`,
+    then another drain recovers them, each with a try counted.
+    """
+
+
+def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report:
+    """Handle messages on this thread until none is due now.
+
+    crash: "claimed", "handled" or "settled": raise Crashed there, as if the process had died: after
+    a claim was committed, after a handler has returned (a transactional one is rolled back), after
+    its outcome was committed. crash_on: at this msg_id; left out: at the first message.
+    """
+    at = None if crash is None else _place(crash)
+    state = app._state(app._chosen(None))
+    return _Drain(Instance(state, threads=1, linger=0.0, label=app.label), at, crash_on).run()
+
+
+def _place(name: str) -> At:
+    try:
+        return At(name)
+    except ValueError:
+        raise ConfigError(f"crash must be one of {', '.join(At)}; got {name!r:.80}") from None
+
+
+class _Drain:
+    """One instance whose roles take turns on one thread."""
+
+    def __init__(self, instance: Instance, at: At | None, on: Any) -> None:
+        self._instance = instance
+        self._at = at
+        self._on = on
+        self._todo: deque[Lane] = deque()
+        self._beat_at = 0.0
+        if at is At.HANDLED:  # the outcome of a transactional handler is written inside the handler
+            instance.caller.before_settle = lambda lane: self._pass(At.HANDLED, lane)
+
+    def run(self) -> Report:
+        begun = time.monotonic()
+        parts = self._instance
+        parts.fetcher.overdue_seconds = 0.0  # nobody else is at work who could unblock anything
+        try:
+            parts.heartbeat.register()
+            while not parts.fetcher.exhausted:
+                self._beat()
+                parts.fetcher.run_once()
+                self._handle_all(parts.lanes)
+            parts.settler.flush_waiting()
+            parts.heartbeat.leave()
+            return parts.report(begun)
+        finally:
+            parts.fetcher.ended()
+            parts.settler.close()
+            parts.caller.close()
+            parts.heartbeat.close()
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat_at = now + self._instance.state.settings.heartbeat_seconds
+            self._instance.heartbeat.run_once()
+
+    def _handle_all(self, lanes: Lanes) -> None:
+        self._todo.extend(lanes.take_back())
+        while self._todo:
+            lane = self._todo.popleft()
+            if lane.owner != self._instance.state.instance_id:
+                continue
+            self._handle(lane)
+            self._todo.extend(lanes.take_back())
+
+    def _handle(self, lane: Lane) -> None:
+        row = lane.row
+        self._pass(At.CLAIMED, lane)
+        self._instance.caller.handle(lane)
+        self._pass(At.HANDLED, lane)
+        lane.finished_at = time.monotonic()
+        self._instance.settler.add(lane, True)
+        if self._at is At.SETTLED and self._on in (None, row.msg_id):
+            raise Crashed(f"settled message {row.msg_id}")
+
+    def _pass(self, place: At, lane: Lane) -> None:
+        if place is self._at and self._on in (None, lane.row.msg_id):
+            raise Crashed(f"{place} message {lane.row.msg_id}")

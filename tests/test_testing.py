@@ -1,0 +1,135 @@
+"""msgworker.testing, as people use it for their own handlers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity.wait import wait_fixed
+
+from msgworker import App, ConfigError, Context, Message
+from msgworker.testing import Clock, Crashed, Database, drain
+
+MAX_TRIES = 3
+
+
+@pytest.fixture
+def app(msgworker_db: Database) -> App:
+    return msgworker_db.app()
+
+
+def send(app: App, *objects: str, topic: str = "t", **options: Any) -> list[Any]:
+    with app.engine.begin() as conn:
+        return [app.send(conn, topic, None, object_id=o, **options) for o in objects]
+
+
+def states(app: App) -> list[tuple[str, int]]:
+    return [(info.status.value, info.error_try_times) for info in app.ops.find()]
+
+
+def test_drain_runs_on_this_thread_in_order(app: App) -> None:
+    ran: list[tuple[Any, int]] = []
+    app.add_handler("t", lambda msg: ran.append((msg.msg_id, threading.get_ident())))
+    ids = send(app, *["a"] * 30, "b", "c")
+    report = drain(app)
+    assert (report.done, report.left) == (32, 0)
+    assert [msg_id for msg_id, _ in ran if msg_id <= 30] == ids[:30]
+    assert {thread for _, thread in ran} == {threading.get_ident()}
+
+
+def test_handlers_of_another_app_on_a_fresh_database(msgworker_db: Database) -> None:
+    theirs = App("postgresql+psycopg://nobody@localhost:1/none", lease_seconds=7)
+    ours = msgworker_db.app(theirs)
+    seen = []
+    theirs.add_handler("t", lambda msg: seen.append(msg.object_id))  # registered later
+    send(ours, "a")
+    assert drain(ours).done == 1
+    assert seen == ["a"]
+    assert ours.settings.lease_seconds == 7
+
+
+def test_back_off_goes_by_the_clock(app: App, msgworker_db: Database) -> None:
+    def fail(msg: Message) -> None:
+        raise ValueError("no")
+
+    app.add_handler("t", fail, wait=wait_fixed(3600))
+    send(app, "a")
+    for tries in range(1, MAX_TRIES + 1):
+        drain(app)
+        drain(app)  # not due: nothing happens
+        assert states(app)[0][1] == tries
+        msgworker_db.clock.advance(timedelta(hours=1))
+    assert states(app) == [("dead", MAX_TRIES)]
+
+
+def test_delayed_message_waits_for_the_clock(app: App, msgworker_db: Database) -> None:
+    app.add_handler("t", lambda msg: None)
+    msgworker_db.clock.set(datetime(2030, 1, 1, tzinfo=UTC))
+    send(app, "a", delay=60)
+    assert drain(app).done == 0
+    msgworker_db.clock.set(datetime(2030, 1, 1, 0, 1, tzinfo=UTC))
+    assert drain(app).done == 1
+    (info,) = app.ops.find()
+    assert info.finished_at == msgworker_db.clock.now
+    assert app.ops.counts()[0].oldest_seconds == pytest.approx(60, abs=0.1)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize(
+    ("crash", "effects"),
+    [("claimed", (1, 1)), ("handled", (2, 1)), ("settled", (1, 1))],  # plain, transactional
+)
+def test_crash_and_recovery(
+    app: App, msgworker_db: Database, crash: str, effects: tuple[int, int], transactional: bool
+) -> None:
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE effect (msg_id INTEGER)")
+
+    def act(msg: Message, ctx: Context) -> None:
+        insert = sa.text("INSERT INTO effect VALUES (:m)")
+        if transactional:
+            ctx.connection.execute(insert, {"m": msg.msg_id})
+        else:
+            with app.engine.begin() as conn:
+                conn.execute(insert, {"m": msg.msg_id})
+
+    app.add_handler("t", act, transactional=transactional)
+    first, second = send(app, "a", "a")
+    with pytest.raises(Crashed, match=f"{crash} message {first}"):
+        drain(app, crash=crash, crash_on=first)
+    assert drain(app).done == 0  # its lease lives
+    msgworker_db.clock.advance(app.settings.lease_seconds)
+    drain(app)
+    tries = 0 if crash == "settled" else 1
+    # What was flagged when it died has a crash counted: the second, where the first was settled.
+    assert states(app) == [("done", tries), ("done", 1 - tries)]
+    with app.engine.connect() as conn:
+        counted = dict(
+            conn.execute(sa.text("SELECT msg_id, count(*) FROM effect GROUP BY 1")).all()
+        )
+    assert counted == {first: effects[transactional], second: 1}
+
+
+def test_bad_arguments_are_refused(app: App) -> None:
+    app.add_handler("t", lambda msg: None)
+    with pytest.raises(ConfigError, match="crash must be one of claimed, handled, settled"):
+        drain(app, crash="later")
+    with pytest.raises(ConfigError, match="aware"):
+        Clock().set(datetime(2030, 1, 1))  # noqa: DTZ001
+    with pytest.raises(ConfigError, match="SQLite"):
+        Clock().attach(sa.create_engine("postgresql+psycopg://nobody@localhost:1/none"))
+
+
+def test_fixture_is_there_without_any_import(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(msgworker_db):\n    assert msgworker_db.app().ops.counts() == []\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
