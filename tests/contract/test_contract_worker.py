@@ -145,7 +145,7 @@ def test_a_handler_that_outlives_the_grace_time_keeps_its_flag(app, table):
 
 
 def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(make_app):
-    app = make_app(lease_seconds=0.6)
+    app = make_app(lease_seconds=3.0)
     app.create_schema()
     table = Table(app)
     send(app, "o", "o", "p")
@@ -524,21 +524,6 @@ def test_a_foreign_consumer_on_the_seed_s_table(database, make_app):
     assert sorted(watch.ids) == ids
 
 
-def test_rows_that_a_foreign_consumer_flagged_are_left_alone(make_app):
-    app = make_app(lease_seconds=0.6)
-    app.create_schema()
-    table = Table(app)
-    app.add_handler("t", lambda msg: None)
-    send(app, "o", "o", "p")
-    table.edit(table.where(msg_id=table.column("msg_id")[0]), status=1)
-    with app.worker(threads=1) as worker:
-        worker.start()
-        until(lambda: table.statuses == [1, 0, 2], "the other object is done")
-        beats = worker.tally.recovered
-        assert beats == 0
-    assert table.statuses == [1, 0, 2]
-
-
 # ---------------------------------------------------------------- when a drain is over
 
 
@@ -590,7 +575,7 @@ def test_rules_changed_on_a_table_that_exists(make_app, app, rules):
 @pytest.fixture
 def hangs(make_app):
     """An App whose handler "hangs" runs, longer than it may, until the event that comes with it."""
-    app = make_app(lease_seconds=1.0)
+    app = make_app(lease_seconds=3.0)
     app.create_schema()
     end = threading.Event()
     app.add_handler(
@@ -610,7 +595,7 @@ def test_instance_leaves_for_a_handler_that_hangs_and_others_recover(hangs, make
         getattr(app.worker(threads=2), way)()
     assert len(_leases(app)) == 1  # left to expire: then the crash is counted
     assert table.one("status", "error_try_times") == (1, 0)
-    other = make_app(lease_seconds=1.0)
+    other = make_app(lease_seconds=3.0)
     other.add_handler("hangs", lambda msg: None)
     with other.worker(threads=1) as heir:
         heir.start()
@@ -643,7 +628,7 @@ def test_bad_timeout_actions_are_refused(app, options):
 
 
 def test_message_of_a_foreign_consumer_is_left_alone_unless_asked(make_app):
-    app = make_app(lease_seconds=0.6)
+    app = make_app(lease_seconds=3.0)
     app.create_schema()
     table = Table(app)
     app.add_handler("t", lambda msg: None)
@@ -652,9 +637,9 @@ def test_message_of_a_foreign_consumer_is_left_alone_unless_asked(make_app):
     behind = send(app, "o")
     with app.worker(threads=1) as worker:
         worker.start()
-        until(lambda: _beats(app) > 6, "several heartbeats have passed")
+        until(lambda: _beats(app) > 2, "several heartbeats have passed")
         assert table.statuses == [1, 2, 0]
-    patient = make_app(lease_seconds=0.6, foreign_stale_after=1.0)
+    patient = make_app(lease_seconds=3.0, foreign_stale_after=1.0)
     patient.add_handler("t", lambda msg: None)
     with patient.worker(threads=1) as worker:
         worker.start()
@@ -664,7 +649,7 @@ def test_message_of_a_foreign_consumer_is_left_alone_unless_asked(make_app):
 
 
 def test_foreign_consumer_that_goes_on_to_the_next_try_is_not_stale(make_app):
-    app = make_app(lease_seconds=0.6, foreign_stale_after=86_400)
+    app = make_app(lease_seconds=3.0, foreign_stale_after=86_400)
     app.create_schema()
     table = Table(app)
     app.add_handler("t", lambda msg: None)
@@ -672,7 +657,7 @@ def test_foreign_consumer_that_goes_on_to_the_next_try_is_not_stale(make_app):
     table.edit(table.where(msg_id=flagged), status=1)
     with app.worker(threads=1) as worker:
         worker.start()
-        until(lambda: _beats(app) > 6, "several heartbeats have passed")
+        until(lambda: _beats(app) > 2, "several heartbeats have passed")
     assert table.statuses == [1]
 
 
