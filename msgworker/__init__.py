@@ -7,6 +7,7 @@ from msgworker.errors import (
     HandlerError,
     HandlerMisuse,
     HandlerTimeout,
+    ItemsFailed,
     LostClaim,
     LostLease,
     MsgworkerError,
@@ -15,6 +16,7 @@ from msgworker.errors import (
     RetryLater,
     SchemaError,
 )
+from msgworker.instance.fanout import FanOut
 from msgworker.instance.handling import Context
 from msgworker.instance.worker import Report, Worker
 from msgworker.message import Message
@@ -27,9 +29,11 @@ __all__ = [
     "ConfigError",
     "Context",
     "DatabaseUnavailable",
+    "FanOut",
     "HandlerError",
     "HandlerMisuse",
     "HandlerTimeout",
+    "ItemsFailed",
     "LostClaim",
     "LostLease",
     "Message",

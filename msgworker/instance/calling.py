@@ -21,6 +21,7 @@ from msgworker.errors import (
     PayloadError,
     RetryLater,
 )
+from msgworker.instance.fanout import Fans
 from msgworker.instance.handling import (
     DONE,
     Context,
@@ -100,8 +101,7 @@ class Caller:
             if handler.transactional:
                 result = self._transactional(lane, msg, handler, running)
             else:
-                context = Context(msg, lane.owner, attempt, running)
-                result = self._returned(self._call(handler, msg, context), handler, attempt)
+                result = self._plain(lane, msg, handler, running)
         except BaseException as error:  # whatever it is, the thread lives on
             result = self._raised(error, handler, attempt)
         finally:
@@ -122,6 +122,15 @@ class Caller:
         if handler.is_async:
             return self._loop.run(handler.fn(*arguments), handler.timeout)
         return handler.fn(*arguments)
+
+    def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Running) -> Result:
+        attempt = lane.row.tries + 1
+        fans = Fans(self._state, running, self._secrets)
+        try:
+            context = Context(msg, lane.owner, attempt, running, fans=fans)
+            return self._returned(self._call(handler, msg, context), handler, attempt)
+        finally:
+            fans.close()
 
     @staticmethod
     def _returned(value: Any, handler: Handler, attempt: int) -> Result:
