@@ -34,6 +34,15 @@ from tests.contract.seeing import Table, send, until
 
 DONE, FAILED = 2, -1
 
+
+@pytest.fixture
+def sqlite_app(sqlite) -> Iterator[App]:
+    app = App(sqlite.url)
+    app.create_schema()
+    yield app
+    app.engine.dispose()
+
+
 # ---------------------------------------------------------------- results and records
 
 
@@ -183,13 +192,13 @@ def test_values_are_the_same_now_and_in_a_later_try(app):
     ],
     ids=["object", "nan", "long", "nul"],
 )
-def test_a_value_that_cannot_be_kept_fails_its_item(app, value, why):
-    result = run(app, lambda ctx: ctx.fan_out(lambda n: value, ["a"]))
+def test_a_value_that_cannot_be_kept_fails_its_item(sqlite_app, value, why):
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(lambda n: value, ["a"]))
     assert why in result.failed["a"]
-    assert records(app)["a"][:2] == (FAILED, 1)
+    assert records(sqlite_app)["a"][:2] == (FAILED, 1)
 
 
-def test_whatever_an_item_raises_is_its_own_failure(app):
+def test_whatever_an_item_raises_is_its_own_failure(sqlite_app):
     def act(n: int) -> Any:
         if n == 0:
             raise SystemExit(3)
@@ -199,7 +208,7 @@ def test_whatever_an_item_raises_is_its_own_failure(app):
             raise ItemsFailed({}, count=0, total=0)
         return asyncio.sleep(0) if n == 3 else None
 
-    result = run(app, lambda ctx: ctx.fan_out(act, range(5)))
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(act, range(5)))
     assert sorted(result.failed) == [0, 1, 2, 3]
     assert "coroutine" in result.failed[3]
 
@@ -255,7 +264,7 @@ def test_four_columns_of_an_existing_table_are_enough(database, make_app):
 # ---------------------------------------------------------------- many items
 
 
-def test_a_generator_is_read_only_a_little_ahead(app):
+def test_a_generator_is_read_only_a_little_ahead(sqlite_app):
     read = 0
 
     def source() -> Iterator[int]:
@@ -264,7 +273,7 @@ def test_a_generator_is_read_only_a_little_ahead(app):
             read = n + 1
             yield n
 
-    result = run(app, lambda ctx: ctx.fan_out(lambda n: read, source(), threads=1))
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(lambda n: read, source(), threads=1))
     assert result.total == 3 * BATCH
     assert all(ahead - n <= BATCH + 1 for n, ahead in enumerate(result.values))
 
@@ -331,8 +340,8 @@ def test_duplicate_keys_are_refused_before_anything_runs(app):
     assert records(app) == {}
 
 
-def test_a_whole_number_and_its_text_are_one_key(app):
-    assert "stands twice" in refused(app, lambda ctx: ctx.fan_out(Ran(), [1, "1"]))
+def test_a_whole_number_and_its_text_are_one_key(sqlite_app):
+    assert "stands twice" in refused(sqlite_app, lambda ctx: ctx.fan_out(Ran(), [1, "1"]))
 
 
 def test_a_duplicate_key_of_a_generator_is_refused_when_it_comes(app):
@@ -357,17 +366,17 @@ def test_a_duplicate_key_of_a_generator_is_refused_when_it_comes(app):
         ("x" * 191, "191 characters"),
     ],
 )
-def test_bad_keys_are_refused_before_anything_runs(app, key, why):
+def test_bad_keys_are_refused_before_anything_runs(sqlite_app, key, why):
     ran = Ran()
     keys = {"good": "g", "bad": key}
-    text = refused(app, lambda ctx: ctx.fan_out(ran, ["good", "bad"], key=keys.get))
+    text = refused(sqlite_app, lambda ctx: ctx.fan_out(ran, ["good", "bad"], key=keys.get))
     assert text.startswith("ConfigError: the key of item 1 ")
     assert why in text
     assert ran.items == []
 
 
-def test_items_that_cannot_be_their_own_keys_are_refused(app):
-    text = refused(app, lambda ctx: ctx.fan_out(Ran(), [{"id": 1}]))
+def test_items_that_cannot_be_their_own_keys_are_refused(sqlite_app):
+    text = refused(sqlite_app, lambda ctx: ctx.fan_out(Ran(), [{"id": 1}]))
     assert "item 0 is a dict, which cannot be its own key: give key=" in text
 
 
@@ -394,12 +403,14 @@ def test_the_same_function_may_go_round_again(app):
     assert ran.counts == {1: 1, 2: 2, 3: 1, 4: 1}
 
 
-def test_another_function_with_the_same_keys_needs_a_name(app):
+def test_another_function_with_the_same_keys_needs_a_name(sqlite_app):
     def fan(ctx: Context) -> Any:
         ctx.fan_out(Ran(), [1, 2])
         return ctx.fan_out(double, [0, 2])
 
-    assert "the key 2 of item 1 was used by another fan-out of this message" in refused(app, fan)
+    assert "the key 2 of item 1 was used by another fan-out of this message" in refused(
+        sqlite_app, fan
+    )
 
 
 def test_names_keep_fan_outs_apart(app):
@@ -413,12 +424,14 @@ def test_names_keep_fan_outs_apart(app):
 
 
 @pytest.mark.parametrize("name", [None, 3, "x" * 51, "a]", "[a", "a\n"])
-def test_a_name_that_cannot_be_one_is_refused(app, name):
-    assert "ConfigError: name " in refused(app, lambda ctx: ctx.fan_out(double, [1], name=name))
+def test_a_name_that_cannot_be_one_is_refused(sqlite_app, name):
+    assert "ConfigError: name " in refused(
+        sqlite_app, lambda ctx: ctx.fan_out(double, [1], name=name)
+    )
 
 
-def test_one_inside_another_is_refused(app):
-    result = run(app, lambda ctx: ctx.fan_out(lambda n: ctx.fan_out(double, [n]), [1]))
+def test_one_inside_another_is_refused(sqlite_app):
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(lambda n: ctx.fan_out(double, [n]), [1]))
     assert "one inside another" in result.failed[1]
 
 
@@ -444,14 +457,6 @@ def test_bad_arguments_are_refused(sqlite_app, arguments, options, why):
     text = refused(sqlite_app, lambda ctx: ctx.fan_out(*arguments, **options))
     assert text.startswith("ConfigError: ")
     assert why in text
-
-
-@pytest.fixture
-def sqlite_app(sqlite) -> Iterator[App]:
-    app = App(sqlite.url)
-    app.create_schema()
-    yield app
-    app.engine.dispose()
 
 
 def test_a_transactional_handler_has_no_fan_out(app):
@@ -574,17 +579,17 @@ def test_what_an_item_raises_in_a_process_is_its_failure(sqlite_app):
     assert result.failed[1].startswith("SystemExit: item 1 ends its process")
 
 
-def test_an_executor_that_is_shut_down_fails_the_try(app):
+def test_an_executor_that_is_shut_down_fails_the_try(sqlite_app):
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
-    text = refused(app, lambda ctx: ctx.fan_out(double, [1], executor=executor))
+    text = refused(sqlite_app, lambda ctx: ctx.fan_out(double, [1], executor=executor))
     assert text.startswith("RuntimeError: cannot schedule new futures")
 
 
-def test_transactional_items_run_on_no_executor(app):
+def test_transactional_items_run_on_no_executor(sqlite_app):
     with ThreadPoolExecutor(1) as executor:
         options = {"executor": executor, "transactional_items": True}
-        text = refused(app, lambda ctx: ctx.fan_out(write_effect, [1], **options))
+        text = refused(sqlite_app, lambda ctx: ctx.fan_out(write_effect, [1], **options))
     assert "leave out executor=" in text
 
 
@@ -646,11 +651,11 @@ def test_a_failed_transactional_item_is_done_by_the_next_try(app):
 
 
 @pytest.mark.parametrize("how", ["commit", "rollback", "close"])
-def test_an_item_that_ends_its_transaction_fails(app, how):
+def test_an_item_that_ends_its_transaction_fails(sqlite_app, how):
     def act(n: int, conn: sa.Connection) -> None:
         getattr(conn, how)()
 
-    result = run(app, lambda ctx: ctx.fan_out(act, [1], transactional_items=True))
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(act, [1], transactional_items=True))
     assert "HandlerMisuse" in result.failed[1]
 
 
