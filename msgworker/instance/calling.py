@@ -32,6 +32,7 @@ from msgworker.instance.handling import (
     result_of_return,
     typed,
 )
+from msgworker.instance.hands import Stopped
 from msgworker.instance.links import Link
 from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.settler import settlement
@@ -141,6 +142,8 @@ class Caller:
             return error.result
         if isinstance(error, KeyboardInterrupt):
             self._state.stopping.set()
+        if isinstance(error, Stopped) and not self._keeps_later():
+            return Result(Outcome.RELEASED)
         if not isinstance(error, PayloadError | RetryLater):
             self._state.log.debug("handler of topic %s raised", handler.topic, exc_info=error)
         return result_of_error(error, handler, attempt)
@@ -164,10 +167,13 @@ class Caller:
     def _worn_out(self, lane: Lane) -> bool:
         """Whether RetryLater counts as a failure: asked too often, or the table has no place to
         note that it was asked, or until when the message waits."""
+        return (
+            not self._keeps_later() or lane.row.later_times >= self._state.tables.spec.later_limit
+        )
+
+    def _keeps_later(self) -> bool:
         tables = self._state.tables
-        if not (tables.has("later_times") and tables.has("available_at")):
-            return True
-        return lane.row.later_times >= tables.spec.later_limit
+        return tables.has("later_times") and tables.has("available_at")
 
     # ------------------------------------------------------------ transactional
 

@@ -63,6 +63,10 @@ class Ended:
     recorded: bool = False
 
 
+class Stopped(RetryLater):
+    """The worker stops in the middle of a fan-out; no try is counted."""
+
+
 class Claim:
     """The claim a fan-out runs under: whether items may start, and why not any more.
 
@@ -104,7 +108,7 @@ class Claim:
                 "the next try runs the others"
             )
         if self._running.cancelled:
-            return RetryLater(0, "stopped in the middle of a fan-out; the rest runs later")
+            return Stopped(0, "stopped in the middle of a fan-out; the rest runs later")
         return HandlerMisuse("the handler ended while its fan-out ran; wait for it")
 
     def may_start(self) -> bool:

@@ -13,7 +13,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from msgworker import Context, HandlerMisuse, HandlerTimeout, LostClaim, Message, RetryLater
+from msgworker import (
+    Context,
+    HandlerMisuse,
+    HandlerTimeout,
+    LostClaim,
+    Message,
+    MessageTable,
+    RetryLater,
+)
 from msgworker.instance.itemrun import BATCH
 from msgworker.store import items as store
 from msgworker.store import lease, recover
@@ -193,8 +201,11 @@ def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_a
 # ---------------------------------------------------------------- stop and timeout
 
 
-def test_a_stop_ends_new_items_and_counts_no_try(app, table: Table):
-    ran = Ran()
+@pytest.mark.parametrize("columns", [{}, {"later_times": None}], ids=["ours", "no later_times"])
+def test_a_stop_ends_new_items_and_counts_no_try(make_app, columns):
+    app = make_app(table=MessageTable(**columns))
+    app.create_schema()
+    table, ran = Table(app), Ran()
 
     def act(n: int) -> None:
         ran(n)
