@@ -16,13 +16,14 @@ from pathlib import Path
 
 from bench import counts, databases, served
 from bench.databases import KINDS, NotAvailable
+from bench.fanout import run_fan_out
 from bench.latency import run_latency
 from bench.producer import run_producer
 from bench.report import Line, table
 from bench.scenarios import DRAINS, FULL_SCALE, QUICK_SCALE, Place, Scale, drains, run_drain
 from msgworker import App
 
-SCENARIOS = tuple(sorted({*DRAINS, "B7", "B12"}, key=lambda name: int(name[1:])))
+SCENARIOS = tuple(sorted({*DRAINS, "B7", "B10", "B12"}, key=lambda name: int(name[1:])))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,6 +87,8 @@ def run(place: Place, scenario: str) -> Iterator[Line]:
     """The lines of one scenario; one that fails is a line that says why, and counts as a fault."""
     if scenario == "B7":
         steps = run_latency(place)
+    elif scenario == "B10":
+        steps = run_fan_out(place)
     elif scenario == "B12":
         steps = run_producer(place)
     else:

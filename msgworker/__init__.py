@@ -8,6 +8,7 @@ from msgworker.errors import (
     HandlerMisuse,
     HandlerStuck,
     HandlerTimeout,
+    ItemsFailed,
     LostClaim,
     LostLease,
     MsgworkerError,
@@ -16,6 +17,7 @@ from msgworker.errors import (
     RetryLater,
     SchemaError,
 )
+from msgworker.instance.fanout import FanOut
 from msgworker.instance.handling import Context
 from msgworker.instance.worker import Report, Worker
 from msgworker.message import Message
@@ -28,10 +30,12 @@ __all__ = [
     "ConfigError",
     "Context",
     "DatabaseUnavailable",
+    "FanOut",
     "HandlerError",
     "HandlerMisuse",
     "HandlerStuck",
     "HandlerTimeout",
+    "ItemsFailed",
     "LostClaim",
     "LostLease",
     "Message",

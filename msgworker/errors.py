@@ -11,6 +11,7 @@ MsgworkerError
 +-- HandlerMisuse                a handler ended our transaction or returned what it may not
 +-- HandlerTimeout               a handler ran longer than its `timeout`
 |   +-- HandlerStuck             ... and its instance left because of it: end the process  exit 75
++-- ItemsFailed                  some items of a fan-out failed; the others are done and recorded
 
 Reject and RetryLater are not errors but wishes of a handler: raise or return them.
 Losing a race is never an error: functions return what was won.
@@ -19,7 +20,10 @@ Losing a race is never an error: functions return what was won.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import timedelta
+from itertools import islice
+from typing import Any
 
 RETRY_LATER_MAX_SECONDS = 30 * 86_400.0
 
@@ -89,6 +93,29 @@ class HandlerStuck(HandlerTimeout):
     the process ends the handler. Its message is recovered by others, with a crash counted."""
 
     exit_code = 75
+
+
+class ItemsFailed(MsgworkerError):
+    """Items of a fan-out failed: the first ones with their errors, and how many in all.
+
+    failed: key -> error text, of the first ones. count: how many failed. total: of how many.
+    held_back: items that were not run because one before them in their order failed.
+    """
+
+    SHOWN = 5
+
+    def __init__(
+        self, failed: Mapping[Any, str], *, count: int, total: int, held_back: int = 0
+    ) -> None:
+        shown = [f"{key!r:.60}: {text:.250}" for key, text in islice(failed.items(), self.SHOWN)]
+        if count > len(shown):
+            shown.append(f"and {count - len(shown)} more")
+        behind = f" ({held_back} held back behind them)" if held_back else ""
+        super().__init__(f"{count} of {total} items failed{behind}: {'; '.join(shown)}")
+        self.failed = dict(failed)
+        self.count = count
+        self.total = total
+        self.held_back = held_back
 
 
 class Reject(Exception):

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.dialects import DIALECTS, NAMES
 from msgworker.message import Outcome, Settlement, Word
-from msgworker.store import change, claim, find, lease, recover, schema, settle
+from msgworker.store import change, claim, find, items, lease, recover, schema, settle
 from msgworker.store import send as producing
 from msgworker.store.claim import Candidate, Row
 from msgworker.table import Tables, tables_for
@@ -236,6 +236,15 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield find.show, {"msg_id": 1}
     yield change.ids_in_state, {"word": Word.DEAD, "topic": "t", "after": 1}
     yield change.rerun, {"ids": many[: change.BATCH], "done_too": True}
+    done = items.Record("a", True, 1, "1")
+    log.rows["FOR UPDATE"] = [(datetime.now(UTC),)]
+    yield items.any_recorded, {"msg_id": 1}
+    yield items.known, {"msg_id": 1, "keys": [str(n) for n in many]}
+    batch = [done, items.Record("b", False, 2, None, "e")]
+    yield items.record, {"msg_id": 1, "batch": batch, "me": "me", "there": ["b"]}
+    for there in (True, False):
+        yield items.record_one, {"msg_id": 1, "one": done, "me": "me", "there": there}
+    yield items.forget, {"msg_ids": many}
     for delay, at in ((None, None), (1.0, None), (None, datetime.now(UTC))):
         options = {"topic": "t", "object_id": "o", "payload": "{}", "delay": delay, "at": at}
         yield producing.insert_many, {"rows": [producing.row_values(t, **options)] * 2}

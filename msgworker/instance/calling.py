@@ -22,6 +22,7 @@ from msgworker.errors import (
     PayloadError,
     RetryLater,
 )
+from msgworker.instance.fanout import Fans
 from msgworker.instance.handling import (
     DONE,
     Context,
@@ -32,6 +33,7 @@ from msgworker.instance.handling import (
     result_of_return,
     typed,
 )
+from msgworker.instance.hands import Stopped
 from msgworker.instance.links import Link
 from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.settler import settlement
@@ -102,8 +104,7 @@ class Caller:
             if handler.transactional:
                 result = self._transactional(lane, msg, handler, running)
             else:
-                context = Context(msg, lane.owner, attempt, running)
-                result = self._returned(self._call(handler, msg, context), handler, attempt)
+                result = self._plain(lane, msg, handler, running)
         except BaseException as error:  # whatever it is, the thread lives on
             result = self._raised(error, handler, attempt)
         finally:
@@ -125,6 +126,15 @@ class Caller:
             return self._loop.run(handler.fn(*arguments), handler.timeout)
         return handler.fn(*arguments)
 
+    def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Running) -> Result:
+        attempt = lane.row.tries + 1
+        fans = Fans(self._state, running, self._secrets)
+        try:
+            context = Context(msg, lane.owner, attempt, running, fans=fans)
+            return self._returned(self._call(handler, msg, context), handler, attempt)
+        finally:
+            fans.close()
+
     @staticmethod
     def _returned(value: Any, handler: Handler, attempt: int) -> Result:
         return DONE if value is None else result_of_return(value, handler, attempt)
@@ -134,6 +144,8 @@ class Caller:
             return error.result
         if isinstance(error, KeyboardInterrupt):
             self._state.stopping.set()
+        if isinstance(error, Stopped) and not self._keeps_later():
+            return Result(Outcome.RELEASED)
         if not isinstance(error, PayloadError | RetryLater):
             self._state.log.debug("handler of topic %s raised", handler.topic, exc_info=error)
         return result_of_error(error, handler, attempt)
@@ -157,10 +169,13 @@ class Caller:
     def _worn_out(self, lane: Lane) -> bool:
         """Whether RetryLater counts as a failure: asked too often, or the table has no place to
         note that it was asked, or until when the message waits."""
+        return (
+            not self._keeps_later() or lane.row.later_times >= self._state.tables.spec.later_limit
+        )
+
+    def _keeps_later(self) -> bool:
         tables = self._state.tables
-        if not (tables.has("later_times") and tables.has("available_at")):
-            return True
-        return lane.row.later_times >= tables.spec.later_limit
+        return tables.has("later_times") and tables.has("available_at")
 
     # ------------------------------------------------------------ transactional
 

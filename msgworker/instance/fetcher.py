@@ -38,11 +38,11 @@ class Appetite:
     """How many lanes to hold: grows while the threads run dry, shrinks with heavy payloads."""
 
     def __init__(self, threads: int, most: int, run: int) -> None:
-        self._least = max(4, 2 * threads)
-        self._most = max(self._least, most)
+        self._most = most
+        self._least = min(max(4, 2 * threads), most)
         self._run = run
         self._mean_payload = 0.0
-        self.lanes = min(self._least, self._most)
+        self.lanes = self._least
 
     def fed(self, *, dry: bool, full: bool) -> None:
         """After a claim: dry = no lane was waiting before it; full = it brought all that was

@@ -12,10 +12,10 @@ import logging
 import sys
 import threading
 import typing
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, Protocol, Required
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, Required
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
@@ -37,6 +37,9 @@ from msgworker.instance.role import pause_after
 from msgworker.message import Message, Outcome
 from msgworker.payload import clean
 from msgworker.table import MAX_ERROR
+
+if TYPE_CHECKING:
+    from msgworker.instance.fanout import FanOut, Fans
 
 log = logging.getLogger("msgworker.handling")
 
@@ -60,7 +63,16 @@ class Context:
     with the outcome, or not at all. The handler must neither commit nor close them.
     """
 
-    __slots__ = ("_connection", "_log", "_msg", "_running", "_session", "attempt", "instance_id")
+    __slots__ = (
+        "_connection",
+        "_fans",
+        "_log",
+        "_msg",
+        "_running",
+        "_session",
+        "attempt",
+        "instance_id",
+    )
 
     def __init__(
         self,
@@ -69,12 +81,14 @@ class Context:
         attempt: int,
         running: Cancellable,
         connection: Connection | None = None,
+        fans: Fans | None = None,
     ) -> None:
         self.instance_id = instance_id
         self.attempt = attempt
         self._msg = msg
         self._running = running
         self._connection = connection
+        self._fans = fans
         self._session: Session | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
@@ -96,6 +110,58 @@ class Context:
         if self._session is None:
             self._session = Session(bind=self.connection, join_transaction_mode="create_savepoint")
         return self._session
+
+    def fan_out(
+        self,
+        fn: Callable[..., Any],
+        items: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        threads: int | None = None,
+        executor: Executor | None = None,
+        timeout: float | None = None,
+        serial_by: Callable[[Any], Any] | None = None,
+        transactional_items: bool = False,
+        name: str = "",
+    ) -> FanOut:
+        """Run `fn(item)` for every item over threads, and record each that is done.
+
+        Each item is recorded under its message and its key, so that a retry, another instance or a
+        rerun by ops runs only what is not done. An item that fails does not stop the others; the
+        message fails if you call `raise_for_failed()` on the result. What `fn` returns is kept:
+        JSON of at most 8,000 characters, or None.
+
+        key: from an item to a text (1 to 190 characters) or a whole number, each once; the items
+        themselves if left out. threads: how many items run at once (5); with an executor, how many
+        are submitted at once (64). executor: any concurrent.futures.Executor. timeout: seconds;
+        after that no item starts, and HandlerTimeout is raised when the running ones have ended.
+        serial_by: items for which it gives the same are run one at a time, in order; None = no
+        order. transactional_items: `fn(item, connection)`; what is written through the connection
+        commits together with the item's record, or not at all. name: tells several fan-outs of one
+        message apart.
+
+        Items run again after a crash: without transactional_items at most the last 200 (or as many
+        as run at once, if that is more). Raises ConfigError for bad arguments, before anything
+        runs; HandlerMisuse in a transactional handler; LostClaim, HandlerTimeout or RetryLater when
+        no further item may start: the claim is lost, the time is over, or the worker stops.
+        """
+        if self._fans is None:
+            raise HandlerMisuse(
+                "ctx.fan_out is for plain handlers: items are recorded while the handler runs, and "
+                "a transactional one holds its transaction open meanwhile. Leave out "
+                "transactional=True and use transactional_items=True where items write"
+            )
+        return self._fans.fan_out(
+            fn,
+            items,
+            key=key,
+            threads=threads,
+            executor=executor,
+            timeout=timeout,
+            serial_by=serial_by,
+            transactional_items=transactional_items,
+            name=name,
+        )
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

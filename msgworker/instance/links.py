@@ -68,12 +68,12 @@ class Link:
     @contextmanager
     def statement(self) -> Iterator[Connection]:
         """A connection on which every statement commits by itself."""
-        if self._alone is None:
-            conn = self._engine.connect()
-            self._alone = conn.execution_options(isolation_level="AUTOCOMMIT")
-            if self._tuned:
-                self._alone.exec_driver_sql(self._tuned[0])
         try:
+            if self._alone is None:
+                conn = self._engine.connect()
+                self._alone = conn.execution_options(isolation_level="AUTOCOMMIT")
+                if self._tuned:
+                    self._alone.exec_driver_sql(self._tuned[0])
             yield self._alone
         except BaseException as error:
             self.close(lost=trouble(error) is Trouble.LOST)

@@ -1,0 +1,284 @@
+"""Fan-out inside one message: check what is asked, run it, say what came of it.
+
+One fan-out of a message runs at a time, and none outlives the handler. Records belong to the
+message: what an earlier try, another instance or a run before a rerun has done is not done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from msgworker.config import MAX_THREADS, number, whole
+from msgworker.dialects import without
+from msgworker.errors import ConfigError, HandlerMisuse, ItemsFailed
+from msgworker.instance.handling import describe
+from msgworker.instance.hands import Claim, Ended, Exact, Plain, Remote, Task, Threads
+from msgworker.instance.itemkeys import Keys, Seen, checked_name
+from msgworker.instance.itemrun import BATCH, ItemRun, Tally
+from msgworker.instance.state import Running, State
+
+DEFAULT_THREADS = 5
+DEFAULT_IN_FLIGHT = 64
+MONTH_SECONDS = 30 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """What came of a fan-out.
+
+    values: one per item, in the order of the items; what the item's function returned, as JSON
+    gives it back; None for an item that failed. failed: key -> error text of those that failed,
+    the first 10,000; failed_count: all of them. total: items in all. done: items done, now or in
+    earlier tries. ran: items run now. held_back: items not run because one before them in their
+    `serial_by` order failed.
+    """
+
+    values: list[Any] = field(repr=False)
+    failed: dict[Any, str]
+    failed_count: int
+    total: int
+    done: int
+    ran: int
+    held_back: int = 0
+    first_error: BaseException | None = field(default=None, repr=False, compare=False)
+
+    def raise_for_failed(self) -> FanOut:
+        """Return this result if every item is done, else raise ItemsFailed."""
+        if self.failed_count:
+            raise ItemsFailed(
+                self.failed, count=self.failed_count, total=self.total, held_back=self.held_back
+            ) from self.first_error
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The arguments of a fan-out, checked; see Context.fan_out."""
+
+    fn: Callable[..., Any]
+    items: Iterable[Any]
+    keys: Keys
+    name: str
+    count: int
+    executor: Executor | None
+    timeout: float | None
+    serial_by: Callable[[Any], Any] | None
+    exact: bool
+
+
+def wanted(
+    fn: Any,
+    items: Any,
+    *,
+    key: Any,
+    threads: Any,
+    executor: Any,
+    timeout: Any,
+    serial_by: Any,
+    transactional_items: bool,
+    name: Any,
+) -> Wanted:
+    """Check the arguments; raises ConfigError or HandlerMisuse before anything runs."""
+    _check_function(fn)
+    for word, given in (("key", key), ("serial_by", serial_by)):
+        if given is not None and not callable(given):
+            raise ConfigError(f"{word} must be a function of an item, got {given!r:.80}")
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise ConfigError(f"items must be a list or another iterable of items, got {items!r:.80}")
+    if executor is not None:
+        _check_executor(executor, fn, transactional_items)
+    default = DEFAULT_THREADS if executor is None else DEFAULT_IN_FLIGHT
+    count = default if threads is None else whole("threads", threads, 1, MAX_THREADS)
+    if timeout is not None:
+        number("timeout", timeout, 0.001, MONTH_SECONDS)
+    return Wanted(
+        fn=fn,
+        items=items,
+        keys=Keys(key, checked_name(name)),
+        name=name,
+        count=count,
+        executor=executor,
+        timeout=timeout,
+        serial_by=serial_by,
+        exact=bool(transactional_items),
+    )
+
+
+def _check_function(fn: Any) -> None:
+    if not callable(fn):
+        raise ConfigError(f"fan_out takes a function first, then the items, got {fn!r:.80}")
+    called = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
+    waits = inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+    if waits or inspect.isgeneratorfunction(called):
+        raise ConfigError(
+            "the function of a fan-out must be a plain one; for async work gather inside an async "
+            "handler, or call asyncio.run in the function"
+        )
+
+
+def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
+    if not isinstance(executor, Executor):
+        raise ConfigError(
+            "executor must be a concurrent.futures.Executor, such as a ProcessPoolExecutor or "
+            f"the get_executor() of a Dask client, got {executor!r:.80}"
+        )
+    if exact:
+        raise ConfigError(
+            "transactional_items=True runs on threads of this process, which hold the connections; "
+            "leave out executor="
+        )
+    if isinstance(executor, ProcessPoolExecutor):
+        try:
+            pickle.dumps(fn)
+        except Exception as error:
+            raise ConfigError(
+                f"the function cannot be sent to another process ({error}); define it at the top "
+                "level of a module"
+            ) from error
+
+
+class Fans:
+    """The fan-outs of one handler while it runs."""
+
+    __slots__ = ("_claim", "_closed", "_lock", "_running", "_secrets", "_state", "_used")
+
+    def __init__(self, state: State, running: Running, secrets: set[str]) -> None:
+        self._state = state
+        self._running = running
+        self._secrets = secrets
+        self._lock = threading.Lock()
+        self._closed = False
+        self._claim: Claim | None = None
+        self._used: dict[str, list[tuple[Any, Seen]]] = {}
+
+    def fan_out(self, fn: Any, items: Any, **options: Any) -> FanOut:
+        """Run a fan-out to its end; see Context.fan_out."""
+        asked = wanted(fn, items, **options)
+        _refuse_on_a_loop()
+        if not self._lock.acquire(blocking=False):
+            raise HandlerMisuse(
+                "a fan-out of this message runs already; one inside another, or beside it, is not "
+                "possible: give all items to one fan_out"
+            )
+        try:
+            until = None if asked.timeout is None else time.monotonic() + asked.timeout
+            self._claim = claim = Claim(self._state, self._running, until)
+            claim.closing = self._closed
+            tally = self._run(asked, claim)
+        finally:
+            self._lock.release()
+        return FanOut(
+            values=tally.values,
+            failed=tally.failed,
+            failed_count=tally.failed_count,
+            total=len(tally.values),
+            done=tally.done,
+            ran=tally.ran,
+            held_back=tally.held_back,
+            first_error=tally.first_error,
+        )
+
+    def close(self) -> None:
+        """The handler has ended: so does a fan-out that it left behind in another thread."""
+        if not self._lock.acquire(blocking=False):
+            if self._claim is not None:
+                self._claim.closing = True
+            self._lock.acquire()
+        self._closed = True
+        self._lock.release()
+
+    def _run(self, asked: Wanted, claim: Claim) -> Tally:
+        seen = Seen()
+        others = [other for fn, other in self._used.get(asked.name, ()) if fn is not asked.fn]
+        tasks = self._tasks(asked, seen, others)
+        ended: SimpleQueue[Ended] = SimpleQueue()
+        run = ItemRun(
+            claim,
+            _hands(asked, claim, ended),
+            ended,
+            in_flight=asked.count if asked.executor is not None else max(BATCH, asked.count),
+            text_of=lambda error: without(describe(error), self._secrets),
+        )
+        try:
+            return run.run(tasks)
+        finally:
+            self._remember(asked, seen)
+
+    def _remember(self, asked: Wanted, seen: Seen) -> None:
+        """Another round with the same function may name the same keys, another function not."""
+        used = self._used.setdefault(asked.name, [])
+        for fn, before in used:
+            if fn is asked.fn:
+                before.absorb(seen)
+                return
+        used.append((asked.fn, seen))
+
+    @staticmethod
+    def _tasks(asked: Wanted, seen: Seen, others: list[Seen]) -> Iterator[Task]:
+        """The items as tasks, each key once.
+
+        What can be gone through twice is checked as a whole before anything runs; of a generator,
+        a key that stands twice is refused when it comes.
+        """
+        keys, stream = asked.keys, not isinstance(asked.items, Collection)
+
+        def check(item: Any, place: int) -> tuple[Any, str]:
+            key = keys.of(item, place)
+            text = keys.text(key, place)
+            if not seen.add(text):
+                raise ConfigError(
+                    f"the key {key!r:.80} of item {place} stands twice; keys name items, each once"
+                    + ("; the items before it have run" if stream else "")
+                )
+            if any(text in other for other in others):
+                raise ConfigError(
+                    f"the key {key!r:.80} of item {place} was used by another fan-out of this "
+                    "message; give each fan-out a name="
+                )
+            return key, text
+
+        if not stream:
+            for place, item in enumerate(asked.items):
+                check(item, place)
+        serial_by = asked.serial_by
+
+        def tasks() -> Iterator[Task]:
+            for place, item in enumerate(asked.items):
+                if stream:
+                    key, text = check(item, place)
+                else:
+                    key = keys.of(item, place)
+                    text = keys.text(key, place)
+                yield Task(place, item, key, text, None if serial_by is None else serial_by(item))
+
+        return tasks()
+
+
+def _hands(asked: Wanted, claim: Claim, ended: SimpleQueue[Ended]) -> Threads | Remote:
+    if asked.executor is not None:
+        return Remote(asked.executor, asked.fn, ended)
+
+    def make_run() -> Plain | Exact:
+        return Exact(asked.fn, claim) if asked.exact else Plain(asked.fn)
+
+    return Threads(asked.count, make_run, claim.may_start, ended)
+
+
+def _refuse_on_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise HandlerMisuse(
+        "fan_out waits for its items and would stop the event loop of all async handlers; "
+        "call it as: await asyncio.to_thread(ctx.fan_out, ...)"
+    )

@@ -1,0 +1,340 @@
+"""Who runs the items of a fan-out: threads of ours, or an executor of the user's.
+
+Both take tasks and put what came out into one queue. Ours are daemon threads, so that a hung item
+cannot keep a process from ending, and they ask before every item whether it may still start.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.dialects import Trouble, trouble
+from msgworker.errors import (
+    HandlerMisuse,
+    HandlerTimeout,
+    LostClaim,
+    MsgworkerError,
+    PayloadError,
+    RetryLater,
+)
+from msgworker.instance.links import Link
+from msgworker.instance.role import OUTAGE_WAIT, pause_after
+from msgworker.instance.state import Running, State
+from msgworker.payload import encode
+from msgworker.store import items as store
+
+MAX_VALUE = 8_000
+SAME_CLAIM_RUNS = 5
+TRUST_PAUSE_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class Task:
+    """One item that is to be run. key: the user's; text: the key as recorded; tries: before;
+    there: it has a record already; group: what `serial_by` gave."""
+
+    place: int
+    item: Any
+    key: Any
+    text: str
+    group: Any = None
+    tries: int = 0
+    there: bool = False
+
+
+@dataclass(slots=True)
+class Ended:
+    """What came of a task. skipped: it was not run. recorded: its record is committed already."""
+
+    task: Task
+    value: str | None = None
+    error: BaseException | None = None
+    skipped: bool = False
+    recorded: bool = False
+
+
+class Stopped(RetryLater):
+    """The worker stops in the middle of a fan-out; no try is counted."""
+
+
+class Claim:
+    """The claim a fan-out runs under: whether items may start, and why not any more.
+
+    lost: a record was refused because the message is no longer ours. closing: the fan-out ends.
+    """
+
+    def __init__(self, state: State, running: Running, until: float | None) -> None:
+        self.state = state
+        self.msg_id = running.row.msg_id
+        self.owner = running.owner
+        self.lost = False
+        self.closing = False
+        self._running = running
+        limits = [limit for limit in (until, running.until) if limit is not None]
+        self._until = min(limits, default=None)
+
+    @property
+    def gone(self) -> bool:
+        """Somebody else may hold the message: nothing of it is ours to write."""
+        return self.lost or self.owner != self.state.instance_id
+
+    @property
+    def over(self) -> bool:
+        """No item may start any more."""
+        if self.closing or self._running.cancelled or self.gone:
+            return True
+        return self._until is not None and time.monotonic() > self._until
+
+    def reason(self) -> Exception | None:
+        """What a fan-out that is over raises: an orderly stop is no failed try; None if it is not
+        over."""
+        if not self.over:
+            return None
+        if self.gone:
+            return LostClaim(self.msg_id, self.owner)
+        if self._until is not None and time.monotonic() > self._until:
+            return HandlerTimeout(
+                "timeout in the middle of a fan-out; its finished items are recorded, "
+                "the next try runs the others"
+            )
+        if self._running.cancelled:
+            return Stopped(0, "stopped in the middle of a fan-out; the rest runs later")
+        return HandlerMisuse("the handler ended while its fan-out ran; wait for it")
+
+    def may_start(self) -> bool:
+        """Whether one more item may start; waits while our lease is in doubt."""
+        while not self.over:
+            if self.state.trusted():
+                return True
+            time.sleep(TRUST_PAUSE_SECONDS)
+        return False
+
+
+def value_text(value: Any) -> str | None:
+    """An item's value as it is kept; PayloadError if it is not small JSON."""
+    if value is None:
+        return None
+    if inspect.iscoroutine(value):
+        value.close()
+        raise HandlerMisuse("the item's function returned a coroutine that nobody runs")
+    try:
+        text = encode(value)
+    except PayloadError as error:
+        raise PayloadError(
+            f"an item's value is kept as JSON, got a {type(value).__name__} ({error}); "
+            "return JSON or None"
+        ) from None
+    if text is not None and len(text) > MAX_VALUE:
+        raise PayloadError(
+            f"an item's value has {len(text)} characters as JSON, at most {MAX_VALUE} are kept; "
+            "store it elsewhere and return its id"
+        )
+    return text
+
+
+def value_of(text: str | None) -> Any:
+    """The value that was kept; the same in the try that ran the item and in later ones."""
+    return None if text is None else json.loads(text)
+
+
+Run = Callable[[Task], Ended]
+
+
+class Plain:
+    """Runs items with no transaction of ours; their records are written later, in batches."""
+
+    def __init__(self, fn: Callable[[Any], Any]) -> None:
+        self._fn = fn
+
+    def __call__(self, task: Task) -> Ended:
+        try:
+            return Ended(task, value_text(self._fn(task.item)))
+        except BaseException as error:  # whatever it is, the thread lives on
+            return Ended(task, error=error)
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class _Done(Exception):
+    """The item was recorded as done by a commit whose answer was lost."""
+
+
+class Exact:
+    """Runs each item in a transaction of its own that also records it; one per thread.
+
+    What the database rolled back is run again, a few times, as with transactional handlers. After
+    a lost COMMIT the record tells whether it was done; its primary key refuses a second one.
+    """
+
+    def __init__(self, fn: Callable[[Any, Connection], Any], claim: Claim) -> None:
+        self._fn = fn
+        self._claim = claim
+        self._link: Link = claim.state.link()
+        self._committing = False
+
+    def __call__(self, task: Task) -> Ended:
+        runs = 0
+        while True:
+            self._committing = False
+            try:
+                return Ended(task, self._in_one_transaction(task), recorded=True)
+            except _Done:
+                return self._read(task) or Ended(task, error=_unwritable(task))
+            except LostClaim:
+                self._claim.lost = True
+                return Ended(task, skipped=True)
+            except BaseException as error:
+                kind = trouble(error)
+                runs += 1
+                if kind not in (Trouble.AGAIN, Trouble.LOST) or runs == SAME_CLAIM_RUNS:
+                    return Ended(task, error=error)
+                time.sleep(pause_after(OUTAGE_WAIT, runs))
+                if kind is Trouble.LOST and self._committing:
+                    found = self._read(task)
+                    if found is not None:
+                        return found
+                if not self._claim.may_start():
+                    return Ended(task, skipped=True)
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._link.close()
+
+    def _in_one_transaction(self, task: Task) -> str | None:
+        claim, tables = self._claim, self._claim.state.tables
+        with self._link.transaction() as conn:
+            begun = conn.get_transaction()
+            text = value_text(self._fn(task.item, conn))
+            if conn.closed or begun is None or not begun.is_active:
+                raise HandlerMisuse(
+                    "the item's function committed, rolled back or closed its connection; the "
+                    "transaction is the worker's"
+                )
+            record = store.Record(task.text, True, task.tries + 1, text)
+            there, owner = task.there, claim.owner
+            wrote = store.record_one(conn, tables, claim.msg_id, record, me=owner, there=there)
+            if wrote is None:
+                raise LostClaim(claim.msg_id, owner)
+            if not wrote:
+                raise _Done
+            self._committing = True
+        return text
+
+    def _read(self, task: Task) -> Ended | None:
+        """What the item's record says, read until the database answers; None if it is not done."""
+        claim, tries = self._claim, 0
+        while not claim.gone and not claim.state.gave_up():
+            try:
+                with self._link.statement() as conn:
+                    found = store.known(conn, claim.state.tables, claim.msg_id, [task.text])
+            except Exception as error:
+                if trouble(error) not in (Trouble.AGAIN, Trouble.LOST):
+                    return Ended(task, error=error)
+                tries += 1
+                time.sleep(pause_after(OUTAGE_WAIT, tries))
+                continue
+            record = found.get(task.text)
+            if record is None or not record.done:
+                return None
+            return Ended(task, record.value, recorded=True)
+        return Ended(task, skipped=True)
+
+
+def _unwritable(task: Task) -> MsgworkerError:
+    return MsgworkerError(f"the record of item {task.key!r:.80} was refused by the item table")
+
+
+class Threads:
+    """Daemon threads, started as they are needed, at most `count`."""
+
+    def __init__(
+        self,
+        count: int,
+        make_run: Callable[[], Plain | Exact],
+        may_start: Callable[[], bool],
+        ended: SimpleQueue[Ended],
+    ) -> None:
+        self._count = count
+        self._make_run = make_run
+        self._may_start = may_start
+        self._ended = ended
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, task: Task) -> None:
+        """Run a task as soon as a thread is free."""
+        self._tasks.put(task)
+        number = len(self._threads)
+        if number < self._count:
+            name = f"msgworker-item-{number}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def cancel(self) -> None:
+        """Nothing to do: the threads ask before each item."""
+
+    def close(self) -> None:
+        """End the threads; all tasks must have ended."""
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        run = self._make_run()
+        try:
+            while (task := self._tasks.get()) is not None:
+                ended = run(task) if self._may_start() else Ended(task, skipped=True)
+                self._ended.put(ended)
+                del task, ended  # not kept alive while we wait
+        finally:
+            run.close()
+
+
+class Remote:
+    """An executor of the user's: processes, a cluster. It is neither started nor shut down here."""
+
+    def __init__(
+        self, executor: Executor, fn: Callable[[Any], Any], ended: SimpleQueue[Ended]
+    ) -> None:
+        self._executor = executor
+        self._fn = fn
+        self._ended = ended
+        self._open: set[Future[Any]] = set()
+
+    def start(self, task: Task) -> None:
+        """Submit a task; raises what the executor raises if it takes none."""
+        future = self._executor.submit(self._fn, task.item)
+        self._open.add(future)
+        future.add_done_callback(lambda done: self._came(task, done))
+
+    def cancel(self) -> None:
+        """Cancel what has not started."""
+        for future in list(self._open):
+            future.cancel()
+
+    def close(self) -> None:
+        """Nothing to end: the executor is the user's."""
+
+    def _came(self, task: Task, future: Future[Any]) -> None:
+        self._open.discard(future)
+        try:
+            ended = Ended(task, value_text(future.result()))
+        except CancelledError:
+            ended = Ended(task, skipped=True)
+        except BaseException as error:
+            broken = isinstance(error, BrokenExecutor)
+            ended = Ended(task, error=error, skipped=broken)
+        self._ended.put(ended)

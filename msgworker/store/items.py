@@ -1,0 +1,208 @@
+"""The item table: what is done of a fan-out is not done again.
+
+A record is written only while the message is flagged by us, and the message's row is locked from
+that look until the commit: a recovery waits for the commit or makes the look fail, so an instance
+that was declared dead records nothing. The lock is shared where the database has such locks, so
+that the commits of several items do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+from sqlalchemy.exc import IntegrityError
+
+from msgworker.dialects import now
+from msgworker.message import Status
+from msgworker.store.claim import ME
+from msgworker.table import MessageTable, Tables, lit
+
+LOOK = 500
+"""How many keys one look asks for, at most."""
+MAX_LABEL = 60
+MAX_RUNS = 32_767
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is kept of one item. value: JSON text. tries: how often it was run to its end."""
+
+    key: str
+    done: bool
+    tries: int
+    value: str | None = None
+    error: str | None = None
+
+
+def label(spec: MessageTable) -> str:
+    """How records name the message table; the item table stands in the same schema."""
+    name = spec.bare_name
+    if len(name) <= MAX_LABEL:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{name[: MAX_LABEL - 13]}_{digest}"
+
+
+def any_recorded(conn: Connection, t: Tables, msg_id: int) -> bool:
+    """Whether the message has a record at all; at a first try it has none."""
+
+    def build() -> sa.Select[Any]:
+        return sa.select(t.item.c.tries).where(*_of(t)).limit(1)
+
+    return conn.execute(t.built("items_any", build), _params(t, msg_id)).first() is not None
+
+
+def known(conn: Connection, t: Tables, msg_id: int, keys: Sequence[str]) -> dict[str, Record]:
+    """The records of these keys, those that are there."""
+
+    def build() -> sa.Select[Any]:
+        c = t.item.c
+        columns = (c.item_key, c.status, c.tries, c.item_value)
+        among = c.item_key.in_(bindparam("b_keys", expanding=True))
+        return sa.select(*columns).where(*_of(t), among)
+
+    found: dict[str, Record] = {}
+    size = min(LOOK, t.dialect.max_ids)
+    for start in range(0, len(keys), size):
+        params = _params(t, msg_id) | {"b_keys": list(keys[start : start + size])}
+        for key, status, tries, value in conn.execute(t.built("items_known", build), params):
+            found[key] = Record(key, status == Status.DONE, tries, value)
+    return found
+
+
+def record(
+    conn: Connection,
+    t: Tables,
+    msg_id: int,
+    batch: Sequence[Record],
+    *,
+    me: str,
+    there: Iterable[str],
+) -> bool:
+    """Write records in the caller's transaction; False, and nothing is written, if the message is
+    no longer ours.
+
+    there: keys that have a record already. What is done stays done, whatever comes late. Raises
+    IntegrityError if a key has a record that `there` does not name: roll back, look, write again.
+    """
+    at = fence(conn, t, msg_id, me=me)
+    if at is None:
+        return False
+    old = set(there)
+    new = [_row(t, msg_id, one, at) for one in batch if one.key not in old]
+    if new:
+        conn.execute(t.built("items_insert", lambda: sa.insert(t.item).inline()), new)
+    changed = [_change(t, msg_id, one, at) for one in batch if one.key in old]
+    if changed:
+        conn.execute(_update(t), changed)
+    return True
+
+
+def record_one(
+    conn: Connection, t: Tables, msg_id: int, one: Record, *, me: str, there: bool
+) -> bool | None:
+    """Write one record beside the item's own writes, in their transaction.
+
+    None if the message is no longer ours, False if the item is done already: then the caller must
+    roll back.
+    """
+    at = fence(conn, t, msg_id, me=me)
+    if at is None:
+        return None
+    if there:
+        return conn.execute(_update(t), _change(t, msg_id, one, at)).rowcount == 1
+    try:
+        insert = t.built("items_insert", lambda: sa.insert(t.item).inline())
+        conn.execute(insert, _row(t, msg_id, one, at))
+    except IntegrityError:  # an answer was lost, but not the commit
+        return False
+    return True
+
+
+def fence(conn: Connection, t: Tables, msg_id: int, *, me: str) -> datetime | None:
+    """The database's time if the message is flagged by us, None if not; it stays so until the end
+    of the transaction."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        query = sa.select(now().label("at")).select_from(t.message)
+        query = query.where(c.msg_id == bindparam("b_msg"), t.mine(c, ME))
+        return query.with_for_update(read=True) if t.dialect.row_locks else query
+
+    found: datetime | None = conn.scalar(
+        t.built("items_fence", build), {"b_msg": msg_id, "mw_me": me}
+    )
+    return found
+
+
+def forget(conn: Connection, t: Tables, msg_ids: Sequence[int]) -> int:
+    """Delete the records of these messages, in the caller's transaction; return how many.
+
+    To be called where messages are deleted: a record must not outlive its message, whose id might
+    be given again. Where a message is to be run from the start again, items included, too.
+    """
+
+    def build() -> sa.Delete:
+        c = t.item.c
+        among = c.msg_id.in_(bindparam("b_msgs", expanding=True))
+        return sa.delete(t.item).where(c.table_name == bindparam("b_table"), among)
+
+    gone = 0
+    size = min(LOOK, t.dialect.max_ids)
+    for start in range(0, len(msg_ids), size):
+        part = list(msg_ids[start : start + size])
+        params = {"b_table": label(t.spec), "b_msgs": part}
+        gone += conn.execute(t.built("items_forget", build), params).rowcount
+    return gone
+
+
+def _of(t: Tables) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    c = t.item.c
+    return c.table_name == bindparam("b_table"), c.msg_id == bindparam("b_msg")
+
+
+def _params(t: Tables, msg_id: int) -> dict[str, Any]:
+    return {"b_table": label(t.spec), "b_msg": msg_id}
+
+
+def _update(t: Tables) -> sa.Update:
+    def build() -> sa.Update:
+        c = t.item.c
+        mine = (*_of(t), c.item_key == bindparam("b_key"), c.status != lit(Status.DONE))
+        values: dict[str, Any] = {
+            "status": bindparam("b_status"),
+            "tries": bindparam("b_tries"),
+            "item_value": bindparam("b_value"),
+            "last_error": bindparam("b_error"),
+            "finished_at": bindparam("b_at"),
+        }
+        return sa.update(t.item).where(*mine).values(values)
+
+    return t.built("items_update", build)
+
+
+def _row(t: Tables, msg_id: int, one: Record, at: datetime) -> dict[str, Any]:
+    """Plain values only: drivers send many such rows as one statement."""
+    return {
+        "table_name": label(t.spec),
+        "msg_id": msg_id,
+        "item_key": one.key,
+        "status": int(Status.DONE if one.done else Status.FAILED),
+        "tries": min(one.tries, MAX_RUNS),
+        "item_value": one.value,
+        "last_error": one.error,
+        "finished_at": at,
+    }
+
+
+def _change(t: Tables, msg_id: int, one: Record, at: datetime) -> dict[str, Any]:
+    row = _row(t, msg_id, one, at)
+    names = {"table_name": "b_table", "msg_id": "b_msg", "item_key": "b_key", "status": "b_status"}
+    names |= {"tries": "b_tries", "item_value": "b_value", "last_error": "b_error"}
+    return {names.get(name, "b_at"): value for name, value in row.items()}

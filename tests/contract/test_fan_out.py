@@ -1,0 +1,695 @@
+"""ctx.fan_out as written: values, records, keys, order, executors, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, Context, ItemsFailed, Message, MessageTable
+from msgworker.instance.itemkeys import Seen
+from msgworker.instance.itemrun import BATCH
+from msgworker.store import items as store
+from tests.contract.fanning import (
+    EFFECT,
+    Ran,
+    Trying,
+    die,
+    double,
+    effects,
+    records,
+    refuse_odd,
+    refused,
+    run,
+    write_effect,
+)
+from tests.contract.seeing import Table, send, until
+
+DONE, FAILED = 2, -1
+
+
+@pytest.fixture
+def sqlite_app(sqlite) -> Iterator[App]:
+    app = App(sqlite.url)
+    app.create_schema()
+    yield app
+    app.engine.dispose()
+
+
+# ---------------------------------------------------------------- results and records
+
+
+def test_values_come_in_the_order_of_the_items_and_are_recorded(app):
+    result = run(app, lambda ctx: ctx.fan_out(double, range(300), threads=4))
+    assert result.values == [2 * n for n in range(300)]
+    assert (result.total, result.done, result.ran, result.failed_count) == (300, 300, 300, 0)
+    assert result.failed == {}
+    assert result.raise_for_failed() is result
+    assert records(app) == {str(n): (DONE, 1, str(2 * n), None) for n in range(300)}
+
+
+def test_an_empty_list_is_done(app, table: Table):
+    result = run(app, lambda ctx: ctx.fan_out(double, []).raise_for_failed())
+    assert (result.values, result.total) == ([], 0)
+    assert table.statuses == [DONE]
+
+
+def test_items_run_side_by_side_and_never_more_than_asked(app):
+    gate = threading.Barrier(5)
+    lock = threading.Lock()
+    now, most = 0, 0
+
+    def meet(item: int) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        if item < 5:
+            gate.wait(30)
+        with lock:
+            now -= 1
+
+    run(app, lambda ctx: ctx.fan_out(meet, range(50), threads=5).raise_for_failed())
+    assert most == 5
+
+
+def test_a_failed_item_does_not_stop_the_others_and_all_are_counted(app, table: Table):
+    ran = Ran(fails=set(range(0, 40, 2)))
+
+    def fan(ctx: Context) -> None:
+        ctx.fan_out(ran, range(40), threads=3).raise_for_failed()
+
+    trying = Trying(app, fan)
+    assert trying.drain(linger=5).done == 1  # the second try asks for nothing
+    error = trying.error
+    assert isinstance(error, ItemsFailed)
+    assert (error.count, error.total, error.held_back) == (20, 40, 0)
+    assert set(error.failed) == ran.fails
+    assert isinstance(error.__cause__, ValueError)
+    assert sorted(ran.items) == list(range(40))
+    text = table.one("last_error")
+    assert text.startswith("ItemsFailed: 20 of 40 items failed: ")
+    assert "ValueError: item 0 fails [fanning.py:" in text
+    assert "and 15 more" in text
+
+
+def test_a_retry_runs_only_what_is_not_done(app):
+    ran = Ran(fails={3, 7})
+
+    def fan(ctx: Context) -> Any:
+        found = ctx.fan_out(ran, range(10), threads=2)
+        ran.fails.discard(3 if ctx.attempt == 1 else 7)
+        return found.raise_for_failed()
+
+    trying = Trying(app, fan, tries=3)
+    assert trying.drain(linger=5).done == 1
+    assert ran.counts == {n: {3: 2, 7: 3}.get(n, 1) for n in range(10)}
+    (result,) = trying.results
+    assert result.values == list(range(10))
+    assert (result.done, result.ran) == (10, 1)
+    assert len(trying.errors) == 2
+    found = records(app)
+    assert found["0"] == (DONE, 1, "0", None)
+    assert found["3"] == (DONE, 2, "3", None)
+    assert found["7"] == (DONE, 3, "7", None)
+
+
+def test_a_failed_record_keeps_tries_and_error(app):
+    def fan(ctx: Context) -> None:
+        ctx.fan_out(refuse_odd, [1, 2]).raise_for_failed()
+
+    trying = Trying(app, fan, tries=3)
+    assert trying.drain(linger=5).failed == 1
+    status, tries, value, error = records(app)["1"]
+    assert (status, tries, value) == (FAILED, 3, None)
+    assert error.startswith("ValueError: 1 is odd")
+    assert records(app)["2"] == (DONE, 1, "2", None)
+
+
+def test_a_rerun_by_ops_runs_only_what_is_not_done(app):
+    ran = Ran(fails={1})
+    trying = Trying(app, lambda ctx: ctx.fan_out(ran, range(3)).raise_for_failed(), tries=3)
+    assert trying.drain(linger=5).failed == 1
+    ran.fails.clear()
+    assert app.ops.rerun([trying.msg_id]) == 1
+    assert trying.drain().done == 1
+    assert ran.counts == {0: 1, 1: 4, 2: 1}
+    assert app.ops.rerun([trying.msg_id], force=True) == 1  # it was done: so are its items
+    assert trying.drain().done == 1
+    assert trying.results[-1].values == [0, 1, 2]
+    assert trying.results[-1].ran == 0
+    assert ran.counts == {0: 1, 1: 4, 2: 1}
+
+
+def test_forgotten_records_run_again(app):
+    ran = Ran()
+    trying = Trying(app, lambda ctx: ctx.fan_out(ran, range(3)))
+    trying.drain()
+    (other,) = send(app, None, topic="fan")
+    trying.drain()
+    with app.engine.begin() as conn:
+        assert store.forget(conn, app.tables, [trying.msg_id]) == 3
+    assert records(app, trying.msg_id) == {}
+    assert len(records(app, other)) == 3
+    app.ops.rerun([trying.msg_id], force=True)
+    trying.drain()
+    assert ran.counts == {n: 3 for n in range(3)}
+
+
+def test_values_are_the_same_now_and_in_a_later_try(app):
+    given = [None, "", "ü", 0, 1.5, True, [1, [2]], {"a": {"b": None}}, (1, 2)]
+    ran = Ran(fails={"bad"})
+
+    def fan(ctx: Context) -> Any:
+        def look(n: Any) -> Any:
+            return ran(n) if n == "bad" else given[n]
+
+        found = ctx.fan_out(look, [*range(len(given)), "bad"])
+        ran.fails.clear()
+        kept.append(found.values)
+        found.raise_for_failed()
+
+    kept: list[Any] = []
+    Trying(app, fan, tries=2).drain(linger=5)
+    expected = [*given[:-1], [1, 2]]
+    assert kept == [[*expected, None], [*expected, "bad"]]
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (object(), "kept as JSON, got a object"),
+        (float("nan"), "kept as JSON, got a float"),
+        ("x" * 8_000, "8002 characters as JSON, at most 8000"),
+        ("\x00", "NUL"),
+    ],
+    ids=["object", "nan", "long", "nul"],
+)
+def test_a_value_that_cannot_be_kept_fails_its_item(sqlite_app, value, why):
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(lambda n: value, ["a"]))
+    assert why in result.failed["a"]
+    assert records(sqlite_app)["a"][:2] == (FAILED, 1)
+
+
+def test_whatever_an_item_raises_is_its_own_failure(sqlite_app):
+    def act(n: int) -> Any:
+        if n == 0:
+            raise SystemExit(3)
+        if n == 1:
+            raise KeyboardInterrupt
+        if n == 2:
+            raise ItemsFailed({}, count=0, total=0)
+        return asyncio.sleep(0) if n == 3 else None
+
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(act, range(5)))
+    assert sorted(result.failed) == [0, 1, 2, 3]
+    assert "coroutine" in result.failed[3]
+
+
+def test_texts_that_databases_cannot_keep_are_kept_all_the_same(app):
+    def act(n: int) -> None:
+        raise ValueError("\x00 \ud800 " + "ü" * 5000)
+
+    result = run(app, lambda ctx: ctx.fan_out(act, [1]))
+    assert records(app)["1"][3] == result.failed[1]
+
+
+def test_the_item_table_is_shared_by_message_tables(make_app):
+    spec = MessageTable("other_" + "x" * 56)
+    first, second = make_app(), make_app(table=spec)
+    for app in (first, second):
+        app.create_schema()
+        ran = Ran()
+        assert run(app, lambda ctx, ran=ran: ctx.fan_out(ran, ["a", "b"])).ran == 2
+    with first.engine.begin() as conn:
+        assert store.forget(conn, first.tables, [1]) == 2
+        assert store.forget(conn, first.tables, [1]) == 0
+        assert store.forget(conn, second.tables, [1]) == 2
+
+
+def test_four_columns_of_an_existing_table_are_enough(database, make_app):
+    engine = database.engine()
+    kind = "SERIAL" if database.name == "postgresql" else "INTEGER"
+    auto = " AUTO_INCREMENT" if database.name == "mariadb" else ""
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE tb_cus_msg (msgID {kind} PRIMARY KEY{auto}, objectID VARCHAR(50), "
+            "status INTEGER NOT NULL, errorTryTimes INTEGER NOT NULL)"
+        )
+    names = {"msg_id": "msgid", "object_id": "objectid", "error_try_times": "errortrytimes"}
+    app = make_app(table=MessageTable("tb_cus_msg", payload=None, **names))
+    app.create_schema()
+    ran = Ran(fails={2})
+    results = []
+
+    def fan(msg: Message[Any], ctx: Context) -> None:
+        results.append(ctx.fan_out(ran, range(5)))
+        ran.fails.clear()
+        results[-1].raise_for_failed()
+
+    app.add_handler(None, fan)
+    send(app, "C-1")
+    assert app.drain(linger=0).done == 1
+    assert ran.counts == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1}
+    assert results[-1].values == list(range(5))
+
+
+# ---------------------------------------------------------------- many items
+
+
+def test_a_generator_is_read_only_a_little_ahead(sqlite_app):
+    read = 0
+
+    def source() -> Iterator[int]:
+        nonlocal read
+        for n in range(3 * BATCH):
+            read = n + 1
+            yield n
+
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(lambda n: read, source(), threads=1))
+    assert result.total == 3 * BATCH
+    assert all(ahead - n <= BATCH + 1 for n, ahead in enumerate(result.values))
+
+
+def test_an_infinite_source_is_stopped_by_the_timeout(app, table: Table):
+    def source() -> Iterator[int]:
+        n = 0
+        while True:
+            yield (n := n + 1)
+
+    text = refused(app, lambda ctx: ctx.fan_out(lambda n: None, source(), timeout=0.3))
+    assert text.startswith("HandlerTimeout: timeout in the middle of a fan-out")
+    assert len(records(app)) > 5
+    assert {row[0] for row in records(app).values()} == {DONE}
+
+
+def test_what_the_source_raises_ends_the_fan_out_and_what_ran_is_recorded(app):
+    def source() -> Iterator[int]:
+        yield from range(5)
+        raise LookupError("the source broke")
+
+    text = refused(app, lambda ctx: ctx.fan_out(double, source()))
+    assert text == "LookupError: the source broke"
+    found = records(app)
+    assert {found[key][0] for key in found} <= {DONE}
+
+
+def test_what_is_done_is_looked_up_in_parts(app):
+    ran = Ran(fails={1100})
+
+    def fan(ctx: Context) -> Any:
+        found = ctx.fan_out(ran, (n for n in range(1200)))
+        ran.fails.clear()
+        return found.raise_for_failed()
+
+    trying = Trying(app, fan, tries=2)
+    assert trying.drain(linger=5).done == 1
+    assert trying.results[0].values == list(range(1200))
+    assert ran.counts[1100] == 2
+    assert len(ran.items) == 1201
+
+
+def test_seen_tells_every_text_apart():
+    seen = Seen()
+    assert all(seen.add(f"k{n}") for n in range(20_000))
+    assert not any(seen.add(f"k{n}") for n in range(20_000))
+    assert "k1" in seen
+    assert "other" not in seen
+    more = Seen()
+    more.add("other")
+    more.absorb(seen)
+    assert all(text in more for text in ("other", "k0", "k19999"))
+
+
+# ---------------------------------------------------------------- keys
+
+
+def test_duplicate_keys_are_refused_before_anything_runs(app):
+    ran = Ran()
+    items = [{"id": n % 9} for n in range(10)]
+    text = refused(app, lambda ctx: ctx.fan_out(ran, items, key=lambda item: item["id"]))
+    assert text.startswith("ConfigError: the key 0 of item 9 stands twice")
+    assert ran.items == []
+    assert records(app) == {}
+
+
+def test_a_whole_number_and_its_text_are_one_key(sqlite_app):
+    assert "stands twice" in refused(sqlite_app, lambda ctx: ctx.fan_out(Ran(), [1, "1"]))
+
+
+def test_a_duplicate_key_of_a_generator_is_refused_when_it_comes(app):
+    ran = Ran()
+    text = refused(app, lambda ctx: ctx.fan_out(ran, iter([1, 2, 3, 2, 4])))
+    assert "the key 2 of item 3 stands twice" in text
+    assert "have run" in text
+    assert set(ran.items) <= {1, 2, 3}
+    assert ran.items.count(2) <= 1
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        (None, "must be a text or a whole number"),
+        (1.5, "must be a text or a whole number"),
+        (True, "must be a text or a whole number"),
+        (b"a", "must be a text or a whole number"),
+        ("", "is empty"),
+        ("a\x00b", "NUL"),
+        ("\ud800", "surrogate"),
+        ("x" * 191, "191 characters"),
+    ],
+)
+def test_bad_keys_are_refused_before_anything_runs(sqlite_app, key, why):
+    ran = Ran()
+    keys = {"good": "g", "bad": key}
+    text = refused(sqlite_app, lambda ctx: ctx.fan_out(ran, ["good", "bad"], key=keys.get))
+    assert text.startswith("ConfigError: the key of item 1 ")
+    assert why in text
+    assert ran.items == []
+
+
+def test_items_that_cannot_be_their_own_keys_are_refused(sqlite_app):
+    text = refused(sqlite_app, lambda ctx: ctx.fan_out(Ran(), [{"id": 1}]))
+    assert "item 0 is a dict, which cannot be its own key: give key=" in text
+
+
+def test_any_text_of_190_characters_is_a_key(app):
+    keys = ["ü" * 190, "a", "a ", "A", " a", "[", "[x]y", "%s", ":k", "\U0001f40d'\"", "a\nb"]
+    result = run(app, lambda ctx: ctx.fan_out(len, keys))
+    assert result.values == [len(key) for key in keys]
+    assert len(records(app)) == len(keys)
+
+
+# ---------------------------------------------------------------- several in one handler
+
+
+def test_the_same_function_may_go_round_again(app):
+    ran = Ran(fails={2})
+
+    def fan(ctx: Context) -> Any:
+        first = ctx.fan_out(ran, [1, 2, 3])
+        ran.fails.clear()
+        assert list(first.failed) == [2]
+        return ctx.fan_out(ran, [1, 2, 3, 4]).raise_for_failed()
+
+    assert run(app, fan).values == [1, 2, 3, 4]
+    assert ran.counts == {1: 1, 2: 2, 3: 1, 4: 1}
+
+
+def test_another_function_with_the_same_keys_needs_a_name(sqlite_app):
+    def fan(ctx: Context) -> Any:
+        ctx.fan_out(Ran(), [1, 2])
+        return ctx.fan_out(double, [0, 2])
+
+    assert "the key 2 of item 1 was used by another fan-out of this message" in refused(
+        sqlite_app, fan
+    )
+
+
+def test_names_keep_fan_outs_apart(app):
+    def fan(ctx: Context) -> Any:
+        ctx.fan_out(Ran(), [1, "[b]1"]).raise_for_failed()
+        ctx.fan_out(Ran(), [1], name="a").raise_for_failed()
+        return ctx.fan_out(double, [1], name="b")
+
+    assert run(app, fan).values == [2]
+    assert set(records(app)) == {"1", "[][b]1", "[a]1", "[b]1"}
+
+
+@pytest.mark.parametrize("name", [None, 3, "x" * 51, "a]", "[a", "a\n"])
+def test_a_name_that_cannot_be_one_is_refused(sqlite_app, name):
+    assert "ConfigError: name " in refused(
+        sqlite_app, lambda ctx: ctx.fan_out(double, [1], name=name)
+    )
+
+
+def test_one_inside_another_is_refused(sqlite_app):
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(lambda n: ctx.fan_out(double, [n]), [1]))
+    assert "one inside another" in result.failed[1]
+
+
+# ---------------------------------------------------------------- bad arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "why"),
+    [
+        ((None, []), {}, "takes a function first"),
+        ((asyncio.sleep, [1]), {}, "must be a plain one"),
+        ((double, 7), {}, "items must be"),
+        ((double, "abc"), {}, "items must be"),
+        ((double, [1]), {"key": "id"}, "key must be a function"),
+        ((double, [1]), {"serial_by": 3}, "serial_by must be a function"),
+        ((double, [1]), {"threads": 0}, "threads must be"),
+        ((double, [1]), {"threads": 5000}, "threads must be"),
+        ((double, [1]), {"timeout": -1}, "timeout must be"),
+        ((double, [1]), {"executor": 5}, "executor must be"),
+    ],
+)
+def test_bad_arguments_are_refused(sqlite_app, arguments, options, why):
+    text = refused(sqlite_app, lambda ctx: ctx.fan_out(*arguments, **options))
+    assert text.startswith("ConfigError: ")
+    assert why in text
+
+
+def test_a_transactional_handler_has_no_fan_out(app):
+    trying = Trying(app, lambda ctx: ctx.fan_out(double, [1]), transactional=True)
+    trying.drain()
+    assert "ctx.fan_out is for plain handlers" in str(trying.error)
+
+
+# ---------------------------------------------------------------- order
+
+
+def test_items_of_one_sub_key_run_in_order_and_one_at_a_time(app):
+    lock = threading.Lock()
+    active: set[int] = set()
+    order: dict[int, list[int]] = {}
+    side_by_side = threading.Barrier(3)
+
+    def act(n: int) -> None:
+        with lock:
+            assert n % 3 not in active
+            active.add(n % 3)
+            order.setdefault(n % 3, []).append(n)
+        if n < 3:
+            side_by_side.wait(30)
+        with lock:
+            active.discard(n % 3)
+
+    options = {"threads": 4, "serial_by": lambda n: n % 3}
+    result = run(app, lambda ctx: ctx.fan_out(act, range(300), **options))
+    assert result.failed == {}
+    assert order == {group: list(range(group, 300, 3)) for group in range(3)}
+
+
+def test_behind_a_failed_item_its_sub_key_waits_for_the_next_try(app):
+    ran = Ran(fails={2})
+    seen = []
+
+    def fan(ctx: Context) -> Any:
+        found = ctx.fan_out(ran, range(9), threads=2, serial_by=lambda n: n % 2 if n < 8 else None)
+        ran.fails.clear()
+        seen.append(found)
+        return found.raise_for_failed()
+
+    trying = Trying(app, fan, tries=2)
+    trying.drain(linger=5)
+    first, second = seen
+    assert list(first.failed) == [2]
+    assert (first.held_back, first.done, first.values[4:]) == (2, 6, [None, 5, None, 7, 8])
+    assert "1 of 9 items failed (2 held back behind them)" in str(trying.errors[0])
+    assert second.values == list(range(9))
+    assert [n for n in ran.items if n in (0, 2, 4, 6)] == [0, 2, 2, 4, 6]
+
+
+# ---------------------------------------------------------------- executors
+
+
+class Slow(Executor):
+    """Runs tasks on threads of its own and notes how many are open."""
+
+    def __init__(self) -> None:
+        self._inner = ThreadPoolExecutor(2)
+        self._open = 0
+        self._lock = threading.Lock()
+        self.most = 0
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        with self._lock:
+            self._open += 1
+            self.most = max(self.most, self._open)
+        future = self._inner.submit(fn, *args, **kwargs)
+        future.add_done_callback(self._less)
+        return future
+
+    def _less(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._open -= 1
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._inner.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+
+def test_any_executor_runs_items_with_few_in_flight(app):
+    with Slow() as executor:
+        options = {"executor": executor, "threads": 7}
+        result = run(app, lambda ctx: ctx.fan_out(refuse_odd, range(500), **options))
+    assert result.values == [None if n % 2 else n for n in range(500)]
+    assert result.failed_count == 250
+    assert executor.most <= 7
+
+
+def test_processes_run_items(sqlite_app):
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        result = run(sqlite_app, lambda ctx: ctx.fan_out(double, range(100), executor=executor))
+    assert result.values == [2 * n for n in range(100)]
+
+
+def test_a_function_that_cannot_travel_is_refused_before_anything_runs(sqlite_app):
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        fan = refused(sqlite_app, lambda ctx: ctx.fan_out(lambda n: n, [1], executor=executor))
+    assert "define it at the top level of a module" in fan
+
+
+def test_a_broken_executor_fails_the_try_and_no_item(sqlite_app):
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        trying = Trying(sqlite_app, lambda ctx: ctx.fan_out(kill, [1, 2, 3], executor=executor))
+        trying.drain()
+    assert isinstance(trying.error, BrokenProcessPool)
+    assert records(sqlite_app) == {}
+
+
+def kill(n: int) -> None:
+    import os
+
+    os._exit(1)
+
+
+def test_what_an_item_raises_in_a_process_is_its_failure(sqlite_app):
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        result = run(sqlite_app, lambda ctx: ctx.fan_out(die, [1], executor=executor))
+    assert result.failed[1].startswith("SystemExit: item 1 ends its process")
+
+
+def test_an_executor_that_is_shut_down_fails_the_try(sqlite_app):
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    text = refused(sqlite_app, lambda ctx: ctx.fan_out(double, [1], executor=executor))
+    assert text.startswith("RuntimeError: cannot schedule new futures")
+
+
+def test_transactional_items_run_on_no_executor(sqlite_app):
+    with ThreadPoolExecutor(1) as executor:
+        options = {"executor": executor, "transactional_items": True}
+        text = refused(sqlite_app, lambda ctx: ctx.fan_out(write_effect, [1], **options))
+    assert "leave out executor=" in text
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the cluster's own libraries
+def test_a_dask_cluster_runs_items(sqlite_app):
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 1, "threads_per_worker": 2, "processes": False}
+    with (
+        distributed.LocalCluster(**options, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        executor = client.get_executor()
+        result = run(sqlite_app, lambda ctx: ctx.fan_out(refuse_odd, range(40), executor=executor))
+    assert result.values == [None if n % 2 else n for n in range(40)]
+    assert result.failed[1].startswith("ValueError: 1 is odd")
+    assert len(records(sqlite_app)) == 40
+
+
+# ---------------------------------------------------------------- transactional items
+
+
+def test_a_transactional_item_commits_its_writes_with_its_record(app):
+    EFFECT.create(app.engine)
+
+    def act(n: int, conn: sa.Connection) -> int:
+        write_effect(n, conn)
+        if n % 5 == 0:
+            raise ValueError("no")
+        return n
+
+    def fan(ctx: Context) -> Any:
+        return ctx.fan_out(act, range(40), threads=4, transactional_items=True)
+
+    result = run(app, fan)
+    assert result.failed_count == 8
+    assert effects(app) == {str(n): 1 for n in range(40) if n % 5}
+    assert {key for key, row in records(app).items() if row[0] == DONE} == set(effects(app))
+    assert records(app)["5"][:2] == (FAILED, 1)
+
+
+def test_a_failed_transactional_item_is_done_by_the_next_try(app):
+    EFFECT.create(app.engine)
+    ran = Ran(fails={2})
+
+    def act(n: int, conn: sa.Connection) -> int:
+        write_effect(n, conn)
+        return ran(n)
+
+    def fan(ctx: Context) -> Any:
+        found = ctx.fan_out(act, range(4), transactional_items=True)
+        ran.fails.clear()
+        return found.raise_for_failed()
+
+    trying = Trying(app, fan, tries=2)
+    assert trying.drain(linger=5).done == 1
+    assert trying.results[0].values == [0, 1, 2, 3]
+    assert effects(app) == {str(n): 1 for n in range(4)}
+    assert records(app)["2"] == (DONE, 2, "2", None)
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback", "close"])
+def test_an_item_that_ends_its_transaction_fails(sqlite_app, how):
+    def act(n: int, conn: sa.Connection) -> None:
+        getattr(conn, how)()
+
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(act, [1], transactional_items=True))
+    assert "HandlerMisuse" in result.failed[1]
+
+
+def test_a_value_that_cannot_be_kept_rolls_its_item_back(app):
+    EFFECT.create(app.engine)
+
+    def act(n: int, conn: sa.Connection) -> Any:
+        write_effect(n, conn)
+        return object()
+
+    result = run(app, lambda ctx: ctx.fan_out(act, [1], transactional_items=True))
+    assert result.failed_count == 1
+    assert effects(app) == {}
+
+
+# ---------------------------------------------------------------- instances that hold little
+
+
+def test_an_instance_holds_no_more_messages_than_it_is_told(make_app):
+    app = make_app(lanes_limit=1, poll_seconds=0.02)
+    app.create_schema()
+    gate, held = threading.Event(), threading.Event()
+
+    def hold(msg: Message[Any]) -> None:
+        held.set()
+        assert gate.wait(60)
+
+    app.add_handler(None, hold)
+    send(app, None, None, None)
+    table = Table(app)
+    with app.worker(threads=1) as worker:
+        worker.start()
+        assert held.wait(60)
+        send(app, None)
+        assert table.statuses.count(1) == 1
+        gate.set()
+        until(lambda: table.statuses == [DONE] * 4, "all are done")
