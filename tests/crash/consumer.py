@@ -144,9 +144,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    options = parse()
+    options = parse(arguments)
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
