@@ -29,10 +29,10 @@ class Heartbeat(Role):
     def __init__(
         self, state: State, *, label: str = "", on_recovered: Callable[[], None] = lambda: None
     ) -> None:
-        super().__init__("heartbeat", state.log)
+        super().__init__("heartbeat", state.log, state.away)
         self._state = state
         self._label = label
-        self._link = state.link()
+        self.link = self._link = state.link()
         self._on_recovered = on_recovered
 
     def register(self) -> None:

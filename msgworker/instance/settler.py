@@ -34,8 +34,8 @@ class Settler:
         self._go_on = go_on
         self._finished: deque[Lane] = deque()
         self._lock = threading.Lock()
-        self._link = state.link()
-        self._outage = Outage(state.log, "settle")
+        self.link = self._link = state.link()
+        self._outage = Outage(state.log, "settle", state.away)
         self.on_progress: Callable[[], None] = lambda: None
         self.pace: Callable[[], float] = lambda: 1.0  # seconds a handler takes, on average
 

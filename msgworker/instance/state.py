@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from msgworker.config import Settings
 from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
+from msgworker.instance.role import Away
 from msgworker.store.claim import Row
 from msgworker.table import Tables
 
@@ -130,6 +131,7 @@ class State:
     give_up_at: float | None = None
     slot: int = 0
     slots: int = 1
+    away: Away = field(default_factory=Away)
 
     def link(self, *, tuned: bool = False) -> Link:
         """New connections for a role; tuned: for the claim's statements."""

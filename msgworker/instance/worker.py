@@ -26,6 +26,7 @@ from msgworker.instance.lanes import Lanes
 from msgworker.instance.listener import Listener
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
+from msgworker.instance.watchdog import Watchdog
 from msgworker.message import Outcome
 from msgworker.store import find
 
@@ -212,6 +213,9 @@ class _Instance:
         self.fetcher = Fetcher(state, lanes=self.lanes, settler=self.settler, drain_linger=linger)
         self.listener = Listener(state, heard=self.fetcher.wake)
         self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
+        self.watchdog = Watchdog(
+            state, roles=(self.fetcher, self.heartbeat), settling=self.settler.link
+        )
         self.settler.on_progress = self.fetcher.wake_if_room
         self.settler.pace = lambda: self.lanes.mean_seconds
         self._fine_at = time.monotonic()
@@ -223,6 +227,7 @@ class _Instance:
         self.lanes.start()
         self.fetcher.start()
         self.heartbeat.start()
+        self.watchdog.start()
         if self.state.channel is not None:
             self.listener.start()
 
@@ -245,7 +250,7 @@ class _Instance:
             if time.monotonic() >= deadline:
                 break
         self._settle_rest()
-        for role in (self.listener, self.heartbeat):
+        for role in (self.listener, self.heartbeat, self.watchdog):
             role.stop()
             role.join(5.0)
         self._leave(ended)
