@@ -790,6 +790,8 @@ _MYSQL = {
     1213: Trouble.AGAIN,
     1020: Trouble.AGAIN,
     1040: Trouble.LOST,
+    1203: Trouble.LOST,
+    1226: Trouble.LOST,  # the user has as many connections as it may
     1053: Trouble.LOST,
     1927: Trouble.LOST,
     2002: Trouble.LOST,

@@ -15,8 +15,9 @@ from tenacity.wait import wait_base, wait_exponential, wait_random
 
 from msgworker.dialects import Trouble, reason_of, trouble
 
-MANY_DEADLOCKS = 10
-"""Deadlocks and lock waits are everyday life; only so many in a row are worth a warning."""
+EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
+"""Deadlocks, lock waits and a connection found dead are everyday life; only so many in a row are
+worth a warning."""
 OUTAGE_WAIT: wait_base = wait_exponential(multiplier=0.05, max=5.0) + wait_random(0, 0.5)
 
 
@@ -34,21 +35,27 @@ class Away:
     is over it, so that an outage is one line in the log and its end is another."""
 
     def __init__(self) -> None:
-        self._names: set[str] = set()
+        self._since: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def begins(self, name: str) -> bool:
         """True for the first."""
         with self._lock:
-            first = not self._names
-            self._names.add(name)
+            first = not self._since
+            self._since.setdefault(name, time.monotonic())
             return first
 
     def ends(self, name: str) -> bool:
         """True for the last."""
         with self._lock:
-            self._names.discard(name)
-            return not self._names
+            self._since.pop(name, None)
+            return not self._since
+
+    @property
+    def seconds(self) -> float:
+        """How long the role that has been in trouble longest has been so; 0 if none is."""
+        with self._lock:
+            return time.monotonic() - min(self._since.values()) if self._since else 0.0
 
 
 class Outage:
@@ -65,11 +72,13 @@ class Outage:
         self._away = away or Away()
         self._told = False
         self.failures = 0
+        self.error: BaseException | None = None
 
     def failed(self, error: BaseException) -> float:
         """Note a failure; return how many seconds to wait before the next try."""
         self.failures += 1
-        if trouble(error) is Trouble.AGAIN and self.failures < MANY_DEADLOCKS:
+        self.error = error
+        if self.failures < EVERYDAY.get(trouble(error), 0):
             self._log.debug("%s: %s; trying again", self._what, reason_of(error))
         elif not self._told:
             self._told = True
@@ -82,6 +91,7 @@ class Outage:
         if self._told and self._away.ends(self._what):
             self._log.warning("%s: works again after %d failures", self._what, self.failures)
         self.failures = 0
+        self.error = None
         self._told = False
 
 

@@ -31,7 +31,6 @@ from msgworker.message import Outcome
 from msgworker.store import find
 
 log = logging.getLogger("msgworker.worker")
-DATABASE_LOST_SECONDS = 60.0
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
 
@@ -157,6 +156,9 @@ class Worker:
                     if deadline is not None and time.monotonic() >= deadline:
                         break
                     self._stop_asked.wait(0.2)
+            except Exception:  # nothing can be written: no reason to wait for handlers
+                grace = 0.0
+                raise
             finally:
                 self.stop(grace)
 
@@ -171,8 +173,12 @@ class Worker:
         linger: float = 5.0,
         grace: float = 30.0,
         signals: bool = False,
+        outage_limit: float = 60.0,
     ) -> Report:
-        """Work until nothing is due now or within `linger` seconds, or until `time_limit`."""
+        """Work until nothing is due now or within `linger` seconds, or until `time_limit`.
+
+        outage_limit: give up (Report.database_lost) when the database has been away for so long.
+        """
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
         lost = False
@@ -182,10 +188,13 @@ class Worker:
                 self._stop_asked.set()
             try:
                 while not self._should_stop(instance) and not instance.fetcher.exhausted:
-                    lost = instance.database_gone_seconds() > DATABASE_LOST_SECONDS
+                    lost = instance.database_gone_seconds() > outage_limit
                     if lost or (deadline is not None and time.monotonic() >= deadline):
                         break
                     instance.fetcher.over.wait(0.05)
+            except Exception:
+                grace = 0.0
+                raise
             finally:
                 self.stop(0.0 if lost else grace)
         tally = instance.state.tally
@@ -218,7 +227,6 @@ class _Instance:
         )
         self.settler.on_progress = self.fetcher.wake_if_room
         self.settler.pace = lambda: self.lanes.mean_seconds
-        self._fine_at = time.monotonic()
 
     def start(self) -> None:
         with reaching(self.state.engine):
@@ -293,21 +301,20 @@ class _Instance:
         )
 
     def database_gone_seconds(self) -> float:
-        """How long the claim loop has been without the database."""
-        if not self.fetcher.outage.failures:
-            self._fine_at = time.monotonic()
-        return time.monotonic() - self._fine_at
+        """How long some role has been without the database."""
+        return self.state.away.seconds
 
     def raise_what_people_must_mend(self) -> None:
-        """Raise an error that the claim loop meets again and again and that waiting cannot cure."""
-        error = self.fetcher.error
-        if error is None or self.fetcher.outage.failures < HOPELESS_FAILURES:
-            return
-        kind = trouble(error)
-        if kind is Trouble.REFUSED:
-            raise refusal(self.state.engine, error) from error
-        if kind is Trouble.OTHER:
-            raise error
+        """Raise an error that is met again and again and that waiting cannot cure."""
+        for outage in (self.fetcher.outage, self.settler.outage):
+            error = outage.error
+            if error is None or outage.failures < HOPELESS_FAILURES:
+                continue
+            kind = trouble(error)
+            if kind is Trouble.REFUSED:
+                raise refusal(self.state.engine, error) from error
+            if kind is Trouble.OTHER:
+                raise error
 
     def count_left(self) -> int:
         link = self.state.link()

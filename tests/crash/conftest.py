@@ -2,7 +2,7 @@
 
 A test marked `ahead` is called in a thread of a pool, started with the first of them, each with a
 `Trial` on a database of its own; when its turn comes, pytest waits for its outcome. `ahead(lease=)`
-gives the lease in seconds.
+gives the lease in seconds; with `proxied=True` its consumers go through a Proxy, `trial.proxy`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import NAMES, _fresh
 from tests.crash.fleet import Trial
+from tests.crash.proxy import Proxy
 from tests.servers import CannotHave, Fleet
 
 AT_ONCE = 8
@@ -53,7 +54,12 @@ class Ahead:
         folder.mkdir()
         facts = {k: v for k, v in item.callspec.params.items() if k != "trial"}
         with contextlib.contextmanager(_fresh)(_name_of(item), self._servers, folder) as database:
-            trial = Trial(database.url, folder, lease=marker.kwargs.get("lease", LEASE_SECONDS))
+            url, proxy = database.url, None
+            if marker.kwargs.get("proxied"):
+                proxy = Proxy.before(url)
+                url = proxy.url_of(url)
+            lease = marker.kwargs.get("lease", LEASE_SECONDS)
+            trial = Trial(url, folder, lease=lease, sends_with=database.url, proxy=proxy)
             try:
                 item.obj(trial=trial, **facts)
             finally:

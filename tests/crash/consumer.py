@@ -120,7 +120,9 @@ def single(options: argparse.Namespace) -> int:
     app.tables  # noqa: B018 - so that "ready" means that it really is
     print("ready", flush=True)
     if options.drain:
-        report = worker.drain(signals=True, linger=options.linger)
+        report = worker.drain(
+            signals=True, linger=options.linger, outage_limit=options.outage_limit
+        )
         print(report, flush=True)
         return report.exit_code
     worker.run(signals=True, grace=options.grace)
@@ -139,6 +141,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--label", default="")
     parser.add_argument("--drain", action="store_true")
     parser.add_argument("--linger", type=float, default=2.0)
+    parser.add_argument("--outage-limit", type=float, default=60.0)
     parser.add_argument("--workers", type=int, default=0, help="instances that come and go")
     parser.add_argument("--life", type=float, default=3.0, help="seconds that one lives at most")
     return parser.parse_args(arguments)

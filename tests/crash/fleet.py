@@ -26,6 +26,7 @@ from tests import history
 from tests.contract.seeing import until
 from tests.crash import nursery
 from tests.crash.consumer import EFFECTS
+from tests.crash.proxy import Proxy
 from tests.history import Event, Final, Kind, Row, Violation
 
 LOOK_SECONDS = 0.05
@@ -179,6 +180,7 @@ class Trial:
     folder: Path
     lease: float = 30.0
     sends_with: str | None = None  # where the trial's own sessions need another URL
+    proxy: Proxy | None = None  # what `url` leads through
     consumers: list[Consumer] = field(default_factory=list)
     sent: dict[int, Sent] = field(default_factory=dict)
     observed: list[tuple[float, list[tuple[str | None, int, int]]]] = field(default_factory=list)
@@ -217,6 +219,8 @@ class Trial:
             watcher.join(10)
         self.app.engine.dispose()
         self.reader.dispose()
+        if self.proxy is not None:
+            self.proxy.close()
 
     @property
     def backend(self) -> str:
@@ -225,13 +229,15 @@ class Trial:
 
     # ------------------------------------------------------------ processes
 
-    def spawn(self, *options: str, **settings: Any) -> Consumer:
-        """Start a consumer; settings are its options: threads=4, drain=True."""
+    def spawn(self, *options: str, through: str | None = None, **settings: Any) -> Consumer:
+        """Start a consumer; settings are its options: threads=4, drain=True. through: the URL of
+        another way to the same database."""
         words = [f"--history={self.history}", f"--lease={self.lease}", *options]
         for name, value in settings.items():
             flag = f"--{name.replace('_', '-')}"
             words.append(flag if value is True else f"{flag}={value}")
-        consumer = Consumer(self.url, self.folder, len(self.consumers), *words)
+        url = self.url if through is None else through
+        consumer = Consumer(url, self.folder, len(self.consumers), *words)
         self.consumers.append(consumer)
         return consumer
 
@@ -312,6 +318,11 @@ class Trial:
         query = sa.text(f"SELECT {columns} FROM {self.app.table.name} WHERE {where}")
         with self.reader.connect() as conn:
             return list(conn.execute(query))
+
+    def instances(self) -> list[str]:
+        """The ids in the lease table."""
+        with self.reader.connect() as conn:
+            return list(conn.scalars(sa.text("SELECT name FROM msgworker_lease ORDER BY name")))
 
     def pauses(self, seconds: float) -> None:
         """Let some time go by, as part of what is tried."""

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
+from sqlalchemy.engine import make_url
+
 RESET = struct.pack("ii", 1, 0)
 TICK_SECONDS = 0.02
 CHUNK = 65536
@@ -196,6 +198,17 @@ class Proxy:
         self._listener: socket.socket | None = None
         self.port = 0
         self._listen()
+
+    @classmethod
+    def before(cls, url: str) -> Proxy:
+        """One before the server of this URL."""
+        parsed = make_url(url)
+        assert parsed.port is not None
+        return cls(parsed.port, parsed.get_backend_name())
+
+    def url_of(self, url: str) -> str:
+        """The URL that leads through here."""
+        return make_url(url).set(port=self.port).render_as_string(hide_password=False)
 
     def _listen(self) -> None:
         listener = socket.socket()
