@@ -14,6 +14,7 @@ import re
 import socket
 import time
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -323,6 +324,7 @@ def _create(url: URL) -> sa.Engine:
         engine = sa.create_engine(url, **args)
         if url.get_driver_name() == "pymysql":
             event.listen(engine, "do_connect", _connect_pymysql)
+        _leave_to_the_parent(engine)
         return engine
     except NoSuchModuleError as error:
         raise ConfigError(f"no such driver: {url.drivername}") from error
@@ -335,6 +337,20 @@ def _create(url: URL) -> sa.Engine:
             f"the driver of {url.drivername} is not installed ({error.name}); "
             f'{change}run: pip install "msgworker[{extra}]"'
         ) from error
+
+
+def _leave_to_the_parent(engine: sa.Engine) -> None:
+    # A forked child (a server that loads the application before it forks) must not speak on the
+    # connections of its parent.
+    known = weakref.ref(engine)
+
+    def forget() -> None:
+        mine = known()
+        if mine is not None:
+            mine.dispose(close=False)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=forget)
 
 
 CONNECT_SECONDS = 10
@@ -928,13 +944,16 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextmanager
 def reaching(engine: sa.Engine) -> Iterator[None]:
-    """What a database that goes away raises in here becomes DatabaseUnavailable."""
+    """What a database that goes away, or refuses, raises in here becomes DatabaseUnavailable or
+    SchemaError."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, DatabaseUnavailable) or trouble(error) is not Trouble.LOST:
+        kind = trouble(error)
+        if isinstance(error, DatabaseUnavailable) or kind not in (Trouble.LOST, Trouble.REFUSED):
             raise
-        raise unavailable(engine, error) from error
+        why = unavailable if kind is Trouble.LOST else refusal
+        raise why(engine, error) from error
 
 
 def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | SchemaError:

@@ -222,6 +222,7 @@ class _Instance:
         self.fetcher = Fetcher(state, lanes=self.lanes, settler=self.settler, drain_linger=linger)
         self.listener = Listener(state, heard=self.fetcher.wake)
         self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
+        state.none_left = self.caller.spare
         self.watchdog = Watchdog(
             state, roles=(self.fetcher, self.heartbeat), settling=self.settler.link
         )

@@ -7,6 +7,7 @@ its payload:
     "work": 0.01                 seconds that its handler takes
     "fails": 2                   its handler raises in two tries; "reject": true: at once dead
     "later": 1                   its handler asks to be called later, with this chance out of two
+    "counts": ["x", "y"]         a transactional one counts these up, in this order
     "crash": "in-handler"        the process dies, see witness.py; "crashes": N: in N tries
 
 Topics: `plain`, and `exact`, whose transactional handler writes a row into the effects table.
@@ -30,6 +31,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_random
 
 from msgworker import App, Context, Message, Reject, RetryLater
+from msgworker.errors import DatabaseUnavailable, SchemaError
 from tests.crash.witness import Witness
 from tests.history import Recorder
 
@@ -41,8 +43,15 @@ EFFECTS = sa.Table(
     sa.Column("object_id", sa.String(100)),
     sa.Column("claim", sa.String(100), nullable=False),
 )
+COUNTERS = sa.Table(
+    "counter",
+    EFFECTS.metadata,
+    sa.Column("name", sa.String(20), primary_key=True),
+    sa.Column("n", sa.Integer(), nullable=False),
+)
 BACKOFF = wait_random(0.02, 0.2)
 LATER_SECONDS = 0.05
+COUNTING_SECONDS = 0.01
 
 
 def make_app(options: argparse.Namespace, number: int) -> App:
@@ -79,6 +88,10 @@ def make_app(options: argparse.Namespace, number: int) -> App:
                 claim=f"{ctx.instance_id}/{ctx.attempt}",
             )
         )
+        for name in msg.payload.get("counts", ()):
+            row = COUNTERS.c.name == name
+            ctx.connection.execute(COUNTERS.update().where(row).values(n=COUNTERS.c.n + 1))
+            time.sleep(COUNTING_SECONDS)
         act(msg, ctx.attempt)
 
     return app
@@ -125,7 +138,11 @@ def single(options: argparse.Namespace) -> int:
         )
         print(report, flush=True)
         return report.exit_code
-    worker.run(signals=True, grace=options.grace)
+    try:
+        worker.run(signals=True, grace=options.grace)
+    except (DatabaseUnavailable, SchemaError) as error:
+        print(f"gave up: {error}", file=sys.stderr)
+        return 3 if isinstance(error, DatabaseUnavailable) else 4
     return 0
 
 
