@@ -51,8 +51,8 @@ ddl: $(VENV)/.dev  ## write ddl/*.sql anew from the table definitions
 bench: $(VENV)/.dev  ## the scenarios, beside their limits, as one table (BENCH_ARGS=...)
 	$(BIN)/python -m tests.servers -- $(BIN)/python -m bench $(BENCH_ARGS)
 
-torture: $(VENV)/.dev  ## 60 s of kill -9, pauses, lost sessions and late commits, judged (TORTURE_ARGS=...)
-	$(BIN)/python -m tests.servers -- $(BIN)/python -m tests.crash.torture $(TORTURE_ARGS)
+torture: $(VENV)/.dev  ## 60 s of kill -9, pauses, lost sessions, restarts and late commits, judged (TORTURE_ARGS=...)
+	$(BIN)/python -m tests.crash.torture $(TORTURE_ARGS)
 
 clean:  ## remove what was built
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache

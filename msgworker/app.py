@@ -273,11 +273,13 @@ class App:
         topics: Iterable[str] | None = None,
         grace: float = 30.0,
         signals: bool = False,
+        outage_limit: float = 60.0,
     ) -> Report:
         """Handle messages until none is due now or within `linger` seconds, or until `time_limit`.
 
         For batch jobs and timers. overlap: "skip" returns at once (Report.skipped) while another
         drain of this App runs in this process; "allow" lets up to `max_concurrent` run.
+        outage_limit: give up (Report.database_lost) when the database has been away for so long.
         """
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')
@@ -285,6 +287,7 @@ class App:
             number("time_limit", time_limit, 0, 366 * 86_400)
         number("linger", linger, 0, 366 * 86_400)
         number("grace", grace, 0, 366 * 86_400)
+        number("outage_limit", outage_limit, 0, 366 * 86_400)
         if max_concurrent is not None:
             whole("max_concurrent", max_concurrent, 1, MAX_THREADS)
         most = 1 if overlap == "skip" else (max_concurrent or MAX_THREADS)
@@ -295,7 +298,13 @@ class App:
         worker: Worker | None = None
         try:
             worker = self.worker(threads=threads, topics=topics)
-            return worker.drain(time_limit=time_limit, linger=linger, grace=grace, signals=signals)
+            return worker.drain(
+                time_limit=time_limit,
+                linger=linger,
+                grace=grace,
+                signals=signals,
+                outage_limit=outage_limit,
+            )
         finally:
             if worker is not None:
                 self._workers.remove(worker)

@@ -324,6 +324,13 @@ SETTINGS: dict[str, Setting] = {
             default=5.0,
         ),
         Setting(
+            name="outage_limit",
+            kind="seconds",
+            group="work",
+            about="drain gives up when the database has been away for so long",
+            default=60.0,
+        ),
+        Setting(
             name="grace",
             kind="seconds",
             group="work",

@@ -11,8 +11,10 @@ import logging
 import os
 import random
 import re
+import socket
 import time
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -317,10 +319,13 @@ def _create(url: URL) -> sa.Engine:
         args["poolclass"] = sa.QueuePool
     else:
         args["pool_pre_ping"] = True
-    if url.get_backend_name() in ("mysql", "mariadb"):
-        args["connect_args"] = {"charset": "utf8mb4"}
+        args["connect_args"] = connect_defaults(url)
     try:
-        return sa.create_engine(url, **args)
+        engine = sa.create_engine(url, **args)
+        if url.get_driver_name() == "pymysql":
+            event.listen(engine, "do_connect", _connect_pymysql)
+        _leave_to_the_parent(engine)
+        return engine
     except NoSuchModuleError as error:
         raise ConfigError(f"no such driver: {url.drivername}") from error
     except ImportError as error:
@@ -332,6 +337,82 @@ def _create(url: URL) -> sa.Engine:
             f"the driver of {url.drivername} is not installed ({error.name}); "
             f'{change}run: pip install "msgworker[{extra}]"'
         ) from error
+
+
+def _leave_to_the_parent(engine: sa.Engine) -> None:
+    # A forked child (a server that loads the application before it forks) must not speak on the
+    # connections of its parent.
+    known = weakref.ref(engine)
+
+    def forget() -> None:
+        mine = known()
+        if mine is not None:
+            mine.dispose(close=False)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=forget)
+
+
+CONNECT_SECONDS = 10
+READ_SECONDS = 600
+WRITE_SECONDS = 60
+_LIBPQ = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,  # milliseconds: for what was sent and never acknowledged
+}
+_MYSQL_WAITS = {
+    "connect_timeout": CONNECT_SECONDS,
+    "read_timeout": READ_SECONDS,
+    "write_timeout": WRITE_SECONDS,
+}
+_WAITS: dict[str, dict[str, int]] = {
+    "psycopg": _LIBPQ,
+    "psycopg2": _LIBPQ,
+    "pymysql": _MYSQL_WAITS,
+    "mysqldb": _MYSQL_WAITS,
+    "oracledb": {"tcp_connect_timeout": CONNECT_SECONDS, "expire_time": 1},  # minutes
+}
+"""How long a driver waits for a network that does not answer; by default most wait for ever."""
+
+
+def connect_defaults(url: URL) -> dict[str, Any]:
+    """What we tell the driver of a URL that we open; what the URL's query says itself is left."""
+    waits = _WAITS.get(url.get_driver_name(), {})
+    args: dict[str, Any] = {k: v for k, v in waits.items() if k not in url.query}
+    if url.get_backend_name() in ("mysql", "mariadb"):
+        args["charset"] = "utf8mb4"
+    return args
+
+
+def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, Any]) -> Any:
+    # Its connect_timeout is for the socket only: a server, or a proxy, that accepts and stays
+    # silent is waited for as long as for the answer to a query.
+    conn = dialect.dbapi.connect(*cargs, **cparams | {"defer_connect": True})
+    limit, conn._read_timeout = conn._read_timeout, cparams.get("connect_timeout", CONNECT_SECONDS)
+    conn.connect()
+    conn._read_timeout = limit
+    conn._sock.settimeout(limit)
+    if conn._sock.family != getattr(socket, "AF_UNIX", None):
+        for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, name):  # keepalive itself PyMySQL has switched on
+                conn._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return conn
+
+
+def sever(conn: sa.Connection) -> None:
+    """Break the network connection under `conn`, from whatever thread: who waits for an answer on
+    it gets an error at once. SQLite has none."""
+    raw: Any = conn.connection.driver_connection
+    if hasattr(raw, "cancel") and not hasattr(raw, "fileno"):  # Oracle: ask the server
+        raw.cancel()
+        return
+    number = raw.fileno() if hasattr(raw, "fileno") else raw._sock.fileno()
+    with socket.socket(fileno=os.dup(number)) as twin:
+        twin.shutdown(socket.SHUT_RDWR)
 
 
 class _HintingCompiler(SQLiteCompiler):
@@ -725,6 +806,8 @@ _MYSQL = {
     1213: Trouble.AGAIN,
     1020: Trouble.AGAIN,
     1040: Trouble.LOST,
+    1203: Trouble.LOST,
+    1226: Trouble.LOST,  # the user has as many connections as it may
     1053: Trouble.LOST,
     1927: Trouble.LOST,
     2002: Trouble.LOST,
@@ -861,13 +944,16 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextmanager
 def reaching(engine: sa.Engine) -> Iterator[None]:
-    """What a database that goes away raises in here becomes DatabaseUnavailable."""
+    """What a database that goes away, or refuses, raises in here becomes DatabaseUnavailable or
+    SchemaError."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, DatabaseUnavailable) or trouble(error) is not Trouble.LOST:
+        kind = trouble(error)
+        if isinstance(error, DatabaseUnavailable) or kind not in (Trouble.LOST, Trouble.REFUSED):
             raise
-        raise unavailable(engine, error) from error
+        why = unavailable if kind is Trouble.LOST else refusal
+        raise why(engine, error) from error
 
 
 def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | SchemaError:

@@ -24,7 +24,16 @@ from msgworker.config import SETTINGS, Configuration, flag_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 TICK_SECONDS = 0.2
-HANDED_ON = ("threads", "topics", "time_limit", "linger", "grace", "log_level", "log_format")
+HANDED_ON = (
+    "threads",
+    "topics",
+    "time_limit",
+    "linger",
+    "outage_limit",
+    "grace",
+    "log_level",
+    "log_format",
+)
 log = logging.getLogger("msgworker.cli")
 
 
@@ -63,7 +72,7 @@ def run(ctx: click.Context, /, ref: str, quiet: bool, report_fd: int | None, **g
 
 @click.command("drain")
 @working
-@flags("linger")
+@flags("linger", "outage_limit")
 @as_json
 @common
 @click.pass_context
@@ -104,6 +113,7 @@ def _drain_here(app: App, conf: Configuration, quiet: bool, report_fd: int | Non
         return worker.drain(
             time_limit=conf["time_limit"],
             linger=conf["linger"],
+            outage_limit=conf["outage_limit"],
             grace=conf["grace"],
             signals=True,
         )
@@ -192,7 +202,7 @@ def _fleet(
     arguments = [command, ref, "--processes", "1"]
     for name in HANDED_ON:
         value = conf[name]
-        if value is None or (name == "linger" and command == "run"):
+        if value is None or (name in ("linger", "outage_limit") and command == "run"):
             continue
         values = value if SETTINGS[name].kind == "texts" else [value]
         for each in values:

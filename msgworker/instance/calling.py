@@ -114,6 +114,16 @@ class Caller:
             result.error = without(result.error, self._secrets)
         lane.result = result
 
+    def spare(self) -> None:
+        """Give back the connections of threads that run no transactional handler now: a settle
+        that gets none would hold up everybody for ever."""
+        for link in list(self._links):
+            if link.lock.acquire(blocking=False):
+                try:
+                    link.close()
+                finally:
+                    link.lock.release()
+
     def close(self) -> None:
         """Give back the threads' connections; the threads must have ended."""
         for link in self._links:
@@ -227,7 +237,8 @@ class Caller:
         self, lane: Lane, msg: Message[Any], handler: Handler, running: Running, step: _Step
     ) -> None:
         attempt = lane.row.tries + 1
-        with self._link().transaction() as conn:
+        link = self._link()
+        with link.lock, link.transaction() as conn:
             step.begun = True
             context = Context(msg, lane.owner, attempt, running, conn)
             begun = conn.get_transaction()
@@ -276,7 +287,8 @@ class Caller:
         while lane.owner == self._state.instance_id and not self._state.gave_up():
             time.sleep(pause)
             try:
-                with self._link().statement() as conn:
+                link = self._link()
+                with link.lock, link.statement() as conn:
                     flagged = store.still_mine(conn, self._state.tables, ids, me=lane.owner)
             except Exception as error:
                 if trouble(error) is Trouble.OTHER:

@@ -76,11 +76,11 @@ class Fetcher(Role):
         settler: Settler,
         drain_linger: float | None = None,
     ) -> None:
-        super().__init__("fetcher", state.log)
+        super().__init__("fetcher", state.log, state.away)
         self._state = state
         self._lanes = lanes
         self._settler = settler
-        self._link = state.link(tuned=True)
+        self.link = self._link = state.link(tuned=True)
         self._search = Search(state.tables, state.topics, state.blocked)
         settings = state.settings
         self._appetite = Appetite(lanes.threads, settings.lanes_limit, settings.run_limit)
@@ -95,13 +95,11 @@ class Fetcher(Role):
         self._topics_reported_at = -TOPIC_REPORT_SECONDS
         self.overdue_seconds = OVERDUE_SECONDS
         self.exhausted = False
-        self.progress_at = time.monotonic()
 
     # ------------------------------------------------------------ one round
 
     def run_once(self) -> int:
         """Claim if there is room; returns how many lanes were won, -1 if there was no room."""
-        self.progress_at = time.monotonic()
         self._lanes.nudge()
         self._settler.flush()
         state = self._state

@@ -35,10 +35,10 @@ class Heartbeat(Role):
         on_recovered: Callable[[], None] = lambda: None,
         on_leaving: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__("heartbeat", state.log)
+        super().__init__("heartbeat", state.log, state.away)
         self._state = state
         self._label = label
-        self._link = state.link()
+        self.link = self._link = state.link()
         self._on_recovered = on_recovered
         self._on_leaving = on_leaving
         self._foreign: dict[int, tuple[int, float]] = {}

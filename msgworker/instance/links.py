@@ -7,13 +7,14 @@ nobody goes on with a broken one.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from sqlalchemy import Connection, Engine
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.dialects import Trouble, sever, trouble
 
 
 class Turns:
@@ -51,6 +52,8 @@ class Link:
 
     turns: what to hold during a transaction, see Turns; None where writers do not get in their way.
     tuned: statements that set and reset something for the session of `statement()`.
+    none_left: called when there is no connection to be had.
+    lock: held by who uses it, where others may close it meanwhile.
     """
 
     def __init__(
@@ -58,19 +61,46 @@ class Link:
         engine: Engine,
         turns: AbstractContextManager[None] | None = None,
         tuned: tuple[str, str] | None = None,
+        none_left: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
+        self._none_left = none_left
         self._tuned = tuned
         self._turns = turns or nullcontext()
         self._alone: Connection | None = None
         self._together: Connection | None = None
+        self.busy_since: float | None = None  # when what runs on it now began
+        self.ident: int | None = None  # the thread that used it last
+        self.lock = threading.Lock()
+
+    def _connect(self) -> Connection:
+        try:
+            return self._engine.connect()
+        except Exception:
+            self._none_left()
+            raise
+
+    def cut(self) -> None:
+        """Break the connections, from another thread: who waits for an answer gets an error.
+
+        For half-open connections, which nothing else tells from slow ones.
+        """
+        for conn in (self._alone, self._together):
+            if conn is not None:
+                with suppress(Exception):  # its own thread may be closing it
+                    sever(conn)
+
+    def _begin(self) -> None:
+        self.ident = threading.get_ident()
+        self.busy_since = time.monotonic()
 
     @contextmanager
     def statement(self) -> Iterator[Connection]:
         """A connection on which every statement commits by itself."""
+        self._begin()
         try:
             if self._alone is None:
-                conn = self._engine.connect()
+                conn = self._connect()
                 self._alone = conn.execution_options(isolation_level="AUTOCOMMIT")
                 if self._tuned:
                     self._alone.exec_driver_sql(self._tuned[0])
@@ -78,18 +108,23 @@ class Link:
         except BaseException as error:
             self.close(lost=trouble(error) is Trouble.LOST)
             raise
+        finally:
+            self.busy_since = None
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """A connection in a transaction of its own."""
-        if self._together is None:
-            self._together = self._engine.connect()
+        self._begin()
         try:
+            if self._together is None:
+                self._together = self._connect()
             with self._turns, self._together.begin():
                 yield self._together
         except BaseException as error:
             self.close(lost=trouble(error) is Trouble.LOST)
             raise
+        finally:
+            self.busy_since = None
 
     def close(self, *, lost: bool = False) -> None:
         """Give the connections back, as they were.

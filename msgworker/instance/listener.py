@@ -15,7 +15,7 @@ class Listener(Role):
     """Listens on the channel of the message table, on a connection of its own."""
 
     def __init__(self, state: State, *, heard: Callable[[], None]) -> None:
-        super().__init__("listener", state.log)
+        super().__init__("listener", state.log, state.away)
         self._link = state.link()
         self._channel = state.channel
         self._heard = heard

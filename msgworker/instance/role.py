@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from tenacity import RetryCallState
 from tenacity.wait import wait_base, wait_exponential, wait_random
 
 from msgworker.dialects import Trouble, reason_of, trouble
 
-MANY_DEADLOCKS = 10
-"""Deadlocks and lock waits are everyday life; only so many in a row are worth a warning."""
+EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
+"""Deadlocks, lock waits and a connection found dead are everyday life; only so many in a row are
+worth a warning."""
 OUTAGE_WAIT: wait_base = wait_exponential(multiplier=0.05, max=5.0) + wait_random(0, 0.5)
 
 
@@ -28,41 +30,86 @@ def pause_after(wait: wait_base, attempt: int, error: BaseException | None = Non
     return max(0.0, float(wait(state)))
 
 
+class Away:
+    """The roles of an instance that are in trouble now: the first one tells, and the last one that
+    is over it, so that an outage is one line in the log and its end is another."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def begins(self, name: str) -> bool:
+        """True for the first."""
+        with self._lock:
+            first = not self._since
+            self._since.setdefault(name, time.monotonic())
+            return first
+
+    def ends(self, name: str) -> bool:
+        """True for the last."""
+        with self._lock:
+            self._since.pop(name, None)
+            return not self._since
+
+    @property
+    def seconds(self) -> float:
+        """How long the role that has been in trouble longest has been so; 0 if none is."""
+        with self._lock:
+            return time.monotonic() - min(self._since.values()) if self._since else 0.0
+
+
 class Outage:
     """Notices when the database goes away and when it is back: one log line each."""
 
-    def __init__(self, log: logging.LoggerAdapter[logging.Logger], what: str) -> None:
+    def __init__(
+        self,
+        log: logging.LoggerAdapter[logging.Logger],
+        what: str,
+        away: Away | None = None,
+    ) -> None:
         self._log = log
         self._what = what
+        self._away = away or Away()
         self._told = False
         self.failures = 0
+        self.error: BaseException | None = None
 
     def failed(self, error: BaseException) -> float:
         """Note a failure; return how many seconds to wait before the next try."""
         self.failures += 1
-        if trouble(error) is Trouble.AGAIN and self.failures < MANY_DEADLOCKS:
+        self.error = error
+        if self.failures < EVERYDAY.get(trouble(error), 0):
             self._log.debug("%s: %s; trying again", self._what, reason_of(error))
         elif not self._told:
             self._told = True
-            self._log.warning("%s: %s; trying again", self._what, reason_of(error))
+            level = logging.WARNING if self._away.begins(self._what) else logging.DEBUG
+            self._log.log(level, "%s: %s; trying again", self._what, reason_of(error))
         return pause_after(OUTAGE_WAIT, self.failures)
 
     def over(self) -> None:
         """Note a success."""
-        if self._told:
+        if self._told and self._away.ends(self._what):
             self._log.warning("%s: works again after %d failures", self._what, self.failures)
         self.failures = 0
+        self.error = None
         self._told = False
 
 
 class Role:
     """Start, stop, and the loop; a subclass says what one round does and how long to pause."""
 
-    def __init__(self, name: str, log: logging.LoggerAdapter[logging.Logger]) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: logging.LoggerAdapter[logging.Logger],
+        away: Away | None = None,
+    ) -> None:
         self.name = name
         self.log = log
         self.error: BaseException | None = None
-        self.outage = Outage(log, name)
+        self.outage = Outage(log, name, away)
+        self.busy_since: float | None = None  # when the round began that runs now
+        self._told_of = ""
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self.over = threading.Event()
@@ -113,7 +160,13 @@ class Role:
             self.over.set()
             self.ended()
 
+    @property
+    def ident(self) -> int | None:
+        """The thread."""
+        return self._thread.ident if self._thread else None
+
     def _round(self) -> float:
+        self.busy_since = time.monotonic()
         try:
             did = self.run_once()
         except BaseException as error:
@@ -121,9 +174,13 @@ class Role:
             if self.failed(error):
                 self._stopping.set()
             pause = self.outage.failed(error)
-            if trouble(error) is Trouble.OTHER:
+            if trouble(error) is Trouble.OTHER and reason_of(error) != self._told_of:
+                self._told_of = reason_of(error)  # the same again and again is told once
                 self.log.error("%s: unexpected error; going on", self.name, exc_info=error)
             return pause
+        finally:
+            self.busy_since = None
         self.error = None
+        self._told_of = ""
         self.outage.over()
         return self.pause_seconds(did)

@@ -34,8 +34,8 @@ class Settler:
         self._go_on = go_on
         self._finished: deque[Lane] = deque()
         self._lock = threading.Lock()
-        self._link = state.link()
-        self._outage = Outage(state.log, "settle")
+        self.link = self._link = state.link()
+        self.outage = Outage(state.log, "settle", state.away)
         self.on_progress: Callable[[], None] = lambda: None
         self.pace: Callable[[], float] = lambda: 1.0  # seconds a handler takes, on average
 
@@ -186,7 +186,7 @@ class Settler:
                 kind = trouble(error)
                 if kind is Trouble.OTHER:
                     raise
-                pause = self._outage.failed(error)
+                pause = self.outage.failed(error)
                 if self._state.gave_up():
                     return became
                 if kind is Trouble.AGAIN:
@@ -196,7 +196,7 @@ class Settler:
                 became |= self._look(left, me, pause)
                 if self._state.instance_id != me:
                     return became
-        self._outage.over()
+        self.outage.over()
         return became
 
     def _look(self, lanes: dict[int, Lane], me: str, pause: float) -> dict[int, Settled]:
@@ -215,7 +215,7 @@ class Settler:
             except Exception as error:
                 if trouble(error) is Trouble.OTHER:
                     raise
-                pause = self._outage.failed(error)
+                pause = self.outage.failed(error)
         else:
             return dict.fromkeys(lanes, Settled.LOST)
         answers: dict[int, Settled] = {}

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from msgworker.config import Settings
 from msgworker.errors import MsgworkerError
 from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
+from msgworker.instance.role import Away
 from msgworker.store.claim import Row
 from msgworker.table import Tables
 
@@ -112,6 +113,7 @@ class State:
     claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever
     holds it knows every row that is flagged by us.
     blocked: objects whose head could not be flagged a moment ago; a settle takes its own out again.
+    none_left: what to do when a role gets no connection: others may have one to spare.
     stuck: messages whose outcome could not be written; their rows stay flagged until we end, so
     that the crash is counted then.
     left_for: why the instance leaves on its own account.
@@ -138,10 +140,13 @@ class State:
     left_for: MsgworkerError | None = None
     slot: int = 0
     slots: int = 1
+    away: Away = field(default_factory=Away)
+    none_left: Callable[[], None] = lambda: None
 
     def link(self, *, tuned: bool = False) -> Link:
         """New connections for a role; tuned: for the claim's statements."""
-        return Link(self.engine, self.turns, self.tables.dialect.tuned if tuned else None)
+        tuning = self.tables.dialect.tuned if tuned else None
+        return Link(self.engine, self.turns, tuning, lambda: self.none_left())
 
     def trusted(self) -> bool:
         """Whether we may still start handlers: a renewal has succeeded lately enough."""

@@ -26,11 +26,11 @@ from msgworker.instance.lanes import Lanes
 from msgworker.instance.listener import Listener
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
+from msgworker.instance.watchdog import Watchdog
 from msgworker.message import Outcome
 from msgworker.store import find
 
 log = logging.getLogger("msgworker.worker")
-DATABASE_LOST_SECONDS = 60.0
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
 
@@ -165,6 +165,9 @@ class Worker:
                     if deadline is not None and time.monotonic() >= deadline:
                         break
                     self._stop_asked.wait(0.2)
+            except Exception:  # nothing can be written: no reason to wait for handlers
+                grace = 0.0
+                raise
             finally:
                 self.stop(grace)
             instance.raise_why_it_left()
@@ -180,9 +183,11 @@ class Worker:
         linger: float = 5.0,
         grace: float = 30.0,
         signals: bool = False,
+        outage_limit: float = 60.0,
     ) -> Report:
         """Work until nothing is due now or within `linger` seconds, or until `time_limit`.
 
+        outage_limit: give up (Report.database_lost) when the database has been away for so long.
         Raises HandlerStuck as `run` does.
         """
         begun = time.monotonic()
@@ -194,10 +199,13 @@ class Worker:
                 self._stop_asked.set()
             try:
                 while not self._should_stop(instance) and not instance.fetcher.exhausted:
-                    lost = instance.database_gone_seconds() > DATABASE_LOST_SECONDS
+                    lost = instance.database_gone_seconds() > outage_limit
                     if lost or (deadline is not None and time.monotonic() >= deadline):
                         break
                     instance.fetcher.over.wait(0.05)
+            except Exception:
+                grace = 0.0
+                raise
             finally:
                 self.stop(0.0 if lost else grace)
             instance.raise_why_it_left()
@@ -223,9 +231,12 @@ class Instance:
             on_recovered=self.fetcher.wake,
             on_leaving=lambda: self.leave(),
         )
+        state.none_left = self.caller.spare
+        self.watchdog = Watchdog(
+            state, roles=(self.fetcher, self.heartbeat), settling=self.settler.link
+        )
         self.settler.on_progress = self.fetcher.wake_if_room
         self.settler.pace = lambda: self.lanes.mean_seconds
-        self._fine_at = time.monotonic()
 
     def start(self) -> None:
         with reaching(self.state.engine):
@@ -234,6 +245,7 @@ class Instance:
         self.lanes.start()
         self.fetcher.start()
         self.heartbeat.start()
+        self.watchdog.start()
         if self.state.channel is not None:
             self.listener.start()
 
@@ -257,7 +269,7 @@ class Instance:
             if time.monotonic() >= deadline or (stuck and stuck == self.lanes.alive):
                 break
         self._settle_rest()
-        for role in (self.listener, self.heartbeat):
+        for role in (self.listener, self.heartbeat, self.watchdog):
             role.stop()
             role.join(5.0)
         self._leave(ended)
@@ -300,21 +312,20 @@ class Instance:
         )
 
     def database_gone_seconds(self) -> float:
-        """How long the claim loop has been without the database."""
-        if not self.fetcher.outage.failures:
-            self._fine_at = time.monotonic()
-        return time.monotonic() - self._fine_at
+        """How long some role has been without the database."""
+        return self.state.away.seconds
 
     def raise_what_people_must_mend(self) -> None:
-        """Raise an error that the claim loop meets again and again and that waiting cannot cure."""
-        error = self.fetcher.error
-        if error is None or self.fetcher.outage.failures < HOPELESS_FAILURES:
-            return
-        kind = trouble(error)
-        if kind is Trouble.REFUSED:
-            raise refusal(self.state.engine, error) from error
-        if kind is Trouble.OTHER:
-            raise error
+        """Raise an error that is met again and again and that waiting cannot cure."""
+        for outage in (self.fetcher.outage, self.settler.outage):
+            error = outage.error
+            if error is None or outage.failures < HOPELESS_FAILURES:
+                continue
+            kind = trouble(error)
+            if kind is Trouble.REFUSED:
+                raise refusal(self.state.engine, error) from error
+            if kind is Trouble.OTHER:
+                raise error
 
     def raise_why_it_left(self) -> None:
         """Raise the error for which the instance left on its own account, if it did."""

@@ -7,6 +7,7 @@ its payload:
     "work": 0.01                 seconds that its handler takes
     "fails": 2                   its handler raises in two tries; "reject": true: at once dead
     "later": 1                   its handler asks to be called later, with this chance out of two
+    "counts": ["x", "y"]         a transactional one counts these up, in this order
     "crash": "in-handler"        the process dies, see witness.py; "crashes": N: in N tries
 
 Topics: `plain`, and `exact`, whose transactional handler writes a row into the effects table.
@@ -30,6 +31,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_random
 
 from msgworker import App, Context, Message, Reject, RetryLater
+from msgworker.errors import DatabaseUnavailable, SchemaError
 from tests.crash.witness import Witness
 from tests.history import Recorder
 
@@ -41,8 +43,15 @@ EFFECTS = sa.Table(
     sa.Column("object_id", sa.String(100)),
     sa.Column("claim", sa.String(100), nullable=False),
 )
+COUNTERS = sa.Table(
+    "counter",
+    EFFECTS.metadata,
+    sa.Column("name", sa.String(20), primary_key=True),
+    sa.Column("n", sa.Integer(), nullable=False),
+)
 BACKOFF = wait_random(0.02, 0.2)
 LATER_SECONDS = 0.05
+COUNTING_SECONDS = 0.01
 
 
 def make_app(options: argparse.Namespace, number: int) -> App:
@@ -79,6 +88,10 @@ def make_app(options: argparse.Namespace, number: int) -> App:
                 claim=f"{ctx.instance_id}/{ctx.attempt}",
             )
         )
+        for name in msg.payload.get("counts", ()):
+            row = COUNTERS.c.name == name
+            ctx.connection.execute(COUNTERS.update().where(row).values(n=COUNTERS.c.n + 1))
+            time.sleep(COUNTING_SECONDS)
         act(msg, ctx.attempt)
 
     return app
@@ -120,10 +133,16 @@ def single(options: argparse.Namespace) -> int:
     app.tables  # noqa: B018 - so that "ready" means that it really is
     print("ready", flush=True)
     if options.drain:
-        report = worker.drain(signals=True, linger=options.linger)
+        report = worker.drain(
+            signals=True, linger=options.linger, outage_limit=options.outage_limit
+        )
         print(report, flush=True)
         return report.exit_code
-    worker.run(signals=True, grace=options.grace)
+    try:
+        worker.run(signals=True, grace=options.grace)
+    except (DatabaseUnavailable, SchemaError) as error:
+        print(f"gave up: {error}", file=sys.stderr)
+        return 3 if isinstance(error, DatabaseUnavailable) else 4
     return 0
 
 
@@ -139,14 +158,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--label", default="")
     parser.add_argument("--drain", action="store_true")
     parser.add_argument("--linger", type=float, default=2.0)
+    parser.add_argument("--outage-limit", type=float, default=60.0)
     parser.add_argument("--workers", type=int, default=0, help="instances that come and go")
     parser.add_argument("--life", type=float, default=3.0, help="seconds that one lives at most")
     return parser.parse_args(arguments)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    options = parse()
+    options = parse(arguments)
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", stream=sys.stderr
     )

@@ -10,7 +10,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,14 +19,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.engine import make_url
 
 from msgworker import App
 from tests import history
 from tests.contract.seeing import until
+from tests.crash import nursery
 from tests.crash.consumer import EFFECTS
+from tests.crash.proxy import Proxy
 from tests.history import Event, Final, Kind, Row, Violation
 
-ROOT = Path(__file__).parents[2]
 LOOK_SECONDS = 0.05
 MARGIN_SECONDS = 2.5
 BAD_WORDS = ("Traceback", "ERROR", "CRITICAL", "Exception in thread", "unexpected error")
@@ -39,11 +40,9 @@ class Consumer:
     def __init__(self, url: str, folder: Path, number: int, *options: str) -> None:
         self.out = folder / f"consumer{number}.out"
         self.err = folder / f"consumer{number}.err"
-        command = [sys.executable, "-m", "tests.crash.consumer", url, *options]
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err
-            )
+        for file in (self.out, self.err):
+            file.touch()
+        self.process = nursery.hatch([url, *options], self.out, self.err)
         self.alive_at = time.monotonic()
         self.ended_at: float | None = None
         self.told_to_stop = False
@@ -62,7 +61,7 @@ class Consumer:
 
     def ready(self) -> Consumer:
         """Wait until its instances run."""
-        until(lambda: self.is_ready or not self.running, "the consumer is ready")
+        until(lambda: self.is_ready or not self.running, "the consumer is ready", every=0.03)
         assert self.is_ready, f"the consumer died at its start: {self.err.read_text()}"
         return self
 
@@ -181,6 +180,7 @@ class Trial:
     folder: Path
     lease: float = 30.0
     sends_with: str | None = None  # where the trial's own sessions need another URL
+    proxy: Proxy | None = None  # what `url` leads through
     consumers: list[Consumer] = field(default_factory=list)
     sent: dict[int, Sent] = field(default_factory=dict)
     observed: list[tuple[float, list[tuple[str | None, int, int]]]] = field(default_factory=list)
@@ -197,6 +197,10 @@ class Trial:
         self.history.unlink(missing_ok=True)
         self.history.touch()
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._read_bytes = 0
+        self._events: list[Event] = []
+        self._ids: dict[int, int] = {}  # n -> msg_id, as far as it was asked for
         self._over = threading.Event()
         self._watchers = [
             threading.Thread(target=self._watch, args=(act, seconds), daemon=True)
@@ -215,16 +219,25 @@ class Trial:
             watcher.join(10)
         self.app.engine.dispose()
         self.reader.dispose()
+        if self.proxy is not None:
+            self.proxy.close()
+
+    @property
+    def backend(self) -> str:
+        """sqlite, postgresql, or mysql for MariaDB too."""
+        return make_url(self.url).get_backend_name()
 
     # ------------------------------------------------------------ processes
 
-    def spawn(self, *options: str, **settings: Any) -> Consumer:
-        """Start a consumer; settings are its options: threads=4, drain=True."""
+    def spawn(self, *options: str, through: str | None = None, **settings: Any) -> Consumer:
+        """Start a consumer; settings are its options: threads=4, drain=True. through: the URL of
+        another way to the same database."""
         words = [f"--history={self.history}", f"--lease={self.lease}", *options]
         for name, value in settings.items():
             flag = f"--{name.replace('_', '-')}"
             words.append(flag if value is True else f"{flag}={value}")
-        consumer = Consumer(self.url, self.folder, len(self.consumers), *words)
+        url = self.url if through is None else through
+        consumer = Consumer(url, self.folder, len(self.consumers), *words)
         self.consumers.append(consumer)
         return consumer
 
@@ -306,6 +319,11 @@ class Trial:
         with self.reader.connect() as conn:
             return list(conn.execute(query))
 
+    def instances(self) -> list[str]:
+        """The ids in the lease table."""
+        with self.reader.connect() as conn:
+            return list(conn.scalars(sa.text("SELECT name FROM msgworker_lease ORDER BY name")))
+
     def pauses(self, seconds: float) -> None:
         """Let some time go by, as part of what is tried."""
         self._over.wait(seconds)
@@ -326,11 +344,21 @@ class Trial:
 
     def events(self) -> list[Event]:
         """What the consumers have written down so far."""
-        return history.read(self.history)
+        with self._reading:
+            with self.history.open("rb") as file:
+                file.seek(self._read_bytes)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._read_bytes += len(line)
+                    self._events.append(history.from_line(line.decode()))
+            return sorted(self._events, key=lambda e: e.at)
 
     def seen(self, n: int, kind: Kind, *, by: Consumer | None = None) -> list[Event]:
         """Events of message n so far, of one process if given."""
-        ids = {i for i, k in self._numbers().items() if k == n}
+        if n not in self._ids:
+            self._ids = {k: i for i, k in self._numbers().items()}
+        ids = {self._ids.get(n)}
         return [
             e
             for e in self.events()

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,15 +18,9 @@ from tests.crash import witness
 from tests.crash.fleet import Consumer, Trial, Verdict, assert_clean, pid_of
 from tests.history import Kind, Outcome
 
-LEASE_SECONDS = 2.0
-ROUNDS = 5
-
-
-@pytest.fixture
-def trial(database: Any, tmp_path: Path) -> Iterator[Trial]:
-    made = Trial(database.url, tmp_path, lease=LEASE_SECONDS)
-    yield made
-    made.close()
+ROUNDS = 3
+HEIR_SECONDS = 60.0
+pytestmark = pytest.mark.ahead
 
 
 def finish(trial: Trial) -> Verdict:
@@ -50,9 +42,11 @@ def wait_dead(victim: Consumer) -> None:
 
 
 def heir_after(trial: Trial, victim: Consumer) -> Consumer:
-    """Start a second process once the first has died: what it does is then all its own."""
+    """Start a second process once the lease of the first is over: it recovers at its start, and may
+    then have a lease that no busy machine makes it lose."""
     wait_dead(victim)
-    return trial.spawn().ready()
+    trial.pauses(trial.lease)
+    return trial.spawn(lease=HEIR_SECONDS).ready()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +62,7 @@ def heir_after(trial: Trial, victim: Consumer) -> Consumer:
     ],
 )
 def test_killed_at_a_point_is_recovered_and_loses_nothing(
-    trial: Trial, database: Any, point: str, topic: str
+    trial: Trial, point: str, topic: str
 ) -> None:
     first = trial.send("a", topic, crash=point)
     behind = [trial.send("a", topic) for _ in range(3)]
@@ -81,7 +75,7 @@ def test_killed_at_a_point_is_recovered_and_loses_nothing(
     # After the commit nothing is to be done again: with a plain settle of PostgreSQL, one statement
     # that commits by itself, that is so "in" the settle too.
     committed = point == witness.AFTER_SETTLE or (
-        point == witness.IN_SETTLE and topic == "plain" and database.name == "postgresql"
+        point == witness.IN_SETTLE and topic == "plain" and trial.backend == "postgresql"
     )
     ran_first = 0 if point == witness.AFTER_CLAIM else 1
     assert verdict.count(first, Kind.STARTED) == ran_first + (0 if committed else 1)
@@ -96,7 +90,7 @@ def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
     """F1: killed at random moments, again and again, with work in hand."""
     chance = random.Random()
     messages: list[Any] = [
-        (f"o{i % 40}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(600)
+        (f"o{i % 40}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(300)
     ]
     numbers = trial.send_many(messages)
     stays = trial.spawn().ready()
@@ -139,7 +133,7 @@ def test_object_of_a_killed_process_goes_on_with_the_heir(trial: Trial) -> None:
 
 @pytest.mark.parametrize("topic", ["plain", "exact"])
 def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
-    trial: Trial, database: Any, topic: str
+    trial: Trial, topic: str
 ) -> None:
     """F5: SIGSTOP in the handler until somebody else has done the message, then SIGCONT."""
     frozen = trial.send("a", topic, work=0.5)
@@ -148,10 +142,10 @@ def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
     until(lambda: trial.seen(frozen, Kind.STARTED), "it is in the handler")
     zombie.pause()
     heir = trial.spawn().ready()
-    all_stuck = database.name == "sqlite" and topic == "exact"
+    all_stuck = trial.backend == "sqlite" and topic == "exact"
     if all_stuck:
         # The frozen transaction holds the only write lock there is: nobody can do anything.
-        trial.pauses(LEASE_SECONDS * 1.5)
+        trial.pauses(trial.lease * 1.5)
         zombie.resume()
     else:
         until(lambda: trial.seen(behind, Kind.SETTLED), "the heir has done both")
@@ -175,11 +169,12 @@ def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
         assert old not in later
 
 
+@pytest.mark.ahead(lease=30.0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_under_load_leaves_nothing_behind(trial: Trial, number: int) -> None:
     """F8: running handlers end, everything else is given back, no try is counted."""
     messages: list[Any] = [
-        (f"o{i % 30}", ("plain", "exact")[i % 2], {"work": 0.02}) for i in range(300)
+        (f"o{i % 30}", ("plain", "exact")[i % 2], {"work": 0.02}) for i in range(200)
     ]
     numbers = trial.send_many(messages)
     for _ in range(3):
@@ -205,7 +200,7 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
     until(lambda: all(trial.seen(n, Kind.SETTLED) for n in beside), "the others are through")
     consumer.send(signal.SIGTERM)
     late = trial.send("late")
-    trial.pauses(LEASE_SECONDS * 2)  # the lease is kept meanwhile
+    trial.pauses(trial.lease * 1.5)  # the lease is kept meanwhile
     assert consumer.running
     assert [row[0] for row in trial.read("object_id", "status = 1")] == ["a"]
     assert not trial.seen(late, Kind.CLAIMED)

@@ -1,0 +1,94 @@
+"""Trials that run ahead: most of a trial is waiting, so several run at once.
+
+A test marked `ahead` is called in a thread of a pool, started with the first of them, each with a
+`Trial` on a database of its own; when its turn comes, pytest waits for its outcome. `ahead(lease=)`
+gives the lease in seconds; with `proxied=True` its consumers go through a Proxy, `trial.proxy`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import NAMES, _fresh
+from tests.crash.fleet import Trial
+from tests.crash.proxy import Proxy
+from tests.servers import CannotHave, Fleet
+
+AT_ONCE = 8
+LEASE_SECONDS = 3.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "ahead: its Trial runs ahead, beside those of other tests")
+
+
+class Ahead:
+    """The trials of the selected tests, by the test's id."""
+
+    def __init__(self, items: list[pytest.Item], servers: Fleet, folder: Path) -> None:
+        self._servers = servers
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(AT_ONCE, "trial")
+        chosen = [item for item in items if item.get_closest_marker("ahead")]
+        for name in {_name_of(item) for item in chosen} - {"sqlite"}:
+            with contextlib.suppress(CannotHave):  # each test will say so
+                servers.url(name)
+        self._outcomes = {item.nodeid: self._pool.submit(self._try, item) for item in chosen}
+
+    def outcome(self, item: pytest.Item) -> Future[None]:
+        return self._outcomes[item.nodeid]
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _try(self, item: pytest.Function) -> None:
+        marker = item.get_closest_marker("ahead")
+        assert marker is not None
+        folder = self._folder / f"{abs(hash(item.nodeid)):x}"
+        folder.mkdir()
+        facts = {k: v for k, v in item.callspec.params.items() if k != "trial"}
+        with contextlib.contextmanager(_fresh)(_name_of(item), self._servers, folder) as database:
+            url, proxy = database.url, None
+            if marker.kwargs.get("proxied"):
+                proxy = Proxy.before(url)
+                url = proxy.url_of(url)
+            lease = marker.kwargs.get("lease", LEASE_SECONDS)
+            trial = Trial(url, folder, lease=lease, sends_with=database.url, proxy=proxy)
+            try:
+                item.obj(trial=trial, **facts)
+            finally:
+                trial.close()
+
+
+def _name_of(item: Any) -> str:
+    return str(item.callspec.params["trial"])
+
+
+@pytest.fixture(scope="session")
+def ahead(
+    request: pytest.FixtureRequest, servers: Fleet, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ahead]:
+    """Starts them all."""
+    made = Ahead(request.session.items, servers, tmp_path_factory.mktemp("trials"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=NAMES)
+def trial(request: pytest.FixtureRequest, ahead: Ahead) -> Future[None]:
+    """What becomes of this test's trial; the test itself is given the Trial."""
+    return ahead.outcome(request.node)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if pyfuncitem.get_closest_marker("ahead") is None:
+        return None
+    pyfuncitem.funcargs["trial"].result()
+    return True
