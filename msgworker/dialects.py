@@ -904,6 +904,11 @@ def identity(name: str) -> tuple[Any, ...]:
     return ()
 
 
+def adding(name: str, column: str) -> str:
+    """What ALTER TABLE says to add a column; `column` is its name and type."""
+    return f"ADD ({column})" if name == "oracle" else f"ADD COLUMN {column}"
+
+
 def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
     """The lower-case names of a table's indexes, those on expressions included."""
     if conn.dialect.name == "sqlite":  # the inspector leaves out indexes on expressions

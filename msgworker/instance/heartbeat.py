@@ -41,7 +41,14 @@ class Heartbeat(Role):
         begun = time.monotonic()
         with self._link.transaction() as conn:
             ttl = state.settings.lease_seconds
-            lease.register(conn, state.tables, state.instance_id, ttl=ttl, label=self._label)
+            lease.register(
+                conn,
+                state.tables,
+                state.instance_id,
+                ttl=ttl,
+                label=self._label,
+                topics=state.topics,
+            )
         state.trusted_until = begun + TRUST * ttl
 
     def run_once(self) -> int:

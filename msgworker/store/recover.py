@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 
 from msgworker.dialects import now
 from msgworker.message import Status
+from msgworker.store import tries
 from msgworker.store.claim import ME, _or_zero
 from msgworker.store.settle import back_to
 from msgworker.table import NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
@@ -62,14 +63,20 @@ def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, te
     In the caller's transaction; give at most BATCH ids. Rows that were settled meanwhile are left.
     """
 
+    def held() -> Select[Any]:
+        # Locked, so that exactly the rows that are given back get a try in their history.
+        c = t.cols()
+        query = sa.select(c.msg_id).where(t.among(c.msg_id), t.mine(c, ME)).order_by(c.msg_id)
+        return query.with_for_update() if t.dialect.row_locks else query
+
     def build() -> sa.Update:
         c = t.cols()
-        tries = t.tries(c) + 1
-        dead = tries >= sa.literal_column(str(t.spec.max_tries))
+        failed = t.tries(c) + 1
+        dead = failed >= sa.literal_column(str(t.spec.max_tries))
         crashes = None if c.crash_times is None else _or_zero(c.crash_times) + 1
         values = t.values(
             status=lit(Status.FAILED),
-            error_try_times=tries,
+            error_try_times=failed,
             crash_times=crashes,
             last_error=bindparam("mw_text", type_=sa.String()),
             finished_at=sa.case((dead, now())),
@@ -80,8 +87,15 @@ def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, te
 
     if not ids:
         return 0
-    params = {"mw_ids": list(ids), "mw_me": dead_id, "mw_text": text}
-    return int(conn.execute(t.built("recover", build), params).rowcount)
+    params: dict[str, Any] = {"mw_ids": list(ids), "mw_me": dead_id}
+    params["mw_ids"] = list(conn.scalars(t.built("recover_held", held), params))
+    if not params["mw_ids"]:
+        return 0
+    params["mw_text"] = text
+    given_back = int(conn.execute(t.built("recover", build), params).rowcount)
+    crashes = [tries.Failure(i, tries.Kind.CRASH, text) for i in params["mw_ids"]]
+    tries.keep(conn, t, crashes, instance=dead_id)
+    return given_back
 
 
 def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
