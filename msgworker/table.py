@@ -670,7 +670,9 @@ def _add_virtual_columns(t: Tables) -> None:
     c = t.message.c
     plain = Cols(**{role: c[name] for role, name in t.names.items()})
     key = dialects.key_text(max(MAX_OBJECT_ID, getattr(plain.object_id.type, "length", 0) or 0))
-    wanted = {OPEN_OBJECT + t.spec.rule: (t._open_case(plain), key)}
+    wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
+        OPEN_OBJECT + t.spec.rule: (t._open_case(plain), key)
+    }
     if t.dialect.guard_case == "column":
         running = sa.case((t.running(plain), t.object_key(plain)))
         wanted[RUNNING_OBJECT] = (running, key)

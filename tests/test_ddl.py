@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.dialects import DIALECTS, NAMES
 from msgworker.message import Outcome, Settlement, Word
-from msgworker.store import change, claim, find, lease, recover, schema, settle
+from msgworker.store import change, claim, counts, find, lease, recover, schema, settle
 from msgworker.store import send as producing
 from msgworker.store.claim import Candidate, Row
 from msgworker.table import Tables, tables_for
@@ -232,7 +232,8 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield lease.take_over_live, {"name": "x", "me": "me", "ttl": 30.0}
     yield lease.drop, {"name": "x"}
     yield lease.drop, {"name": "x", "taken_by": "me"}
-    yield find.counts, {}
+    yield counts.counts, {}
+    yield counts.counts, {"most": 0}
     yield find.unfinished, {}
     for word in Word:
         yield find.find, {"status": word}

@@ -30,7 +30,8 @@ from msgworker.cli.output import (
 from msgworker.cli.target import open_app, target
 from msgworker.config import YEAR_SECONDS, seconds
 from msgworker.message import Word
-from msgworker.store.find import Count, MessageInfo
+from msgworker.store.counts import Count
+from msgworker.store.find import MessageInfo
 
 PAYLOAD_SHOWN = 10_000
 OPEN = (Word.NEW, Word.PROCESSING, Word.FAILED)

@@ -30,7 +30,7 @@ def flagged_by(conn: Connection, t: Tables, instance_id: str, *, limit: int = BA
 
     def build() -> Any:
         parts = []
-        for source, c, index, where in _running_rows(t):
+        for source, c, index, where in running_rows(t):
             part = t.hinted(sa.select(c.msg_id.label("i")), source, index)
             assert c.claimed_by is not None
             parts.append(part.where(where, c.claimed_by == ME))
@@ -46,7 +46,7 @@ def owners(conn: Connection, t: Tables) -> list[str]:
 
     def build() -> Any:
         parts = []
-        for source, c, index, where in _running_rows(t):
+        for source, c, index, where in running_rows(t):
             assert c.claimed_by is not None
             part = t.hinted(sa.select(c.claimed_by.label("o")), source, index)
             parts.append(part.where(where, c.claimed_by.is_not(None)))
@@ -114,7 +114,7 @@ def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
     return int(conn.execute(t.built("release", build), {"mw_ids": list(ids), "mw_me": me}).rowcount)
 
 
-def _running_rows(
+def running_rows(
     t: Tables,
 ) -> Iterable[tuple[FromClause, Cols, str, ColumnElement[bool]]]:
     """Where running rows stand: few rows of an index, whatever the size of the table."""

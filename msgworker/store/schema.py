@@ -7,6 +7,7 @@ created, and if somebody else was faster, looked for again.
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,12 +40,12 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
     made: list[str] = []
     with connecting(engine) as conn:
         inspector = sa.inspect(conn)
-        live = _find(inspector, spec)
-        problems = [] if live is None else _storage_problem(_storage(inspector, live, spec.schema))
+        live = live_name(inspector, spec)
+        problems = [] if live is None else storage_problem(storage_of(inspector, live, spec.schema))
     if problems:
         raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
     t = tables_for(
-        spec if live is None else _named(spec, live), dialect, _columns(engine, spec, live)
+        spec if live is None else named(spec, live), dialect, _columns(engine, spec, live)
     )
     for table in (t.message, *own_tables(t)):
         made += _ensure_table(engine, table)
@@ -128,29 +129,22 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
     _check_names(spec, dialect)
     with connecting(engine) as conn:
         inspector = sa.inspect(conn)
-        live = _find(inspector, spec)
+        live = live_name(inspector, spec)
         if live is None:
             raise SchemaError(_missing_table(inspector, spec))
         columns = inspector.get_columns(live, schema=spec.schema)
-        key = inspector.get_pk_constraint(live, schema=spec.schema).get("constrained_columns", [])
-        unique = [
-            u["column_names"]
-            for u in (
-                *inspector.get_unique_constraints(live, schema=spec.schema),
-                *(i for i in inspector.get_indexes(live, schema=spec.schema) if i["unique"]),
-            )
-        ]
+        unique = unique_keys(inspector, live, spec.schema)
         indexes = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
-        storage = _storage(inspector, live, spec.schema)
+        storage = storage_of(inspector, live, spec.schema)
         own = _own_problems(inspector, tables_for(spec, dialect))
-    spec = _named(spec, live)
+    spec = named(spec, live)
     kinds = {str(c["name"]): c["type"] for c in columns}
     _require(spec, kinds)
     t = tables_for(spec, dialect, kinds, frozenset(indexes))
-    t = replace(t, unfilled=_unfilled(t, columns))
+    t = replace(t, unfilled=unfilled(t, columns))
     problems = _column_problems(t, columns)
-    problems += _storage_problem(storage)
-    if not problems and [t.names["msg_id"]] not in [list(key), *unique]:
+    problems += storage_problem(storage)
+    if not problems and [t.names["msg_id"]] not in unique:
         problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
     if dialect.case_index == "column":
         there = {str(c["name"]) for c in columns}
@@ -180,7 +174,17 @@ def _own_problems(inspector: Inspector, t: Tables) -> list[str]:
     return problems
 
 
-def _storage(inspector: Inspector, live: str, schema: str | None) -> str:
+def unique_keys(inspector: Inspector, live: str, schema: str | None) -> list[list[str]]:
+    """The columns of the primary key and of every unique constraint and index."""
+    key = inspector.get_pk_constraint(live, schema=schema).get("constrained_columns", [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # indexes on expressions are left out, rightly
+        found: list[Any] = [*inspector.get_unique_constraints(live, schema=schema)]
+        found += [i for i in inspector.get_indexes(live, schema=schema) if i["unique"]]
+    return [list(key), *(list(u["column_names"]) for u in found)]
+
+
+def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
     """The storage engine of a table, where there is a choice."""
     try:
         options = inspector.get_table_options(live, schema=schema)
@@ -189,7 +193,7 @@ def _storage(inspector: Inspector, live: str, schema: str | None) -> str:
     return next((str(v) for k, v in options.items() if k.endswith("_engine")), "")
 
 
-def _storage_problem(storage: str) -> list[str]:
+def storage_problem(storage: str) -> list[str]:
     if storage.lower() not in ("myisam", "memory", "aria", "csv", "archive"):
         return []
     return [f"its storage engine {storage} has no transactions: ALTER TABLE ... ENGINE=InnoDB"]
@@ -213,7 +217,7 @@ def check_guard(engine: Engine, t: Tables) -> None:
     )
 
 
-def _find(inspector: Inspector, spec: MessageTable) -> str | None:
+def live_name(inspector: Inspector, spec: MessageTable) -> str | None:
     """The live name of the table: exact, or the only one that differs by case."""
     try:
         names = [
@@ -231,7 +235,7 @@ def _find(inspector: Inspector, spec: MessageTable) -> str | None:
     return same[0] if len(same) == 1 else None
 
 
-def _named(spec: MessageTable, live: str) -> MessageTable:
+def named(spec: MessageTable, live: str) -> MessageTable:
     if live == spec.bare_name:
         return spec
     return spec.replace(name=f"{spec.schema}.{live}" if spec.schema else live)
@@ -254,7 +258,7 @@ def _require(spec: MessageTable, kinds: dict[str, Any]) -> None:
         raise SchemaError(f"table {spec.name} has no column {', '.join(lacking)}")
 
 
-def _unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
+def unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
     """Columns that an INSERT of ours leaves out although they need a value."""
     ours = {t.names[role] for role in SENT if role in t.names}
     return tuple(
@@ -272,9 +276,14 @@ def _unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
 SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times")
 
 
-def _missing_table(inspector: Inspector, spec: MessageTable) -> str:
+def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
+    """Tables that the name may have meant."""
     names = inspector.get_table_names(schema=spec.schema)
-    near = difflib.get_close_matches(spec.bare_name, names, n=3, cutoff=0.5)
+    return difflib.get_close_matches(spec.bare_name, names, n=3, cutoff=0.5)
+
+
+def _missing_table(inspector: Inspector, spec: MessageTable) -> str:
+    near = near_names(inspector, spec)
     hint = f" Near names: {', '.join(near)}." if near else ""
     return (
         f"table {spec.name} does not exist.{hint} "
@@ -283,22 +292,27 @@ def _missing_table(inspector: Inspector, spec: MessageTable) -> str:
 
 
 def _column_problems(t: Tables, columns: Sequence[Any]) -> list[str]:
-    spec = t.spec
-    defaults = MessageTable().names()
-    lacking = []
-    for role, name in spec.names().items():
-        asked_for = role in REQUIRED or spec.is_default or name != defaults[role]
-        if role not in t.names and asked_for:
-            lacking.append(name)
+    wanted = asked_for(t.spec)
+    lacking = [name for role, name in t.spec.names().items() if role in wanted - set(t.names)]
     problems = [f"missing column {', '.join(lacking)}"] if lacking else []
     kinds = {str(c["name"]): c["type"] for c in columns}
     for role in ("msg_id", "status", "error_try_times"):
         if role in t.names:
-            problems += _kind_problem(role, t.names[role], kinds[t.names[role]])
+            problems += kind_problems(role, t.names[role], kinds[t.names[role]])
     return problems
 
 
-def _kind_problem(role: str, name: str, kind: Any) -> list[str]:
+def asked_for(spec: MessageTable) -> set[str]:
+    """The roles whose columns must be there: all in our own table, else those that were named."""
+    plain = MessageTable().names()
+    return {
+        role
+        for role, name in spec.names().items()
+        if role in REQUIRED or spec.is_default or name != plain[role]
+    }
+
+
+def kind_problems(role: str, name: str, kind: Any) -> list[str]:
     whole = isinstance(kind, sa.Integer | sa.Numeric) and not isinstance(kind, sa.Boolean)
     # Databases without types of their own give NullType for a column declared without one.
     if not whole and not isinstance(kind, sa.types.NullType):
@@ -360,6 +374,8 @@ def _ensure_columns(
 def add_column(dialect: sa.Dialect, table: sa.Table, column: sa.Column[Any]) -> str:
     """The statement that adds a column."""
     name = dialect.identifier_preparer.format_table(table)
+    if not dialects.takes_default(dialect.name, column):
+        column = sa.Column(column.name, column.type)
     text = str(CreateColumn(column).compile(dialect=dialect))
     return f"ALTER TABLE {name} {dialects.adding(dialect.name, text)}"
 
@@ -384,5 +400,6 @@ def _ensure_index(engine: Engine, t: Tables, index: sa.Index) -> list[str]:
     return [name] if made else []
 
 
-def _has_index(conn: Connection, table: sa.Table, name: str) -> bool:
+def _has_index(conn: Connection, table: sa.Table | None, name: str) -> bool:
+    assert table is not None
     return name.lower() in dialects.index_names(conn, table)

@@ -81,9 +81,9 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
     if rows:
         conn.execute(_insert(t), rows)
     full = [
-        {"mw_table": row["mw_table"], "mw_id": row["mw_id"], "mw_no": row["mw_no"] - KEPT}
-        for row in rows
-        if row["mw_no"] > KEPT
+        {"mw_table": t.message.name, "mw_id": msg_id, "mw_no": last + 1 - KEPT}
+        for msg_id, (_, last) in found.items()
+        if last >= KEPT
     ]
     if full:
         conn.execute(_delete_up_to(t), full)
