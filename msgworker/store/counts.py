@@ -131,15 +131,16 @@ def _new(conn: Connection, t: Tables, most: int) -> _Parts:
     c = t.cols()
     is_new = c.status == lit(Status.NEW)
     if not t.dialect.oldest_index:
-        start = window.lowest_open(conn, t)
-        if start is None:
+        found = window.first_open(conn, t)
+        if found is None:
             return []
+        start, all_seen = found
         last = window.last_of(conn, t, after=start - 1)
         where = [is_new, c.msg_id >= sa.literal(start, sa.BigInteger())]
         if last is not None:
             where.append(c.msg_id <= sa.literal(last, sa.BigInteger()))
         query = sa.select(*_facts(t, c)).where(*where).order_by(c.msg_id).limit(most)
-        return [(query.subquery("w"), last is not None)]
+        return [(query.subquery("w"), last is not None or not all_seen)]
     key = t.oldest_key(c)
     by_age = t.hinted(sa.select(*_facts(t, c)), t.message, "oldest")
     by_age = by_age.where(t.oldest_rows(c), key.is_not(None), is_new).order_by(key).limit(most)

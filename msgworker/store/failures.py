@@ -20,7 +20,7 @@ from msgworker.store.fingerprint import fingerprint, masked
 from msgworker.store.window import Found
 from msgworker.table import Cols, Tables
 
-READ = 10_000
+READ = 5_000
 TEXTS = 2_000
 """Different error texts of rows without a try that are told apart."""
 

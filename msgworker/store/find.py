@@ -164,10 +164,12 @@ def _new(
     """New rows: by age where an index says so, else from the lowest unfinished row on."""
     c = t.cols()
     if not t.dialect.oldest_index:
-        lowest = window.lowest_open(conn, t)
-        if lowest is None:
+        first = window.first_open(conn, t)
+        if first is None:
             return Found()
-        return _window(conn, t, query, max(start, lowest - 1), limit)
+        found = _window(conn, t, query, max(start, first[0] - 1), limit)
+        found.complete &= first[1] or start >= first[0]
+        return found
     source = t.message.alias("b")
     b = t.cols(source)
     key = t.oldest_key(b)

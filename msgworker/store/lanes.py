@@ -2,7 +2,7 @@
 
 Among a million waiting messages nobody can look at every object. These are proposed: the objects
 whose head runs longest, whose head has failed, whose messages are oldest, and those with most
-messages among the first window.SCAN entries of the index. Then each is looked at exactly.
+messages among the first window.OPEN_SCAN entries of the index. Then each is looked at exactly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LaneInfo:
 
 
 def lanes(
-    conn: Connection, t: Tables, *, limit: int = 50, scan: int = window.SCAN
+    conn: Connection, t: Tables, *, limit: int = 50, scan: int = window.OPEN_SCAN
 ) -> Found[LaneInfo]:
     """Objects with unfinished messages, those with most behind their head first.
 
@@ -51,7 +51,8 @@ def lanes(
     for key in deepest:
         keys.setdefault(key)
     heads = _heads(conn, t, list(keys))
-    ranked = sorted(heads.items(), key=lambda item: (-item[1][1], item[1][0]))[:limit]
+    place = {key: number for number, key in enumerate(keys)}
+    ranked = sorted(heads.items(), key=lambda item: (-item[1][1], place[item[0]]))[:limit]
     infos = find.by_ids(conn, t, [head for _, (head, _) in ranked])
     rows = [
         LaneInfo(infos[head].object_id, infos[head], min(count - 1, BEHIND), count - 1 > BEHIND)

@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker import dialects
 from msgworker.table import Cols, Tables
 
 T = TypeVar("T")
 SCAN = 100_000
 """Rows of the primary key that one look reads at most."""
-OPEN_SCAN = 2_000_000
-"""Entries of the index of unfinished rows that are counted or searched at most."""
+OPEN_SCAN = 50_000
+"""Entries of the index of unfinished rows by object that one look reads at most."""
 SINCE_SLACK = 1000
 LEAST, MOST = -(2**63), 2**63 - 1
 
@@ -46,8 +45,9 @@ class Found(list[T]):
         self.looked_at = looked_at
 
 
-def last_of(conn: Connection, t: Tables, *, after: int, rows: int = SCAN) -> int | None:
-    """The msg_id up to which `rows` rows behind `after` reach, None if there are fewer."""
+def last_of(conn: Connection, t: Tables, *, after: int, rows: int | None = None) -> int | None:
+    """The msg_id up to which `rows` rows (SCAN) behind `after` reach, None if there are fewer."""
+    rows = SCAN if rows is None else rows
     c = t.cols()
     query = sa.select(c.msg_id).where(c.msg_id > sa.literal(after, sa.BigInteger()))
     found = conn.scalar(query.order_by(c.msg_id).limit(1).offset(rows - 1))
@@ -84,43 +84,19 @@ def before_instant(conn: Connection, t: Tables, instant: datetime) -> int:
     return low - SINCE_SLACK
 
 
-def lowest_open(conn: Connection, t: Tables) -> int | None:
-    """The lowest msg_id of an unfinished row, None if there is none; LEAST if it is not known.
+def first_open(conn: Connection, t: Tables) -> tuple[int, bool] | None:
+    """The lowest msg_id among the first OPEN_SCAN unfinished rows that the object index holds, and
+    whether those are all; None if there is none.
 
-    Where no index is ordered by age this reads all entries of unfinished rows, so not more than
-    OPEN_SCAN of them are taken on.
+    For databases that have no index of unfinished rows by age: with more rows than that, older
+    ones may stand before it.
     """
     c = t.cols()
-    if t.dialect.oldest_index:
-        key = t.oldest_key(c)
-        query = t.hinted(sa.select(key), t.message, "oldest").where(t.oldest_rows(c))
-        firsts = [conn.scalar(query.where(key.is_not(None)).order_by(key).limit(1))]
-        waiting = sa.select(c.msg_id, c.available_at) if c.available_at is not None else None
-        if waiting is not None:
-            where = (t.unfinished(c), c.available_at.is_not(None))  # type: ignore[union-attr]
-            part = t.hinted(waiting, t.message, "due").where(*where)
-            part = part.order_by(c.available_at, c.msg_id).limit(SCAN)
-            firsts.append(conn.scalar(sa.select(sa.func.min(part.subquery("w").c[0]))))
-        known = [int(first) for first in firsts if first is not None]
-        return min(known) if known else None
-    rows = dialects.row_estimate(conn, t.message)
-    if rows is None or rows > OPEN_SCAN:
-        # How many of them are open nobody knows; one entry beyond the limit tells.
-        beyond = t.hinted(sa.select(c.msg_id), t.message, "object")
-        beyond = beyond.where(t.open_object(c).is_not(None)).limit(1).offset(OPEN_SCAN)
-        if conn.scalar(beyond) is not None:
-            return LEAST
-    query = t.hinted(sa.select(sa.func.min(c.msg_id)), t.message, "object")
-    found = conn.scalar(query.where(t.open_object(c).is_not(None)))
-    return None if found is None else int(found)
-
-
-def failed_ids(t: Tables, *, newest: int) -> sa.Subquery:
-    """The ids of the newest failed and dead rows, as a subquery with the column `i`."""
-    source = t.message.alias("fi")
-    c = t.cols(source)
-    query = t.hinted(sa.select(c.msg_id.label("i")), source, "failed").where(t.failed_rows(c))
-    return query.order_by(t.failed_key(c).desc()).limit(newest).subquery("fids")
+    query = t.hinted(sa.select(c.msg_id.label("i")), t.message, "object")
+    query = query.where(t.open_object(c).is_not(None)).limit(OPEN_SCAN)
+    w = query.subquery("w").c
+    lowest, count = conn.execute(sa.select(sa.func.min(w.i), sa.func.count())).one()
+    return None if lowest is None else (int(lowest), int(count) < OPEN_SCAN)
 
 
 def running(t: Tables) -> sa.Subquery:
