@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from msgworker import App
 
 TABLE = "msgworker_message"
-TABLES = ("msgworker_item", "msgworker_lease", TABLE)
+TABLES = ("msgworker_item", "msgworker_lease", "msgworker_try", TABLE)
 CHUNK = 1_000_000
 TOPIC = "bench"
 

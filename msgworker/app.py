@@ -343,8 +343,8 @@ class App:
 
     @property
     def ops(self) -> Ops:
-        """What people may do: look, rerun."""
-        return Ops(self.engine, self.tables)
+        """What people may do: look and repair."""
+        return Ops(self.engine, lambda: self.tables, self.table)
 
 
 def _unknown_setting(name: str) -> str:

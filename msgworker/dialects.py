@@ -990,6 +990,54 @@ def identity(name: str) -> tuple[Any, ...]:
     return ()
 
 
+def takes_default(name: str, column: sa.Column[Any]) -> bool:
+    """Whether a column may be added with its default to a table that holds rows."""
+    default = getattr(column.server_default, "arg", None)
+    return name != "sqlite" or default is None or "(" not in str(default)
+
+
+def retyping(
+    dialect: sa.Dialect, table: str, column: sa.Column[Any], *, instant: bool = False
+) -> list[str]:
+    """Statements that give a column the type, default and nullability of `column`.
+
+    instant: it holds instants in UTC already. [] where there is no such statement (on SQLite the
+    table is made anew).
+    """
+    if dialect.name == "sqlite":
+        return []
+    quoted = dialect.identifier_preparer.quote(column.name)
+    kind = column.type.compile(dialect=dialect)
+    default = getattr(column.server_default, "arg", None)
+    set_default = "" if default is None else f" DEFAULT {_default_text(default)}"
+    null = " NULL" if column.nullable else " NOT NULL"
+    if dialect.name == "postgresql":
+        using = f"{quoted}::{kind.split(' COLLATE')[0]}"
+        if isinstance(column.type, sa.Integer):
+            using = f"{quoted}::bigint::{kind}"
+        if instant:
+            using = f"{quoted} AT TIME ZONE 'UTC'"
+        parts = [f"ALTER COLUMN {quoted} DROP DEFAULT"] if set_default else []
+        parts.append(f"ALTER COLUMN {quoted} TYPE {kind} USING {using}")
+        parts += [f"ALTER COLUMN {quoted} SET{set_default}"] if set_default else []
+        parts += [f"ALTER COLUMN {quoted} DROP NOT NULL"] if column.nullable else []
+        return [f"ALTER TABLE {table} {', '.join(parts)}"]
+    if dialect.name == "oracle":
+        return [f"ALTER TABLE {table} MODIFY ({quoted} {kind}{set_default}{null})"]
+    fill = f"UPDATE {table} SET {quoted} = {default} WHERE {quoted} IS NULL"
+    alter = f"ALTER TABLE {table} MODIFY {quoted} {kind}{set_default}{null}"
+    return [fill, alter] if set_default and not column.nullable else [alter]
+
+
+def _default_text(default: Any) -> str:
+    return str(default) if isinstance(default, sa.TextClause) else f"'{default}'"
+
+
+def adding(name: str, column: str) -> str:
+    """What ALTER TABLE says to add a column; `column` is its name and type."""
+    return f"ADD ({column})" if name == "oracle" else f"ADD COLUMN {column}"
+
+
 def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
     """The lower-case names of a table's indexes, those on expressions included."""
     if conn.dialect.name == "sqlite":  # the inspector leaves out indexes on expressions
@@ -1001,6 +1049,191 @@ def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
         )  # "skipped unsupported reflection of expression-based index"
         found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
     return {str(index["name"]).lower() for index in found}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetting:
+    """A setting of the server that a promise rests on. good: what it should be, in lower case."""
+
+    query: str
+    name: str
+    good: tuple[str, ...]
+    otherwise: str
+    mend: str = ""
+    needed: bool = False
+
+
+_READ_ONLY = "the database takes no writes; is it a standby?"
+_TORN = "a page that is half written when the machine crashes cannot be repaired"
+_LAST_MOMENTS = "what was committed just before a crash of the server can be lost"
+_INNODB = (
+    ServerSetting(
+        "SELECT @@innodb_flush_log_at_trx_commit",
+        "innodb_flush_log_at_trx_commit",
+        ("1",),
+        _LAST_MOMENTS,
+        "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+    ),
+    ServerSetting("SELECT @@innodb_doublewrite", "innodb_doublewrite", ("1", "on"), _TORN),
+    ServerSetting("SELECT @@global.read_only", "read_only", ("0", "off"), _READ_ONLY),
+    ServerSetting(
+        "SELECT CASE WHEN @@sql_mode LIKE '%STRICT%' THEN 'strict' ELSE 'not strict' END",
+        "sql_mode",
+        ("strict",),
+        "values that do not fit are cut instead of refused",
+        "SET GLOBAL sql_mode = CONCAT(@@global.sql_mode, ',STRICT_TRANS_TABLES')",
+    ),
+)
+SERVER_SETTINGS: dict[str, tuple[ServerSetting, ...]] = {
+    "postgresql": (
+        ServerSetting("SHOW fsync", "fsync", ("on",), _TORN, "ALTER SYSTEM SET fsync = on"),
+        ServerSetting(
+            "SHOW full_page_writes",
+            "full_page_writes",
+            ("on",),
+            _TORN,
+            "ALTER SYSTEM SET full_page_writes = on",
+        ),
+        ServerSetting(
+            "SHOW synchronous_commit",
+            "synchronous_commit",
+            ("on", "local", "remote_write", "remote_apply"),
+            _LAST_MOMENTS,
+            "ALTER SYSTEM SET synchronous_commit = on",
+        ),
+        ServerSetting(
+            "SELECT pg_is_in_recovery()::text", "in recovery", ("false",), _READ_ONLY, needed=True
+        ),
+        ServerSetting(
+            "SHOW default_transaction_read_only",
+            "default_transaction_read_only",
+            ("off",),
+            _READ_ONLY,
+            "ALTER SYSTEM SET default_transaction_read_only = off",
+            needed=True,
+        ),
+    ),
+    "mariadb": _INNODB,
+    "mysql": _INNODB,
+    "sqlite": (
+        ServerSetting(
+            "PRAGMA journal_mode",
+            "journal_mode",
+            ("wal",),
+            "readers and the writer wait for each other",
+            DATABASE_SET_UP["sqlite"],
+        ),
+    ),
+    "oracle": (),
+}
+
+ANALYZE = {
+    "postgresql": "ANALYZE {}",
+    "sqlite": "ANALYZE {}",
+    "mysql": "ANALYZE TABLE {}",
+    "mariadb": "ANALYZE TABLE {}",
+}
+"""Fresh statistics for the planner."""
+
+_MYSQL_USER = (
+    "SELECT CONCAT(QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', 1)), '@',"
+    " QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))"
+)
+CURRENT_USER = {
+    "postgresql": "SELECT quote_ident(current_user)",
+    "mysql": _MYSQL_USER,
+    "mariadb": _MYSQL_USER,
+    "oracle": "SELECT user FROM dual",
+}
+"""How a GRANT names who is connected; SQLite has no users."""
+
+_EXPLAIN = {
+    "postgresql": "EXPLAIN ",
+    "mysql": "EXPLAIN ",
+    "mariadb": "EXPLAIN ",
+    "sqlite": "EXPLAIN QUERY PLAN ",
+}
+
+
+class _Explained(sa.Executable, sa.ClauseElement):
+    inherit_cache = False
+
+    def __init__(self, query: Any, prefix: str) -> None:
+        self.query = query
+        self.prefix = prefix
+
+
+@compiles(_Explained)
+def _explained(element: _Explained, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"{element.prefix}{compiler.process(element.query, **kw)}"
+
+
+def plan_of(conn: sa.Connection, name: str, query: Any, params: dict[str, Any]) -> list[str] | None:
+    """The database's plan of a query, a line each; None where a plan takes more than reading."""
+    if name not in _EXPLAIN:
+        return None
+    found = conn.execute(_Explained(query, _EXPLAIN[name]), params).all()
+    if name == "sqlite":
+        return [str(row[-1]) for row in found]
+    return ["  ".join("-" if v is None else str(v) for v in row) for row in found]
+
+
+def invalid_indexes(conn: sa.Connection, table: sa.Table) -> set[str]:
+    """Indexes whose building was broken off: they are there and promise nothing."""
+    if conn.dialect.name != "postgresql":
+        return set()
+    query = (
+        "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+        " WHERE i.indrelid = to_regclass(:table) AND NOT (i.indisvalid AND i.indisready)"
+    )
+    quoted = conn.dialect.identifier_preparer.format_table(table)
+    return {str(name).lower() for name in conn.scalars(sa.text(query), {"table": quoted})}
+
+
+def index_is_unique(conn: sa.Connection, table: sa.Table, index: str) -> bool | None:
+    """Whether an index is unique; None if the database does not tell."""
+    if conn.dialect.name == "sqlite":
+        query = "SELECT sql FROM sqlite_master WHERE type = 'index' AND lower(name) = :name"
+        text = conn.scalar(sa.text(query), {"name": index.lower()})
+        return None if text is None else "UNIQUE" in str(text).upper().split(" ON ")[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # indexes on expressions
+        found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
+    return next((bool(i["unique"]) for i in found if str(i["name"]).lower() == index.lower()), None)
+
+
+def dropping_index(name: str, index: str, table: str) -> str:
+    """The statement that drops an index."""
+    on = f" ON {table}" if name in ("mysql", "mariadb") else ""
+    return f"DROP INDEX {index}{on}"
+
+
+_ROW_ESTIMATES = {
+    "postgresql": "SELECT reltuples FROM pg_class WHERE oid = to_regclass(:table)",
+    "mysql": "SELECT table_rows FROM information_schema.tables"
+    " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name",
+    "oracle": "SELECT num_rows FROM all_tables"
+    " WHERE owner = coalesce(upper(:owner), user) AND table_name = :name",
+}
+
+
+def row_estimate(conn: sa.Connection, table: sa.Table) -> int | None:
+    """How many rows a table has according to the database's statistics; None if it cannot say.
+
+    SQLite keeps none; there ids are given one after the other, and the highest one is close.
+    """
+    name = {"mariadb": "mysql"}.get(conn.dialect.name, conn.dialect.name)
+    if name not in _ROW_ESTIMATES:
+        (key,) = table.primary_key.columns
+        span = sa.select(sa.func.max(key) - sa.func.min(key) + 1)
+        return conn.scalar(span)
+    quoted = conn.dialect.identifier_preparer.format_table(table)
+    known = {"table": quoted, "schema": table.schema, "owner": table.schema, "name": table.name}
+    if name == "oracle" and table.name.lower() == table.name:
+        known["name"] = table.name.upper()
+    query = sa.text(_ROW_ESTIMATES[name])
+    found = conn.scalar(query, {key: known[key] for key in query._bindparams})
+    return None if found is None or found < 0 else int(found)
 
 
 def listen(conn: sa.Connection, channel: str) -> None:

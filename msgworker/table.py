@@ -45,6 +45,8 @@ MAX_NAME = 30  # Oracle before 12.2
 MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
 MAX_TRIES = 3
+FAILED = "failed"
+"""The suffix of the index of failed and dead rows."""
 NO_OBJECT = "~msgworker.none~"
 """What `open_object` holds for an open message without an object."""
 NO_OBJECT_RUNNING = "~msgworker.running~"
@@ -189,7 +191,7 @@ class MessageTable(_Names):
         # Index names stand in hints, which nobody quotes: letters, digits and _ only.
         plain = re.sub(r"[^a-z0-9_]", "_", self.bare_name.lower())
         plain = plain if plain[0].isalpha() else f"mw{plain}"
-        end = f"_{suffix}" if suffix == "guard" else f"{self.rule}_{suffix}"
+        end = f"_{suffix}" if suffix in ("guard", FAILED) else f"{self.rule}_{suffix}"
         whole = plain + end
         if len(whole) <= MAX_NAME and plain == self.bare_name.lower():
             return whole
@@ -239,6 +241,7 @@ class Cols:
     instance_type: ColumnElement[Any] | None = None
     open_object_column: ColumnElement[Any] | None = None
     running_object_column: ColumnElement[Any] | None = None
+    failed_column: ColumnElement[Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,6 +257,7 @@ class Tables:
     message: sa.Table
     lease: sa.Table
     item: sa.Table
+    tried: sa.Table
     names: dict[str, str]
     indexes: frozenset[str] | None = None
     unfilled: tuple[str, ...] = ()
@@ -272,6 +276,7 @@ class Tables:
         found = {role: source.c[name] for role, name in self.names.items()}
         if self.dialect.case_index == "column":
             found["open_object_column"] = source.c[OPEN_OBJECT + self.spec.rule]
+            found["failed_column"] = source.c[FAILED_MARK]
         if self.dialect.guard_case == "column":
             found["running_object_column"] = source.c[RUNNING_OBJECT]
         return Cols(**found)
@@ -335,6 +340,22 @@ class Tables:
 
     def running(self, c: Cols) -> ColumnElement[bool]:
         return c.status == lit(Status.PROCESSING)
+
+    def failed(self, c: Cols) -> ColumnElement[bool]:
+        """Failed or dead; the predicate of their index."""
+        return c.status == lit(Status.FAILED)
+
+    def failed_key(self, c: Cols) -> ColumnElement[Any]:
+        """What the index of failed rows is ordered by: `msg_id`, or NULL for every other row."""
+        if self.dialect.case_index == "function":
+            return sa.case((self.failed(c), c.msg_id))
+        return c.msg_id
+
+    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
+        """Failed and dead rows, as a query by their index asks for them."""
+        if c.failed_column is not None:
+            return c.failed_column == sa.literal_column("1")
+        return self.failed(c) if self.dialect.partial_indexes else self.failed_key(c).is_not(None)
 
     def mine(self, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
         """The fence: flagged, and by us. Without `claimed_by` only the status can be asked.
@@ -455,6 +476,7 @@ def text_lit(text: str) -> ColumnElement[str]:
 
 
 OPEN_OBJECT = "mw_open_object"
+FAILED_MARK = "mw_failed"
 RUNNING_OBJECT = "mw_running_object"
 
 
@@ -485,6 +507,7 @@ def tables_for(
         message=message,
         lease=_lease_table(spec, dialect, metadata),
         item=_item_table(spec, dialect, metadata),
+        tried=_try_table(spec, dialect, metadata),
         names=names,
         indexes=indexes,
     )
@@ -542,6 +565,7 @@ def _lease_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) ->
     """Expiring rights to a name; an instance holds one on its own id.
 
     term grows with every renewal and take-over, so that a take-over can name exactly what it saw.
+    serves: the message table and the topics that an instance handles, as JSON, for people.
     """
     return sa.Table(
         "msgworker_lease",
@@ -555,6 +579,7 @@ def _lease_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) ->
         sa.Column("renewed_at", UtcDateTime(), nullable=False),
         sa.Column("label", dialects.plain_text(200)),
         sa.Column("in_hand", sa.Integer(), nullable=False, server_default=sa.text("0")),
+        sa.Column("serves", dialects.long_text()),
         schema=spec.schema,
         **dialects.engine_options(dialect.name),
     )
@@ -578,6 +603,27 @@ def _item_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> 
     )
 
 
+def _try_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
+    """Failed tries: their errors and times; written beside the message, never by a success."""
+    table = sa.Table(
+        "msgworker_try",
+        metadata,
+        sa.Column("table_name", dialects.key_text(128), primary_key=True),
+        sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("try_no", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("kind", dialects.plain_text(20), nullable=False),
+        sa.Column("instance", dialects.plain_text(64)),
+        sa.Column("started_at", UtcDateTime()),
+        sa.Column("ended_at", UtcDateTime(), nullable=False),
+        sa.Column("error", dialects.plain_text(MAX_ERROR)),
+        sa.Column("fingerprint", dialects.key_text(16)),
+        schema=spec.schema,
+        **dialects.engine_options(dialect.name),
+    )
+    sa.Index("msgworker_try_group", table.c.table_name, table.c.fingerprint, table.c.msg_id)
+    return table
+
+
 def _add_indexes(t: Tables) -> None:
     """The guard and the claim indexes, attached to `t.message` with the reason for each.
 
@@ -585,6 +631,7 @@ def _add_indexes(t: Tables) -> None:
     object  unfinished rows by object and age: heads, runs, "is an earlier one unfinished"
     oldest  unfinished rows by age: old before new
     due     rows that wait for an instant, by that instant: retries and delayed messages
+    failed  failed and dead rows by age: what people look for among millions that are done
     Finished rows stay out of all of them, so they cost nothing (P7).
     """
     if t.dialect.case_index == "column":
@@ -603,6 +650,7 @@ def _add_indexes(t: Tables) -> None:
         if c.available_at is not None:
             waits = sa.and_(t.unfinished(c), c.available_at.is_not(None))
             partial("due", c.available_at, c.msg_id, where=waits)
+        partial(FAILED, c.msg_id, where=t.failed(c))
         return
     key = t.running_object(c)
     if t.dialect.case_index == "column" and t.dialect.guard_case == "function":
@@ -614,20 +662,27 @@ def _add_indexes(t: Tables) -> None:
     if c.available_at is not None:
         # Flagging and finishing set available_at to NULL, so finished rows are not met here.
         sa.Index(spec.index_name("due"), c.available_at, c.msg_id)
+    mark = [] if c.failed_column is None else [c.failed_column]
+    sa.Index(spec.index_name(FAILED), *mark, t.failed_key(c))
 
 
 def _add_virtual_columns(t: Tables) -> None:
     c = t.message.c
     plain = Cols(**{role: c[name] for role, name in t.names.items()})
     key = dialects.key_text(max(MAX_OBJECT_ID, getattr(plain.object_id.type, "length", 0) or 0))
-    wanted = {OPEN_OBJECT + t.spec.rule: t._open_case(plain)}
+    wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
+        OPEN_OBJECT + t.spec.rule: (t._open_case(plain), key)
+    }
     if t.dialect.guard_case == "column":
-        wanted[RUNNING_OBJECT] = sa.case((t.running(plain), t.object_key(plain)))
-    for name, expression in wanted.items():
+        running = sa.case((t.running(plain), t.object_key(plain)))
+        wanted[RUNNING_OBJECT] = (running, key)
+    # Not the id itself: MySQL computes nothing from a column that counts itself up.
+    wanted[FAILED_MARK] = (sa.case((t.failed(plain), sa.literal_column("1"))), sa.SmallInteger())
+    for name, (expression, kind) in wanted.items():
         t.message.append_column(
             sa.Column(
                 name,
-                key,
+                kind,
                 sa.Computed(expression, persisted=False),
                 nullable=True,
                 info={dialects.HIDDEN: True},

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.dialects import DIALECTS, NAMES
 from msgworker.message import Outcome, Settlement, Word
-from msgworker.store import change, claim, find, items, lease, recover, schema, settle
+from msgworker.store import change, claim, counts, find, items, lease, recover, schema, settle
 from msgworker.store import send as producing
 from msgworker.store.claim import Candidate, Row
 from msgworker.table import Tables, tables_for
@@ -85,7 +85,12 @@ def test_the_script_makes_what_create_schema_makes(database):
         assert app.create_schema() == []
         assert _live(app.engine) == by_script
         with app.engine.begin() as conn:
-            for table in ("msgworker_message", "msgworker_lease", "msgworker_item"):
+            for table in (
+                "msgworker_message",
+                "msgworker_lease",
+                "msgworker_item",
+                "msgworker_try",
+            ):
                 conn.exec_driver_sql(f"DROP TABLE {table}")
         app.create_schema()
         assert _live(app.engine) == by_script
@@ -133,7 +138,7 @@ def test_mysql_s_script_has_nothing_that_mysql_refuses():
             assert not re.search(pattern, sql), f"{why}: {sql}"
     assert "((CASE WHEN (status = 1) THEN object_id END))" in script
     assert "utf8mb4_0900_bin" in script
-    assert script.count("ENGINE=InnoDB") == 3
+    assert script.count("ENGINE=InnoDB") == 4
 
 
 # ---------------------------------------------------------------- Oracle
@@ -227,7 +232,8 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield lease.take_over_live, {"name": "x", "me": "me", "ttl": 30.0}
     yield lease.drop, {"name": "x"}
     yield lease.drop, {"name": "x", "taken_by": "me"}
-    yield find.counts, {}
+    yield counts.counts, {}
+    yield counts.counts, {"most": 0}
     yield find.unfinished, {}
     for word in Word:
         yield find.find, {"status": word}

@@ -30,7 +30,12 @@ COMMANDS = {
     "status": "look",
     "list": "look",
     "show": "look",
+    "explain": "why",
+    "failures": "why",
     "rerun": "repair",
+    "lanes": "why",
+    "instances": "why",
+    "doctor": "doctor",
     "config": "configured",
 }
 INTERRUPTED = 130

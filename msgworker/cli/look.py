@@ -20,6 +20,7 @@ from msgworker.cli.output import (
     print_json,
     print_line,
     print_table,
+    print_with_text,
     safe,
     since,
     styled,
@@ -30,7 +31,10 @@ from msgworker.cli.output import (
 from msgworker.cli.target import open_app, target
 from msgworker.config import YEAR_SECONDS, seconds
 from msgworker.message import Word
-from msgworker.store.find import Count, MessageInfo
+from msgworker.store.counts import Count, Exact
+from msgworker.store.find import MessageInfo
+from msgworker.store.tries import Try
+from msgworker.store.window import Found
 
 PAYLOAD_SHOWN = 10_000
 OPEN = (Word.NEW, Word.PROCESSING, Word.FAILED)
@@ -63,8 +67,10 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     titles = [Column(word.value.upper(), "right") for word in words]
     columns = [Column("TOPIC", share=1), *titles, Column("OLDEST OPEN", "right")]
     print_table(columns, status_rows(counts, words))
+    if any(c.exact is not Exact.EXACT for c in counts):
+        note("a large table: + means at least, ~ is from the database's statistics")
     if to_terminal() and any(c.status is Word.DEAD for c in counts):
-        note("dead messages wait for you: msgworker list --status dead, then msgworker rerun")
+        note("dead messages wait for you: msgworker failures, then msgworker rerun")
 
 
 def _count_dict(count: Count) -> dict[str, Any]:
@@ -76,19 +82,33 @@ def status_rows(counts: list[Count], words: list[Word]) -> list[list[str]]:
     """A row for each topic, and one for all of them if there are several."""
     by_topic: dict[str | None, list[Count]] = defaultdict(list)
     for count in counts:
-        by_topic[count.topic].append(count)
+        if count.exact is not Exact.ABOUT:  # that one is of all topics together
+            by_topic[count.topic].append(count)
     topics = sorted(by_topic, key=lambda topic: topic or "")
     rows = [_status_row(topic, by_topic[topic], words) for topic in topics]
-    if len(rows) > 1:
+    if len(rows) != 1 or any(count.exact is Exact.ABOUT for count in counts):
         rows.append(_status_row("all topics", counts, words))
     return rows
 
 
 def _status_row(topic: str | None, counts: list[Count], words: list[Word]) -> list[str]:
-    numbers = [sum(c.count for c in counts if c.status is word) for word in words]
+    cells = [_number([c for c in counts if c.status is word]) for word in words]
     ages = [c.oldest_seconds for c in counts if c.status in OPEN and c.oldest_seconds is not None]
-    cells = [f"{number:,}" if number else "-" for number in numbers]
     return [safe(topic), *cells, age(max(ages)) if ages else "-"]
+
+
+def _number(counts: list[Count]) -> str:
+    number = sum(count.count for count in counts)
+    if any(count.exact is Exact.ABOUT for count in counts):
+        return f"~{rounded(number):,}"
+    more = "+" if any(count.exact is Exact.AT_LEAST for count in counts) else ""
+    return f"{number:,}{more}" if number else "-"
+
+
+def rounded(number: int) -> int:
+    """A number from statistics, with three digits that may be right."""
+    step = int(f"1{'0' * max(0, len(str(number)) - 3)}")
+    return round(number / step) * step
 
 
 # ---------------------------------------------------------------- list
@@ -114,17 +134,21 @@ def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     filters["after"] = _id_in_range(given.pop("after"))
     filters["since"] = _instant(given.pop("since"))
     app = open_app(ctx, given)
-    found = app.ops.find(**filters)
-    more = len(found) == filters["limit"]
+    found: Found[MessageInfo] = app.ops.find(**filters)
     if as_json:
         page = {"messages": [as_dict(info) for info in found]}
-        print_json(page | {"next_after": found[-1].msg_id if more else None})
-        return 0 if found else NOTHING_MATCHED
+        print_json(page | {"next_after": found.next_after, "complete": found.complete})
+        return 0 if len(found) or not found.complete else NOTHING_MATCHED
+    more = f"msgworker list ... --after {found.next_after}"
+    if not found and not found.complete:
+        raise NothingMatched(f"no message matches so far; look further with: {more}")
     if not found:
         raise NothingMatched("no message matches")
     print_table(LIST_COLUMNS, [list_row(info, app) for info in found])
-    if more:
-        note(f"there may be more: msgworker list ... --after {found[-1].msg_id}")
+    if not found.complete:
+        note(f"only a part of this large table was looked at; further: {more}")
+    elif found.next_after is not None:
+        note(f"there may be more: {more}")
     return 0
 
 
@@ -159,7 +183,7 @@ def what(info: MessageInfo) -> str:
 
 def as_dict(info: MessageInfo) -> dict[str, Any]:
     """A message as JSON has it, without its payload."""
-    return {name: value for name, value in asdict(info).items() if name != "payload"}
+    return {name: v for name, v in asdict(info).items() if name not in ("payload", "tries")}
 
 
 def _instant(text: str | None) -> datetime | None:
@@ -189,7 +213,7 @@ def _instant(text: str | None) -> datetime | None:
 @common
 @click.pass_context
 def show(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> None:
-    """One message with its payload and its last error."""
+    """One message with its payload, its last error and its failed tries."""
     number = message_id(msg_id)
     app = open_app(ctx, given)
     info = app.ops.show(number)
@@ -203,9 +227,34 @@ def show(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> Non
         print_line(f"{name:<11} {value}".rstrip())
     if info.last_error is not None:
         click.echo(f"last error\n{_indented(info.last_error)}")
+    if info.tries:
+        click.echo("failed tries")
+        print_with_text(TRY_COLUMNS, [_try_row(one) for one in info.tries])
     if info.payload is not None:
         title = f"payload (its first {PAYLOAD_SHOWN:,} characters)" if cut else "payload"
         click.echo(f"{title}\n{_indented(_pretty(info.payload))}")
+
+
+TRY_COLUMNS = (
+    Column("NO", "right"),
+    Column("HOW"),
+    Column("ENDED", "right"),
+    Column("TOOK", "right"),
+    Column("INSTANCE", share=1, least=12),
+    Column("ERROR", share=4, least=16),
+)
+
+
+def _try_row(one: Try) -> list[Any]:
+    took = None if one.started_at is None else (one.ended_at - one.started_at).total_seconds()
+    ended = f"{age(since(one.ended_at))} ago"
+    return [one.number, one.kind, ended, _took(took), one.instance, one.error]
+
+
+def _took(seconds_: float | None) -> str:
+    if seconds_ is None or seconds_ < 0:
+        return "-"
+    return f"{seconds_:.3f} s" if seconds_ < 60 else age(seconds_)
 
 
 def message_id(text: str) -> int:

@@ -128,6 +128,9 @@ STYLES = {
     "failed": "yellow",
     "dead": "red",
     "unknown": "magenta",
+    "live": "green",
+    "taken over": "yellow",
+    "no lease": "red",
 }
 
 
@@ -144,8 +147,26 @@ class Column:
     least: int = 8
 
 
-def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> None:
-    """Aligned columns on stdout: cut to the width of a terminal, never cut in a pipe."""
+NARROW = 110
+"""A terminal with fewer columns shows long texts under their rows."""
+
+
+def print_with_text(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
+    """A table whose last column is a text: on a narrow terminal it stands below its row."""
+    if not to_terminal() or terminal_width() >= NARROW:
+        print_table(columns, rows)
+        return
+    below = [f"    {safe(row[-1])}" for row in rows]
+    print_table(columns[:-1], [row[:-1] for row in rows], below=below)
+
+
+def print_table(
+    columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, below: Sequence[str] = ()
+) -> None:
+    """Aligned columns on stdout: cut to the width of a terminal, never cut in a pipe.
+
+    below: a line under each row, already safe.
+    """
     from rich.cells import cell_len
 
     cells = [[safe(value) for value in row] for row in rows]
@@ -156,8 +177,18 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> Non
     room = terminal_width() if to_terminal() else None
     widths = natural if room is None else fitted(columns, natural, room - GAP * (len(columns) - 1))
     print_line(_row(columns, [column.title for column in columns], widths, head=True))
-    for row in cells:
+    for number, row in enumerate(cells):
         print_line(_row(columns, row, widths))
+        if below:
+            print_line(_cut(below[number], room))
+
+
+def _cut(text: str, width: int | None) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    if width is None or cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1) + "…"
 
 
 def fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
@@ -213,6 +244,11 @@ def terminal_width() -> int:
 def styled(word: str) -> str:
     """A status word in its colour; click takes the colour away where there is no terminal."""
     return click.style(word, fg=STYLES.get(word))
+
+
+def styled_as(text: str, colour: str) -> str:
+    """Text in a colour, for a terminal only."""
+    return click.style(text, fg=colour)
 
 
 # ---------------------------------------------------------------- questions

@@ -49,7 +49,14 @@ class Heartbeat(Role):
         begun = time.monotonic()
         with self._link.transaction() as conn:
             ttl = state.settings.lease_seconds
-            lease.register(conn, state.tables, state.instance_id, ttl=ttl, label=self._label)
+            lease.register(
+                conn,
+                state.tables,
+                state.instance_id,
+                ttl=ttl,
+                label=self._label,
+                topics=state.topics,
+            )
         state.trusted_until = begun + TRUST * ttl
 
     def run_once(self) -> int:
@@ -204,7 +211,9 @@ class Heartbeat(Role):
             ids = [i for i in stale if stale[i] == tries]
             text = f"a foreign consumer had this message in hand for more than {patience:g} s"
             with self._link.transaction() as conn:
-                given_back += recover.recover_foreign(conn, tables, ids, tries=tries, text=text)
+                given_back += recover.recover_foreign(
+                    conn, tables, ids, seen_tries=tries, text=text
+                )
         if given_back:
             self.log.warning("recovered %d messages that a foreign consumer had", given_back)
         return given_back

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import sqlalchemy as sa
 
-from msgworker.table import Tables
+from msgworker.table import MessageTable, Tables
 
 
 class Call:
-    """The database and the tables it works on."""
+    """The database and the tables it works on; they are read when they are needed first."""
 
-    def __init__(self, engine: sa.Engine, tables: Tables) -> None:
+    def __init__(self, engine: sa.Engine, tables: Callable[[], Tables], spec: MessageTable) -> None:
         self._engine = engine
-        self._tables = tables
+        self._read_tables = tables
+        self._spec = spec
+
+    @property
+    def _tables(self) -> Tables:
+        return self._read_tables()

@@ -1,4 +1,8 @@
-"""What people may look at, one function each; nothing is changed by it."""
+"""What people may look at, one function each; nothing is changed by it.
+
+Each look costs the same on any table: what no index serves is read in bounded parts, and the answer
+says if it is not the whole (`Found.complete`, `Count.exact`).
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,30 @@ from msgworker.dialects import connecting
 from msgworker.errors import ConfigError
 from msgworker.message import Word
 from msgworker.ops.call import Call
-from msgworker.store import find
-from msgworker.store.find import Count, MessageInfo
+from msgworker.store import counts, doctor, explain, failures, find, instances, lanes
+from msgworker.store.counts import Count
+from msgworker.store.doctor import Finding
+from msgworker.store.explain import Explanation
+from msgworker.store.failures import Failures
+from msgworker.store.find import MessageInfo
+from msgworker.store.instances import InstanceInfo
+from msgworker.store.lanes import LaneInfo
+from msgworker.store.window import LEAST, MOST, Found
 
 MAX_LIMIT = 10_000
+MAX_GROUPS = 500
 
 
 class Looks(Call):
     """Reading only."""
 
     def counts(self) -> list[Count]:
-        """How many messages are in each state, by topic, with the age of the oldest."""
+        """How many messages are in each state, by topic, with the age of the oldest.
+
+        Exact on a small table; on a large one `Count.exact` says "at least" or "about".
+        """
         with connecting(self._engine) as conn:
-            return find.counts(conn, self._tables)
+            return counts.counts(conn, self._tables)
 
     def unfinished(self) -> int:
         """How many messages are unfinished: what a drain's report calls left."""
@@ -39,9 +54,18 @@ class Looks(Call):
         since: datetime | None = None,
         limit: int = 50,
         after: int | None = None,
-    ) -> list[MessageInfo]:
-        """Messages by filter, lowest msg_id first; `after` = the last msg_id of the page before."""
+    ) -> Found[MessageInfo]:
+        """Messages by filter, lowest msg_id first; `after` = `next_after` of the page before.
+
+        error: a part of the last error. since: created at or after this instant. A list, with
+        `next_after` (None = that was all) and `complete` (False = only a part was looked at).
+        Raises ConfigError.
+        """
         whole("limit", limit, 1, MAX_LIMIT)
+        if after is not None:
+            whole("after", after, LEAST, MOST)
+        if since is not None and since.tzinfo is None:
+            raise ConfigError(f"since must be an aware datetime, got {since!r}")
         word = None if status is None else _word(status)
         with connecting(self._engine) as conn:
             return find.find(
@@ -57,9 +81,40 @@ class Looks(Call):
             )
 
     def show(self, msg_id: int) -> MessageInfo | None:
-        """One message with its payload, None if there is none."""
+        """One message with its payload and its failed tries, None if there is none."""
+        whole("msg_id", msg_id, LEAST, MOST)
         with connecting(self._engine) as conn:
             return find.show(conn, self._tables, msg_id)
+
+    def explain(self, msg_id: int) -> Explanation | None:
+        """Why a message is not running, None if there is none."""
+        whole("msg_id", msg_id, LEAST, MOST)
+        with connecting(self._engine) as conn:
+            return explain.explain(conn, self._tables, msg_id)
+
+    def failures(self, *, limit: int = 50) -> Found[Failures]:
+        """Dead and failing messages grouped by error, largest group first."""
+        whole("limit", limit, 1, MAX_GROUPS)
+        with connecting(self._engine) as conn:
+            return failures.failures(conn, self._tables, limit=limit)
+
+    def lanes(self, *, limit: int = 50) -> Found[LaneInfo]:
+        """Objects that wait: head, its state, how many messages behind it; most behind first."""
+        whole("limit", limit, 1, MAX_GROUPS)
+        with connecting(self._engine) as conn:
+            return lanes.lanes(conn, self._tables, limit=limit)
+
+    def instances(self) -> list[InstanceInfo]:
+        """Who lives, since when, with what in hand; the dead and foreign ones after them."""
+        with connecting(self._engine) as conn:
+            return instances.instances(conn, self._tables)
+
+    def doctor(self) -> list[Finding]:
+        """The live schema, rows and server against what is needed; changes nothing.
+
+        Works where the schema is missing or broken, too.
+        """
+        return doctor.examine(self._engine, self._spec)
 
 
 def _word(status: str | Word) -> Word:

@@ -1,22 +1,28 @@
-"""Read-only: counts, lists and single messages for ops."""
+"""Read-only: lists and single messages for ops."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.dialects import seconds_since
 from msgworker.message import Status, Word, word_of
+from msgworker.store import tries, window
+from msgworker.store.tries import Try
+from msgworker.store.window import Found
 from msgworker.table import Cols, Tables, lit
 
 
 @dataclass(frozen=True, slots=True)
 class MessageInfo:
-    """A message as ops see it: `status` is a word, times are aware UTC, absent columns None."""
+    """A message as ops see it: `status` is a word, times are aware UTC, absent columns None.
+
+    tries: the failed ones, oldest first; `show` reads them, lists do not.
+    """
 
     msg_id: int
     object_id: str | None
@@ -31,16 +37,7 @@ class MessageInfo:
     last_error: str | None = None
     created_at: datetime | None = None
     finished_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """How many messages are in a state, and the age of the oldest in seconds (None = not known)."""
-
-    status: Word
-    topic: str | None
-    count: int
-    oldest_seconds: float | None
+    tries: tuple[Try, ...] = ()
 
 
 def in_state(t: Tables, c: Cols, word: Word) -> ColumnElement[bool]:
@@ -53,26 +50,6 @@ def in_state(t: Tables, c: Cols, word: Word) -> ColumnElement[bool]:
         known = [lit(status) for status in Status]
         return sa.or_(c.status.is_(None), c.status.not_in(known))
     return c.status == lit(Status[word.name])
-
-
-def counts(conn: Connection, t: Tables) -> list[Count]:
-    """Messages by state and topic, states in the order of Word."""
-    c = t.cols()
-    topic = sa.null() if c.topic is None else c.topic
-    left = sa.case((t.tries_left(c), 1), else_=0)
-    age = sa.null() if c.created_at is None else seconds_since(sa.func.min(c.created_at))
-    keys = [c.status, sa.case((c.status == lit(Status.FAILED), left), else_=0).label("left")]
-    grouped = [*keys, *([c.topic] if c.topic is not None else [])]
-    query: sa.Select[Any] = sa.select(*keys, topic, sa.func.count(), age).group_by(*grouped)
-    found: dict[tuple[Word, str | None], tuple[int, float | None]] = {}
-    for status, has_left, name, count, oldest in conn.execute(query).all():
-        word = word_of(status, 0 if has_left else t.spec.max_tries, t.spec.max_tries)
-        before, older = found.get((word, name), (0, None))
-        ages = [float(a) for a in (older, oldest) if a is not None]
-        found[word, name] = (before + count, max(ages) if ages else None)
-    order = list(Word)
-    rows = [Count(word, name, n, age) for (word, name), (n, age) in found.items()]
-    return sorted(rows, key=lambda r: (order.index(r.status), r.topic or ""))
 
 
 def unfinished(conn: Connection, t: Tables) -> int:
@@ -99,18 +76,127 @@ def find(
     since: datetime | None = None,
     limit: int = 50,
     after: int | None = None,
-) -> list[MessageInfo]:
+) -> Found[MessageInfo]:
     """Messages by filter, lowest msg_id first, behind `after`; without payloads.
 
     error: a part of `last_error`. since: created at or after this instant.
+    Open and failed messages are found by their indexes; everything else is looked for among the
+    next window.SCAN rows. `Found.complete` and `Found.next_after` say how far that was.
     """
     c = t.cols()
     query = sa.select(*_columns(t, c, payload=False))
     query = query.where(*conditions(t, c, status, topic, object_id, error, since))
-    if after is not None:
-        query = query.where(c.msg_id > after)
-    found = conn.execute(query.order_by(c.msg_id).limit(limit))
-    return [_info(t, row) for row in found]
+    query = query.order_by(c.msg_id).limit(limit)
+    start = window.LEAST if after is None else after
+    if object_id is not None and status in (Word.NEW, Word.PROCESSING, Word.FAILED):
+        behind = (window.same_object(t, c, object_id), c.msg_id > _id(start))
+        return _page(t, conn, t.hinted(query, t.message, "object").where(*behind), limit)
+    if status is Word.PROCESSING:
+        ids = window.running(t)
+        among = c.msg_id.in_(sa.select(ids.c.i))
+        return _page(t, conn, query.where(among, c.msg_id > _id(start)), limit)
+    if status in (Word.FAILED, Word.DEAD):
+        return _failed(conn, t, query, start, limit)
+    if status is Word.NEW:
+        return _new(conn, t, query, start, limit)
+    if since is not None:
+        start = max(start, window.before_instant(conn, t, since))
+    found = _window(conn, t, query, start, limit)
+    if object_id is None or after is not None or found.complete:
+        return found
+    # What is not finished is found wherever it stands; the first page shows it.
+    seen = {info.msg_id for info in found}
+    opened = t.hinted(query, t.message, "object").where(window.same_object(t, c, object_id))
+    more = [info for info in _page(t, conn, opened, limit) if info.msg_id not in seen]
+    both = sorted([*found, *more], key=lambda info: info.msg_id)
+    return Found(both[:limit], complete=False, next_after=found.next_after)
+
+
+def _id(msg_id: int) -> ColumnElement[int]:
+    return sa.literal(msg_id, sa.BigInteger())
+
+
+def _page(t: Tables, conn: Connection, query: sa.Select[Any], limit: int) -> Found[MessageInfo]:
+    """All that a query by an index has found, up to its limit."""
+    rows = [_info(t, row) for row in conn.execute(query)]
+    return Found(rows, next_after=rows[-1].msg_id if len(rows) == limit else None)
+
+
+def _window(
+    conn: Connection, t: Tables, query: sa.Select[Any], start: int, limit: int
+) -> Found[MessageInfo]:
+    """What the next rows of the primary key hold."""
+    c = t.cols()
+    last = window.last_of(conn, t, after=start)
+    query = query.where(c.msg_id > _id(start))
+    if last is not None:
+        query = query.where(c.msg_id <= _id(last))
+    rows = [_info(t, row) for row in conn.execute(query)]
+    if len(rows) == limit:
+        return Found(rows, next_after=rows[-1].msg_id)
+    return Found(rows, complete=last is None, next_after=last)
+
+
+def _failed(
+    conn: Connection, t: Tables, query: sa.Select[Any], start: int, limit: int
+) -> Found[MessageInfo]:
+    """Failed and dead rows, by their index."""
+    source = t.message.alias("b")
+    b, c = t.cols(source), t.cols()
+    bound = t.hinted(sa.select(b.msg_id), source, "failed")
+    bound = bound.where(t.failed_rows(b), t.failed_key(b) > _id(start)).order_by(t.failed_key(b))
+    last = conn.scalar(bound.limit(1).offset(window.SCAN - 1))
+    query = t.hinted(query, t.message, "failed")
+    query = query.where(t.failed_rows(c), t.failed_key(c) > _id(start))
+    if t.dialect.case_index == "function":  # the order that the index gives
+        query = query.order_by(None).order_by(t.failed_key(c))
+    if last is not None:
+        query = query.where(t.failed_key(c) <= _id(last))
+    rows = [_info(t, row) for row in conn.execute(query)]
+    if len(rows) == limit:
+        return Found(rows, next_after=rows[-1].msg_id)
+    return Found(rows, complete=last is None, next_after=last)
+
+
+def _new(
+    conn: Connection, t: Tables, query: sa.Select[Any], start: int, limit: int
+) -> Found[MessageInfo]:
+    """New rows: by age where an index says so, else from the lowest unfinished row on."""
+    c = t.cols()
+    if not t.dialect.oldest_index:
+        first = window.first_open(conn, t)
+        if first is None:
+            return Found()
+        found = _window(conn, t, query, max(start, first[0] - 1), limit)
+        found.complete &= first[1] or start >= first[0]
+        return found
+    source = t.message.alias("b")
+    b = t.cols(source)
+    key = t.oldest_key(b)
+    bound = t.hinted(sa.select(b.msg_id), source, "oldest")
+    bound = bound.where(t.oldest_rows(b), key > _id(start)).order_by(key)
+    last = conn.scalar(bound.limit(1).offset(window.SCAN - 1))
+    key = t.oldest_key(c)
+    by_age = t.hinted(query, t.message, "oldest").where(t.oldest_rows(c), key > _id(start))
+    by_age = by_age.order_by(None).order_by(key)
+    if last is not None:
+        by_age = by_age.where(key <= _id(last))
+    rows = [_info(t, row) for row in conn.execute(by_age)]
+    cut = last is not None and len(rows) < limit
+    if c.available_at is not None:
+        waiting = t.hinted(sa.select(b.msg_id.label("i")), source, "due")
+        assert b.available_at is not None
+        waiting = waiting.where(t.unfinished(b), b.available_at.is_not(None))
+        ids = waiting.order_by(b.available_at, b.msg_id).limit(window.SCAN).subquery("w")
+        counted = conn.scalar(sa.select(sa.func.count()).select_from(ids)) or 0
+        cut |= counted >= window.SCAN
+        if counted:
+            late = query.where(c.msg_id.in_(sa.select(ids.c.i)), c.msg_id > _id(start))
+            rows += [_info(t, row) for row in conn.execute(late)]
+    rows = sorted({info.msg_id: info for info in rows}.values(), key=lambda info: info.msg_id)
+    full = len(rows) >= limit
+    after = rows[limit - 1].msg_id if full else last
+    return Found(rows[:limit], complete=not cut or full, next_after=after)
 
 
 def conditions(
@@ -141,10 +227,26 @@ def conditions(
 
 
 def show(conn: Connection, t: Tables, msg_id: int) -> MessageInfo | None:
-    """One message with its payload (at most 10,000 characters of it), None if there is none."""
+    """One message with its payload (at most 10,000 characters of it) and its failed tries, None if
+    there is none."""
     c = t.cols()
     row = conn.execute(sa.select(*_columns(t, c, payload=True)).where(c.msg_id == msg_id)).first()
-    return None if row is None else _info(t, row)
+    if row is None:
+        return None
+    return replace(_info(t, row), tries=tuple(tries.of(conn, t, [msg_id]).get(msg_id, ())))
+
+
+def by_ids(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, MessageInfo]:
+    """These messages, without their payloads."""
+    c = t.cols()
+    found: dict[int, MessageInfo] = {}
+    for start in range(0, len(ids), t.dialect.max_ids):
+        query = sa.select(*_columns(t, c, payload=False)).where(t.among(c.msg_id))
+        part = list(ids[start : start + t.dialect.max_ids])
+        for row in conn.execute(query, {"mw_ids": part}):
+            info = _info(t, row)
+            found[info.msg_id] = info
+    return found
 
 
 _ROLES = (

@@ -8,6 +8,8 @@ declared dead. A take-over expires too, and can be taken over again.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -33,10 +35,23 @@ class Lease(NamedTuple):
     expires_at: datetime
     label: str | None
     in_hand: int
+    serves: str | None = None
 
 
-def register(conn: Connection, t: Tables, name: str, *, ttl: float, label: str = "") -> None:
-    """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError."""
+def register(
+    conn: Connection,
+    t: Tables,
+    name: str,
+    *,
+    ttl: float,
+    label: str = "",
+    topics: Iterable[str] | None = None,
+) -> None:
+    """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError.
+
+    topics: what the instance handles, for people; None = every topic.
+    """
+    handled = None if topics is None else sorted(topics)
     conn.execute(
         sa.insert(t.lease).values(
             name=name,
@@ -46,6 +61,7 @@ def register(conn: Connection, t: Tables, name: str, *, ttl: float, label: str =
             renewed_at=now(),
             expires_at=now_plus(sa.literal(ttl, sa.Float())),
             label=label[:200],
+            serves=json.dumps({"table": t.message.name, "topics": handled}),
         )
     )
 
@@ -89,6 +105,7 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
             lease.expires_at,
             lease.label,
             lease.in_hand,
+            lease.serves,
         )
         return sa.select(*columns).where(lease.kind == bindparam("kind")).order_by(lease.name)
 

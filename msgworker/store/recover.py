@@ -7,7 +7,7 @@ message that kills its process would kill the fleet for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,11 +15,14 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 
 from msgworker.dialects import now
 from msgworker.message import Status
+from msgworker.store import tries
 from msgworker.store.claim import ME, _or_zero
 from msgworker.store.settle import back_to
 from msgworker.table import NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
 
 BATCH = 500
+FOREIGN = "foreign consumer"
+"""Who had a message in hand that was flagged without `claimed_by`."""
 
 
 def flagged_by(conn: Connection, t: Tables, instance_id: str, *, limit: int = BATCH) -> list[int]:
@@ -29,7 +32,7 @@ def flagged_by(conn: Connection, t: Tables, instance_id: str, *, limit: int = BA
 
     def build() -> Any:
         parts = []
-        for source, c, index, where in _running_rows(t):
+        for source, c, index, where in running_rows(t):
             part = t.hinted(sa.select(c.msg_id.label("i")), source, index)
             assert c.claimed_by is not None
             parts.append(part.where(where, c.claimed_by == ME))
@@ -45,7 +48,7 @@ def owners(conn: Connection, t: Tables) -> list[str]:
 
     def build() -> Any:
         parts = []
-        for source, c, index, where in _running_rows(t):
+        for source, c, index, where in running_rows(t):
             assert c.claimed_by is not None
             part = t.hinted(sa.select(c.claimed_by.label("o")), source, index)
             parts.append(part.where(where, c.claimed_by.is_not(None)))
@@ -62,24 +65,69 @@ def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, te
     In the caller's transaction; give at most BATCH ids. Rows that were settled meanwhile are left.
     """
 
+    def whose(c: Cols) -> list[ColumnElement[bool]]:
+        return [t.mine(c, ME)]
+
+    return _recover(conn, t, "recover", ids, whose, {"mw_me": dead_id}, by=dead_id, text=text)
+
+
+def recover_foreign(
+    conn: Connection, t: Tables, ids: Sequence[int], *, seen_tries: int, text: str
+) -> int:
+    """Give these rows of a foreign consumer back, each with a try counted; return how many were
+    still flagged without an owner and with so many tries. In the caller's transaction; at most
+    BATCH ids."""
+
+    def whose(c: Cols) -> list[ColumnElement[bool]]:
+        assert c.claimed_by is not None
+        same = t.tries(c) == bindparam("mw_tries", type_=sa.Integer())
+        return [t.running(c), c.claimed_by.is_(None), same]
+
+    params = {"mw_tries": seen_tries}
+    return _recover(conn, t, "recover_foreign", ids, whose, params, by=FOREIGN, text=text)
+
+
+def _recover(
+    conn: Connection,
+    t: Tables,
+    key: str,
+    ids: Sequence[int],
+    whose: Callable[[Cols], list[ColumnElement[bool]]],
+    params: dict[str, Any],
+    *,
+    by: str,
+    text: str,
+) -> int:
+    def held() -> Select[Any]:
+        # Locked, so that exactly the rows that are given back get a try in their history.
+        c = t.cols()
+        query = sa.select(c.msg_id).where(t.among(c.msg_id), *whose(c)).order_by(c.msg_id)
+        return query.with_for_update() if t.dialect.row_locks else query
+
     def build() -> sa.Update:
         c = t.cols()
-        mine = (t.among(c.msg_id), t.mine(c, ME))
-        return sa.update(t.message).where(*mine).values(_recovered_values(t))
+        change = sa.update(t.message).where(t.among(c.msg_id), *whose(c))
+        return change.values(_recovered_values(t))
 
     if not ids:
         return 0
-    params = {"mw_ids": list(ids), "mw_me": dead_id, "mw_text": text}
-    return int(conn.execute(t.built("recover", build), params).rowcount)
+    mine = list(conn.scalars(t.built((key, "held"), held), params | {"mw_ids": list(ids)}))
+    if not mine:
+        return 0
+    params |= {"mw_ids": mine, "mw_text": text}
+    given_back = int(conn.execute(t.built(key, build), params).rowcount)
+    crashes = [tries.Failure(i, tries.Kind.CRASH, text) for i in mine]
+    tries.keep(conn, t, crashes, instance=by)
+    return given_back
 
 
 def _recovered_values(t: Tables) -> dict[str, Any]:
     c = t.cols()
-    tries = t.tries(c) + 1
-    dead = tries >= sa.literal_column(str(t.spec.max_tries))
+    failed = t.tries(c) + 1
+    dead = failed >= sa.literal_column(str(t.spec.max_tries))
     return t.values(
         status=lit(Status.FAILED),
-        error_try_times=tries,
+        error_try_times=failed,
         crash_times=None if c.crash_times is None else _or_zero(c.crash_times) + 1,
         last_error=bindparam("mw_text", type_=sa.String()),
         finished_at=sa.case((dead, now())),
@@ -93,7 +141,7 @@ def foreign(conn: Connection, t: Tables, *, limit: int = BATCH) -> list[tuple[in
 
     def build() -> Any:
         parts = []
-        for source, c, index, where in _running_rows(t):
+        for source, c, index, where in running_rows(t):
             assert c.claimed_by is not None
             both: Any = sa.select(c.msg_id.label("i"), t.tries(c).label("n"))
             part = t.hinted(both, source, index)
@@ -104,24 +152,6 @@ def foreign(conn: Connection, t: Tables, *, limit: int = BATCH) -> list[tuple[in
 
     found = conn.execute(t.built("foreign", build), {"rows": limit})
     return [(row[0], row[1]) for row in found]
-
-
-def recover_foreign(
-    conn: Connection, t: Tables, ids: Sequence[int], *, tries: int, text: str
-) -> int:
-    """Give these rows of a foreign consumer back, each with a try counted; return how many were
-    still flagged without an owner and with so many tries. In the caller's transaction; at most
-    BATCH ids."""
-
-    def build() -> sa.Update:
-        c = t.cols()
-        assert c.claimed_by is not None
-        same = t.tries(c) == bindparam("mw_tries", type_=sa.Integer())
-        where = (t.among(c.msg_id), t.running(c), c.claimed_by.is_(None), same)
-        return sa.update(t.message).where(*where).values(_recovered_values(t))
-
-    params = {"mw_ids": list(ids), "mw_tries": tries, "mw_text": text}
-    return int(conn.execute(t.built("recover_foreign", build), params).rowcount)
 
 
 def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
@@ -140,7 +170,7 @@ def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
     return int(conn.execute(t.built("release", build), {"mw_ids": list(ids), "mw_me": me}).rowcount)
 
 
-def _running_rows(
+def running_rows(
     t: Tables,
 ) -> Iterable[tuple[FromClause, Cols, str, ColumnElement[bool]]]:
     """Where running rows stand: few rows of an index, whatever the size of the table."""

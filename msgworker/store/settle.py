@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
 from msgworker.dialects import now, now_plus
 from msgworker.message import Outcome, Settled, Settlement, Status
+from msgworker.store import tries
 from msgworker.store.claim import ME, array_param, array_text
 from msgworker.table import MAX_ERROR, Tables, lit
 
@@ -41,6 +42,7 @@ def settle(
     for settlement in others:
         _write(conn, t, settlement, me)
         settled[settlement.msg_id] = Settled.ENDED
+    _keep_tries(conn, t, others, me)
     return settled
 
 
@@ -57,6 +59,7 @@ def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) 
         _write(conn, t, settlement, me)
     except FlagMissing:
         return Settled.LOST
+    _keep_tries(conn, t, [settlement], me)
     if settlement.next_id is None:
         return Settled.ENDED
     try:
@@ -238,6 +241,17 @@ def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
         raise FlagMissing
 
 
+_KINDS = {Outcome.FAILED: tries.Kind.FAILED, Outcome.DEAD: tries.Kind.REJECTED}
+
+
+def _keep_tries(conn: Connection, t: Tables, written: Sequence[Settlement], me: str) -> None:
+    failures = [
+        tries.Failure(s.msg_id, _KINDS[s.outcome], s.error) for s in written if s.outcome in _KINDS
+    ]
+    if failures:
+        tries.keep(conn, t, failures, instance=me)
+
+
 def _outcome_params(s: Settlement) -> dict[str, Any]:
     error = None if s.error is None else s.error[:MAX_ERROR]
     if s.outcome is Outcome.RELEASED:
@@ -267,15 +281,15 @@ def _statement(t: Tables, outcome: Outcome) -> sa.Update:
 
 def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
     c = t.cols()
-    tries = t.tries(c)
-    dead = tries + 1 >= sa.literal_column(str(t.spec.max_tries))
+    failed = t.tries(c)
+    dead = failed + 1 >= sa.literal_column(str(t.spec.max_tries))
     error = bindparam("mw_error", type_=sa.String())
     later = now_plus(bindparam("mw_delay", type_=sa.Float()))
     back = back_to(t)
     if outcome is Outcome.FAILED:
         return t.values(
             status=lit(Status.FAILED),
-            error_try_times=tries + 1,
+            error_try_times=failed + 1,
             available_at=sa.case((dead, sa.null()), else_=later),
             finished_at=sa.case((dead, now())),
             last_error=error,
@@ -305,5 +319,5 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
 
 def back_to(t: Tables) -> ColumnElement[int]:
     """The status of a row given back without a try: new, or failed if it has failed before."""
-    tries = t.tries(t.cols())
-    return sa.case((tries > sa.literal_column("0"), lit(Status.FAILED)), else_=lit(Status.NEW))
+    failed = t.tries(t.cols())
+    return sa.case((failed > sa.literal_column("0"), lit(Status.FAILED)), else_=lit(Status.NEW))

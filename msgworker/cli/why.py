@@ -1,0 +1,239 @@
+"""`explain`, `failures`, `lanes` and `instances`: why something does not go on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from msgworker import App
+from msgworker.cli.failing import NothingMatched
+from msgworker.cli.look import as_dict, message_id
+from msgworker.cli.options import as_json, common
+from msgworker.cli.output import (
+    Column,
+    age,
+    note,
+    plural,
+    print_json,
+    print_line,
+    print_table,
+    print_with_text,
+    safe,
+    since,
+    styled,
+    when,
+)
+from msgworker.cli.target import open_app, target
+from msgworker.message import Word
+from msgworker.store.explain import Explanation
+from msgworker.store.failures import Failures
+from msgworker.store.instances import InstanceInfo, Life
+from msgworker.store.lanes import LaneInfo
+
+limited = click.option(
+    "--limit", metavar="N", type=int, default=20, help="At most so many, 20 if not given."
+)
+
+# ---------------------------------------------------------------- explain
+
+
+@click.command("explain")
+@click.argument("msg_id", metavar="ID")
+@target
+@as_json
+@common
+@click.pass_context
+def explain(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> None:
+    """Why a message is not running, and what the one in front of it waits for."""
+    number = message_id(msg_id)
+    app = open_app(ctx, given)
+    found = app.ops.explain(number)
+    if found is None:
+        raise NothingMatched(f"there is no message {number} in {app.table.name}")
+    if as_json:
+        print_json(_explained(found))
+        return
+    indent = ""
+    step: Explanation | None = found
+    while step is not None:
+        for line in _sentences(step):
+            print_line(f"{indent}{line}")
+        step, indent = step.behind, f"{indent}  "
+
+
+def _sentences(one: Explanation) -> list[str]:
+    info = one.message
+    whose = "" if info.object_id is None else f", object {safe(info.object_id)}"
+    lines = [
+        f"message {info.msg_id} ({styled(info.status)}, topic {safe(info.topic)}{whose}): "
+        f"{safe(one.text)}"
+    ]
+    if one.since is not None:
+        lines.append(f"  since {when(one.since)}")
+    if one.until is not None:
+        lines.append(f"  until {when(one.until)}")
+    if info.last_error is not None and info.status in (Word.FAILED, Word.DEAD):
+        lines.append(f"  last error: {safe(info.last_error)}")
+    return lines
+
+
+def _explained(one: Explanation) -> dict[str, Any]:
+    return {
+        "message": as_dict(one.message),
+        "reason": one.reason,
+        "text": one.text,
+        "since": one.since,
+        "until": one.until,
+        "instance": None if one.instance is None else asdict(one.instance),
+        "behind": None if one.behind is None else _explained(one.behind),
+    }
+
+
+# ---------------------------------------------------------------- failures
+
+
+@click.command("failures")
+@limited
+@target
+@as_json
+@common
+@click.pass_context
+def failures(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
+    """Dead and failing messages, grouped by what went wrong."""
+    app = open_app(ctx, given)
+    found = app.ops.failures(limit=limit)
+    if as_json:
+        groups = [asdict(one) | {"count": one.count} for one in found]
+        print_json({"failures": groups, "complete": found.complete, "read": found.looked_at})
+        return
+    if not found:
+        click.echo(f"nothing has failed in {safe(app.table.name)}")
+        return
+    print_with_text(FAILURE_COLUMNS, [_failure_row(one) for one in found])
+    if not found.complete:
+        note(
+            f"grouped: the newest {found.looked_at or 0:,} failed messages, the {len(found)} "
+            "largest groups"
+        )
+
+
+FAILURE_COLUMNS = (
+    Column("GROUP"),
+    Column("DEAD", "right"),
+    Column("FAILING", "right"),
+    Column("HELD UP", "right"),
+    Column("LAST SEEN", "right"),
+    Column("SAMPLE", "right"),
+    Column("TOPICS", share=1),
+    Column("ERROR", share=4, least=16),
+)
+
+
+def _failure_row(one: Failures) -> list[Any]:
+    numbers = [f"{n:,}" if n else "-" for n in (one.dead, one.failing, one.waiting_objects)]
+    seen = age(since(one.last_seen))
+    topics = ", ".join(one.topics) or None
+    return [one.fingerprint, *numbers, seen, one.sample_id, topics, one.error]
+
+
+# ---------------------------------------------------------------- lanes
+
+
+@click.command("lanes")
+@limited
+@target
+@as_json
+@common
+@click.pass_context
+def lanes(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
+    """Objects that wait: the first message of each, and how many wait behind it."""
+    app = open_app(ctx, given)
+    found = app.ops.lanes(limit=limit)
+    if as_json:
+        rows = [asdict(one) | {"head": as_dict(one.head)} for one in found]
+        print_json({"lanes": rows, "complete": found.complete})
+        return
+    if not found:
+        click.echo(f"no object waits in {safe(app.table.name)}")
+        return
+    print_table(LANE_COLUMNS, [_lane_row(one, app) for one in found])
+    if not found.complete:
+        note("more objects wait than are shown; these have most messages or wait longest")
+
+
+LANE_COLUMNS = (
+    Column("OBJECT", share=2),
+    Column("BEHIND", "right"),
+    Column("HEAD", "right"),
+    Column("STATUS"),
+    Column("TRIES", "right"),
+    Column("AGE", "right"),
+    Column("TOPIC", share=1),
+    Column("WHAT", share=3, least=12),
+)
+
+
+def _lane_row(one: LaneInfo, app: App) -> list[Any]:
+    from msgworker.cli.look import what
+
+    head = one.head
+    behind = f"{one.behind:,}{'+' if one.at_least else ''}" if one.behind else "-"
+    tries = f"{head.error_try_times}/{app.table.max_tries}"
+    old = age(since(head.created_at))
+    return [one.object_id, behind, head.msg_id, head.status, tries, old, head.topic, what(head)]
+
+
+# ---------------------------------------------------------------- instances
+
+
+@click.command("instances")
+@target
+@as_json
+@common
+@click.pass_context
+def instances(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+    """Who lives, since when, with what in hand; and the dead that still hold messages."""
+    app = open_app(ctx, given)
+    found = app.ops.instances()
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    if not found:
+        click.echo("no instance lives, and nothing is running")
+        return
+    print_table(INSTANCE_COLUMNS, [_instance_row(one) for one in found])
+    dead = sum(one.running for one in found if one.life not in (Life.LIVE, Life.FOREIGN))
+    if dead and not any(one.life is Life.LIVE for one in found):
+        note(f"{plural(dead, 'message')} of the dead: given back when an instance is started")
+
+
+INSTANCE_COLUMNS = (
+    Column("INSTANCE", share=3, least=16),
+    Column("LIFE"),
+    Column("SINCE", "right"),
+    Column("LAST SIGN", "right"),
+    Column("RUNNING", "right"),
+    Column("LONGEST", "right"),
+    Column("TOPICS", share=2),
+    Column("LABEL", share=1),
+)
+
+
+def _instance_row(one: InstanceInfo) -> list[Any]:
+    topics = "all" if one.topics is None else ", ".join(one.topics)
+    if one.life in (Life.NO_LEASE, Life.FOREIGN):
+        topics = "-"
+    elif one.other_table is not None:
+        topics = f"{topics} (of {one.other_table})"
+    return [
+        one.instance_id,
+        one.life,
+        age(since(one.started_at)),
+        age(since(one.renewed_at)),
+        f"{one.running:,}" if one.running else "-",
+        age(since(one.oldest_claim_at)),
+        topics,
+        one.label,
+    ]

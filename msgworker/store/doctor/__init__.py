@@ -1,0 +1,55 @@
+"""The live schema, rows and server against what is needed, and the SQL that mends each.
+
+Nothing is changed: rights are tried with statements that match no row and are rolled back. The
+statements of all findings, run in the order given, leave nothing that is needed.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from msgworker import dialects
+from msgworker.dialects import connecting
+from msgworker.store.doctor import columns, indexes, plan, rights, rows, server
+from msgworker.store.doctor.finding import Finding, Severity
+from msgworker.store.doctor.patient import meet
+from msgworker.table import MessageTable
+
+__all__ = ["Finding", "Severity", "examine"]
+
+CHECKS = (
+    columns.tables,
+    columns.storage,
+    columns.missing,
+    columns.kinds,
+    columns.nulls,
+    columns.key,
+    columns.unfilled,
+    rows.odd,
+    indexes.virtual,
+    indexes.missing,
+    indexes.guard,
+    rights.rights,
+    server.settings,
+    server.isolation,
+    server.clock,
+    plan.plan,
+)
+
+
+def examine(engine: sa.Engine, spec: MessageTable) -> list[Finding]:
+    """Every finding, in the order in which to mend them; [] is never given: notes tell what is
+    fine.
+
+    Raises DatabaseUnavailable if there is nothing to look at.
+    """
+    with dialects.reaching(engine):
+        dialect = dialects.dialect_of(engine)
+        with connecting(engine) as conn:
+            patient = meet(engine, conn, spec, dialect)
+            found: list[Finding] = []
+            for check in CHECKS:
+                found += check(patient)
+                if not patient.exists:
+                    break
+    return found

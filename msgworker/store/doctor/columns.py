@@ -1,0 +1,170 @@
+"""Tables and columns: there, of a kind that works, and filled by somebody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.types import NullType
+
+from msgworker import dialects
+from msgworker.dialects import UtcDateTime
+from msgworker.store import schema
+from msgworker.store.doctor.finding import Finding, advised, fine, needed
+from msgworker.store.doctor.patient import Patient
+from msgworker.table import MAX_ERROR, REQUIRED, tables_for
+
+WITHOUT = {
+    "topic": "every message goes to the handler of topic default",
+    "payload": "messages carry nothing but their object",
+    "available_at": "no back-off and no delayed messages: a failed message is tried at once",
+    "claimed_by": "no recovery: messages of an instance that died stay at 1 until ops reset them",
+    "claimed_at": "nobody sees since when a message runs",
+    "crash_times": "no quarantine: a message may die for the crashes of others",
+    "later_times": "RetryLater counts as a failed try",
+    "last_error": "the error is kept in msgworker_try only",
+    "created_at": "nobody sees how old messages are, and visibility_delay does nothing",
+    "finished_at": "nobody sees when messages ended, and old ones cannot be purged by age",
+}
+NOT_MISSED = ("shard", "instance_type")
+SHORTEST = {"claimed_by": 64, "last_error": MAX_ERROR}
+SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
+INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
+
+
+def tables(p: Patient) -> list[Finding]:
+    """The message table and those beside it."""
+    found: list[Finding] = []
+    if not p.exists:
+        text = f"table {p.spec.name} does not exist"
+        mend = p.create(p.ideal.message)
+        near = schema.near_names(p.inspector, p.spec)
+        text += f"; near names: {', '.join(near)}" if near else ""
+        found.append(needed("tables", text, *mend))
+    else:
+        count = dialects.row_estimate(p.conn, p.ideal.message)
+        size = "" if count is None else f", about {count:,} rows"
+        found.append(fine("tables", f"table {p.spec.name} is there{size}"))
+    for table in schema.own_tables(p.ideal):
+        if not p.inspector.has_table(table.name, schema=table.schema):
+            found.append(needed("tables", f"table {table.name} is missing", *p.create(table)))
+            continue
+        there = p.inspector.get_columns(table.name, schema=table.schema)
+        names = {str(c["name"]).lower() for c in there}
+        lacking = [c for c in table.c if c.name not in names]
+        if lacking:
+            text = f"table {table.name} has no column {', '.join(c.name for c in lacking)}"
+            found.append(needed("tables", text, *(p.add(table, c) for c in lacking)))
+    return found
+
+
+def storage(p: Patient) -> list[Finding]:
+    """A storage engine with transactions."""
+    found = []
+    for table in (p.ideal.message, *schema.own_tables(p.ideal)):
+        kept = schema.storage_of(p.inspector, table.name, table.schema)
+        if schema.storage_problem(kept):
+            text = f"table {table.name} is kept in {kept}, which has no transactions"
+            mend = f"ALTER TABLE {p.table_name(table)} ENGINE=InnoDB"
+            found.append(needed("storage", text, mend))
+    return found
+
+
+def missing(p: Patient) -> list[Finding]:
+    """Columns that have a name and are not there."""
+    found = []
+    asked_for = schema.asked_for(p.spec)
+    for role in p.lacking():
+        column = p.ideal.message.c[p.ideal.names[role]]
+        if role == "msg_id":
+            text = f"column {column.name} (msg_id) is missing: a number that grows with each row"
+            found.append(needed("columns", text))
+        elif role in REQUIRED or role in asked_for:
+            text = f"column {column.name} ({role}) is missing"
+            found.append(needed("columns", text, p.add(p.ideal.message, column)))
+        elif role not in NOT_MISSED:
+            text = f"column {column.name} is missing: {WITHOUT[role]}"
+            found.append(advised("columns", text, p.add(p.ideal.message, column)))
+    return found
+
+
+def kinds(p: Patient) -> list[Finding]:
+    """Types that hold what is written."""
+    found = []
+    for role in p.ideal.names:
+        column = p.column(role)
+        if column is None or isinstance(column["type"], NullType):
+            continue
+        problem, is_needed = _kind_problem(role, column)
+        if problem:
+            ours = _as_we_make_it(p, role)
+            name = p.table_name(p.ideal.message)
+            mend = dialects.retyping(p.conn.dialect, name, ours, instant=role in INSTANTS)
+            make = needed if is_needed else advised
+            found.append(make("types", problem, *mend))
+    return found
+
+
+def _kind_problem(role: str, column: Any) -> tuple[str, bool]:
+    name, kind = str(column["name"]), column["type"]
+    if role in ("msg_id", "status", "error_try_times"):
+        problems = schema.kind_problems(role, name, kind)
+        return (problems[0], True) if problems else ("", True)
+    length = getattr(kind, "length", None)
+    if role in SHORTEST and length is not None and length < SHORTEST[role]:
+        text = f"column {name} takes {length} characters, {SHORTEST[role]} are needed"
+        return text, role == "claimed_by"
+    if role not in INSTANTS:
+        return "", False
+    if isinstance(kind, sa.DateTime | sa.TIMESTAMP | UtcDateTime):
+        bare = getattr(kind, "timezone", None) is False and type(kind).__module__.endswith(
+            "postgresql.types"
+        )
+        if bare:
+            return f"column {name} has no time zone: sessions of other zones misread it", False
+        return "", False
+    if isinstance(kind, sa.Date) or not isinstance(kind, sa.Text | sa.String):
+        return f"column {name} is {kind}, but must be an instant", True
+    return "", False
+
+
+def nulls(p: Patient) -> list[Finding]:
+    """Columns that we clear must take NULL."""
+    found = []
+    for role in SET_TO_NULL:
+        column = p.column(role)
+        if column is None or column["nullable"]:
+            continue
+        ours = _as_we_make_it(p, role)
+        mend = dialects.retyping(p.conn.dialect, p.table_name(p.ideal.message), ours)
+        found.append(needed("columns", f"column {column['name']} must take NULL", *mend))
+    return found
+
+
+def key(p: Patient) -> list[Finding]:
+    """msg_id is unique: rows are updated by it."""
+    if not p.has("msg_id"):
+        return []
+    name = str(p.column("msg_id")["name"])
+    if [name] in schema.unique_keys(p.inspector, p.ideal.message.name, p.spec.schema):
+        return []
+    quoted = p.conn.dialect.identifier_preparer.quote(name)
+    short = p.spec.index_name("guard").removesuffix("_guard")
+    mend = f"CREATE UNIQUE INDEX {short}_id ON {p.table_name(p.ideal.message)} ({quoted})"
+    return [needed("columns", f"column {name} is not unique: make it the primary key", mend)]
+
+
+def unfilled(p: Patient) -> list[Finding]:
+    """Columns that `send` leaves out although they need a value."""
+    if p.live is None:
+        return []
+    names = schema.unfilled(p.live, list(p.columns.values()))
+    if not names:
+        return []
+    text = f"App.send cannot insert: nobody fills {', '.join(names)}, NOT NULL without a default"
+    return [advised("columns", text)]
+
+
+def _as_we_make_it(p: Patient, role: str) -> sa.Column[Any]:
+    """The column as our own DDL has it, under its name in the table."""
+    return tables_for(p.spec, p.dialect).message.c[p.spec.names()[role]]

@@ -1,0 +1,90 @@
+"""The table as it is, beside the table as it should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, Inspector
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from msgworker import dialects
+from msgworker.dialects import Dialect
+from msgworker.store import schema
+from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What the checks look at.
+
+    ideal: all columns that the spec names. live: with the columns that are there; None if one of
+    the four that must be there is missing. columns: as the database describes them, by lower name.
+    """
+
+    engine: Engine
+    conn: Connection
+    inspector: Inspector
+    dialect: Dialect
+    spec: MessageTable
+    exists: bool
+    columns: dict[str, Any]
+    ideal: Tables
+    live: Tables | None
+
+    def has(self, role: str) -> bool:
+        return self.ideal.names.get(role, "").lower() in self.columns
+
+    def column(self, role: str) -> Any:
+        """The description of a role's column, None if it is not there."""
+        return self.columns.get(self.ideal.names.get(role, "").lower())
+
+    def lacking(self) -> list[str]:
+        """The roles that have a name and no column."""
+        return [role for role in self.ideal.names if not self.has(role)]
+
+    def table_name(self, table: sa.Table) -> str:
+        return self.conn.dialect.identifier_preparer.format_table(table)
+
+    def sql(self, statement: Any) -> str:
+        """DDL as text, in one line per statement."""
+        text = str(statement.compile(dialect=self.conn.dialect))
+        return " ".join(text.split())
+
+    def create(self, table: sa.Table) -> list[str]:
+        """The statements that create one of our tables with its indexes."""
+        made = [CreateIndex(index) for index in schema.ordered_indexes(table)]
+        return [self.sql(statement) for statement in (CreateTable(table), *made)]
+
+    def add(self, table: sa.Table, column: sa.Column[Any]) -> str:
+        return " ".join(schema.add_column(self.conn.dialect, table, column).split())
+
+
+def meet(engine: Engine, conn: Connection, spec: MessageTable, dialect: Dialect) -> Patient:
+    """Look at the live table; raises SchemaError only if its schema cannot be looked at."""
+    inspector = sa.inspect(conn)
+    name = schema.live_name(inspector, spec)
+    if name is None:
+        ideal = tables_for(spec, dialect)
+        return Patient(engine, conn, inspector, dialect, spec, False, {}, ideal, None)
+    spec = schema.named(spec, name)
+    described = inspector.get_columns(name, schema=spec.schema)
+    kinds = {str(c["name"]): c["type"] for c in described}
+    columns = {str(c["name"]).lower(): c for c in described}
+    lacking = [n for role, n in spec.names().items() if n.lower() not in columns]
+    ideal = tables_for(spec, dialect, kinds | dict.fromkeys(lacking))  # type: ignore[arg-type]
+    ideal = _with_types(spec, dialect, kinds, lacking)
+    live = None
+    if not any(spec.names()[role] in lacking for role in REQUIRED):
+        found = dialects.index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
+        live = tables_for(spec, dialect, kinds, frozenset(found))
+    return Patient(engine, conn, inspector, dialect, spec, True, columns, ideal, live)
+
+
+def _with_types(
+    spec: MessageTable, dialect: Dialect, kinds: dict[str, Any], lacking: list[str]
+) -> Tables:
+    """The tables with all columns: those that lack as our own DDL would make them."""
+    plain = tables_for(spec, dialect).message.c
+    return tables_for(spec, dialect, kinds | {name: plain[name].type for name in lacking})

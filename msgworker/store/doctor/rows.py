@@ -1,0 +1,114 @@
+"""Rows that nobody claims, and running rows that the guard would refuse.
+
+The table is walked from its newest row on, in windows, as far as the time allows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from msgworker.message import Status
+from msgworker.store import window
+from msgworker.store.doctor.finding import Finding, advised, fine, needed
+from msgworker.store.doctor.patient import Patient
+from msgworker.table import Tables, lit
+
+SECONDS = 3.0
+ROWS = 200_000
+SHOWN = 1000
+
+
+@dataclass(slots=True)
+class _Seen:
+    looked_at: int = 0
+    whole: bool = False
+    unknown: int = 0
+    values: set[Any] = field(default_factory=set)
+    running: dict[Any, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+def odd(p: Patient) -> list[Finding]:
+    """Unknown statuses; and, where no guard is, objects with two running rows."""
+    t = p.live
+    if t is None or not isinstance(p.column("status")["type"], sa.Integer | sa.Numeric):
+        return []
+    guarded = t.indexes is not None and t.guard_name in t.indexes
+    seen = _walk(p, t, guarded)
+    found = []
+    if not seen.whole:
+        text = f"only the newest {seen.looked_at:,} rows were looked at for odd statuses"
+        found.append(advised("rows", text))
+    if seen.unknown:
+        found.append(_unknown(p, t, seen))
+    twice = {key: ids for key, ids in seen.running.items() if len(ids) > 1}
+    if twice:
+        found.append(_twice(p, t, twice))
+    return found or [fine("rows", "every status is one of 0, 1, 2 and -1")]
+
+
+def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
+    seen = _Seen()
+    c = t.cols()
+    fine_ones = [Status.NEW, Status.DONE, Status.FAILED]
+    fine_ones += [Status.PROCESSING] if guarded else []
+    strange = sa.or_(c.status.is_(None), c.status.not_in([lit(s) for s in fine_ones]))
+    query = sa.select(c.msg_id, c.object_id, c.status).where(strange).order_by(c.msg_id.desc())
+    top = window.MOST
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        behind = sa.select(c.msg_id).where(c.msg_id <= sa.literal(top, sa.BigInteger()))
+        low = p.conn.scalar(behind.order_by(c.msg_id.desc()).limit(1).offset(ROWS))
+        part = query.where(c.msg_id <= sa.literal(top, sa.BigInteger()))
+        if low is not None:
+            part = part.where(c.msg_id > sa.literal(int(low), sa.BigInteger()))
+        for msg_id, object_id, status in p.conn.execute(part.limit(10 * SHOWN)):
+            if status == Status.PROCESSING:
+                if object_id is not None:
+                    seen.running[object_id].append(int(msg_id))
+            else:
+                seen.unknown += 1
+                seen.values.add(status)
+        seen.looked_at += ROWS
+        if low is None:
+            seen.whole = True
+            return seen
+        top = int(low)
+    return seen
+
+
+def _unknown(p: Patient, t: Tables, seen: _Seen) -> Finding:
+    shown = ", ".join(sorted("NULL" if v is None else str(v) for v in seen.values)[:10])
+    quote = p.conn.dialect.identifier_preparer.quote
+    status, tries = quote(t.names["status"]), quote(t.names["error_try_times"])
+    text = (
+        f"{seen.unknown:,} rows have a status that nobody knows ({shown}) and are never claimed; "
+        "the statement makes them dead, so that ops can rerun what is to run"
+    )
+    mend = (
+        f"UPDATE {p.table_name(t.message)} SET {status} = -1, {tries} = {t.spec.max_tries} "
+        f"WHERE {status} NOT IN (-1, 0, 1, 2) OR {status} IS NULL"
+    )
+    return needed("rows", text, mend)
+
+
+def _twice(p: Patient, t: Tables, twice: dict[Any, list[int]]) -> Finding:
+    later = sorted(i for ids in twice.values() for i in sorted(ids)[1:])[:SHOWN]
+    quote = p.conn.dialect.identifier_preparer.quote
+    changes = [f"{quote(t.names['status'])} = 0"]
+    if t.has("claimed_by"):
+        changes.append(f"{quote(t.names['claimed_by'])} = NULL")
+    text = (
+        f"{len(twice):,} objects have more than one running row, which the guard refuses; make "
+        "sure that the later ones are not really running, then put them back to new"
+    )
+    ids = ", ".join(map(str, later))
+    mend = (
+        f"UPDATE {p.table_name(t.message)} SET {', '.join(changes)} "
+        f"WHERE {quote(t.names['msg_id'])} IN ({ids})"
+    )
+    return needed("rows", text, mend)

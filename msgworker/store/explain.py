@@ -1,0 +1,193 @@
+"""Why a message is not running.
+
+Asks the same questions as the claim, one after the other, and answers with the first that says no.
+A message behind another one has that one's own reason with it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from msgworker.message import Word
+from msgworker.store import find, pause
+from msgworker.store.find import MessageInfo
+from msgworker.store.instances import InstanceInfo, Life, instances
+from msgworker.table import Tables
+
+DEFAULT_TOPIC = "default"
+"""What a message without a topic is handled as."""
+
+
+class Reason(enum.StrEnum):
+    """Why a message is not running."""
+
+    DONE = "done"
+    DEAD = "dead"
+    UNKNOWN_STATUS = "unknown status"
+    RUNNING = "running"
+    RUNNING_DEAD = "held by a dead instance"
+    RUNNING_FOREIGN = "held by a foreign consumer"
+    BEHIND = "waits behind another message"
+    NOT_DUE = "not due"
+    PAUSED = "topic paused"
+    NO_INSTANCE = "no live instance"
+    NO_HANDLER = "no live handler"
+    QUARANTINE = "quarantine"
+    NEXT = "nothing holds it back"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The reason, in a word and in a sentence.
+
+    since: of a running message, or of one that has ended. until: when it becomes due.
+    behind: the message it waits for, with that one's own reason.
+    """
+
+    message: MessageInfo
+    reason: Reason
+    text: str
+    since: datetime | None = None
+    until: datetime | None = None
+    instance: InstanceInfo | None = None
+    behind: Explanation | None = None
+
+
+def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
+    """Why this message is not running; None if there is no such message."""
+    info = find.show(conn, t, msg_id)
+    if info is None:
+        return None
+    return _explain(conn, t, info, instances(conn, t), pause.paused_topics(conn, t))
+
+
+def _explain(
+    conn: Connection,
+    t: Tables,
+    info: MessageInfo,
+    who: Sequence[InstanceInfo],
+    paused: Collection[str],
+) -> Explanation:
+    if info.status in (Word.DONE, Word.DEAD, Word.UNKNOWN):
+        return _ended(t, info)
+    if info.status is Word.PROCESSING:
+        return _running(info, who)
+    other = _in_front(conn, t, info)
+    if other is not None:
+        behind = _explain(conn, t, other, who, paused)
+        return Explanation(info, Reason.BEHIND, _behind_text(info, other), behind=behind)
+    late = _not_due(conn, t, info)
+    return late or _unclaimed(t, info, who, paused)
+
+
+def _ended(t: Tables, info: MessageInfo) -> Explanation:
+    if info.status is Word.DONE:
+        return Explanation(info, Reason.DONE, "it is done", since=info.finished_at)
+    if info.status is Word.UNKNOWN:
+        text = (
+            "its status is none of 0 new, 1 processing, 2 done and -1 failed, so nobody claims it; "
+            "whoever wrote it must say what it means"
+        )
+        return Explanation(info, Reason.UNKNOWN_STATUS, text)
+    text = f"it is dead: all {t.spec.max_tries} tries have failed, or it was rejected or discarded"
+    if t.spec.on_dead == "block":
+        text += "; its object waits until it is rerun or discarded"
+    return Explanation(info, Reason.DEAD, f"{text}; rerun it", since=info.finished_at)
+
+
+def _running(info: MessageInfo, who: Sequence[InstanceInfo]) -> Explanation:
+    since = info.claimed_at
+    if info.claimed_by is None:
+        text = "a foreign consumer has flagged it, without a name; only that one can end it"
+        return Explanation(info, Reason.RUNNING_FOREIGN, text, since=since)
+    holder = next((one for one in who if one.instance_id == info.claimed_by), None)
+    if holder is not None and holder.life is Life.LIVE:
+        text = f"it is running on {info.claimed_by}"
+        return Explanation(info, Reason.RUNNING, text, since=since, instance=holder)
+    alive = any(one.life is Life.LIVE for one in who)
+    how = "its lease has run out" if holder is not None else "it has no lease"
+    then = (
+        "another instance gives the message back within a few heartbeats"
+        if alive
+        else "the message is given back when an instance is started"
+    )
+    text = f"{info.claimed_by} has it and is dead: {how}; {then}"
+    return Explanation(info, Reason.RUNNING_DEAD, text, since=since, instance=holder)
+
+
+def _behind_text(info: MessageInfo, other: MessageInfo) -> str:
+    whose = f"of the same object {info.object_id}"
+    if other.msg_id > info.msg_id:
+        return f"the later message {other.msg_id} {whose} is running already"
+    return f"message {other.msg_id} {whose} comes first"
+
+
+def _in_front(conn: Connection, t: Tables, info: MessageInfo) -> MessageInfo | None:
+    """The running message of the object, else the first unfinished one before this."""
+    if info.object_id is None:
+        return None
+    source = t.message.alias("o")
+    c = t.cols(source)
+    own = sa.select(t.object_key(t.cols())).where(t.cols().msg_id == info.msg_id).scalar_subquery()
+    query = t.hinted(sa.select(c.msg_id), source, "object")
+    query = query.where(t.open_object(c) == own, t.open_rows(c))
+    first = conn.scalar(
+        query.where(t.open_msg_id(c) < info.msg_id).order_by(t.open_msg_id(c)).limit(1)
+    )
+    flagged = t.hinted(sa.select(c.msg_id), source, "guard")
+    if t.dialect.partial_indexes:
+        flagged = flagged.where(c.object_id == own, t.running(c))
+    else:
+        flagged = flagged.where(t.running_object(c) == own)
+    held = conn.scalar(flagged.limit(1))
+    for other in (held, first):
+        if other is not None and other != info.msg_id:
+            return find.show(conn, t, int(other))
+    return None
+
+
+def _not_due(conn: Connection, t: Tables, info: MessageInfo) -> Explanation | None:
+    c = t.cols()
+    query = sa.select(sa.case((t.due(c), 1), else_=0)).where(c.msg_id == info.msg_id)
+    if conn.scalar(query) != 0:
+        return None
+    until: Any = info.available_at
+    if info.status is Word.FAILED:
+        tries = f"{info.error_try_times} of {t.spec.max_tries}"
+        text = f"it has failed {tries} times and waits for its back-off"
+    elif until is not None and t.has("available_at"):
+        text = "it is not due yet"
+    else:
+        text = f"it is younger than {t.spec.visibility_delay_seconds:g} s (visibility_delay)"
+    return Explanation(info, Reason.NOT_DUE, text, until=until)
+
+
+def _unclaimed(
+    t: Tables, info: MessageInfo, who: Sequence[InstanceInfo], paused: Collection[str]
+) -> Explanation:
+    topic = info.topic if info.topic is not None else DEFAULT_TOPIC
+    if topic in paused:
+        return Explanation(info, Reason.PAUSED, f"topic {topic} is paused")
+    live = [one for one in who if one.life is Life.LIVE and one.other_table is None]
+    if not live:
+        return Explanation(
+            info, Reason.NO_INSTANCE, "no instance lives that works on this table; start one"
+        )
+    if not any(one.handles(topic) for one in live):
+        text = f"none of the {len(live)} live instances has a handler for topic {topic}"
+        return Explanation(info, Reason.NO_HANDLER, text)
+    if info.crash_times and info.error_try_times >= t.spec.max_tries - 1:
+        text = (
+            "it is on its last try after a crash, so it runs alone: an instance takes it when it "
+            "has nothing else in hand"
+        )
+        return Explanation(info, Reason.QUARANTINE, text)
+    text = "nothing holds it back; an instance takes it when older messages leave room"
+    return Explanation(info, Reason.NEXT, text)

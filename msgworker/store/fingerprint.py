@@ -1,0 +1,44 @@
+"""What two errors must have in common to be one failure: type, place and words.
+
+Ids, numbers and quoted values differ from message to message; they are masked. The line of code is
+kept: two lines that raise the same text are two failures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+MASKED_LENGTH = 300
+DIGITS = 12
+MASK = "#"
+
+_PLACE = re.compile(r" \[([^\[\]\s]+:\d+)\]\s*$")
+_TYPE = re.compile(r"[A-Za-z_][\w.]*(?=: |$)")
+_RULES = [
+    (re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'(?!\w)"), f"'{MASK}'"),
+    (re.compile(r'"(?:[^"\\]|\\.)*"'), f'"{MASK}"'),
+    (re.compile(r"`[^`]*`"), f"`{MASK}`"),
+    (re.compile(r"=\([^()]*\)"), f"=({MASK})"),  # Key (id)=(17) already exists
+    (re.compile(r"\b(?!(?:ORA|DPY|DPI|PLS)-\d)[\w.+-]*@[\w.-]+"), MASK),
+    # A word with a digit in it is somebody's id; a code of Oracle's says what happened.
+    (re.compile(r"(?<![\w-])(?!(?:ORA|DPY|DPI|PLS)-\d)[\w-]*\d[\w-]*(?:[.:,/]\w*\d[\w-]*)*"), MASK),
+    (re.compile(r"\s+"), " "),
+]
+
+
+def masked(error_text: str) -> str:
+    """The text of an error as all errors of its kind have it; at most 300 characters."""
+    place = _PLACE.search(error_text)
+    rest = error_text[: place.start()] if place else error_text
+    kind = _TYPE.match(rest)
+    head, rest = (kind[0], rest[kind.end() :]) if kind else ("", rest)
+    for pattern, mask in _RULES:
+        rest = pattern.sub(mask, rest)
+    tail = f" [{place[1]}]" if place else ""
+    return (head + rest).strip()[:MASKED_LENGTH] + tail
+
+
+def fingerprint(error_text: str) -> str:
+    """12 hexadecimal digits, the same for all errors that are alike but for ids and values."""
+    return hashlib.sha256(masked(error_text).encode("utf-8", "replace")).hexdigest()[:DIGITS]

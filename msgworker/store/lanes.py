@@ -1,0 +1,169 @@
+"""Objects that wait: their head, its state, and how many messages are behind it.
+
+Among a million waiting messages nobody can look at every object. These are proposed: the objects
+whose head runs longest, whose head has failed, whose messages are oldest, and those with most
+messages among the first window.OPEN_SCAN entries of the index. Then each is looked at exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.message import Status
+from msgworker.store import find, window
+from msgworker.store.find import MessageInfo
+from msgworker.store.window import Found
+from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
+
+BEHIND = 1000
+"""Messages behind a head are counted up to this number."""
+LANES_PER_STATEMENT = 50
+
+
+@dataclass(frozen=True, slots=True)
+class LaneInfo:
+    """An object with its head; `behind`: unfinished messages after it, at least so many if
+    `at_least`."""
+
+    object_id: Any
+    head: MessageInfo
+    behind: int
+    at_least: bool = False
+
+
+def lanes(
+    conn: Connection, t: Tables, *, limit: int = 50, scan: int = window.OPEN_SCAN
+) -> Found[LaneInfo]:
+    """Objects with unfinished messages, those with most behind their head first.
+
+    `complete` is False if there are more of them than were looked at.
+    """
+    keys: dict[Any, None] = {}
+    for key in (*_running(conn, t, limit), *_failing(conn, t, limit), *_oldest(conn, t, limit)):
+        keys.setdefault(key)
+    deepest, objects, entries = _deepest(conn, t, limit, scan)
+    for key in deepest:
+        keys.setdefault(key)
+    heads = _heads(conn, t, list(keys))
+    place = {key: number for number, key in enumerate(keys)}
+    ranked = sorted(heads.items(), key=lambda item: (-item[1][1], place[item[0]]))[:limit]
+    infos = find.by_ids(conn, t, [head for _, (head, _) in ranked])
+    rows = [
+        LaneInfo(infos[head].object_id, infos[head], min(count - 1, BEHIND), count - 1 > BEHIND)
+        for _, (head, count) in ranked
+        if head in infos
+    ]
+    return Found(rows, complete=entries < scan and objects <= len(rows), looked_at=entries)
+
+
+def _key(t: Tables, c: Cols) -> ColumnElement[Any]:
+    """The object as the object index names it."""
+    return t.object_key(c)
+
+
+def _running(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        ids = window.running(t)
+        query = sa.select(_key(t, c)).select_from(ids.join(t.message, ids.c.i == c.msg_id))
+        order = c.msg_id if c.claimed_at is None else c.claimed_at
+        rows = bindparam("rows", type_=sa.Integer())
+        return query.where(c.object_id.is_not(None)).order_by(order).limit(rows)
+
+    return conn.scalars(t.built("lanes_running", build), {"rows": limit}).all()
+
+
+def _failing(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
+    """Heads that have failed: those that wait for their instant; dead ones if they block."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        rows = bindparam("rows", type_=sa.Integer())
+        query = sa.select(_key(t, c)).where(c.object_id.is_not(None), t.unfinished(c))
+        if t.spec.on_dead == "block" or c.available_at is None:
+            query = t.hinted(query, t.message, "failed").where(t.failed_rows(c))
+            return query.order_by(t.failed_key(c)).limit(rows)
+        query = t.hinted(query, t.message, "due")
+        query = query.where(c.available_at.is_not(None), c.status == lit(Status.FAILED))
+        return query.order_by(c.available_at, c.msg_id).limit(rows)
+
+    return conn.scalars(t.built("lanes_failing", build), {"rows": limit}).all()
+
+
+def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
+    if not t.dialect.oldest_index:
+        return []
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        key = t.oldest_key(c)
+        query = t.hinted(sa.select(_key(t, c)), t.message, "oldest")
+        query = query.where(t.oldest_rows(c), key.is_not(None), c.object_id.is_not(None))
+        return query.order_by(key).limit(bindparam("rows", type_=sa.Integer()))
+
+    return conn.scalars(t.built("lanes_oldest", build), {"rows": limit}).all()
+
+
+def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[Any], int, int]:
+    """The objects with most entries; how many objects and how many entries were read."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        key = t.open_object(c)
+        query = t.hinted(sa.select(key.label("o")), t.message, "object").where(t.open_rows(c))
+        if t.dialect.case_index is None:
+            query = query.where(key.is_not(None))
+        else:
+            none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
+            between = sa.and_(key > none, key < busy)
+            query = query.where(sa.or_(key < none, between, key > busy))
+        entries = query.order_by(key, t.open_msg_id(c)).limit(bindparam("scan", type_=sa.Integer()))
+        e = entries.subquery("e")
+        grouped = sa.select(e.c.o.label("o"), sa.func.count().label("n")).group_by(e.c.o)
+        g = grouped.subquery("g")
+        objects = sa.func.count().over()
+        total = sa.func.sum(g.c.n).over()
+        query = sa.select(g.c.o, g.c.n, objects, total).order_by(g.c.n.desc(), g.c.o)
+        return query.limit(bindparam("rows", type_=sa.Integer()))
+
+    params = {"scan": scan, "rows": limit}
+    found = conn.execute(t.built("lanes_deepest", build), params).all()
+    if not found:
+        return [], 0, 0
+    return [row[0] for row in found], int(found[0][2]), int(found[0][3])
+
+
+def _heads(conn: Connection, t: Tables, keys: Sequence[Any]) -> dict[Any, tuple[int, int]]:
+    """By object: its head and its unfinished messages, counted up to BEHIND + 2."""
+
+    def build(branches: int) -> sa.Select[Any]:
+        parts = []
+        for i in range(branches):
+            source = t.message.alias("m")
+            c = t.cols(source)
+            place: ColumnElement[int] = sa.literal_column(str(i))
+            columns: list[ColumnElement[Any]] = [place.label("p"), c.msg_id.label("i")]
+            query = t.hinted(sa.select(*columns), source, "object").where(
+                t.open_object(c) == bindparam(f"o{i}", type_=t.key_type), t.open_rows(c)
+            )
+            branch = query.order_by(t.open_msg_id(c)).limit(sa.literal_column(str(BEHIND + 2)))
+            parts.append(branch if t.dialect.bare_unions else sa.select(branch.subquery(f"q{i}")))
+        u = (sa.union_all(*parts) if branches > 1 else parts[0]).subquery("u")
+        return sa.select(u.c.p, sa.func.min(u.c.i), sa.func.count()).group_by(u.c.p)
+
+    out: dict[Any, tuple[int, int]] = {}
+    for start in range(0, len(keys), LANES_PER_STATEMENT):
+        part = keys[start : start + LANES_PER_STATEMENT]
+        branches = 1 if len(part) == 1 else LANES_PER_STATEMENT
+        params: dict[str, Any] = {f"o{i}": None for i in range(branches)}
+        params |= {f"o{i}": key for i, key in enumerate(part)}
+        statement = t.built(("lanes_heads", branches), partial(build, branches))
+        for place, head, count in conn.execute(statement, params).all():
+            out[part[place]] = (int(head), int(count))
+    return out

@@ -1,0 +1,614 @@
+"""What ops see: tries, counts, lists, failures, lanes, instances, and why a message waits."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity import wait_fixed, wait_none
+
+from msgworker import App, MessageTable, Reject
+from msgworker.errors import ConfigError
+from msgworker.message import Outcome, Settled, Settlement, Word
+from msgworker.store import claim, counts, failures, lanes, lease, pause, recover, settle, window
+from msgworker.store import tries as trying
+from msgworker.store.claim import Candidate
+from msgworker.store.counts import Exact
+from msgworker.store.explain import Reason
+from msgworker.store.instances import Life
+from tests.contract.seeing import Table, send, until
+
+ME = "host-1-abc"
+
+
+def failing(app: App, text: str = "no account {n} of 'B{n}'", topic: str = "t") -> None:
+    """A handler that always fails."""
+
+    def handler(msg: Any) -> None:
+        raise ValueError(text.format(n=msg.msg_id))
+
+    app.add_handler(topic, handler, wait=wait_none())
+
+
+def flagged(app: App, ids: list[int], me: str = ME) -> None:
+    """Flag these messages by hand, as an instance does."""
+    with app.engine.begin() as conn:
+        c = app.tables.cols()
+        found = conn.execute(sa.select(c.msg_id, c.status, c.error_try_times)).all()
+        seen = [Candidate(i, None, s, n, 0, "t", 1, None) for i, s, n in found if i in ids]
+        won = claim.flag(conn, app.tables, seen, me=me)
+        assert [row.msg_id for row in won] == sorted(ids)
+
+
+def registered(app: App, name: str = ME, *, ttl: float = 300.0, **options: Any) -> None:
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, name, ttl=ttl, **options)
+
+
+def shown(app: App, msg_id: int) -> list[tuple[int, str, str | None]]:
+    info = app.ops.show(msg_id)
+    assert info is not None
+    return [(one.number, one.kind, one.error) for one in info.tries]
+
+
+# ---------------------------------------------------------------- tries
+
+
+def test_every_failed_try_is_kept_with_its_error_and_time(app):
+    failing(app)
+    (first,) = send(app, "a")
+    before = datetime.now(UTC) - timedelta(seconds=60)
+    assert app.drain(linger=5).failed == 1
+    info = app.ops.show(first)
+    assert [one.number for one in info.tries] == [1, 2, 3]
+    assert {one.kind for one in info.tries} == {"failed"}
+    assert all(f"no account {first} of 'B{first}' [" in one.error for one in info.tries)
+    assert all(before < one.started_at <= one.ended_at for one in info.tries)
+    assert len({one.fingerprint for one in info.tries}) == 1
+    assert info.tries[-1].error == info.last_error
+    assert all(one.instance for one in info.tries)
+
+
+def test_a_rerun_keeps_the_tries_and_counts_on(app):
+    failing(app)
+    (first,) = send(app, "a")
+    app.drain(linger=5)
+    app.ops.rerun([first])
+    app.drain(linger=5)
+    assert [number for number, _, _ in shown(app, first)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_message_that_is_done_has_no_tries(app, table):
+    app.add_handler(None, lambda msg: None)
+    (first,) = send(app, "a")
+    app.drain(linger=0)
+    assert shown(app, first) == []
+    assert table.statuses == [2]
+
+
+def test_a_rejected_message_and_a_transactional_one_have_their_try(app):
+    def reject(msg: Any) -> None:
+        raise Reject("not ours")
+
+    def fail(msg: Any, ctx: Any) -> None:
+        raise ValueError("rolled back")
+
+    app.add_handler("r", reject)
+    app.add_handler("x", fail, transactional=True, wait=wait_none())
+    (first,) = send(app, "a", topic="r")
+    (second,) = send(app, "b", topic="x")
+    app.drain(linger=5)
+    assert shown(app, first) == [(1, "rejected", "rejected: not ours")]
+    assert [(n, kind) for n, kind, _ in shown(app, second)] == [(n, "failed") for n in (1, 2, 3)]
+
+
+def test_a_crash_is_a_try(app):
+    ids = send(app, "a", "b")
+    flagged(app, ids)
+    with app.engine.begin() as conn:
+        given_back = recover.recover(conn, app.tables, [*ids, 99], dead_id=ME, text="it died")
+    assert given_back == 2
+    assert shown(app, ids[0]) == [(1, "crash", "it died")]
+    assert app.ops.show(ids[1]).tries[0].instance == ME
+
+
+def test_recovering_what_was_settled_meanwhile_adds_no_try(app):
+    ids = send(app, "a", "b")
+    flagged(app, ids)
+    with app.engine.begin() as conn:
+        settle.settle(conn, app.tables, [Settlement(ids[0])], me=ME)
+        assert recover.recover(conn, app.tables, ids, dead_id=ME, text="it died") == 1
+    assert (shown(app, ids[0]), len(shown(app, ids[1]))) == ([], 1)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_outcome_that_was_lost_adds_no_try(app, alone):
+    (first,) = send(app, "a")
+    flagged(app, [first], me="somebody-else")
+    late = Settlement(first, Outcome.FAILED, error="late")
+    with app.engine.begin() as conn:
+        if alone:
+            assert settle.settle_one(conn, app.tables, late, me=ME) is Settled.LOST
+        else:
+            with pytest.raises(settle.FlagMissing):
+                settle.settle(conn, app.tables, [late], me=ME)
+    assert shown(app, first) == []
+
+
+def test_only_the_newest_tries_are_kept(app, table):
+    (first,) = send(app, "a")
+    for _ in range(trying.KEPT + 3):
+        table.edit(status=0, error_try_times=0)
+        flagged(app, [first])
+        with app.engine.begin() as conn:
+            done = Settlement(first, Outcome.FAILED, error="again")
+            settle.settle(conn, app.tables, [done], me=ME)
+    assert [n for n, _, _ in shown(app, first)] == list(range(4, trying.KEPT + 4))
+    with app.engine.begin() as conn:
+        assert trying.forget(conn, app.tables, [first]) == trying.KEPT
+    assert shown(app, first) == []
+
+
+def test_tries_of_two_tables_do_not_meet(make_app):
+    apps = [make_app(table=MessageTable(name)) for name in ("one", "two")]
+    for app in apps:
+        app.create_schema()
+        failing(app)
+        send(app, "a")
+    apps[0].drain(linger=5)
+    assert len(shown(apps[0], 1)) == 3
+    assert shown(apps[1], 1) == []
+
+
+# ---------------------------------------------------------------- counts and lists
+
+
+def mixed(app: App, table: Table) -> list[int]:
+    """40 messages: 10 done, 4 dead, 3 failed, 3 running, 20 new, of two topics."""
+    ids = send(app, *(f"o{i}" for i in range(20)), topic="a")
+    ids += send(app, *(f"p{i}" for i in range(20)), topic="b")
+    c = app.tables.message.c
+
+    def edit(some: list[int], **roles: Any) -> None:
+        table.edit(c.msg_id.in_(some), **roles)
+
+    edit(ids[:10], status=2)
+    edit(ids[10:14], status=-1, error_try_times=3, last_error="KeyError: 'x17'")
+    edit(ids[14:17], status=-1, error_try_times=1, last_error="Odd")
+    edit(ids[17:20], status=1, claimed_by=ME)
+    return ids
+
+
+def test_counts_of_a_small_table_are_exact(app, table):
+    mixed(app, table)
+    found = {(one.status, one.topic): one.count for one in app.ops.counts()}
+    assert found == {
+        ("new", "b"): 20,
+        ("processing", "a"): 3,
+        ("done", "a"): 10,
+        ("failed", "a"): 3,
+        ("dead", "a"): 4,
+    }
+    assert all(one.exact is Exact.EXACT for one in app.ops.counts())
+
+
+def test_counts_of_a_large_table_are_bounded_and_say_so(app, table):
+    mixed(app, table)
+    with app.engine.connect() as conn:
+        found = counts.counts(conn, app.tables, most=5)
+    by_word = {one.status: one for one in found}
+    assert (by_word[Word.NEW].count, by_word[Word.NEW].exact) == (5, Exact.AT_LEAST)
+    assert (by_word[Word.PROCESSING].count, by_word[Word.PROCESSING].exact) == (3, Exact.EXACT)
+    failed = [one for one in found if one.status in (Word.FAILED, Word.DEAD)]
+    assert sum(one.count for one in failed) == 5
+    assert {one.exact for one in failed} == {Exact.AT_LEAST}
+    assert all(one.exact is Exact.ABOUT for one in found if one.status is Word.DONE)
+
+
+def test_delayed_messages_are_counted_and_listed(app, table):
+    late = send(app, "a", delay=3600)
+    soon = send(app, "b")
+    with app.engine.connect() as conn:
+        found = counts.counts(conn, app.tables, most=1)
+    assert sum(one.count for one in found if one.status is Word.NEW) >= 1
+    assert [info.msg_id for info in app.ops.find(status="new")] == [*late, *soon]
+    assert [info.msg_id for info in app.ops.find(status="new", limit=1)] == late
+    assert [info.msg_id for info in app.ops.find(status="new", after=late[0])] == soon
+
+
+@pytest.mark.parametrize("word", list(Word))
+def test_find_by_state_pages_through_all(app, table, word):
+    ids = mixed(app, table)
+    expected = {
+        "new": ids[20:],
+        "processing": ids[17:20],
+        "done": ids[:10],
+        "failed": ids[14:17],
+        "dead": ids[10:14],
+        "unknown": [],
+    }[word]
+    found, after = [], None
+    while True:
+        page = app.ops.find(status=word, limit=3, after=after)
+        found += [info.msg_id for info in page]
+        assert page.complete
+        after = page.next_after
+        if after is None:
+            break
+    assert found == expected
+
+
+def test_find_by_what_no_index_serves_stops_and_goes_on(app, table, monkeypatch):
+    monkeypatch.setattr(window, "SCAN", 10)
+    ids = mixed(app, table)
+    first = app.ops.find(topic="b")
+    assert (list(first), first.complete, first.next_after) == ([], False, ids[9])
+    found, after = [], None
+    for _ in range(10):
+        page = app.ops.find(topic="b", after=after)
+        found += [info.msg_id for info in page]
+        after = page.next_after
+        if after is None:
+            break
+    assert found == ids[20:]
+
+
+def test_find_by_object_shows_what_is_open_wherever_it_stands(app, table, monkeypatch):
+    monkeypatch.setattr(window, "SCAN", 10)
+    ids = mixed(app, table)
+    page = app.ops.find(object_id="p19")
+    assert ([info.msg_id for info in page], page.complete) == ([ids[39]], False)
+    assert [i.msg_id for i in app.ops.find(object_id="p19", status="new")] == [ids[39]]
+    assert app.ops.find(object_id="p19", status="failed") == []
+
+
+def test_find_by_error_since_and_nothing_there(app, table):
+    ids = mixed(app, table)
+    assert [i.msg_id for i in app.ops.find(error="x17", status="dead")] == ids[10:14]
+    assert [i.msg_id for i in app.ops.find(error="Odd")] == ids[14:17]
+    ago = datetime.now(UTC) - timedelta(hours=1)
+    assert len(app.ops.find(since=ago)) == 40
+    assert app.ops.find(since=datetime.now(UTC) + timedelta(hours=1)) == []
+
+
+def test_since_is_found_by_halving(app, table):
+    ids = send(app, *(f"o{i}" for i in range(30)))
+    now = datetime.now(UTC)
+    for n, i in enumerate(ids):
+        created = now - timedelta(days=30 - n)
+        table.edit(app.tables.message.c.msg_id == i, created_at=created, status=2)
+    app.engine.dispose()
+    since = now - timedelta(days=10, hours=1)
+    assert [info.msg_id for info in app.ops.find(since=since)] == ids[20:]
+    slack, window.SINCE_SLACK = window.SINCE_SLACK, 1
+    try:
+        assert [info.msg_id for info in app.ops.find(since=since)] == ids[20:]
+    finally:
+        window.SINCE_SLACK = slack
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10**12, True, "5", None])
+def test_limits_are_bounded(app, limit):
+    for look in (app.ops.find, app.ops.failures, app.ops.lanes):
+        with pytest.raises(ConfigError, match="limit must be"):
+            look(limit=limit)
+
+
+@pytest.mark.parametrize("msg_id", [10**30, "1;--", None, 1.5, -(2**70)])
+def test_ids_are_whole_numbers_of_64_bits(app, msg_id):
+    for look in (app.ops.show, app.ops.explain):
+        with pytest.raises(ConfigError, match="msg_id must be"):
+            look(msg_id)
+    with pytest.raises(ConfigError, match="after must be"):
+        app.ops.find(after=msg_id if msg_id is not None else "x")
+
+
+def test_no_such_message(app):
+    assert (app.ops.show(4711), app.ops.explain(-4711)) == (None, None)
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_failures_are_grouped_by_what_they_have_in_common(app):
+    failing(app)
+    failing(app, "another thing", topic="u")
+    ids = send(app, "a", "b", "c")
+    (other,) = send(app, "d", topic="u")
+    app.drain(linger=5)
+    found = app.ops.failures()
+    assert found.complete
+    assert [(one.count, one.dead, one.topics) for one in found] == [(3, 3, ("t",)), (1, 1, ("u",))]
+    assert found[0].error.startswith("ValueError: no account # of '#' [test_ops_looks.py:")
+    assert found[0].sample_id == ids[-1]
+    assert str(ids[-1]) in found[0].sample_error
+    assert found[1].sample_id == other
+    assert found[0].first_seen <= found[0].last_seen
+
+
+def test_failures_tell_how_many_objects_wait_behind(app, table):
+    ids = send(app, "a", "a", "b", "c")
+    flagged(app, [ids[0], ids[2], ids[3]])
+    batch = [Settlement(i, Outcome.FAILED, error=f"E: {i}", delay_seconds=60.0) for i in (1, 3, 4)]
+    with app.engine.begin() as conn:
+        settle.settle(conn, app.tables, batch, me=ME)
+    (group,) = app.ops.failures()
+    assert (group.failing, group.dead, group.waiting_objects) == (3, 0, 1)
+
+
+def test_dead_messages_that_block_hold_their_objects_up(blocking_app):
+    failing(blocking_app)
+    send(blocking_app, "a", "a", "b")
+    blocking_app.drain(linger=5)
+    (group,) = blocking_app.ops.failures()
+    assert (group.dead, group.waiting_objects) == (2, 1)
+
+
+def test_failures_without_a_try_are_grouped_by_their_error(app, table):
+    mixed(app, table)
+    found = {one.error: one for one in app.ops.failures()}
+    assert set(found) == {"KeyError: '#'", "Odd"}
+    assert found["KeyError: '#'"].dead == 4
+    assert found["Odd"].failing == 3
+    table.edit(table.where(last_error="Odd"), last_error=None)
+    assert "(no error was noted)" in {one.error for one in app.ops.failures()}
+
+
+def test_failures_read_the_newest_only(app, table):
+    mixed(app, table)
+    with app.engine.connect() as conn:
+        found = failures.failures(conn, app.tables, newest=5)
+    assert (sum(one.count for one in found), found.complete) == (5, False)
+
+
+def test_failures_go_when_messages_are_done(app):
+    failing(app)
+    (first,) = send(app, "a")
+    app.drain(linger=5)
+    app.ops.rerun([first])
+    assert app.ops.failures() == []
+
+
+# ---------------------------------------------------------------- lanes
+
+
+def test_lanes_show_the_head_and_how_many_wait_behind_it(app):
+    ids = send(app, "a", "b", "a", "a", "c", None)
+    flagged(app, [ids[1]])
+    found = app.ops.lanes()
+    assert found.complete
+    seen = [(one.object_id, one.head.msg_id, str(one.head.status), one.behind) for one in found]
+    assert seen == [
+        ("a", ids[0], "new", 2),
+        ("b", ids[1], "processing", 0),
+        ("c", ids[4], "new", 0),
+    ]
+
+
+def test_lanes_propose_heads_that_run_or_failed_whatever_else_waits(app, table):
+    ids = send(app, *(f"o{i:02}" for i in range(30)), "z", "z")
+    flagged(app, [ids[20]])
+    table.edit(
+        app.tables.message.c.msg_id == ids[30],
+        status=-1,
+        error_try_times=1,
+        available_at=datetime.now(UTC) + timedelta(hours=1),
+    )
+    with app.engine.connect() as conn:
+        found = lanes.lanes(conn, app.tables, limit=20, scan=3)
+    assert not found.complete
+    assert {"o20", "z"} <= {one.object_id for one in found}
+    assert (found[0].object_id, found[0].behind) == ("z", 1)
+
+
+def test_lanes_count_up_to_a_limit(app, monkeypatch):
+    monkeypatch.setattr(lanes, "BEHIND", 3)
+    send(app, *["a"] * 6, *["b"] * 4)
+    found = {one.object_id: (one.behind, one.at_least) for one in app.ops.lanes()}
+    assert found == {"a": (3, True), "b": (3, False)}
+
+
+def test_dead_heads_are_lanes_only_where_they_block(app, blocking_app, table):
+    failing(blocking_app)
+    send(blocking_app, "a", "a")
+    blocking_app.drain(linger=5)
+    (one,) = blocking_app.ops.lanes()
+    assert (one.head.status, one.behind) == (Word.DEAD, 1)
+    assert [lane.head.status for lane in app.ops.lanes()] == [Word.NEW]
+
+
+# ---------------------------------------------------------------- instances
+
+
+def test_instances_live_and_dead_and_foreign(app, table):
+    ids = send(app, "a", "b", "c", "d")
+    registered(app, "live-1", label="night", topics=["t", "u"])
+    registered(app, "dead-1", ttl=0.0)
+    flagged(app, [ids[0]], me="live-1")
+    flagged(app, [ids[1]], me="dead-1")
+    flagged(app, [ids[2]], me="gone-1")
+    table.edit(app.tables.message.c.msg_id == ids[3], status=1)
+    found = {one.life: one for one in app.ops.instances()}
+    assert list(found) == [Life.LIVE, Life.DEAD, Life.NO_LEASE, Life.FOREIGN]
+    assert {life: (one.instance_id, one.running) for life, one in found.items()} == {
+        Life.LIVE: ("live-1", 1),
+        Life.DEAD: ("dead-1", 1),
+        Life.NO_LEASE: ("gone-1", 1),
+        Life.FOREIGN: (None, 1),
+    }
+    live = found[Life.LIVE]
+    assert (live.label, live.topics) == ("night", ("t", "u"))
+    assert live.started_at is not None
+    assert live.oldest_claim_at is not None
+
+
+def test_a_worker_says_what_it_handles(app):
+    app.add_handler("t", lambda msg: None)
+    app.add_handler("u", lambda msg: None)
+    with app.worker(topics=["u"]) as worker:
+        worker.start()
+        (one,) = until(app.ops.instances, "the lease")
+        assert (one.life, one.topics, one.other_table) == (Life.LIVE, ("u",), None)
+    assert app.ops.instances() == []
+
+
+# ---------------------------------------------------------------- explain
+
+
+def why(app: App, msg_id: int) -> Reason:
+    found = app.ops.explain(msg_id)
+    assert found is not None
+    assert found.text
+    return found.reason
+
+
+def test_explain_done_dead_and_unknown(app, table):
+    ids = send(app, "a", "b", "c")
+    c = app.tables.message.c.msg_id
+    table.edit(c == ids[0], status=2, finished_at=datetime.now(UTC))
+    table.edit(c == ids[1], status=-1, error_try_times=3)
+    table.edit(c == ids[2], status=7)
+    assert [why(app, i) for i in ids] == [Reason.DONE, Reason.DEAD, Reason.UNKNOWN_STATUS]
+    assert app.ops.explain(ids[0]).since is not None
+
+
+def test_explain_running_where_and_since_when(app, table):
+    ids = send(app, "a", "b", "c", "d")
+    registered(app, "live-1")
+    registered(app, "dead-1", ttl=0.0)
+    for i, who in zip(ids, ("live-1", "dead-1", "gone-1"), strict=False):
+        flagged(app, [i], me=who)
+    table.edit(app.tables.message.c.msg_id == ids[3], status=1)
+    assert [why(app, i) for i in ids] == [
+        Reason.RUNNING,
+        Reason.RUNNING_DEAD,
+        Reason.RUNNING_DEAD,
+        Reason.RUNNING_FOREIGN,
+    ]
+    found = app.ops.explain(ids[0])
+    assert found.instance.instance_id == "live-1"
+    assert found.since is not None
+    assert "live-1" in found.text
+
+
+def test_explain_behind_with_the_reason_of_that_one(app, table):
+    ids = send(app, "a", "a", "a")
+    found = app.ops.explain(ids[2])
+    assert (found.reason, found.behind.message.msg_id) == (Reason.BEHIND, ids[0])
+    assert found.behind.reason is Reason.NO_INSTANCE
+    registered(app, "live-1")
+    flagged(app, [ids[0]], me="live-1")
+    found = app.ops.explain(ids[1])
+    assert (found.reason, found.behind.reason) == (Reason.BEHIND, Reason.RUNNING)
+
+
+def test_explain_a_late_message_behind_a_later_one_that_runs(app, table):
+    ids = send(app, "a", "a")
+    table.edit(app.tables.message.c.msg_id == ids[1], status=1, claimed_by=ME)
+    found = app.ops.explain(ids[0])
+    assert (found.reason, found.behind.message.msg_id) == (Reason.BEHIND, ids[1])
+    assert "later message" in found.text
+
+
+def test_explain_behind_a_dead_one_that_blocks(blocking_app):
+    failing(blocking_app)
+    ids = send(blocking_app, "a", "a")
+    blocking_app.drain(linger=5)
+    found = blocking_app.ops.explain(ids[1])
+    assert (found.reason, found.behind.reason) == (Reason.BEHIND, Reason.DEAD)
+
+
+def test_explain_not_due(app, make_app):
+    (first,) = send(app, "a", delay=3600)
+    found = app.ops.explain(first)
+    assert found.reason is Reason.NOT_DUE
+    assert found.until > datetime.now(UTC) + timedelta(minutes=50)
+    app.add_handler("t", lambda msg: 1 / 0, wait=wait_fixed(3600))
+    (second,) = send(app, "b")
+    app.drain(linger=0)
+    found = app.ops.explain(second)
+    assert (found.reason, "back-off" in found.text) == (Reason.NOT_DUE, True)
+    patient = make_app(table=MessageTable(visibility_delay_seconds=3600))
+    (third,) = send(app, "c")
+    assert why(patient, third) is Reason.NOT_DUE
+
+
+def test_explain_no_instance_no_handler_and_next(app):
+    (first,) = send(app, "a")
+    assert why(app, first) is Reason.NO_INSTANCE
+    registered(app, "dead-1", ttl=0.0)
+    assert why(app, first) is Reason.NO_INSTANCE
+    registered(app, "live-1", topics=["u"])
+    assert why(app, first) is Reason.NO_HANDLER
+    registered(app, "live-2")
+    assert why(app, first) is Reason.NEXT
+
+
+def test_an_instance_of_another_table_handles_nothing_here(app, make_app):
+    other = make_app(table=MessageTable("another"))
+    other.create_schema()
+    registered(other, "live-1")
+    (first,) = send(app, "a")
+    assert why(app, first) is Reason.NO_INSTANCE
+    assert app.ops.instances()[0].other_table == "another"
+
+
+def test_explain_paused(app, monkeypatch):
+    (first,) = send(app, "a")
+    monkeypatch.setattr(pause, "paused_topics", lambda conn, t: {"t"})
+    assert why(app, first) is Reason.PAUSED
+
+
+def test_explain_quarantine(app, table):
+    (first,) = send(app, "a")
+    registered(app, "live-1")
+    table.edit(status=-1, error_try_times=2, crash_times=1)
+    assert why(app, first) is Reason.QUARANTINE
+
+
+def test_explain_a_message_without_an_object(app):
+    first, second = send(app, None, None)
+    registered(app, "live-1")
+    flagged(app, [first], me="live-1")
+    assert (why(app, first), why(app, second)) == (Reason.RUNNING, Reason.NEXT)
+
+
+def test_looks_work_on_the_four_columns_of_a_foreign_table(database, make_app):
+    engine = database.engine()
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE tb_msg (msgid INTEGER PRIMARY KEY, objectid VARCHAR(20),"
+            " status INTEGER NOT NULL, errortrytimes INTEGER NOT NULL)"
+        )
+        for row in (
+            (1, "a", 2, 0),
+            (2, "a", -1, 3),
+            (3, "b", 1, 0),
+            (4, "b", 0, 0),
+            (5, "c", 9, 0),
+        ):
+            i, whose, status, failed = row
+            conn.exec_driver_sql(f"INSERT INTO tb_msg VALUES ({i}, '{whose}', {status}, {failed})")
+    spec = MessageTable(
+        "tb_msg", msg_id="msgid", object_id="objectid", error_try_times="errortrytimes"
+    )
+    app = make_app(table=spec)
+    app.create_schema()
+    ops = app.ops
+    assert {one.status for one in ops.counts()} == {"new", "processing", "done", "dead", "unknown"}
+    assert [info.msg_id for info in ops.find(status="dead")] == [2]
+    assert [info.msg_id for info in ops.find(status="unknown")] == [5]
+    assert [info.msg_id for info in ops.find(status="processing")] == [3]
+    assert [one.sample_id for one in ops.failures()] == [2]
+    assert [(one.object_id, one.behind) for one in ops.lanes()] == [("b", 1)]
+    assert [one.life for one in ops.instances()] == [Life.FOREIGN]
+    assert [why(app, i) for i in range(1, 6)] == [
+        Reason.DONE,
+        Reason.DEAD,
+        Reason.RUNNING_FOREIGN,
+        Reason.BEHIND,
+        Reason.UNKNOWN_STATUS,
+    ]
+    assert app.ops.show(2).tries == ()
