@@ -85,8 +85,9 @@ def test_the_script_makes_what_create_schema_makes(database):
         assert app.create_schema() == []
         assert _live(app.engine) == by_script
         with app.engine.begin() as conn:
-            for table in ("msgworker_message", "msgworker_lease", "msgworker_item"):
-                conn.exec_driver_sql(f"DROP TABLE {table}")
+            for table in sa.inspect(conn).get_table_names():
+                if table.startswith("msgworker_"):
+                    conn.exec_driver_sql(f"DROP TABLE {table}")
         app.create_schema()
         assert _live(app.engine) == by_script
     finally:
@@ -133,7 +134,7 @@ def test_mysql_s_script_has_nothing_that_mysql_refuses():
             assert not re.search(pattern, sql), f"{why}: {sql}"
     assert "((CASE WHEN (status = 1) THEN object_id END))" in script
     assert "utf8mb4_0900_bin" in script
-    assert script.count("ENGINE=InnoDB") == 3
+    assert script.count("ENGINE=InnoDB") == script.count("CREATE TABLE")
 
 
 # ---------------------------------------------------------------- Oracle
