@@ -16,7 +16,7 @@ from msgworker.dialects import Trouble, trouble
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
 from msgworker.instance.state import State, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
-from msgworker.store import lease, recover
+from msgworker.store import lease, pause, recover
 
 TRUST = 2 / 3
 LEAVE_TRIES = 3
@@ -36,17 +36,19 @@ class Heartbeat(Role):
         self._on_recovered = on_recovered
 
     def register(self) -> None:
-        """Take the lease on our own id; before the first claim."""
+        """Take the lease on our own id and hear what is paused; before the first claim."""
         state = self._state
         begun = time.monotonic()
         with self._link.transaction() as conn:
             ttl = state.settings.lease_seconds
             lease.register(conn, state.tables, state.instance_id, ttl=ttl, label=self._label)
         state.trusted_until = begun + TRUST * ttl
+        self._read_pauses()
 
     def run_once(self) -> int:
         """Renew, or start afresh as a new instance; then recover the dead."""
         self._renew()
+        self._read_pauses()
         self._watch_handlers()
         self._release_unknown()
         recovered = self._recover()
@@ -115,6 +117,18 @@ class Heartbeat(Role):
             state.forget_all(new_instance_id(self._label))
         self.log.warning("instance %s lost its lease; going on as %s", old, state.instance_id)
         self.register()
+
+    def _read_pauses(self) -> None:
+        state = self._state
+        if "msgworker_pause" in state.tables.missing:
+            return
+        with self._link.statement() as conn:
+            paused = pause.topics(conn, state.tables)
+        if paused != state.paused:
+            names = ", ".join(repr(topic) for topic in sorted(paused)) or "none"
+            self.log.info("paused topics: %s", names)
+            state.paused = paused
+            self._on_recovered()
 
     def _watch_handlers(self) -> None:
         now = time.monotonic()

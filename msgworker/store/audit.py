@@ -260,7 +260,7 @@ def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
         op = sa.cast(bindparam("mw_op", type_=sa.BigInteger()), sa.BigInteger())
         status = sa.func.coalesce(c.status, sa.literal_column("99"))
         owner = nothing if c.claimed_by is None else c.claimed_by
-        columns = [c.msg_id, op, now(), status, t.tries(c), owner, error]
+        columns: list[Any] = [c.msg_id, op, now(), status, t.tries(c), owner, error]
         chosen = sa.select(*[x.label(f"a{i}") for i, x in enumerate(columns)])
         names = ["msg_id", "op_id", "changed_at", "was_status", "was_tries"]
         names += ["was_claimed_by", "was_error"]
@@ -269,7 +269,14 @@ def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
     if not ids:
         return 0
     params = {"mw_ids": list(ids), "mw_op": op_id}
-    return int(conn.execute(t.built("audit_record", build), params).rowcount)
+    return inserted(conn, t.built("audit_record", build), params)
+
+
+def inserted(conn: Connection, insert: sa.Insert, params: dict[str, Any]) -> int:
+    """Run an INSERT ... SELECT of `mw_ids`; return how many rows were inserted."""
+    done = conn.execute(insert, params, execution_options={"preserve_rowcount": True})
+    known = done.rowcount >= 0  # SQLAlchemy before 2.0.28 does not tell
+    return int(done.rowcount) if known else len(params["mw_ids"])
 
 
 def touched(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> set[int]:
@@ -304,9 +311,7 @@ def entries(conn: Connection, t: Tables, *, msg_id: int | None, limit: int) -> l
 
 
 def _entry(t: Tables, row: Any) -> AuditEntry:
-    operation = (*row[:4], _filter(row[4]), *row[5:10])
-    if len(row) == 10:
-        return AuditEntry(*operation)
-    msg_id, at, status, tries, owner, error = row[10:]
-    word = word_of(status, tries, t.spec.max_tries)
-    return AuditEntry(*operation, msg_id, at, word, tries, owner, error)
+    values = [*row[:4], _filter(row[4]), *row[5:]]
+    if len(values) > 10:
+        values[12] = word_of(values[12], values[13], t.spec.max_tries)
+    return AuditEntry(*values)
