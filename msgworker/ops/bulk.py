@@ -27,9 +27,9 @@ from msgworker.store.find import MessageInfo
 from msgworker.table import Tables
 
 FIRST_SIZE = 100
-LEAST_SIZE = 10
+LEAST_SIZE = 50
 MOST_SIZE = 1000
-STEP_SECONDS = 0.03
+STEP_SECONDS = 0.04
 """How long a transaction may take: claims and settles may wait for it."""
 LET_OTHERS_SECONDS = 0.005
 TRIES = 8
@@ -193,6 +193,7 @@ class Bulk:
         self._progress = progress
         self.op = op
         self.skips = Skips()
+        self._worked_seconds = STEP_SECONDS
         dialect = tables.dialect
         self.pace = Pace(most=dialect.max_ids, rate=rate, lets_others=dialect.one_writer)
 
@@ -222,10 +223,9 @@ class Bulk:
         whether the step had been committed. Raises MsgworkerError if somebody else goes on with
         this operation at the same time.
         """
-        begun = time.monotonic()
         done = self._until_known(last_id, work)
         self.skips.add(done.skips)
-        self.pace.took(done.matched, time.monotonic() - begun)
+        self.pace.took(done.matched, self._worked_seconds)
         if self._progress is not None:
             op = self.op
             self._progress(Progress(op.op_id, op.matched, op.changed, op.skipped))
@@ -254,7 +254,10 @@ class Bulk:
     def _once(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
         op = self.op
         with writing(self._engine) as conn:
+            begun = time.monotonic()
             done = work(conn)
+            # Without the COMMIT: how long that takes is not a matter of how much was changed.
+            self._worked_seconds = time.monotonic() - begun
             counts = {
                 "matched": done.matched,
                 "changed": done.changed,

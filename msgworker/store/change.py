@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.dialects import now
+from msgworker.dialects import joining_widely, now
 from msgworker.message import Status, Word
 from msgworker.store.find import conditions, in_state
 from msgworker.store.fingerprint import fingerprint
@@ -197,7 +197,8 @@ def ran_later(
     before = sa.and_(c.object_id == last.c.o, c.msg_id < last.c.hi)
     query = sa.select(c.msg_id, last.c.hi).select_from(row.join(last, before)).where(*chosen(c))
     params = {} if wanted is not None else {"mw_ids": list(ids)}
-    return {found[0]: found[1] for found in conn.execute(query, params)}
+    with joining_widely(conn, t.dialect):
+        return {found[0]: found[1] for found in conn.execute(query, params)}
 
 
 def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
