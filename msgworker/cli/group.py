@@ -31,6 +31,12 @@ COMMANDS = {
     "list": "look",
     "show": "look",
     "rerun": "repair",
+    "discard": "repair",
+    "release": "release",
+    "purge": "purge",
+    "pause": "pause",
+    "resume": "pause",
+    "audit": "audit",
     "config": "configured",
 }
 INTERRUPTED = 130
