@@ -119,12 +119,12 @@ def carry_out(
             confirm(question.format(many), yes=yes)
     elif dry_run:
         raise Usage("--resume has no --dry-run; `msgworker audit` shows how far it has come")
-    with _watched(asked.get("resume"), total) as tell:
+    with _watched(total) as tell:
         return write(**asked, progress=tell)
 
 
 @contextmanager
-def _watched(resume: int | None, total: int | None) -> Iterator[Tell]:
+def _watched(total: int | None) -> Iterator[Tell]:
     """A progress bar on a terminal; and how to go on, if the block is cut short."""
     from rich.console import Console
     from rich.progress import Progress as Bar
@@ -143,13 +143,11 @@ def _watched(resume: int | None, total: int | None) -> Iterator[Tell]:
             yield tell
             return
         except BaseException:
-            cut = last[0].op_id if last else resume
-            if cut is None:
-                raise
-            bar.stop()
-            done = f"{last[0].changed:,} changed so far; " if last else ""
-            how = f"go on with: msgworker {command} --resume {cut}"
-            note(f"cut short: {done}{how if command != 'release' else 'run it again'}")
+            if last:
+                bar.stop()
+                how = f"go on with: msgworker {command} --resume {last[0].op_id}"
+                how = how if command != "release" else "run it again"
+                note(f"cut short: {last[0].changed:,} changed so far; {how}")
             raise
 
 

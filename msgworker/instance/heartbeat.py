@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
 from msgworker.instance.state import State, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
@@ -34,6 +34,7 @@ class Heartbeat(Role):
         self._label = label
         self._link = state.link()
         self._on_recovered = on_recovered
+        self._told_of_pauses = False
 
     def register(self) -> None:
         """Take the lease on our own id and hear what is paused; before the first claim."""
@@ -122,8 +123,16 @@ class Heartbeat(Role):
         state = self._state
         if "msgworker_pause" in state.tables.missing:
             return
-        with self._link.statement() as conn:
-            paused = pause.topics(conn, state.tables)
+        try:
+            with self._link.statement() as conn:
+                paused = pause.topics(conn, state.tables)
+        except Exception as error:
+            if trouble(error) is not Trouble.REFUSED:
+                raise
+            if not self._told_of_pauses:  # work goes on, as where the table was never made
+                self.log.warning("cannot see which topics are paused: %s", reason_of(error))
+            self._told_of_pauses = True
+            return
         if paused != state.paused:
             names = ", ".join(repr(topic) for topic in sorted(paused)) or "none"
             self.log.info("paused topics: %s", names)
