@@ -563,7 +563,7 @@ def test_release_refuses_what_is_no_instance(sqlite, name):
 
 def test_release_by_force_fences_the_living(make_app):
     """Its messages run elsewhere only when it starts nothing more; what it writes is refused."""
-    app = make_app(lease_seconds=1.5)
+    app = make_app(lease_seconds=3)
     app.create_schema()
     table = Table(app)
     hold, watch = threading.Event(), Watch()
@@ -623,7 +623,7 @@ def test_a_pause_in_the_middle_of_a_run_keeps_order(app, table):
 
 
 def test_instances_honour_a_pause_within_a_heartbeat(make_app):
-    app = make_app(lease_seconds=0.6)
+    app = make_app(lease_seconds=3)
     app.create_schema()
     table, watch = Table(app), Watch()
     hold = threading.Event()
