@@ -119,7 +119,7 @@ def carry_out(
             confirm(question.format(many), yes=yes)
     elif dry_run:
         raise Usage("--resume has no --dry-run; `msgworker audit` shows how far it has come")
-    with _watched(total) as tell:
+    with _watched(None if total is None else would.matched) as tell:
         return write(**asked, progress=tell)
 
 

@@ -32,7 +32,7 @@ class Writing(Call):
                 f"table {', '.join(sorted(missing))} is missing: what ops does is recorded there. "
                 "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
             )
-        object.__setattr__(self._tables, "missing", missing)
+        self._tables = replace(self._tables, missing=missing)  # made since this App looked
 
     def _resumed(self, kind: str, op_id: int, asked: dict[str, Any]) -> Operation:
         """An interrupted operation to go on with; raises ConfigError if it is none."""

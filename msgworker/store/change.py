@@ -20,7 +20,6 @@ from msgworker.store.find import conditions, in_state
 from msgworker.store.fingerprint import fingerprint
 from msgworker.table import Cols, Tables, lit
 
-BATCH = 500
 DISCARDED = "discarded by "
 """How the last error of a discarded message begins."""
 

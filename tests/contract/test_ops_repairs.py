@@ -179,6 +179,25 @@ def test_rerun_refuses(sqlite, given):
     app.engine.dispose()
 
 
+def test_a_table_with_the_four_columns_only(make_app):
+    names = ("topic", "payload", "available_at", "claimed_by", "claimed_at", "crash_times")
+    names += ("later_times", "last_error", "created_at", "finished_at", "shard", "instance_type")
+    app = make_app(table=MessageTable("tb_cus_msg", msg_id="msgID", **dict.fromkeys(names)))
+    app.create_schema()
+    ids = put(app, ("a", FAILED), ("b", NEW), ("c", RUNNING), ("a", DONE))
+    table = Table(app)
+    assert app.ops.rerun() == 0  # a later one of its object has run
+    assert app.ops.rerun(force=True) == 1
+    assert app.ops.discard([*ids[:2]], reason="no use") == 2
+    assert table.statuses == [-1, -1, 1, 2]
+    assert app.ops.rerun(error="x") == app.ops.rerun(topic="t") == 0
+    assert [entry.was_status for entry in app.ops.audit(ids[0])] == ["new", "dead"]
+    assert app.ops.pause("default") == 1
+    for act in (lambda: app.ops.release("x"), lambda: app.ops.purge("1d")):
+        with pytest.raises(SchemaError, match=r"claimed_by|finished_at"):
+            act()
+
+
 # ---------------------------------------------------------------- order
 
 
