@@ -65,6 +65,7 @@ class Dialect:
         small, fast-changing part of a table.
     tuned: statements that set and reset what keeps the claim's plans good, for the claim's
     connection.
+    wide: the same for joins of a large part of the table with itself.
     notify: a commit can wake up listeners.
     one_writer: transactions that write exclude each other in the whole database.
     max_name: the longest name of a table or column, in bytes.
@@ -87,6 +88,7 @@ class Dialect:
     json_lists: bool = False
     index_hint: str | None = None
     tuned: tuple[str, str] | None = None
+    wide: tuple[str, str] | None = None
     notify: bool = False
     one_writer: bool = False
     max_name: int = 128
@@ -106,6 +108,8 @@ DIALECTS = {
             max_ids=10_000,
             # A bitmap scan reads all rows of a deep object to give the first few.
             tuned=("SET enable_bitmapscan = off", "RESET enable_bitmapscan"),
+            # Before the table is analyzed it looks small, and a nested loop over it takes hours.
+            wide=("SET enable_nestloop = off", "RESET enable_nestloop"),
             notify=True,
         ),
         Dialect(
@@ -940,6 +944,20 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
         raise unavailable(engine, error) from error
     with conn, conn.begin():
         yield conn
+
+
+@contextmanager
+def joining_widely(conn: sa.Connection, dialect: Dialect) -> Iterator[None]:
+    """The block's queries join a large part of the table; `conn` is one of `connecting`."""
+    if dialect.wide is None:
+        yield
+        return
+    conn.exec_driver_sql(dialect.wide[0])
+    try:
+        yield
+    finally:
+        if not conn.invalidated:
+            conn.exec_driver_sql(dialect.wide[1])
 
 
 @contextmanager

@@ -249,7 +249,8 @@ class Tables:
     """The tables for one database, the predicates of the protocol, and a cache of built statements.
 
     names: role -> column name, of the columns that are there. indexes: the names of the indexes
-    that are there, lower case; None = all of ours.
+    that are there, lower case; None = all of ours. missing: those of the tables for ops that are
+    not there; instances do without them.
     """
 
     spec: MessageTable
@@ -261,6 +262,7 @@ class Tables:
     names: dict[str, str]
     indexes: frozenset[str] | None = None
     unfilled: tuple[str, ...] = ()
+    missing: frozenset[str] = frozenset()
     _built: dict[Any, Any] = field(default_factory=dict)
 
     def built(self, key: Any, build: Callable[[], R]) -> R:

@@ -219,9 +219,13 @@ def show(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> Non
     info = app.ops.show(number)
     if info is None:
         raise NothingMatched(f"there is no message {number} in {app.table.name}")
+    from msgworker.cli.audit import entry_dict, line_of, of_message
+
     cut = info.payload is not None and len(info.payload) >= PAYLOAD_SHOWN
+    audit = of_message(app, number)
     if as_json:
-        print_json(asdict(info) | {"payload_cut": cut})
+        whole = asdict(info) | {"payload_cut": cut, "audit": [entry_dict(one) for one in audit]}
+        print_json(whole)
         return
     for name, value in _lines(info, app):
         print_line(f"{name:<11} {value}".rstrip())
@@ -230,6 +234,8 @@ def show(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> Non
     if info.tries:
         click.echo("failed tries")
         print_with_text(TRY_COLUMNS, [_try_row(one) for one in info.tries])
+    if audit:
+        click.echo("done to it\n" + "\n".join(f"  {line_of(one)}" for one in audit))
     if info.payload is not None:
         title = f"payload (its first {PAYLOAD_SHOWN:,} characters)" if cut else "payload"
         click.echo(f"{title}\n{_indented(_pretty(info.payload))}")

@@ -149,6 +149,7 @@ class Fetcher(Role):
     def _look(self, room: int, held: int) -> Look:
         state = self._state
         objects, ids = state.held_by_ghosts()
+        self._search.paused = state.paused
         with self._link.statement() as conn:
             look = self._search.look(
                 conn,
@@ -230,6 +231,8 @@ class Fetcher(Role):
             followers = runs.get(lane.row.msg_id, ())
             for row in followers:
                 if topics is not None and (row.topic or "default") not in topics:
+                    break
+                if self._state.is_paused(row):
                     break
                 lane.rows.append(row)
             if followers:

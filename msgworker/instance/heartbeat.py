@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import HandlerStuck
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
 from msgworker.instance.state import Running, State, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
-from msgworker.store import lease, recover
+from msgworker.store import lease, pause, recover
 
 TRUST = 2 / 3
 LEAVE_TRIES = 3
@@ -42,9 +42,10 @@ class Heartbeat(Role):
         self._on_recovered = on_recovered
         self._on_leaving = on_leaving
         self._foreign: dict[int, tuple[int, float]] = {}
+        self._told_of_pauses = False
 
     def register(self) -> None:
-        """Take the lease on our own id; before the first claim."""
+        """Take the lease on our own id and hear what is paused; before the first claim."""
         state = self._state
         begun = time.monotonic()
         with self._link.transaction() as conn:
@@ -58,10 +59,12 @@ class Heartbeat(Role):
                 topics=state.topics,
             )
         state.trusted_until = begun + TRUST * ttl
+        self._read_pauses()
 
     def run_once(self) -> int:
         """Renew, or start afresh as a new instance; then recover the dead."""
         self._renew()
+        self._read_pauses()
         self._watch_handlers()
         self._release_unknown()
         recovered = self._recover()
@@ -134,6 +137,26 @@ class Heartbeat(Role):
             state.forget_all(new_instance_id(self._label))
         self.log.warning("instance %s lost its lease; going on as %s", old, state.instance_id)
         self.register()
+
+    def _read_pauses(self) -> None:
+        state = self._state
+        if "msgworker_pause" in state.tables.missing:
+            return
+        try:
+            with self._link.statement() as conn:
+                paused = pause.topics(conn, state.tables)
+        except Exception as error:
+            if trouble(error) is not Trouble.REFUSED:
+                raise
+            if not self._told_of_pauses:  # work goes on, as where the table was never made
+                self.log.warning("cannot see which topics are paused: %s", reason_of(error))
+            self._told_of_pauses = True
+            return
+        if paused != state.paused:
+            names = ", ".join(repr(topic) for topic in sorted(paused)) or "none"
+            self.log.info("paused topics: %s", names)
+            state.paused = paused
+            self._on_recovered()
 
     def _watch_handlers(self) -> None:
         now = time.monotonic()

@@ -12,7 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from msgworker.instance.handling import Result
 from msgworker.instance.state import Lane, State
+from msgworker.message import Outcome
 
 WORTH_A_THREAD_SECONDS = 0.002
 UNTRUSTED_PAUSE_SECONDS = 0.05
@@ -116,6 +118,12 @@ class Lanes:
                 self._idle -= 1
         return None
 
+    def _timed(self, lane: Lane) -> None:
+        begin = time.monotonic()
+        self._handle(lane)
+        lane.finished_at = end = time.monotonic()
+        self.mean_seconds += (end - begin - self.mean_seconds) * 0.05
+
     def _work(self) -> None:
         state = self._state
         while (lane := self._next()) is not None:
@@ -125,8 +133,9 @@ class Lanes:
                 self._ready.append(lane)
                 state.stopping.wait(UNTRUSTED_PAUSE_SECONDS)
                 continue
-            begin = time.monotonic()
-            self._handle(lane)
-            lane.finished_at = end = time.monotonic()
-            self.mean_seconds += (end - begin - self.mean_seconds) * 0.05
+            if state.is_paused(lane.row):  # since it was claimed
+                lane.result = Result(Outcome.RELEASED)
+                lane.finished_at = time.monotonic()
+            else:
+                self._timed(lane)
             self._settle(lane, not self._ready)

@@ -59,6 +59,7 @@ class Search:
         """blocked: objects to leave alone for a while; others may take some out of it."""
         self.tables = tables
         self.topics = topics
+        self.paused: frozenset[str] = frozenset()
         self.unknown_topics: dict[str, int] = {}
         self._mark = MIN_ID
         self._since = LONG_AGO
@@ -260,11 +261,13 @@ class _Pick:
         return free and bool(row.due) and self._handled(row.topic)
 
     def _handled(self, topic: str | None) -> bool:
-        topics = self._search.topics
-        if topics is None:
+        topics, paused = self._search.topics, self._search.paused
+        if topics is None and not paused:
             return True
         name = "default" if topic is None else topic
-        if name in topics:
+        if name in paused:
+            return False
+        if topics is None or name in topics:
             return True
         unknown = self._search.unknown_topics
         unknown[name] = unknown.get(name, 0) + 1

@@ -263,11 +263,14 @@ class Settler:
 
 
 def settlement(lane: Lane, state: State) -> Settlement:
-    """What to write for a lane: only a done message passes the flag on, and not during a stop."""
+    """What to write for a lane: only a done message passes the flag on, and not during a stop, nor
+    to a message whose topic is paused."""
     result = lane.result or DONE
     row = lane.row
     if result is DONE or result.outcome is Outcome.DONE:
         ahead = None if state.stopping.is_set() else lane.next_row
+        if ahead is not None and state.is_paused(ahead):
+            ahead = None
         return Settlement(row.msg_id, next_id=None if ahead is None else ahead.msg_id)
     return Settlement(
         row.msg_id,

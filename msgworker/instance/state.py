@@ -117,6 +117,7 @@ class State:
     stuck: messages whose outcome could not be written; their rows stay flagged until we end, so
     that the crash is counted then.
     left_for: why the instance leaves on its own account.
+    paused: topics of which no handler starts; read in every heartbeat.
     """
 
     engine: sa.Engine
@@ -126,6 +127,7 @@ class State:
     instance_id: str
     log: logging.LoggerAdapter[logging.Logger]
     topics: frozenset[str] | None = None
+    paused: frozenset[str] = frozenset()
     turns: Turns | None = None
     channel: str | None = None
     in_hand: set[Lane] = field(default_factory=set)
@@ -151,6 +153,12 @@ class State:
     def trusted(self) -> bool:
         """Whether we may still start handlers: a renewal has succeeded lately enough."""
         return time.monotonic() < self.trusted_until
+
+    def is_paused(self, row: Row) -> bool:
+        """Whether the message's handler may not start now because its topic is paused."""
+        if not self.paused:
+            return False
+        return ("default" if row.topic is None else row.topic) in self.paused
 
     def gave_up(self) -> bool:
         """Whether a stop has waited long enough for the database to come back."""

@@ -103,6 +103,11 @@ class Worker:
         return self._instance.state.instance_id if self._instance else None
 
     @property
+    def paused(self) -> frozenset[str]:
+        """The topics that are paused, as of the last heartbeat."""
+        return self._instance.state.paused if self._instance else frozenset()
+
+    @property
     def tally(self) -> Tally:
         """What the instance has done so far."""
         return self._instance.state.tally if self._instance else Tally()

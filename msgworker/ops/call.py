@@ -16,7 +16,8 @@ class Call:
         self._engine = engine
         self._read_tables = tables
         self._spec = spec
+        self._found: Tables | None = None  # newer than what the App has read
 
     @property
     def _tables(self) -> Tables:
-        return self._read_tables()
+        return self._found or self._read_tables()

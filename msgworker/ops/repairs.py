@@ -1,51 +1,412 @@
-"""What people may change, one function each: conditional, in bounded batches."""
+"""What people may change, one function each: conditional, in short transactions, audited."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
 
-from msgworker.dialects import writing
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from msgworker.dialects import connecting, writing
+from msgworker.errors import ConfigError
 from msgworker.message import Word
-from msgworker.ops.call import Call
-from msgworker.store import change, find
+from msgworker.ops import asking, purging, releasing, rerunning
+from msgworker.ops.asking import Who
+from msgworker.ops.bulk import Repaired, Step, Tell
+from msgworker.ops.choosing import Choice
+from msgworker.ops.purging import Old
+from msgworker.ops.writing import SAMPLE, Writing
+from msgworker.store import audit, change, pause, purge
+from msgworker.store.audit import AuditEntry, Operation
+from msgworker.store.pause import Pause
+
+MAX_AUDIT = 10_000
+_RERUN = (Word.FAILED, Word.DEAD)
+_OPEN = (Word.NEW, Word.FAILED, Word.DEAD)
 
 
-class Repairs(Call):
-    """Changing what stands in the table."""
+class Repairs(Writing):
+    """Changing what stands in the table.
+
+    Every write takes `actor` (left out: this user and host), `reason`, and `dry_run`, which only
+    counts; what it did is in the audit. What it returns is, as a number, how many messages it
+    changed. Raises ConfigError before anything is done, SchemaError where tables are missing.
+    """
+
+    # ------------------------------------------------------------ rerun
 
     def rerun(
         self,
-        ids: Sequence[int] | None = None,
+        ids: Iterable[int] | int | None = None,
         *,
+        status: str | Word | None = None,
         topic: str | None = None,
+        object_id: Any = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        force: bool = False,
+        with_successors: bool = False,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+        rate: float | None = None,
+        resume: int | None = None,
+        progress: Tell | None = None,
+    ) -> Repaired:
+        """Try failed or dead messages again, with no tries counted.
+
+        By ids, or by the filters of `find` and the group of `failures` (fingerprint): dead ones, if
+        no status is given, without those that were discarded (unless error or fingerprint name
+        them). New and running messages never; done ones only with force.
+
+        A message behind which a later one of its object is done or runs is left alone, unless
+        force. with_successors: that message and all behind it that have run are set to new, in
+        one transaction per object, so that they run again in order.
+        rate: messages a second at most. resume: go on with an interrupted operation, by its op_id;
+        nothing is counted twice. progress: called after each transaction.
+        """
+        chosen = {
+            "status": status,
+            "topic": topic,
+            "object_id": object_id,
+            "error": error,
+            "since": since,
+            "fingerprint": fingerprint,
+        }
+        asked = {"ids": asking.ids_of(ids)} | chosen
+        asked |= {"force": force, "with_successors": with_successors}
+        by = asking.who(actor, reason)
+        op = self._resumed("rerun", resume, asked) if resume is not None else None
+        asked = asked if op is None else _asked_again(op)
+        choice = self._to_rerun(**asked)
+        pace = {"rate": asking.rate_of(rate), "progress": progress}
+        if asked["with_successors"]:
+            return self._rerun_objects(choice, asked, by, op, dry_run, pace)
+        done_too = bool(asked["force"])
+
+        def act(conn: Connection, part: list[int]) -> int:
+            return change.rerun(conn, self._tables, part, done_too=done_too)
+
+        return self._change("rerun", choice, asked, by, op, dry_run, pace, act)
+
+    def _to_rerun(
+        self,
+        ids: list[int] | None,
+        force: bool,
+        with_successors: bool,
+        status: str | Word | None,
+        **filters: Any,
+    ) -> Choice:
+        one = asking.word(status, (*_RERUN, Word.DONE), "are not rerun: they have yet to run")
+        if one is Word.DONE and not force:
+            raise ConfigError("messages that are done are rerun only with --force (force=True)")
+        words = (*_RERUN, Word.DONE) if force else _RERUN
+        order = not force and not with_successors
+        wanted = None
+        if ids is not None:
+            _not_both(filters | {"status": status})
+        else:
+            named = filters.get("error") is not None or filters.get("fingerprint") is not None
+            wanted = asking.filter_of((one or Word.DEAD,), given_up=named, **filters)
+        return Choice(
+            engine=self._engine,
+            tables=self._tables,
+            words=words,
+            ids=ids,
+            wanted=wanted,
+            in_order=order,
+        )
+
+    def _rerun_objects(
+        self,
+        choice: Choice,
+        asked: dict[str, Any],
+        by: Who,
+        op: Operation | None,
+        dry_run: bool,
+        pace: dict[str, Any],
+    ) -> Repaired:
+        heads, left = rerunning.heads_of(choice, None if op is None else op.last_id)
+        if dry_run:
+            found = {i for head in heads for i in rerunning.behind(choice, head)}
+            return self._would("rerun", sorted(found), len(found) + len(left), left)
+        self._ready()
+        if not heads:
+            return self._nothing("rerun", left)
+        bulk = self._bulk("rerun", by, asked, op, pace)
+        covered: set[int] = set()
+        for head in heads:
+            if head not in covered:
+                covered.update(rerunning.rerun_object(bulk, choice, head))
+        bulk.step(bulk.op.last_id, lambda conn: Step(len(left), 0, left))
+        bulk.finish()
+        return bulk.result()
+
+    # ------------------------------------------------------------ discard
+
+    def discard(
+        self,
+        ids: Iterable[int] | int | None = None,
+        *,
+        reason: str | None = None,
+        status: str | Word | None = None,
+        topic: str | None = None,
+        object_id: Any = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        dry_run: bool = False,
+        actor: str | None = None,
+        rate: float | None = None,
+        resume: int | None = None,
+        progress: Tell | None = None,
+    ) -> Repaired:
+        """Give messages up: dead, with the reason as their last error; their object goes on.
+
+        By ids, or by filters, at least one. New, failed and dead ones; running ones never (release
+        their instance first), done ones never. A filter without a status takes what is unfinished.
+        A reason is needed. rate, resume, progress: as in `rerun`.
+        """
+        chosen = {
+            "status": status,
+            "topic": topic,
+            "object_id": object_id,
+            "error": error,
+            "since": since,
+            "fingerprint": fingerprint,
+        }
+        asked = {"ids": asking.ids_of(ids)} | chosen
+        op = self._resumed("discard", resume, asked) if resume is not None else None
+        asked = asked if op is None else _asked_again(op)
+        if op is not None:
+            by = Who(op.actor, op.reason)
+        else:
+            by = asking.who(actor, reason, needs_reason=None if dry_run else "discard")
+        choice = self._to_discard(**asked)
+        pace = {"rate": asking.rate_of(rate), "progress": progress}
+        text = f"{change.DISCARDED}{by.actor}: {by.reason}"
+
+        def act(conn: Connection, part: list[int]) -> int:
+            return change.discard(conn, self._tables, part, text=text)
+
+        return self._change("discard", choice, asked, by, op, dry_run, pace, act)
+
+    def _to_discard(
+        self, ids: list[int] | None, status: str | Word | None, **filters: Any
+    ) -> Choice:
+        one = asking.word(
+            status, _OPEN, "cannot be discarded: running ones belong to an instance, see release"
+        )
+        wanted = None
+        if ids is not None:
+            _not_both(filters | {"status": status})
+        else:
+            wanted = asking.filter_of(self._given_up_words(one, filters), given_up=False, **filters)
+        return Choice(
+            engine=self._engine,
+            tables=self._tables,
+            words=_OPEN,
+            ids=ids,
+            wanted=wanted,
+            given_up=False,
+        )
+
+    def _given_up_words(self, one: Word | None, filters: dict[str, Any]) -> tuple[Word, ...]:
+        if one is not None:
+            return (one,)
+        if all(value is None for value in filters.values()):
+            raise ConfigError("discard needs ids or a filter: it does not give up everything")
+        # A dead message that holds nothing back has been given up already.
+        return _OPEN if self._tables.spec.on_dead == "block" else (Word.NEW, Word.FAILED)
+
+    # ------------------------------------------------------------ release
+
+    def release(
+        self,
+        instance: str,
+        *,
         force: bool = False,
         dry_run: bool = False,
-    ) -> int:
-        """Try failed or dead messages again, with no tries counted; return how many.
+        actor: str | None = None,
+        reason: str | None = None,
+        progress: Tell | None = None,
+    ) -> Repaired:
+        """Give back what a dead instance has in hand, each with a try counted, as recovery does.
 
-        By ids, or all dead ones (of a topic). Done messages only with force and by ids; new and
-        running ones never. dry_run: only count.
+        A living one only with force: its lease is taken over, and its messages are given back when
+        it can start no handler any more, which takes as long as its lease; what it writes later is
+        refused. Raises ConfigError if it lives or is being recovered.
         """
-        if ids is not None:
-            return self._rerun_ids(ids, force, dry_run)
-        rerun, after = 0, None
-        while True:
-            with writing(self._engine) as conn:
-                batch = change.ids_in_state(conn, self._tables, Word.DEAD, topic=topic, after=after)
-                rerun += len(batch) if dry_run else change.rerun(conn, self._tables, batch)
-            if len(batch) < change.BATCH:
-                return rerun
-            after = batch[-1]
+        by = asking.who(actor, reason)
+        t = self._tables
+        held = releasing.held_by(self._engine, t, instance)
+        releasing.refuse_living(held, force)
+        if dry_run:
+            return self._would("release", held.ids, len(held.ids), [])
+        self._ready()
+        if held.lease is None and not held.ids:
+            return self._nothing("release", [])
+        asked = {"instance": instance, "force": force, "lived": held.lives}
+        bulk = self._bulk("release", by, asked, None, {"progress": progress})
+        me = releasing.take_over(self._engine, t, held)
+        if me is None:
+            releasing.still_without_lease(self._engine, t, held)
+        releasing.give_back(bulk, t, held, by)
+        releasing.drop(self._engine, t, held, me)
+        bulk.finish()
+        return bulk.result()
 
-    def _rerun_ids(self, ids: Sequence[int], force: bool, dry_run: bool) -> int:
-        rerun = 0
-        for start in range(0, len(ids), change.BATCH):
-            part = ids[start : start + change.BATCH]
+    # ------------------------------------------------------------ purge
+
+    def purge(
+        self,
+        older_than: float | str | timedelta | datetime | None = None,
+        *,
+        dead: bool = False,
+        topic: str | None = None,
+        archive_to: str | None = None,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+        rate: float | None = None,
+        resume: int | None = None,
+        progress: Tell | None = None,
+    ) -> Repaired:
+        """Delete done messages that were finished longer ago than this, lowest msg_id first.
+
+        older_than: seconds, "30d", a timedelta, or an aware datetime in the past. dead: dead ones
+        too, except those that hold their object back. archive_to: copy them into this table in the
+        same transaction; it is made if it is not there. rate, resume, progress: as in `rerun`.
+        """
+        t = self._tables
+        purging.needs_age(t)
+        by = asking.who(actor, reason)
+        asking.filter_of((Word.DONE,), topic=topic)
+        if archive_to is not None:
+            purge.archive_name(t, archive_to)
+        asked: dict[str, Any] = {"dead": dead, "topic": topic, "archive_to": archive_to}
+        if resume is not None:
+            nothing = asked | {"older_than": older_than, "dead": dead or None}
+            op = self._resumed("purge", resume, nothing)
+            asked = {name: op.filter.get(name) for name in (*asked, "before")}
+            before = datetime.fromisoformat(str(asked["before"]))
+        else:
+            op = None
+            before = purging.before_of(self._engine, asking.age_of(older_than))
+            asked["before"] = before.isoformat()
+        old = Old(before=before, dead=bool(asked["dead"]), topic=asked["topic"])
+        if dry_run:
+            return self._would_purge(old)
+        self._ready()
+        into = purging.open_archive(self._engine, t, asked["archive_to"])
+        pace = {"rate": asking.rate_of(rate), "progress": progress}
+        bulk = self._bulk("purge", by, asked, op, pace)
+        purging.purge_all(bulk, self._engine, t, old, into)
+        bulk.finish()
+        return bulk.result()
+
+    def _would_purge(self, old: Old) -> Repaired:
+        with connecting(self._engine) as conn:
+            count = purge.count(conn, self._tables, **old.options)
+            first = purge.chunk(conn, self._tables, **old.options, after=None, limit=SAMPLE)
+        return replace(self._would("purge", first, count, []), changed=count)
+
+    # ------------------------------------------------------------ pause
+
+    def pause(
+        self,
+        topic: str,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Let no handler of a topic start, on any instance, from its next heartbeat on.
+
+        What runs goes on to its end. Messages of the topic wait, and those behind them of the same
+        object too. Returns 1, or 0 if it was paused already.
+        """
+        name, by = asking.topic_of(topic), asking.who(actor, reason)
+
+        def act(conn: Connection) -> bool:
+            return pause.add(conn, self._tables, name, actor=by.actor, reason=by.reason)
+
+        return self._switch("pause", name, by, dry_run, act)
+
+    def resume(
+        self,
+        topic: str,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Let a paused topic go on. Returns 1, or 0 if it was not paused."""
+        name, by = asking.topic_of(topic), asking.who(actor, reason)
+
+        def act(conn: Connection) -> bool:
+            return pause.remove(conn, self._tables, name)
+
+        return self._switch("resume", name, by, dry_run, act)
+
+    def _switch(self, kind: str, topic: str, by: Who, dry_run: bool, act: Any) -> Repaired:
+        t = self._tables
+        self._ready()
+        with connecting(self._engine) as conn:
+            paused = topic in pause.topics(conn, t)
+        if dry_run or paused == (kind == "pause"):
+            would = int(paused != (kind == "pause"))
+            return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
+        try:
             with writing(self._engine) as conn:
-                if dry_run:
-                    allowed = {Word.FAILED, Word.DEAD} | ({Word.DONE} if force else set())
-                    infos = [find.show(conn, self._tables, i) for i in part]
-                    rerun += sum(info is not None and info.status in allowed for info in infos)
-                else:
-                    rerun += change.rerun(conn, self._tables, part, done_too=force)
-        return rerun
+                asked = {"topic": topic}
+                op_id = audit.begin(
+                    conn, t, kind=kind, actor=by.actor, reason=by.reason, asked=asked
+                )
+                op = audit.read(conn, t, op_id)
+                assert op is not None
+                did = int(act(conn))
+                audit.advance(conn, t, op, last_id=None, matched=did, changed=did, skipped=0)
+                audit.finish(conn, t, op_id)
+        except IntegrityError:  # somebody else pauses it at this very moment
+            return Repaired(kind=kind)
+        return Repaired(kind=kind, op_id=op_id, matched=did, changed=did)
+
+    def pauses(self) -> list[Pause]:
+        """The topics that are paused."""
+        with connecting(self._engine) as conn:
+            return pause.read_all(conn, self._tables)
+
+    # ------------------------------------------------------------ audit
+
+    def audit(self, msg_id: int | None = None, *, limit: int = 50) -> list[AuditEntry]:
+        """What ops did, newest first: to one message, or all operations on this table."""
+        asking.limit_of(limit, MAX_AUDIT)
+        asking.ids_of(msg_id)
+        self._ready()
+        with connecting(self._engine) as conn:
+            return audit.entries(conn, self._tables, msg_id=msg_id, limit=limit)
+
+
+def _not_both(filters: dict[str, Any]) -> None:
+    given = [name for name, value in filters.items() if value is not None]
+    if given:
+        raise ConfigError(f"give ids or a filter, not both: {', '.join(given)}")
+
+
+_NAMES = ("ids", "status", "topic", "object_id", "error", "since", "fingerprint")
+
+
+def _asked_again(op: Operation) -> dict[str, Any]:
+    """What an interrupted operation was asked for."""
+    asked: dict[str, Any] = {name: op.filter.get(name) for name in _NAMES}
+    if asked["since"] is not None:
+        asked["since"] = datetime.fromisoformat(asked["since"])
+    if op.kind == "rerun":
+        for name in ("force", "with_successors"):
+            asked[name] = bool(op.filter.get(name))
+    return asked

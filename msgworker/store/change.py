@@ -1,38 +1,255 @@
-"""What ops may do to rows: rerun. Conditional, in bounded batches; running rows are never
-touched."""
+"""What ops do to rows: rerun and discard, and how the rows for it are chosen.
+
+A row is locked, asked again whether it is still as wanted, recorded and changed in one transaction.
+Running rows are never touched; what changed meanwhile is left out and reported by the caller.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
 
+from msgworker.dialects import joining_widely, now
 from msgworker.message import Status, Word
-from msgworker.store.find import in_state
-from msgworker.table import Tables, lit
+from msgworker.store.find import conditions, in_state
+from msgworker.store.fingerprint import fingerprint
+from msgworker.table import Cols, Tables, lit
 
-BATCH = 500
+DISCARDED = "discarded by "
+"""How the last error of a discarded message begins."""
 
 
-def ids_in_state(
-    conn: Connection, t: Tables, word: Word, *, topic: str | None, after: int | None
-) -> list[int]:
-    """The next msg_ids in a state, behind `after`, at most BATCH."""
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages: the filters of `list`, and a failure group.
+
+    words: the states to choose from, at least one. given_up: whether those that were discarded
+    before are chosen too.
+    """
+
+    words: tuple[Word, ...]
+    topic: str | None = None
+    object_id: Any = None
+    error: str | None = None
+    since: datetime | None = None
+    fingerprint: str | None = None
+    given_up: bool = True
+
+    def given(self) -> dict[str, Any]:
+        """What was asked for, by name, for the audit."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        names = ("topic", "object_id", "error", "since", "fingerprint")
+        return {name: found[name] for name in names if found[name] is not None}
+
+
+class Seen(NamedTuple):
+    """A row as read or locked."""
+
+    msg_id: int
+    status: int | None
+    tries: int
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
+    """Dead because people gave it up."""
+    if t.spec.on_dead == "block":
+        more = t.tries(c) > sa.literal_column(str(t.spec.max_tries))
+        return sa.and_(c.status == lit(Status.FAILED), more)
+    if c.last_error is None:
+        return sa.false()
+    text = c.last_error.startswith(DISCARDED, autoescape=True)
+    return sa.and_(c.status == lit(Status.FAILED), c.last_error.is_not(None), text)
+
+
+def _where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
+    where = conditions(t, c, None, wanted.topic, wanted.object_id, wanted.error, wanted.since)
+    where.append(sa.or_(*(in_state(t, c, word) for word in wanted.words)))
+    if not wanted.given_up:
+        where.append(sa.not_(discarded(t, c)))
+    return where
+
+
+def _error(c: Cols, wanted: Filter | None) -> ColumnElement[Any]:
+    if wanted is None or wanted.fingerprint is None or c.last_error is None:
+        return sa.null()
+    return c.last_error
+
+
+def _in_group(wanted: Filter | None, error: str | None) -> bool:
+    if wanted is None or wanted.fingerprint is None:
+        return True
+    return error is not None and fingerprint(error) == wanted.fingerprint
+
+
+def chunk(
+    conn: Connection, t: Tables, wanted: Filter, *, after: int | None, limit: int
+) -> tuple[list[int], int | None]:
+    """The next messages of a filter behind `after`, by msg_id, and where to go on (None = end).
+
+    Looks at most at `limit` rows; with a fingerprint there may be none among them.
+    """
     c = t.cols()
-    query = sa.select(c.msg_id).where(in_state(t, c, word))
-    if topic is not None:
-        query = query.where(sa.false() if c.topic is None else c.topic == topic)
+    query = sa.select(c.msg_id, _error(c, wanted).label("e")).where(*_where(t, c, wanted))
     if after is not None:
         query = query.where(c.msg_id > after)
-    return list(conn.scalars(query.order_by(c.msg_id).limit(BATCH)))
+    rows = conn.execute(query.order_by(c.msg_id).limit(limit)).all()
+    ids = [row[0] for row in rows if _in_group(wanted, row[1])]
+    return ids, rows[-1][0] if len(rows) == limit else None
+
+
+def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Seen]:
+    """Messages by id as they are now; those that are not there are left out."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        columns: list[Any] = [c.msg_id, c.status, t.tries(c)]
+        return sa.select(*columns).where(t.among(c.msg_id))
+
+    found: dict[int, Seen] = {}
+    for start in range(0, len(ids), t.dialect.max_ids):
+        part = list(ids[start : start + t.dialect.max_ids])
+        for row in conn.execute(t.built("change_states", build), {"mw_ids": part}):
+            found[row[0]] = Seen._make(row)
+    return found
+
+
+def given_up(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
+    """Those of the messages that were discarded; at most `max_ids` ids."""
+    c = t.cols()
+    query = sa.select(c.msg_id).where(t.among(c.msg_id), discarded(t, c))
+    return set(conn.scalars(query, {"mw_ids": list(ids)})) if ids else set()
+
+
+def lock(
+    conn: Connection,
+    t: Tables,
+    ids: Sequence[int],
+    *,
+    words: Sequence[Word],
+    wanted: Filter | None = None,
+) -> list[int]:
+    """Lock those of the messages that are in one of these states and still match; by msg_id.
+
+    In the caller's transaction; at most `max_ids` ids.
+    """
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        state = sa.or_(*(in_state(t, c, word) for word in words))
+        query = sa.select(c.msg_id, _error(c, wanted).label("e")).where(t.among(c.msg_id), state)
+        if wanted is not None:
+            query = query.where(*_where(t, c, wanted))
+        query = query.order_by(c.msg_id)
+        return query.with_for_update() if t.dialect.row_locks else query
+
+    if not ids:
+        return []
+    key = ("change_lock", tuple(words))
+    query = build() if wanted is not None else t.built(key, build)
+    rows = conn.execute(query, {"mw_ids": list(ids)}).all()
+    return [row[0] for row in rows if _in_group(wanted, row[1])]
+
+
+# ---------------------------------------------------------------- order
+
+
+def ran_later(
+    conn: Connection, t: Tables, ids: Sequence[int], *, wanted: Filter | None = None
+) -> dict[int, int]:
+    """Messages behind which a later one of their object is done or runs: msg_id -> that one.
+
+    Costs one walk over the table from the lowest id on: finished rows stand in no index. ids: in
+    order; without a filter at most `max_ids`.
+    """
+    if not ids:
+        return {}
+
+    def chosen(c: Cols) -> list[ColumnElement[bool]]:
+        if wanted is None:
+            return [t.among(c.msg_id)]
+        return [c.msg_id.between(ids[0], ids[-1]), *_where(t, c, wanted)]
+
+    first_row, later_row, row = (t.message.alias(name) for name in ("f", "s", "c"))
+    f, s, c = t.cols(first_row), t.cols(later_row), t.cols(row)
+    first = (
+        sa.select(f.object_id.label("o"), sa.func.min(f.msg_id).label("lo"))
+        .where(f.object_id.is_not(None), *chosen(f))
+        .group_by(f.object_id)
+        .subquery("g")
+    )
+    behind = sa.and_(s.object_id == first.c.o, s.msg_id > first.c.lo)
+    last = (
+        sa.select(first.c.o.label("o"), sa.func.max(s.msg_id).label("hi"))
+        .select_from(later_row.join(first, behind))
+        .where(s.status.in_([lit(Status.DONE), lit(Status.PROCESSING)]))
+        .group_by(first.c.o)
+        .subquery("h")
+    )
+    before = sa.and_(c.object_id == last.c.o, c.msg_id < last.c.hi)
+    query = sa.select(c.msg_id, last.c.hi).select_from(row.join(last, before)).where(*chosen(c))
+    params = {} if wanted is not None else {"mw_ids": list(ids)}
+    with joining_widely(conn, t.dialect):
+        return {found[0]: found[1] for found in conn.execute(query, params)}
+
+
+def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
+    """The same for later ones that run at this moment: cheap, by the guard's index.
+
+    At most `max_ids` ids.
+    """
+
+    def build() -> sa.Select[Any]:
+        source = t.message.alias("r")
+        c, other = t.cols(), t.cols(source)
+        if t.dialect.partial_indexes:
+            same = sa.and_(other.object_id == c.object_id, t.running(other))
+        else:
+            same = t.running_object(other) == t.object_key(c)
+        columns: list[Any] = [c.msg_id, other.msg_id.label("other_id")]
+        query = t.hinted(sa.select(*columns), source, "guard")
+        behind = sa.and_(same, other.msg_id > c.msg_id)
+        return query.select_from(t.message.join(source, behind)).where(t.among(c.msg_id))
+
+    if not ids:
+        return {}
+    found = conn.execute(t.built("runs_later", build), {"mw_ids": list(ids)})
+    return {row[0]: row[1] for row in found}
+
+
+def tail(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> list[Seen]:
+    """A message and those of its object behind it, in order, at most `limit`."""
+
+    def build() -> sa.Select[Any]:
+        head = t.message.alias("h")
+        h, c = t.cols(head), t.cols()
+        mine = sa.select(h.object_id).where(h.msg_id == sa.bindparam("head")).scalar_subquery()
+        where = sa.or_(
+            c.msg_id == sa.bindparam("head"),
+            sa.and_(c.msg_id > sa.bindparam("head"), c.object_id == mine),
+        )
+        columns: list[Any] = [c.msg_id, c.status, t.tries(c)]
+        query = sa.select(*columns).where(where).order_by(c.msg_id)
+        return query.limit(sa.bindparam("rows", type_=sa.Integer()))
+
+    found = conn.execute(t.built("tail", build), {"head": msg_id, "rows": limit})
+    return [Seen._make(row) for row in found]
+
+
+# ---------------------------------------------------------------- changing
 
 
 def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = False) -> int:
     """Put failed and dead messages back to new with no tries counted; return how many were.
 
-    In the caller's transaction; at most BATCH ids. A row that is new or running stays as it is.
+    In the caller's transaction; at most `max_ids` ids. A row that is new or running stays as it is.
     """
 
     def build() -> sa.Update:
@@ -54,3 +271,32 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
     if not ids:
         return 0
     return int(conn.execute(t.built(("rerun", done_too), build), {"mw_ids": list(ids)}).rowcount)
+
+
+def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
+    """Give up new, failed and dead messages: dead, with `text` as the last error; return how many.
+
+    In the caller's transaction; at most `max_ids` ids. Done and running rows stay as they are.
+    Under on_dead="block" one more try than there are is written, so that the object goes on.
+    """
+
+    def build() -> sa.Update:
+        c = t.cols()
+        tries = t.spec.max_tries + (t.spec.on_dead == "block")
+        values = t.values(
+            status=lit(Status.FAILED),
+            error_try_times=sa.literal_column(str(tries)),
+            available_at=sa.null(),
+            claimed_by=sa.null(),
+            finished_at=now(),
+            last_error=sa.bindparam("mw_text", type_=sa.String()),
+        )
+        open_ones = c.status.in_([lit(Status.NEW), lit(Status.FAILED)])
+        return sa.update(t.message).where(t.among(c.msg_id), open_ones).values(values)
+
+    if not ids:
+        return 0
+    params: dict[str, Any] = {"mw_ids": list(ids)}
+    if t.has("last_error"):
+        params["mw_text"] = text
+    return int(conn.execute(t.built("discard", build), params).rowcount)

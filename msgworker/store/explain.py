@@ -65,7 +65,7 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
     info = find.show(conn, t, msg_id)
     if info is None:
         return None
-    return _explain(conn, t, info, instances(conn, t), pause.paused_topics(conn, t))
+    return _explain(conn, t, info, instances(conn, t), pause.topics(conn, t))
 
 
 def _explain(

@@ -251,7 +251,7 @@ def test_show_of_what_is_not_there(crm: Cli, msg_id: str, code: int) -> None:
 
 def test_rerun_by_id(crm: Cli, folder: Path) -> None:
     ids = dead(crm, folder, 1)
-    assert crm("rerun", ids[0], *AT, "--dry-run").stdout == "would rerun 1 message\n"
+    assert crm("rerun", ids[0], *AT, "--dry-run").stdout.startswith("would rerun 1 message\n")
     assert sql(folder, "SELECT status FROM msgworker_message") == [(-1,)]
     assert crm("rerun", ids[0], *AT).stdout == "rerun 1\n"
     assert sql(folder, "SELECT status, error_try_times FROM msgworker_message") == [(0, 0)]
@@ -265,7 +265,9 @@ def test_rerun_of_many_asks_or_wants_yes(crm: Cli, folder: Path) -> None:
     assert "--yes" in done.stderr
     assert sql(folder, "SELECT DISTINCT status FROM msgworker_message") == [(-1,)]
     done = crm("rerun", "--dead", "--yes", *AT, "--json")
-    assert json.loads(done.stdout) == {"matched": 3, "rerun": 3, "dry_run": False}
+    found = json.loads(done.stdout)
+    assert list(found) == ["operation", "matched", "rerun", "skipped", "why", "dry_run"]
+    assert (found["matched"], found["rerun"], found["dry_run"]) == (3, 3, False)
     assert crm("rerun", "--dead", *AT).exit_code == 5
 
 
@@ -297,8 +299,6 @@ def test_rerun_says_why_not(crm: Cli, folder: Path) -> None:
         (),
         ("1", "--dead"),
         ("1", "--topic", "t"),
-        ("--dead", "--force"),
-        ("--topic", "t"),
         ("one",),
         ("-1",),
         ("1;--",),

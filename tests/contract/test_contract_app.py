@@ -25,7 +25,9 @@ from tenacity.wait import (
 from msgworker import App, Context, Message, MessageTable, MsgworkerError, Reject, RetryLater
 from tests.contract.seeing import Table, Watch, in_thread, send, until
 
-NAMES = {"msgworker_message", "msgworker_lease", "msgworker_item"}
+NAMES = {
+    f"msgworker_{name}" for name in ("message", "lease", "item", "operation", "audit", "pause")
+}
 
 
 # ---------------------------------------------------------------- schema

@@ -1,0 +1,87 @@
+"""`audit`: what people did, and what it was before."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from msgworker import App
+from msgworker.cli.failing import NothingMatched
+from msgworker.cli.look import message_id
+from msgworker.cli.options import as_json, common
+from msgworker.cli.output import Column, age, print_json, print_table, safe, since, when
+from msgworker.cli.target import open_app, target
+from msgworker.errors import SchemaError
+from msgworker.store.audit import AuditEntry
+
+COLUMNS = (
+    Column("OPERATION", "right"),
+    Column("WHAT"),
+    Column("CHANGED", "right"),
+    Column("SKIPPED", "right"),
+    Column("AGE", "right"),
+    Column("ACTOR", share=1),
+    Column("REASON", share=2),
+)
+
+
+@click.command("audit")
+@click.argument("msg_id", metavar="[ID]", required=False)
+@click.option(
+    "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
+)
+@target
+@as_json
+@common
+@click.pass_context
+def audit(
+    ctx: click.Context, /, msg_id: str | None, limit: int, as_json: bool, **given: Any
+) -> None:
+    """What people did, newest first: all operations, or those that changed message ID."""
+    number = None if msg_id is None else message_id(msg_id)
+    app = open_app(ctx, given)
+    found = app.ops.audit(number, limit=limit)
+    if as_json:
+        print_json([entry_dict(entry) for entry in found])
+        return
+    if not found:
+        whose = "on this table" if number is None else f"to message {number}"
+        raise NothingMatched(f"nothing was done {whose}")
+    if number is not None:
+        for entry in found:
+            click.echo(line_of(entry))
+        return
+    print_table(COLUMNS, [_row(entry) for entry in found])
+
+
+def _row(entry: AuditEntry) -> list[Any]:
+    kind = entry.kind if entry.finished_at is not None else f"{entry.kind} (unfinished)"
+    counts = [f"{entry.changed:,}", f"{entry.skipped:,}"]
+    return [entry.op_id, kind, *counts, age(since(entry.started_at)), entry.actor, entry.reason]
+
+
+def line_of(entry: AuditEntry) -> str:
+    """What was done to one message, in one line."""
+    at = when(entry.changed_at or entry.started_at)
+    why = f": {safe(entry.reason)}" if entry.reason else ""
+    was = f"{entry.was_status}, {entry.was_tries} tries failed"
+    return f"{at}  {entry.kind} by {safe(entry.actor)}{why} (#{entry.op_id}; it was {was})"
+
+
+def entry_dict(entry: AuditEntry) -> dict[str, Any]:
+    """An entry as JSON has it; what belongs to a message only where there is one."""
+    found = asdict(entry)
+    if entry.msg_id is None:
+        for name in [name for name in found if name.startswith("was_")] + ["msg_id", "changed_at"]:
+            del found[name]
+    return found
+
+
+def of_message(app: App, msg_id: int) -> list[AuditEntry]:
+    """What was done to a message; nothing where the tables of ops are not there."""
+    try:
+        return app.ops.audit(msg_id)
+    except SchemaError:
+        return []

@@ -1,0 +1,193 @@
+"""What the commands that write share: their options, the question, progress, what is printed."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from msgworker import App
+from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched, Usage
+from msgworker.cli.look import _instant, as_dict, message_id
+from msgworker.cli.output import confirm, note, plural, print_json, safe
+from msgworker.ops.bulk import Progress, Repaired, Tell
+
+F = TypeVar("F", bound=Callable[..., Any])
+FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint")
+
+
+def writes(fn: F) -> F:
+    """The options of every write."""
+    for option in (
+        click.option("--actor", metavar="TEXT", help="Who does it; the user and host if left out."),
+        click.option("--reason", metavar="TEXT", help="Why, for the audit."),
+        click.option("--yes", is_flag=True, help="Do not ask before more than one is changed."),
+        click.option("--dry-run", is_flag=True, help="Say how many it would be; change nothing."),
+    ):
+        fn = option(fn)
+    return fn
+
+
+def long_work(fn: F) -> F:
+    """The options of writes that may take long."""
+    fn = click.option(
+        "--resume", metavar="N", help="Go on with the interrupted operation of this number."
+    )(fn)
+    return click.option("--rate", metavar="N", help="At most so many a second: 50, or 50/s.")(fn)
+
+
+def chooses(fn: F) -> F:
+    """Ids, or the filters of `list`."""
+    for option in (
+        click.option("--group", "fingerprint", metavar="HEX", help="Only this group of failures."),
+        click.option(
+            "--since", metavar="TIME", help="Created in the last 2h, or since an instant."
+        ),
+        click.option("--error", metavar="TEXT", help="The last error holds this text."),
+        click.option("--object-id", metavar="TEXT", help="Only this object."),
+        click.option("--topic", metavar="TEXT", help="Only this topic."),
+        click.option("--status", metavar="WORD", help="Only those in this state."),
+        click.argument("ids", nargs=-1, metavar="ID..."),
+    ):
+        fn = option(fn)
+    return fn
+
+
+def choice_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Takes the options of `chooses` and `long_work` out of `given`; checks them; raises Usage."""
+    ids = [message_id(text) for text in given.pop("ids", ())]
+    chosen: dict[str, Any] = {name: given.pop(name) for name in FILTERS if name in given}
+    chosen["since"] = _instant(chosen["since"])
+    named = [name for name, value in chosen.items() if value is not None]
+    chosen["resume"] = resume_of(given)
+    chosen["rate"] = rate_of(given)
+    if ids and named:
+        raise Usage(f"give ids or a filter, not both: --{named[0].replace('_', '-')}")
+    if chosen["resume"] is not None and (ids or named):
+        raise Usage("--resume goes on with what was asked for then; give no other choice")
+    if not ids and not named and chosen["resume"] is None:
+        raise Usage("give ids, or a filter such as --status dead, --topic or --error")
+    return chosen | {"ids": list(dict.fromkeys(ids)) or None}
+
+
+def resume_of(given: dict[str, Any]) -> int | None:
+    """--resume, checked."""
+    text = given.pop("resume")
+    return None if text is None else message_id(text)
+
+
+def rate_of(given: dict[str, Any]) -> float | None:
+    """--rate, checked: messages a second."""
+    text = given.pop("rate")
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)(?:/s)?", text, re.ASCII)
+    if match is None or float(match[1]) <= 0:
+        raise Usage(f"--rate must be messages a second such as 50 or 50/s, got {text!r:.60}")
+    return float(match[1])
+
+
+# ---------------------------------------------------------------- doing it
+
+
+def carry_out(
+    app: App,
+    write: Callable[..., Repaired],
+    *,
+    question: str,
+    dry_run: bool,
+    yes: bool,
+    always_ask: bool = False,
+    **asked: Any,
+) -> Repaired:
+    """Count, ask, do; returns what was done, or would be.
+
+    question: with {} for how many, such as "Set {} to new?".
+    """
+    total: int | None = None
+    if asked.get("resume") is None:
+        would = write(**asked, dry_run=True)
+        total = int(would)
+        if dry_run or would.matched == 0:
+            return would
+        if total > 1 or (always_ask and total):
+            many = f"{plural(total, 'message')} of {app.table.name}"
+            confirm(question.format(many), yes=yes)
+    elif dry_run:
+        raise Usage("--resume has no --dry-run; `msgworker audit` shows how far it has come")
+    with _watched(None if total is None else would.matched) as tell:
+        return write(**asked, progress=tell)
+
+
+@contextmanager
+def _watched(total: int | None) -> Iterator[Tell]:
+    """A progress bar on a terminal; and how to go on, if the block is cut short."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    last: list[Progress] = []
+    command = click.get_current_context().info_name
+    bar = Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with bar:
+        task = bar.add_task(str(command), total=total)
+
+        def tell(progress: Progress) -> None:
+            last[:] = [progress]
+            bar.update(task, completed=progress.matched)
+
+        try:
+            yield tell
+            return
+        except BaseException:
+            if last:
+                bar.stop()
+                how = f"go on with: msgworker {command} --resume {last[0].op_id}"
+                how = how if command != "release" else "run it again"
+                note(f"cut short: {last[0].changed:,} changed so far; {how}")
+            raise
+
+
+def tell_result(done: Repaired, *, word: str, verb: str, json: bool, named: int = 0) -> int:
+    """Print what was done, and why some were left alone; returns the exit code.
+
+    word: "discarded". verb: "discard". named: how many were asked for by id.
+    """
+    if json:
+        print_json(as_json_of(done, word))
+    elif done.dry_run:
+        click.echo(f"would {verb} {plural(done.changed, 'message')}")
+        for info in done.sample:
+            click.echo(
+                f"  {info.msg_id}  {info.status}  {safe(info.topic)}  {safe(info.object_id)}"
+            )
+        if done.changed > len(done.sample) > 0:
+            click.echo(f"  ... and {done.changed - len(done.sample):,} more")
+    else:
+        click.echo(f"{word} {done.changed:,}")
+    for skip in done.skips:
+        note(str(skip))
+    if done.skipped > len(done.skips) and done.skips:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in done.why)
+        note(f"... {done.skipped:,} were left alone: {why}")
+    if done.matched == 0:
+        raise NothingMatched("no message matches")
+    return 0 if done.changed and done.changed >= named else NOTHING_MATCHED
+
+
+def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
+    """What a write did, with stable keys."""
+    found: dict[str, Any] = {
+        "operation": done.op_id,
+        "matched": done.matched,
+        word: done.changed,
+        "skipped": done.skipped,
+        "why": {str(reason): count for reason, count in done.why},
+        "dry_run": done.dry_run,
+    }
+    if done.dry_run:
+        found["sample"] = [as_dict(info) for info in done.sample]
+    return found

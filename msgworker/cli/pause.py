@@ -1,0 +1,88 @@
+"""`pause` and `resume`: let no handler of a topic start, on any instance."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from msgworker import App
+from msgworker.cli.failing import NothingMatched, Usage
+from msgworker.cli.options import as_json, common
+from msgworker.cli.output import Column, age, note, print_json, print_table, safe, since
+from msgworker.cli.target import open_app, target
+from msgworker.ops.bulk import Repaired
+
+
+def _says(fn: Any) -> Any:
+    fn = click.option("--actor", metavar="TEXT", help="Who; the user and host if left out.")(fn)
+    fn = click.option("--reason", metavar="TEXT", help="Why, for the audit.")(fn)
+    return click.option("--dry-run", is_flag=True, help="Change nothing.")(fn)
+
+
+@click.command("pause")
+@click.argument("topic", required=False)
+@_says
+@target
+@as_json
+@common
+@click.pass_context
+def pause(
+    ctx: click.Context, /, topic: str | None, dry_run: bool, as_json: bool, **given: Any
+) -> None:
+    """Let no handler of TOPIC start; without TOPIC, list what is paused.
+
+    Instances hear of it at their next heartbeat. What runs goes on to its end.
+    """
+    said = {"actor": given.pop("actor"), "reason": given.pop("reason")}
+    app = open_app(ctx, given)
+    if topic is None:
+        if dry_run or any(said.values()):
+            raise Usage("give the TOPIC to pause")
+        _list(app, as_json)
+        return
+    done = app.ops.pause(topic, dry_run=dry_run, **said)
+    _tell(done, topic, as_json, "paused", "is paused already")
+    if app.topics is not None and topic not in app.topics and app.topics:
+        note(f"no handler here takes topic {topic}")
+
+
+@click.command("resume")
+@click.argument("topic")
+@_says
+@target
+@as_json
+@common
+@click.pass_context
+def resume(ctx: click.Context, /, topic: str, dry_run: bool, as_json: bool, **given: Any) -> None:
+    """Let a paused TOPIC go on."""
+    said = {"actor": given.pop("actor"), "reason": given.pop("reason")}
+    app = open_app(ctx, given)
+    done = app.ops.resume(topic, dry_run=dry_run, **said)
+    if not done:
+        raise NothingMatched(f"topic {topic} is not paused")
+    _tell(done, topic, as_json, "resumed", "")
+
+
+def _tell(done: Repaired, topic: str, json: bool, word: str, already: str) -> None:
+    if json:
+        print_json(
+            {"operation": done.op_id, "topic": topic, word: bool(done), "dry_run": done.dry_run}
+        )
+    elif not done:
+        click.echo(f"topic {safe(topic)} {already}")
+    else:
+        click.echo(f"{'would be ' if done.dry_run else ''}{word} {safe(topic)}")
+
+
+def _list(app: App, json: bool) -> None:
+    found = app.ops.pauses()
+    if json:
+        print_json([asdict(one) for one in found])
+    elif not found:
+        click.echo("no topic is paused")
+    else:
+        columns = [Column("TOPIC", share=1), Column("SINCE", "right"), Column("ACTOR", share=1)]
+        rows = [[p.topic, age(since(p.paused_at)), p.actor, p.reason] for p in found]
+        print_table([*columns, Column("REASON", share=2)], rows)

@@ -1,0 +1,142 @@
+"""What is asked of a write, checked before anything is done."""
+
+from __future__ import annotations
+
+import getpass
+import math
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgworker.config import YEAR_SECONDS, number, seconds, whole
+from msgworker.errors import ConfigError
+from msgworker.message import Word
+from msgworker.payload import clean
+from msgworker.store.audit import MAX_ACTOR, MAX_REASON
+from msgworker.store.change import Filter
+from msgworker.store.pause import MAX_TOPIC
+
+MAX_RATE = 1_000_000
+KEPT_IDS = 10_000
+"""So many ids are kept in the audit; a longer list is named by its ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who does it, and why."""
+
+    actor: str
+    reason: str | None
+
+
+def who(actor: str | None, reason: str | None, *, needs_reason: str | None = None) -> Who:
+    """The actor (left out: the user and host of this process) and the reason, or ConfigError."""
+    for name, value, most in (("actor", actor, MAX_ACTOR), ("reason", reason, MAX_REASON)):
+        if value is not None and (not isinstance(value, str) or len(value) > most):
+            raise ConfigError(f"{name} is a text of at most {most} characters, got {value!r:.80}")
+    if needs_reason is not None and not (reason or "").strip():
+        raise ConfigError(f"{needs_reason} needs a reason, for those who ask later why")
+    named = (actor or "").strip() or _user()
+    return Who(clean(named, MAX_ACTOR), clean(reason, MAX_REASON) if reason else None)
+
+
+def _user() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no such user in a container
+        user = "unknown"
+    return f"{user}@{socket.gethostname() or 'host'}"
+
+
+def ids_of(ids: Any) -> list[int] | None:
+    """Ids in order, each once; None for None. Raises ConfigError for what cannot be an id."""
+    if ids is None:
+        return None
+    if isinstance(ids, int) and not isinstance(ids, bool):
+        ids = [ids]
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise ConfigError(f"ids must be whole numbers, got {ids!r:.80}")
+    found = set()
+    for one in ids:
+        if isinstance(one, bool) or not isinstance(one, int):
+            raise ConfigError(f"an id is a whole number, got {one!r:.80}")
+        if not -(2**63) <= one < 2**63:
+            raise ConfigError(f"an id has at most 64 bits, got {one!r:.60}")
+        found.add(one)
+    return sorted(found)
+
+
+def filter_of(words: tuple[Word, ...], **given: Any) -> Filter:
+    """A filter of checked values; raises ConfigError."""
+    for name in ("topic", "error", "fingerprint"):
+        value = given.get(name)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise ConfigError(f"{name} must be a text, got {value!r:.80}")
+    since = given.get("since")
+    if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
+        raise ConfigError(f"since must be an aware datetime, got {since!r:.80}")
+    if given.get("object_id") is not None and isinstance(given["object_id"], float | list | dict):
+        raise ConfigError(f"object_id must be a text or a number, got {given['object_id']!r:.80}")
+    return Filter(words, **given)
+
+
+def word(status: str | Word | None, allowed: tuple[Word, ...], why: str) -> Word | None:
+    """A state to choose from; raises ConfigError with `why` for others."""
+    if status is None:
+        return None
+    try:
+        found = Word(status)
+    except ValueError:
+        words = ", ".join(w.value for w in Word)
+        raise ConfigError(f"status must be one of {words}; got {status!r:.60}") from None
+    if found not in allowed:
+        raise ConfigError(f"messages that are {found} {why}")
+    return found
+
+
+def rate_of(rate: Any) -> float | None:
+    """Messages a second at most; None = as fast as it goes."""
+    return None if rate is None else number("rate", rate, 0.001, MAX_RATE)
+
+
+def topic_of(topic: Any) -> str:
+    """A topic to pause."""
+    if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC:
+        raise ConfigError(f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r:.80}")
+    return topic
+
+
+def limit_of(limit: Any, most: int) -> int:
+    """How many rows of a listing."""
+    return whole("limit", limit, 1, most)
+
+
+def age_of(older_than: Any) -> float | datetime:
+    """An age in seconds, or the instant itself; raises ConfigError unless it is in the past."""
+    if isinstance(older_than, datetime):
+        if older_than.tzinfo is None:
+            raise ConfigError(
+                f"older_than needs its time zone, got {older_than!r}; use datetime.now(UTC)"
+            )
+        if older_than >= datetime.now(UTC):
+            raise ConfigError(f"older_than lies in the future: {older_than.isoformat()}")
+        return older_than
+    if isinstance(older_than, timedelta):
+        older_than = older_than.total_seconds()
+    if older_than is None:
+        raise ConfigError("older_than is needed: how old messages must be, such as 30d")
+    age = seconds("older_than", older_than, -math.inf, 100 * YEAR_SECONDS)
+    if age <= 0:
+        raise ConfigError(
+            f"older_than must be more than 0 seconds, such as 30d, got {older_than!r:.60}"
+        )
+    return age
+
+
+def kept(ids: list[int]) -> dict[str, Any]:
+    """A list of ids as the audit keeps it."""
+    if len(ids) <= KEPT_IDS:
+        return {"ids": ids}
+    return {"ids_from": ids[0], "ids_to": ids[-1], "ids_count": len(ids)}

@@ -1,0 +1,317 @@
+"""One operation over many messages: short transactions, booked in the audit as they go.
+
+Each step commits its changes together with its counts, so an operation that is cut off at any
+point has counted exactly what it did.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from msgworker.dialects import Trouble, connecting, refusal, trouble, unavailable, writing
+from msgworker.errors import MsgworkerError
+from msgworker.instance.role import OUTAGE_WAIT, pause_after
+from msgworker.ops.asking import Who
+from msgworker.store import audit
+from msgworker.store.audit import Operation
+from msgworker.store.find import MessageInfo
+from msgworker.table import Tables
+
+FIRST_SIZE = 100
+LEAST_SIZE = 50
+MOST_SIZE = 1000
+STEP_SECONDS = 0.04
+"""How long a transaction may take: claims and settles may wait for it."""
+LET_OTHERS_SECONDS = 0.005
+TRIES = 8
+SHOWN = 20
+
+
+class Why(enum.StrEnum):
+    """Why a message was left alone."""
+
+    NOT_THERE = "not there"
+    NEW = "new"
+    RUNNING = "running"
+    DONE = "done"
+    UNKNOWN = "unknown status"
+    GIVEN_UP = "discarded already"
+    RAN_LATER = "a later one ran"
+    RUNS_LATER = "a later one runs"
+    TOO_LONG = "too many behind it"
+    CHANGED = "changed meanwhile"
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A message that was left alone, and why. other_id: the later one of its object, if any."""
+
+    msg_id: int
+    why: Why
+    other_id: int | None = None
+
+    def __str__(self) -> str:
+        return f"message {self.msg_id} {_SAYS[self.why].format(self.other_id)}"
+
+
+_SAYS = {
+    Why.NOT_THERE: "is not there",
+    Why.NEW: "is new: it waits for its turn already",
+    Why.RUNNING: "is running",
+    Why.DONE: "is done; --force runs it again",
+    Why.UNKNOWN: "has a status that nobody knows",
+    Why.GIVEN_UP: "is discarded already",
+    Why.RAN_LATER: (
+        "is behind its time: message {} of its object has run already; --force runs it "
+        "nevertheless, --with-successors runs the object again from there on"
+    ),
+    Why.RUNS_LATER: "is behind its time: message {} of its object runs now; try again later",
+    Why.TOO_LONG: "has more messages behind it than one transaction can take",
+    Why.CHANGED: "has changed meanwhile",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Repaired(int):
+    """What a write of ops did. As a number: how many messages it changed, or would change.
+
+    op_id: its number in the audit, None if nothing was to be done. matched: messages that were
+    looked at. skipped: how many of them were left alone; why: how many for which reason; skips: the
+    first of them. sample: of a dry run, the first messages that would be changed.
+    """
+
+    kind: str
+    op_id: int | None = None
+    matched: int = 0
+    changed: int = 0
+    skipped: int = 0
+    dry_run: bool = False
+    why: tuple[tuple[Why, int], ...] = ()
+    skips: tuple[Skip, ...] = ()
+    sample: tuple[MessageInfo, ...] = ()
+
+    def __new__(cls, *args: Any, **values: Any) -> Repaired:
+        return super().__new__(cls, values.get("changed", 0))
+
+    def __str__(self) -> str:
+        return str(int(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an operation has come; given to `progress` after each step."""
+
+    op_id: int
+    matched: int
+    changed: int
+    skipped: int
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(slots=True)
+class Skips:
+    """Counts what was left alone, and keeps the first ones."""
+
+    counts: Counter[Why] = field(default_factory=Counter)
+    first: list[Skip] = field(default_factory=list)
+
+    def add(self, skips: Iterable[Skip]) -> None:
+        for skip in skips:
+            self.counts[skip.why] += 1
+            if len(self.first) < SHOWN:
+                self.first.append(skip)
+
+    @property
+    def why(self) -> tuple[tuple[Why, int], ...]:
+        return tuple(sorted(self.counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+@dataclass(slots=True)
+class Step:
+    """What one transaction did."""
+
+    matched: int = 0
+    changed: int = 0
+    skips: list[Skip] = field(default_factory=list)
+
+
+class Pace:
+    """How many messages the next transaction takes, so that each is short; and the rate.
+
+    rate: messages a second at most. most: what a statement takes.
+    """
+
+    def __init__(self, *, most: int, rate: float | None, lets_others: bool) -> None:
+        self._most = min(most, MOST_SIZE)
+        if rate is not None:
+            self._most = max(1, min(self._most, int(rate / 4)))
+        self._rate = rate
+        self._lets_others = lets_others
+        self._gate = threading.Event()
+        self._next_at = time.monotonic()
+        self.size = min(FIRST_SIZE, self._most)
+
+    def took(self, count: int, seconds: float) -> None:
+        """After a transaction of `count` messages."""
+        if count * 2 >= self.size:
+            wanted = int(count * STEP_SECONDS / max(seconds, 1e-4))
+            least = min(LEAST_SIZE, self._most)
+            self.size = min(max(wanted, least, self.size // 4), self.size * 2, self._most)
+        if self._rate is not None:
+            now = time.monotonic()
+            self._next_at = max(self._next_at, now - 1.0) + count / self._rate
+            self._gate.wait(max(0.0, self._next_at - now))
+        elif self._lets_others:  # one writer at a time: those who wait must get a look in
+            self._gate.wait(LET_OTHERS_SECONDS)
+
+
+class Bulk:
+    """A running operation: `step` after `step`, then `finish`."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        tables: Tables,
+        op: Operation,
+        *,
+        rate: float | None = None,
+        progress: Tell | None = None,
+    ) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._progress = progress
+        self.op = op
+        self.skips = Skips()
+        self._worked_seconds = STEP_SECONDS
+        dialect = tables.dialect
+        self.pace = Pace(most=dialect.max_ids, rate=rate, lets_others=dialect.one_writer)
+
+    @classmethod
+    def begun(
+        cls,
+        engine: sa.Engine,
+        tables: Tables,
+        kind: str,
+        by: Who,
+        asked: dict[str, Any],
+        **more: Any,
+    ) -> Bulk:
+        """A new operation, in the audit from now on."""
+        with writing(engine) as conn:
+            op_id = audit.begin(
+                conn, tables, kind=kind, actor=by.actor, reason=by.reason, asked=asked
+            )
+            op = audit.read(conn, tables, op_id)
+        assert op is not None
+        return cls(engine, tables, op, **more)
+
+    def step(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
+        """`work` in a transaction, and its counts with it.
+
+        What the database rolled back is done again. If the connection is lost, the audit says
+        whether the step had been committed. Raises MsgworkerError if somebody else goes on with
+        this operation at the same time.
+        """
+        done = self._until_known(last_id, work)
+        self.skips.add(done.skips)
+        self.pace.took(done.matched, self._worked_seconds)
+        if self._progress is not None:
+            op = self.op
+            self._progress(Progress(op.op_id, op.matched, op.changed, op.skipped))
+        return done
+
+    def _until_known(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
+        in_doubt = False
+        for attempt in range(1, TRIES + 1):
+            try:
+                if in_doubt and (found := self._committed()):
+                    return found
+                in_doubt = False
+                return self._once(last_id, work)
+            except Exception as error:
+                kind = trouble(error)
+                if kind is Trouble.REFUSED:
+                    raise refusal(self._engine, error) from error
+                if kind not in (Trouble.AGAIN, Trouble.LOST):
+                    raise
+                if attempt == TRIES:
+                    raise unavailable(self._engine, error) from error
+                in_doubt = in_doubt or kind is Trouble.LOST
+                threading.Event().wait(pause_after(OUTAGE_WAIT, attempt))
+        raise AssertionError("unreachable")
+
+    def _once(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
+        op = self.op
+        with writing(self._engine) as conn:
+            begun = time.monotonic()
+            done = work(conn)
+            # Without the COMMIT: how long that takes is not a matter of how much was changed.
+            self._worked_seconds = time.monotonic() - begun
+            counts = {
+                "matched": done.matched,
+                "changed": done.changed,
+                "skipped": len(done.skips),
+            }
+            if not audit.advance(conn, self._tables, op, last_id=last_id, **counts):
+                raise MsgworkerError(
+                    f"operation {op.op_id} is over, or goes on somewhere else; this step was not "
+                    "done. `msgworker audit` shows it"
+                )
+        self.op = replace(
+            op,
+            steps=op.steps + 1,
+            last_id=last_id,
+            matched=op.matched + done.matched,
+            changed=op.changed + done.changed,
+            skipped=op.skipped + len(done.skips),
+        )
+        return done
+
+    def _committed(self) -> Step | None:
+        """What the step did whose COMMIT was not answered; None if it was not committed."""
+        with connecting(self._engine) as conn:
+            now = audit.read(conn, self._tables, self.op.op_id)
+        before = self.op
+        if now is None or now.steps != before.steps + 1:
+            return None
+        self.op = now
+        return Step(now.matched - before.matched, now.changed - before.changed)
+
+    def finish(self) -> None:
+        """Note that all was done."""
+        for attempt in range(1, TRIES + 1):
+            try:
+                with writing(self._engine) as conn:
+                    audit.finish(conn, self._tables, self.op.op_id)
+                return
+            except Exception as error:
+                kind = trouble(error)
+                if kind not in (Trouble.AGAIN, Trouble.LOST):
+                    raise
+                if attempt == TRIES:
+                    raise unavailable(self._engine, error) from error
+                threading.Event().wait(pause_after(OUTAGE_WAIT, attempt))
+
+    def result(self) -> Repaired:
+        """What it did so far, with what an interrupted part of it had done before."""
+        op = self.op
+        return Repaired(
+            kind=op.kind,
+            op_id=op.op_id,
+            matched=op.matched,
+            changed=op.changed,
+            skipped=op.skipped,
+            why=self.skips.why,
+            skips=tuple(self.skips.first),
+        )

@@ -1,0 +1,115 @@
+"""Purge: finished rows older than an instant, a short transaction at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects import Trouble, connecting, reason_of, trouble
+from msgworker.errors import MsgworkerError, SchemaError
+from msgworker.ops.bulk import Bulk, Skip, Step, Why
+from msgworker.store import purge as store
+from msgworker.store.purge import Archive
+from msgworker.table import Tables
+
+CHUNK = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Old:
+    """What is to go: finished before this instant; dead: dead messages too; of a topic only."""
+
+    before: datetime
+    dead: bool = False
+    topic: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"before": self.before, "dead": self.dead, "topic": self.topic}
+
+
+def needs_age(t: Tables) -> None:
+    """Raise SchemaError if the table cannot say how old a message is."""
+    if not store.has_age(t):
+        raise SchemaError(
+            f"table {t.spec.name} has neither finished_at nor created_at: nobody knows how old its "
+            "messages are. Add one of them, or delete by a rule of your own"
+        )
+
+
+def before_of(engine: sa.Engine, age: float | datetime) -> datetime:
+    """The instant that an age means now, by the database's clock."""
+    if isinstance(age, datetime):
+        return age
+    with connecting(engine) as conn:
+        return store.cutoff(conn, age)
+
+
+def open_archive(engine: sa.Engine, t: Tables, name: str | None) -> Archive | None:
+    """The archive table, made if need be; raises SchemaError where it cannot be."""
+    if name is None:
+        return None
+    try:
+        with connecting(engine) as conn:
+            return store.open_archive(conn, t, name)
+    except DBAPIError as error:
+        if trouble(error) is Trouble.LOST:
+            raise
+        raise SchemaError(f"the archive table {name} cannot be used: {reason_of(error)}") from error
+
+
+def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive | None) -> None:
+    """All that is old enough, by msg_id, from where the operation stands."""
+    with connecting(engine) as conn:
+        beside = store.beside(conn, t)
+    more = True
+    while more:
+        with connecting(engine) as conn:
+            ids = store.chunk(conn, t, **old.options, after=bulk.op.last_id, limit=CHUNK)
+        more = len(ids) == CHUNK
+        start = 0
+        while start < len(ids):
+            part = ids[start : start + bulk.pace.size]
+            start += len(part)
+            _one_step(bulk, t, old, part, into, beside)
+
+
+def _one_step(
+    bulk: Bulk, t: Tables, old: Old, part: list[int], into: Archive | None, beside: list[sa.Table]
+) -> None:
+    def work(conn: Connection) -> Step:
+        ids = store.lock(conn, t, part, **old.options)
+        gone = sorted(set(part) - set(ids))
+        if ids:
+            _take_away(conn, t, ids, into, beside)
+        return Step(len(part), len(ids), [Skip(i, Why.CHANGED) for i in gone])
+
+    bulk.step(part[-1], work)
+
+
+def _take_away(
+    conn: Connection, t: Tables, ids: list[int], into: Archive | None, beside: list[sa.Table]
+) -> None:
+    kept = len(ids)
+    try:
+        if into is not None:
+            kept = store.archive(conn, t, into, ids)
+        deleted = store.delete(conn, t, ids, beside)
+    except DBAPIError as error:
+        if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
+            raise
+        where = "" if into is None else f" to {into.table.name}"
+        raise SchemaError(
+            f"messages {ids[0]} to {ids[-1]} cannot be taken away{where}: {reason_of(error)}. "
+            "What was purged before stays purged; nothing of these was changed"
+        ) from error
+    if not kept == deleted == len(ids):
+        raise MsgworkerError(
+            f"{len(ids)} messages were locked, {kept} kept and {deleted} deleted; the step was "
+            "rolled back. Does a trigger change rows of the table?"
+        )

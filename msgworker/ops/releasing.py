@@ -1,0 +1,137 @@
+"""Release: take what an instance has in hand away from it, on the way that recovery goes.
+
+The lease is taken over first, so that it can never be renewed. Rows of an instance that lived are
+given back only when its lease would have run out: until then it may still start handlers.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from msgworker.dialects import connecting, writing
+from msgworker.errors import ConfigError, MsgworkerError, SchemaError
+from msgworker.message import Word
+from msgworker.ops.asking import Who
+from msgworker.ops.bulk import Bulk, Step
+from msgworker.store import audit, change, lease, recover, settle
+from msgworker.store.lease import Lease
+from msgworker.table import Tables
+
+HOLD_SECONDS = 60.0
+SHOWN = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an instance has in hand. lease: None if it has none (any more)."""
+
+    instance_id: str
+    lease: Lease | None
+    ids: list[int]
+
+    @property
+    def lives(self) -> bool:
+        """Whether its lease is live and its own."""
+        return self.lease is not None and bool(self.lease.live) and self.lease.taken_by is None
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long it is believed to live without a heartbeat."""
+        if self.lease is None:
+            return 0.0
+        return max(0.0, (self.lease.expires_at - self.lease.renewed_at).total_seconds())
+
+
+def held_by(engine: sa.Engine, t: Tables, instance: object) -> Held:
+    """What an instance has in hand now; raises ConfigError, SchemaError."""
+    if not isinstance(instance, str) or not 0 < len(instance) <= 64:
+        raise ConfigError(
+            f"an instance's id is a text of at most 64 characters, got {instance!r:.80}; see "
+            "`msgworker instances`"
+        )
+    if not t.has("claimed_by"):
+        raise SchemaError(
+            f"table {t.spec.name} has no column claimed_by: nobody knows who holds what"
+        )
+    with connecting(engine) as conn:
+        leases = {one.name: one for one in lease.read_all(conn, t)}
+        ids = recover.flagged_by(conn, t, instance, limit=SHOWN)
+    return Held(instance, leases.get(instance), ids)
+
+
+def refuse_living(held: Held, force: bool) -> None:
+    """Raise ConfigError if it lives and is not to be forced, or is being recovered."""
+    one = held.lease
+    if one is not None and one.live and one.taken_by is not None:
+        raise ConfigError(
+            f"instance {held.instance_id} is being recovered by {one.taken_by} already; wait for it"
+        )
+    if held.lives and not force:
+        raise ConfigError(
+            f"instance {held.instance_id} lives: stop it and it gives its messages back without a "
+            "try counted; or take them away with --force (force=True): each counts as a crash, "
+            "and its handlers may go on running although they can write nothing any more"
+        )
+
+
+def take_over(engine: sa.Engine, t: Tables, held: Held) -> str | None:
+    """Take its lease over, and wait until it cannot start handlers any more.
+
+    Returns the name that holds the lease now, None if there is none. Raises MsgworkerError if
+    somebody was faster.
+    """
+    seen = held.lease
+    if seen is None:
+        return None
+    me = f"ops-{uuid.uuid4().hex}"
+    ttl = held.lease_seconds + HOLD_SECONDS
+    with writing(engine) as conn:
+        if held.lives:
+            won = lease.take_over_live(conn, t, seen.name, me=me, ttl=ttl)
+        else:
+            won = lease.take_over(conn, t, seen, me=me, ttl=ttl)
+    if not won:
+        raise MsgworkerError(
+            f"instance {seen.name} has renewed its lease, or is being recovered by another "
+            "instance meanwhile; look again with `msgworker instances`"
+        )
+    if held.lives:
+        threading.Event().wait(held.lease_seconds)
+    return me
+
+
+def still_without_lease(engine: sa.Engine, t: Tables, held: Held) -> None:
+    """Looked at once more in a statement of its own: a lease registered between two reads lives."""
+    with connecting(engine) as conn:
+        if any(one.name == held.instance_id for one in lease.read_all(conn, t)):
+            raise MsgworkerError(f"instance {held.instance_id} has just taken a lease; look again")
+
+
+def give_back(bulk: Bulk, t: Tables, held: Held, by: Who) -> None:
+    """Its rows, each with a try counted, as after a crash."""
+    dead_id = held.instance_id
+    why = f": {by.reason}" if by.reason else ""
+    text = f"released from instance {dead_id} by {by.actor}{why}"[:1000]
+
+    def work(conn: Connection) -> Step:
+        ids = recover.flagged_by(conn, t, dead_id, limit=min(bulk.pace.size, t.dialect.max_ids))
+        locked = change.lock(conn, t, ids, words=(Word.PROCESSING,))
+        mine = sorted(settle.still_mine(conn, t, locked, me=dead_id))
+        audit.record(conn, t, bulk.op.op_id, mine)
+        changed = recover.recover(conn, t, mine, dead_id=dead_id, text=text)
+        return Step(len(ids), changed)
+
+    while bulk.step(None, work).matched:
+        pass
+
+
+def drop(engine: sa.Engine, t: Tables, held: Held, me: str | None) -> None:
+    """The lease that was taken over is not needed any more."""
+    if me is not None:
+        with writing(engine) as conn:
+            lease.drop(conn, t, held.instance_id, taken_by=me)

@@ -1,0 +1,139 @@
+"""Rerun and discard, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import Connection
+
+from msgworker.dialects import connecting
+from msgworker.errors import ConfigError, MsgworkerError
+from msgworker.message import Status, Word
+from msgworker.ops.bulk import Bulk, Skip, Step, Why
+from msgworker.ops.choosing import Choice, Chunk
+from msgworker.store import audit, change
+from msgworker.table import Tables
+
+MOST_HEADS = 100
+MOST_BEHIND = 10_000
+ENDED = (Word.FAILED, Word.DEAD, Word.DONE)
+
+Act = Callable[[Connection, list[int]], int]
+"""Change locked and recorded rows in the caller's transaction; returns how many."""
+
+
+def change_chunk(bulk: Bulk, choice: Choice, chunk: Chunk, act: Act) -> None:
+    """The messages of a chunk, in short transactions."""
+    start = 0
+    while start < len(chunk.ids):
+        part = chunk.ids[start : start + bulk.pace.size]
+        start += len(part)
+        _one_step(bulk, choice, part, chunk.skips, act)
+
+
+def _one_step(
+    bulk: Bulk, choice: Choice, part: list[int], skips: dict[int, Skip], act: Act
+) -> None:
+    t = choice.tables
+    to_do = [i for i in part if i not in skips]
+    left = [skips[i] for i in part if i in skips]
+
+    def work(conn: Connection) -> Step:
+        ids, gone = choice.lock(conn, to_do)
+        late: dict[int, int] = {}
+        if choice.in_order:
+            late = change.runs_later(conn, t, ids)
+            ids = [i for i in ids if i not in late]
+        recorded(conn, t, bulk.op.op_id, ids, act)
+        busy = [Skip(i, Why.RUNS_LATER, other) for i, other in late.items()]
+        return Step(len(part), len(ids), [*left, *gone, *busy])
+
+    bulk.step(part[-1], work)
+
+
+def recorded(conn: Connection, t: Tables, op_id: int, ids: Sequence[int], act: Act) -> None:
+    """Record rows that are locked, then change them."""
+    size = t.dialect.max_ids
+    for start in range(0, len(ids), size):
+        part = list(ids[start : start + size])
+        kept, changed = audit.record(conn, t, op_id, part), act(conn, part)
+        if not kept == changed == len(part):
+            raise MsgworkerError(
+                f"{len(part)} messages were locked, {kept} recorded and {changed} changed; the "
+                "step was rolled back. Does a trigger change rows of the table?"
+            )
+
+
+# ---------------------------------------------------------------- with those behind
+
+
+def heads_of(choice: Choice, after: int | None = None) -> tuple[list[int], list[Skip]]:
+    """The messages to rerun with all that is behind them, and those left alone."""
+    heads: list[int] = []
+    skips: list[Skip] = []
+    for chunk in choice.chunks(after):
+        heads += [i for i in chunk.ids if i not in chunk.skips]
+        skips += chunk.skips.values()
+        if len(heads) > MOST_HEADS:
+            raise ConfigError(
+                f"with_successors takes at most {MOST_HEADS} messages at a time; name fewer"
+            )
+    return heads, skips
+
+
+def behind(choice: Choice, head: int) -> list[int]:
+    """A message and those behind it that have run: what a rerun with successors would change."""
+    with connecting(choice.engine) as conn:
+        return _behind(conn, choice.tables, head)
+
+
+def _behind(conn: Connection, t: Tables, head: int) -> list[int]:
+    tail = change.tail(conn, t, head, limit=MOST_BEHIND + 1)
+    over = (Status.FAILED, Status.DONE)
+    return [row.msg_id for row in tail if row.status in over or row.msg_id == head]
+
+
+def rerun_object(bulk: Bulk, choice: Choice, head: int) -> list[int]:
+    """One message and all that has run behind it, in one transaction; returns what was set to new.
+
+    In one, because a worker that sees half of it would run the rest out of order.
+    """
+    t = choice.tables
+    done: list[int] = []
+
+    def work(conn: Connection) -> Step:
+        done.clear()
+        if audit.touched(conn, t, bulk.op.op_id, [head]):  # as one behind another head
+            return Step()
+        if gone := choice.lock(conn, [head])[1]:
+            return Step(1, 0, gone)
+        tail = [row.msg_id for row in change.tail(conn, t, head, limit=MOST_BEHIND + 1)]
+        if len(tail) > MOST_BEHIND:
+            return Step(1, 0, [Skip(head, Why.TOO_LONG)])
+        ids = _lock_tail(conn, t, tail, head)
+        if running := change.runs_later(conn, t, [head]):
+            return Step(1, 0, [Skip(head, Why.RUNS_LATER, running[head])])
+        recorded(conn, t, bulk.op.op_id, ids, lambda c, part: rerun(c, t, part))
+        done.extend(ids)
+        return Step(len(ids), len(ids))
+
+    bulk.step(head, work)
+    return done
+
+
+def rerun(conn: Connection, t: Tables, ids: list[int]) -> int:
+    """Rerun rows that are locked, whatever they are."""
+    return change.rerun(conn, t, ids, done_too=True)
+
+
+def _lock_tail(conn: Connection, t: Tables, tail: list[int], head: int) -> list[int]:
+    """Lock all of it, the new ones too, so that none of them is claimed meanwhile; return those
+    to set to new."""
+    found: list[int] = []
+    for start in range(0, len(tail), t.dialect.max_ids):
+        part = tail[start : start + t.dialect.max_ids]
+        change.lock(conn, t, part, words=(Word.NEW,))
+        ended = change.lock(conn, t, part, words=ENDED)
+        away = change.given_up(conn, t, ended) - {head}
+        found += [i for i in ended if i not in away]
+    return found

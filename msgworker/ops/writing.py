@@ -1,0 +1,141 @@
+"""What all writes of ops share: the audit they need, dry runs, going on after an interruption."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from msgworker.dialects import connecting
+from msgworker.errors import ConfigError, SchemaError
+from msgworker.ops import asking, rerunning
+from msgworker.ops.asking import Who
+from msgworker.ops.bulk import Bulk, Repaired, Skip, Skips
+from msgworker.ops.call import Call
+from msgworker.ops.choosing import Choice
+from msgworker.store import audit, find, schema
+from msgworker.store.audit import Operation
+
+SAMPLE = 10
+LOOK_AHEAD_SECONDS = 20
+
+
+class Writing(Call):
+    """Helpers of the writes."""
+
+    def _ready(self) -> None:
+        """Raise SchemaError if the tables of ops are not there."""
+        if not self._tables.missing:
+            return
+        missing = schema.missing_ops_tables(self._engine, self._tables)
+        if missing:
+            raise SchemaError(
+                f"table {', '.join(sorted(missing))} is missing: what ops does is recorded there. "
+                "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
+            )
+        self._found = replace(self._tables, missing=missing)  # made since this App looked
+
+    def _resumed(self, kind: str, op_id: int, asked: dict[str, Any]) -> Operation:
+        """An interrupted operation to go on with; raises ConfigError if it is none."""
+        if any(value is not None and value is not False for value in asked.values()):
+            raise ConfigError("resume goes on with what was asked for then; give no other choice")
+        self._ready()
+        asking.ids_of(op_id)
+        with connecting(self._engine) as conn:
+            op = audit.read(conn, self._tables, op_id)
+        if op is None or op.kind != kind:
+            raise ConfigError(f"there is no {kind} of number {op_id}; see `msgworker audit`")
+        if op.finished_at is not None:
+            raise ConfigError(f"{kind} {op_id} is over: {op.changed} messages were changed")
+        if "ids_count" in op.filter:
+            raise ConfigError(
+                f"{kind} {op_id} was of {op.filter['ids_count']} ids, which were not kept; give "
+                "the same ids again: those that are through are left alone"
+            )
+        return op
+
+    def _bulk(
+        self,
+        kind: str,
+        by: Who,
+        asked: dict[str, Any],
+        op: Operation | None,
+        pace: dict[str, Any],
+    ) -> Bulk:
+        if op is not None:
+            return Bulk(self._engine, self._tables, op, **pace)
+        kept = {k: v for k, v in asked.items() if v is not None and v is not False}
+        if kept.get("ids") is not None:
+            kept |= asking.kept(kept.pop("ids"))
+        return Bulk.begun(self._engine, self._tables, kind, by, kept, **pace)
+
+    def _change(
+        self,
+        kind: str,
+        choice: Choice,
+        asked: dict[str, Any],
+        by: Who,
+        op: Operation | None,
+        dry_run: bool,
+        pace: dict[str, Any],
+        act: rerunning.Act,
+    ) -> Repaired:
+        if dry_run:
+            return self._would_change(kind, choice)
+        self._ready()
+        if pace["rate"] is not None:  # what is looked at ahead must not grow old
+            ahead = int(pace["rate"] * LOOK_AHEAD_SECONDS)
+            choice = replace(choice, chunk_size=max(100, min(choice.chunk_size, ahead)))
+        bulk: Bulk | None = None if op is None else self._bulk(kind, by, asked, op, pace)
+        for chunk in choice.chunks(None if op is None else op.last_id):
+            bulk = bulk or self._bulk(kind, by, asked, None, pace)
+            rerunning.change_chunk(bulk, choice, chunk, act)
+        if bulk is None:
+            return Repaired(kind=kind)
+        bulk.finish()
+        return bulk.result()
+
+    def _would_change(self, kind: str, choice: Choice) -> Repaired:
+        first: list[int] = []
+        matched, skips = 0, Skips()
+        for chunk in choice.chunks():
+            matched += len(chunk.ids)
+            skips.add(chunk.skips.values())
+            if len(first) < SAMPLE:
+                first += [i for i in chunk.ids if i not in chunk.skips][: SAMPLE - len(first)]
+        skipped = skips.counts.total()
+        return replace(
+            self._would(kind, first, matched, []),
+            changed=matched - skipped,
+            skipped=skipped,
+            why=skips.why,
+            skips=tuple(skips.first),
+        )
+
+    def _would(self, kind: str, ids: list[int], matched: int, left: list[Skip]) -> Repaired:
+        """The answer of a dry run: how many of `ids`, and the first of them."""
+        skips = Skips()
+        skips.add(left)
+        with connecting(self._engine) as conn:
+            infos = [find.show(conn, self._tables, i) for i in ids[:SAMPLE]]
+        return Repaired(
+            kind=kind,
+            matched=matched,
+            changed=len(ids),
+            skipped=len(left),
+            dry_run=True,
+            why=skips.why,
+            skips=tuple(skips.first),
+            sample=tuple(replace(info, payload=None) for info in infos if info is not None),
+        )
+
+    @staticmethod
+    def _nothing(kind: str, left: list[Skip]) -> Repaired:
+        skips = Skips()
+        skips.add(left)
+        return Repaired(
+            kind=kind,
+            matched=len(left),
+            skipped=len(left),
+            why=skips.why,
+            skips=tuple(skips.first),
+        )

@@ -1,0 +1,317 @@
+"""What ops did: a row for each operation, and one for each message it changed.
+
+Both are written in the transaction of the change itself, so an operation that was interrupted has
+counted exactly what it did, and can be taken up again where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, bindparam
+
+from msgworker import dialects
+from msgworker.dialects import UtcDateTime, now
+from msgworker.message import Word, word_of
+from msgworker.table import Tables
+
+MAX_ACTOR = 200
+MAX_REASON = 1000
+MAX_WAS_ERROR = 500
+MAX_TABLE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation as it stands.
+
+    filter: what was asked for. last_id: how far it has come, by msg_id. steps: transactions so far.
+    finished_at: None while it goes on, or was interrupted.
+    """
+
+    op_id: int
+    kind: str
+    actor: str
+    reason: str | None
+    filter: dict[str, Any]
+    started_at: datetime
+    finished_at: datetime | None = None
+    last_id: int | None = None
+    steps: int = 0
+    matched: int = 0
+    changed: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """An operation in the audit; with `msg_id`, what it did to that message.
+
+    was_...: the message before the change. finished_at: None while the operation goes on, or if it
+    was interrupted.
+    """
+
+    op_id: int
+    kind: str
+    actor: str
+    reason: str | None
+    filter: dict[str, Any]
+    started_at: datetime
+    finished_at: datetime | None
+    matched: int
+    changed: int
+    skipped: int
+    msg_id: int | None = None
+    changed_at: datetime | None = None
+    was_status: Word | None = None
+    was_tries: int | None = None
+    was_claimed_by: str | None = None
+    was_error: str | None = None
+
+
+# ---------------------------------------------------------------- tables
+
+
+def operations(t: Tables) -> sa.Table:
+    """One row for each operation of ops."""
+
+    def build() -> sa.Table:
+        zero = sa.text("0")
+        return sa.Table(
+            "msgworker_operation",
+            t.message.metadata,
+            sa.Column(
+                "op_id",
+                dialects.big_id(),
+                *dialects.identity(t.dialect.name),
+                primary_key=True,
+                autoincrement=True,
+            ),
+            sa.Column("table_name", dialects.key_text(MAX_TABLE), nullable=False),
+            sa.Column("kind", dialects.plain_text(20), nullable=False),
+            sa.Column("actor", dialects.plain_text(MAX_ACTOR), nullable=False),
+            sa.Column("reason", dialects.plain_text(MAX_REASON)),
+            sa.Column("op_filter", dialects.long_text()),
+            sa.Column("started_at", UtcDateTime(), nullable=False),
+            sa.Column("finished_at", UtcDateTime()),
+            sa.Column("last_id", sa.BigInteger()),
+            sa.Column("steps", sa.BigInteger(), nullable=False, server_default=zero),
+            sa.Column("matched", sa.BigInteger(), nullable=False, server_default=zero),
+            sa.Column("changed", sa.BigInteger(), nullable=False, server_default=zero),
+            sa.Column("skipped", sa.BigInteger(), nullable=False, server_default=zero),
+            schema=t.spec.schema,
+            **dialects.engine_options(t.dialect.name),
+        )
+
+    return t.built("operation_table", build)
+
+
+def lines(t: Tables) -> sa.Table:
+    """One row for each message that an operation changed, with what it was before."""
+
+    def build() -> sa.Table:
+        return sa.Table(
+            "msgworker_audit",
+            t.message.metadata,
+            sa.Column("msg_id", sa.BigInteger(), primary_key=True, autoincrement=False),
+            sa.Column("op_id", sa.BigInteger(), primary_key=True, autoincrement=False),
+            sa.Column("changed_at", UtcDateTime(), nullable=False),
+            sa.Column("was_status", sa.SmallInteger(), nullable=False),
+            sa.Column("was_tries", sa.SmallInteger(), nullable=False),
+            sa.Column("was_claimed_by", dialects.plain_text(64)),
+            sa.Column("was_error", dialects.plain_text(MAX_WAS_ERROR)),
+            schema=t.spec.schema,
+            **dialects.engine_options(t.dialect.name),
+        )
+
+    return t.built("audit_table", build)
+
+
+# ---------------------------------------------------------------- an operation
+
+
+def begin(
+    conn: Connection,
+    t: Tables,
+    *,
+    kind: str,
+    actor: str,
+    reason: str | None,
+    asked: dict[str, Any],
+) -> int:
+    """Note that an operation begins; return its op_id. In the caller's transaction."""
+    values = {
+        "table_name": t.spec.bare_name,
+        "kind": kind,
+        "actor": actor,
+        "reason": reason,
+        "op_filter": json.dumps(asked, ensure_ascii=False, default=str),
+    }
+    insert = sa.insert(operations(t)).values(started_at=now(), **values)
+    key = conn.execute(insert).inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def advance(
+    conn: Connection,
+    t: Tables,
+    seen: Operation,
+    *,
+    last_id: int | None,
+    matched: int,
+    changed: int,
+    skipped: int,
+) -> bool:
+    """Book one step; False if the operation is no longer as `seen`: somebody else goes on with it.
+
+    In the transaction of the step.
+    """
+
+    def build() -> sa.Update:
+        op = operations(t)
+        c = op.c
+        return (
+            sa.update(op)
+            .where(
+                c.op_id == bindparam("mw_op", type_=sa.BigInteger()),
+                c.steps == bindparam("mw_steps", type_=sa.BigInteger()),
+                c.finished_at.is_(None),
+            )
+            .values(
+                steps=c.steps + 1,
+                last_id=bindparam("mw_last", type_=sa.BigInteger()),
+                matched=c.matched + bindparam("mw_matched", type_=sa.BigInteger()),
+                changed=c.changed + bindparam("mw_changed", type_=sa.BigInteger()),
+                skipped=c.skipped + bindparam("mw_skipped", type_=sa.BigInteger()),
+            )
+        )
+
+    params = {
+        "mw_op": seen.op_id,
+        "mw_steps": seen.steps,
+        "mw_last": last_id,
+        "mw_matched": matched,
+        "mw_changed": changed,
+        "mw_skipped": skipped,
+    }
+    return bool(conn.execute(t.built("operation_step", build), params).rowcount)
+
+
+def finish(conn: Connection, t: Tables, op_id: int) -> None:
+    """Note that an operation is over."""
+    op = operations(t)
+    conn.execute(sa.update(op).where(op.c.op_id == op_id).values(finished_at=now()))
+
+
+def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
+    """An operation on this table, None if there is none of this id."""
+    c = operations(t).c
+    columns = (
+        c.op_id,
+        c.kind,
+        c.actor,
+        c.reason,
+        c.op_filter,
+        c.started_at,
+        c.finished_at,
+        c.last_id,
+        c.steps,
+        c.matched,
+        c.changed,
+        c.skipped,
+    )
+    query = sa.select(*columns).where(c.op_id == op_id, c.table_name == t.spec.bare_name)
+    row = conn.execute(query).first()
+    if row is None:
+        return None
+    return Operation(*row[:4], _filter(row[4]), *row[5:])
+
+
+def _filter(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# ---------------------------------------------------------------- messages
+
+
+def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
+    """Keep the state of these messages, before it is changed; return how many are there.
+
+    In the transaction of the change, after the rows were locked; at most `max_ids` ids.
+    """
+
+    def build() -> sa.Insert:
+        c = t.cols()
+        nothing: sa.ColumnElement[Any] = sa.null()
+        error = nothing
+        if c.last_error is not None:
+            error = sa.func.substr(c.last_error, 1, sa.literal_column(str(MAX_WAS_ERROR)))
+        # Said with its type: in a SELECT, a bare parameter has none.
+        op = sa.cast(bindparam("mw_op", type_=sa.BigInteger()), sa.BigInteger())
+        status = sa.func.coalesce(c.status, sa.literal_column("99"))
+        owner = nothing if c.claimed_by is None else c.claimed_by
+        columns: list[Any] = [c.msg_id, op, now(), status, t.tries(c), owner, error]
+        chosen = sa.select(*[x.label(f"a{i}") for i, x in enumerate(columns)])
+        names = ["msg_id", "op_id", "changed_at", "was_status", "was_tries"]
+        names += ["was_claimed_by", "was_error"]
+        return sa.insert(lines(t)).from_select(names, chosen.where(t.among(c.msg_id)))
+
+    if not ids:
+        return 0
+    params = {"mw_ids": list(ids), "mw_op": op_id}
+    return inserted(conn, t.built("audit_record", build), params)
+
+
+def inserted(conn: Connection, insert: sa.Insert, params: dict[str, Any]) -> int:
+    """Run an INSERT ... SELECT of `mw_ids`; return how many rows were inserted."""
+    done = conn.execute(insert, params, execution_options={"preserve_rowcount": True})
+    known = done.rowcount >= 0  # SQLAlchemy before 2.0.28 does not tell
+    return int(done.rowcount) if known else len(params["mw_ids"])
+
+
+def touched(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> set[int]:
+    """Those of the messages that an operation has changed already; at most `max_ids` ids."""
+    c = lines(t).c
+    query = sa.select(c.msg_id).where(t.among(c.msg_id), c.op_id == op_id)
+    return set(conn.scalars(query, {"mw_ids": list(ids)})) if ids else set()
+
+
+def entries(conn: Connection, t: Tables, *, msg_id: int | None, limit: int) -> list[AuditEntry]:
+    """The latest operations on this table, or all that changed one message; newest first."""
+    c, a = operations(t).c, lines(t).c
+    columns: list[Any] = [
+        c.op_id,
+        c.kind,
+        c.actor,
+        c.reason,
+        c.op_filter,
+        c.started_at,
+        c.finished_at,
+        c.matched,
+        c.changed,
+        c.skipped,
+    ]
+    query = sa.select(*columns)
+    if msg_id is not None:
+        more = [a.msg_id, a.changed_at, a.was_status, a.was_tries, a.was_claimed_by, a.was_error]
+        query = sa.select(*columns, *more).join(lines(t), a.op_id == c.op_id)
+        query = query.where(a.msg_id == msg_id)
+    query = query.where(c.table_name == t.spec.bare_name).order_by(c.op_id.desc()).limit(limit)
+    return [_entry(t, row) for row in conn.execute(query)]
+
+
+def _entry(t: Tables, row: Any) -> AuditEntry:
+    values = [*row[:4], _filter(row[4]), *row[5:]]
+    if len(values) > 10:
+        values[12] = word_of(values[12], values[13], t.spec.max_tries)
+    return AuditEntry(*values)

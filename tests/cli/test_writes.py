@@ -1,0 +1,269 @@
+"""The commands that write: rerun by filter, discard, release, purge, pause, resume, audit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msgworker.ops.bulk import Bulk
+from tests.cli.conftest import Cli
+from tests.cli.test_commands import AT, dead, sql
+
+STATES = "SELECT status FROM msgworker_message ORDER BY msg_id"
+
+
+def states(folder: Path) -> list[int]:
+    return [row[0] for row in sql(folder, STATES)]
+
+
+# ---------------------------------------------------------------- rerun
+
+
+def test_rerun_by_the_filters_of_list(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 2, "a")
+    dead(crm, folder, 1, "b")
+    assert crm("rerun", "--topic", "b", *AT).stdout == "rerun 1\n"
+    assert crm("rerun", "--error", "KeyError", *AT).exit_code == 5
+    assert crm("rerun", "--object-id", "C-0", "--since", "1h", *AT).stdout == "rerun 1\n"
+    assert crm("rerun", "--error", "ValueError", "--status", "dead", *AT).stdout == "rerun 1\n"
+    assert states(folder) == [0, 0, 0]
+
+
+def test_dry_run_shows_a_sample(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 12)
+    done = crm("rerun", "--dead", "--dry-run", *AT)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "would rerun 12 messages"
+    assert lines[1].split() == ["1", "dead", "settle", "C-0"]
+    assert lines[-1] == "  ... and 2 more"
+    found = json.loads(crm("rerun", "--dead", "--dry-run", *AT, "--json").stdout)
+    assert (found["rerun"], found["dry_run"], found["operation"]) == (12, True, None)
+    assert [row["msg_id"] for row in found["sample"]] == list(range(1, 11))
+    assert set(states(folder)) == {-1}
+
+
+def test_rerun_of_what_is_behind_its_time(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 2)
+    sql(folder, "UPDATE msgworker_message SET object_id = 'o'")
+    sql(folder, "UPDATE msgworker_message SET status = 2 WHERE msg_id = 2")
+    done = crm("rerun", 1, *AT)
+    assert (done.exit_code, done.stdout) == (5, "rerun 0\n")
+    for text in ("message 2 of its object has run", "--force", "--with-successors"):
+        assert text in done.stderr
+    done = crm("rerun", 1, "--with-successors", "--yes", *AT)
+    assert (done.exit_code, done.stdout) == (0, "rerun 2\n")
+    assert states(folder) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (),
+        ("--rate", "0", "--dead"),
+        ("--rate", "fast", "--dead"),
+        ("--rate", "-5", "--dead"),
+        ("--resume", "x"),
+        ("--resume", "1", "--dead"),
+        ("--resume", "77"),
+        ("--dead", "--status", "failed"),
+        ("--status", "new"),
+        ("--status", "done"),
+        ("--since", "yesterday"),
+        ("1", "--error", "x"),
+        ("1", "--reason", "x" * 1001),
+    ],
+)
+def test_rerun_refuses_in_one_line(crm: Cli, folder: Path, given: tuple[str, ...]) -> None:
+    dead(crm, folder, 1)
+    done = crm("rerun", *given, *AT)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("msgworker: ")
+    assert done.stderr.count("\n") == 1
+    assert states(folder) == [-1]
+
+
+def test_a_rerun_that_is_cut_short_says_how_to_go_on(
+    crm: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead(crm, folder, 1)
+    sql(
+        folder,
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400) "
+        "INSERT INTO msgworker_message (topic, object_id, status, error_try_times) "
+        "SELECT 'settle', 'o' || i, -1, 3 FROM n",
+    )
+    step = Bulk.step
+
+    def once(self: Bulk, last_id: Any, work: Any) -> Any:
+        if self.op.steps:
+            raise KeyboardInterrupt
+        return step(self, last_id, work)
+
+    monkeypatch.setattr(Bulk, "step", once)
+    # The first step is told of only after it is committed.
+    done = crm("rerun", "--dead", "--yes", *AT)
+    assert done.exit_code == 130
+    assert "go on with: msgworker rerun --resume 1" in done.stderr
+    changed = states(folder).count(0)
+    assert 0 < changed < 401
+    assert f"{changed} changed so far" in done.stderr
+    assert "rerun (unfinished)" in crm("audit", *AT).stdout
+    monkeypatch.setattr(Bulk, "step", step)
+    done = crm("rerun", "--resume", "1", *AT, "--json")
+    assert json.loads(done.stdout)["rerun"] == 401
+    assert set(states(folder)) == {0}
+
+
+# ---------------------------------------------------------------- discard
+
+
+def test_discard_wants_a_reason_and_keeps_it(crm: Cli, folder: Path) -> None:
+    crm("send", "settle", *AT)
+    refused = crm("discard", 1, *AT)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--reason" in refused.stderr
+    assert crm("discard", 1, "--dry-run", *AT).stdout.startswith("would discard 1 message\n")
+    assert crm("discard", 1, "--reason", "twin", "--actor", "al", *AT).stdout == "discarded 1\n"
+    last = sql(folder, "SELECT status, error_try_times, last_error FROM msgworker_message")
+    assert last == [(-1, 3, "discarded by al: twin")]
+    again = crm("discard", 1, "--reason", "x", *AT)
+    assert (again.exit_code, again.stdout) == (5, "discarded 0\n")
+    assert "is discarded already" in again.stderr
+
+
+def test_discard_of_what_runs_is_refused_with_a_reason(crm: Cli, folder: Path) -> None:
+    crm("send", "settle", *AT)
+    sql(folder, "UPDATE msgworker_message SET status = 1, claimed_by = 'x'")
+    done = crm("discard", 1, "--reason", "r", *AT)
+    assert (done.exit_code, "is running" in done.stderr) == (5, True)
+    assert crm("discard", "--reason", "r", *AT).exit_code == 2
+    assert states(folder) == [1]
+
+
+# ---------------------------------------------------------------- release
+
+
+def test_release_of_a_dead_and_of_a_living_instance(crm: Cli, folder: Path) -> None:
+    for _ in range(2):
+        crm("send", "settle", *AT)
+    sql(folder, "UPDATE msgworker_message SET status = 1, claimed_by = 'inst-1'")
+    lease = (
+        "INSERT INTO msgworker_lease (name, started_at, renewed_at, expires_at) VALUES"
+        " ('inst-1', strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now'),"
+        " strftime('%Y-%m-%d %H:%M:%f', 'now', '60 seconds'))"
+    )
+    sql(folder, lease)
+    done = crm("release", "inst-1", *AT)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "lives" in done.stderr
+    assert "--force" in done.stderr
+    sql(folder, "UPDATE msgworker_lease SET expires_at = '2020-01-01 00:00:00.000'")
+    assert crm("release", "inst-1", *AT).exit_code == 2  # two messages: it asks
+    assert crm("release", "inst-1", "--yes", *AT).stdout == "released 2\n"
+    assert states(folder) == [-1, -1]
+    done = crm("release", "nobody", *AT)
+    assert (done.exit_code, "nothing in hand" in done.stderr) == (5, True)
+
+
+# ---------------------------------------------------------------- purge
+
+
+def test_purge(crm: Cli, folder: Path) -> None:
+    for _ in range(3):
+        crm("send", "settle", *AT)
+    sql(folder, "UPDATE msgworker_message SET status = 2, finished_at = '2020-01-01 00:00:00.000'")
+    sql(folder, "UPDATE msgworker_message SET finished_at = NULL WHERE msg_id = 3")
+    assert crm("purge", "--older-than", "30d", *AT).exit_code == 2
+    assert crm("purge", "--older-than", "30d", "--dry-run", *AT).stdout.startswith("would purge 2")
+    done = crm("purge", "--older-than", "30d", "--archive-to", "old_m", "--yes", *AT, "--json")
+    found = json.loads(done.stdout)
+    assert (found["purged"], found["skipped"], found["operation"]) == (2, 0, 1)
+    assert sql(folder, "SELECT msg_id FROM old_m ORDER BY msg_id") == [(1,), (2,)]
+    assert sql(folder, "SELECT msg_id FROM msgworker_message") == [(3,)]
+    assert crm("purge", "--older-than", "30d", *AT).exit_code == 5
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (),
+        ("--older-than", "0"),
+        ("--older-than", "-3d"),
+        ("--older-than", "soon"),
+        ("--older-than", "2999-01-01"),
+        ("--older-than", "1d", "--resume", "1"),
+        ("--older-than", "1d", "--archive-to", "a.b.c"),
+        ("--older-than", "1d", "--archive-to", "msgworker_message"),
+        ("--older-than", "9" * 12 + "w"),
+    ],
+)
+def test_purge_refuses(crm: Cli, given: tuple[str, ...]) -> None:
+    done = crm("purge", *given, *AT)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_archive_with_an_evil_name_is_one_identifier(crm: Cli, folder: Path) -> None:
+    crm("send", "settle", *AT)
+    sql(folder, "UPDATE msgworker_message SET status = 2, finished_at = '2020-01-01 00:00:00.000'")
+    evil = 'x"; drop table msgworker_lease; --'
+    done = crm("purge", "--older-than", "1d", "--archive-to", evil, *AT)
+    assert done.exit_code == 0, done.stderr
+    assert sql(folder, "SELECT count(*) FROM msgworker_lease") == [(0,)]
+
+
+# ---------------------------------------------------------------- pause, audit
+
+
+def test_pause_and_resume(crm: Cli, folder: Path) -> None:
+    crm("send", "settle", *AT)
+    assert crm("pause", *AT).stdout == "no topic is paused\n"
+    assert crm("pause", "settle", "--reason", "bank is closed", *AT).stdout == "paused settle\n"
+    again = crm("pause", "settle", *AT)
+    assert (again.exit_code, again.stdout) == (0, "topic settle is paused already\n")
+    (listed,) = json.loads(crm("pause", *AT, "--json").stdout)
+    assert (listed["topic"], listed["reason"]) == ("settle", "bank is closed")
+    assert "bank is closed" in crm("pause", *AT).stdout
+    done = crm("drain", "crm:app", "--linger", "0")
+    assert "done=0 failed=0 retried=0 released=0 left=1" in done.stdout
+    assert crm("resume", "settle", "--dry-run", *AT).stdout == "would be resumed settle\n"
+    assert crm("resume", "settle", *AT).stdout == "resumed settle\n"
+    assert crm("resume", "settle", *AT).exit_code == 5
+    assert "done=1" in crm("drain", "crm:app", "--linger", "0").stdout
+    assert "no handler here takes topic setle" in crm("pause", "setle", *AT).stderr
+
+
+def test_audit_of_all_and_of_one(crm: Cli, folder: Path) -> None:
+    assert crm("audit", *AT).exit_code == 5
+    dead(crm, folder, 2)
+    crm("rerun", "--dead", "--yes", "--reason", "fixed", "--actor", "alice", *AT)
+    crm("discard", 1, "--reason", "evil \x1b[2J", "--actor", "bob", *AT)
+    lines = crm("audit", *AT).stdout.splitlines()
+    assert lines[0].split() == "OPERATION WHAT CHANGED SKIPPED AGE ACTOR REASON".split()  # noqa: SIM905
+    assert lines[1].split()[:3] == ["2", "discard", "1"]
+    one = crm("audit", 1, *AT).stdout
+    assert "rerun by alice: fixed (#1; it was dead, 3 tries failed)" in one
+    assert "\x1b" not in one
+    found = json.loads(crm("audit", 1, *AT, "--json").stdout)
+    assert [(e["kind"], e["was_status"]) for e in found] == [("discard", "new"), ("rerun", "dead")]
+    shown = crm("show", 1, *AT).stdout
+    assert "done to it\n" in shown
+    assert "rerun by alice: fixed" in shown
+    assert len(json.loads(crm("show", 1, *AT, "--json").stdout)["audit"]) == 2
+    assert crm("audit", 99, *AT).exit_code == 5
+    assert crm("audit", "x", *AT).exit_code == 2
+    assert crm("audit", "--limit", "0", *AT).exit_code == 2
+
+
+def test_without_the_tables_of_ops_a_write_names_init_db(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 1)
+    for name in ("audit", "operation", "pause"):
+        sql(folder, f"DROP TABLE msgworker_{name}")
+    done = crm("rerun", "--dead", *AT)
+    assert (done.exit_code, "init-db" in done.stderr) == (4, True)
+    assert states(folder) == [-1]
+    assert crm("show", 1, "--url", "sqlite:///crm.db").exit_code == 0
+    assert crm("drain", "crm:app", "--linger", "0").exit_code == 0
