@@ -37,17 +37,20 @@ class Lease(NamedTuple):
 
 def register(conn: Connection, t: Tables, name: str, *, ttl: float, label: str = "") -> None:
     """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError."""
-    conn.execute(
-        sa.insert(t.lease).values(
-            name=name,
-            kind=INSTANCE,
-            term=0,
+
+    def build() -> sa.Insert:
+        return sa.insert(t.lease).values(
+            name=bindparam("mw_name"),
+            kind=sa.literal(INSTANCE),
+            term=sa.literal_column("0"),
             started_at=now(),
             renewed_at=now(),
-            expires_at=now_plus(sa.literal(ttl, sa.Float())),
-            label=label[:200],
+            expires_at=now_plus(bindparam("mw_ttl", type_=sa.Float())),
+            label=bindparam("mw_label"),
         )
-    )
+
+    params = {"mw_name": name, "mw_ttl": ttl, "mw_label": label[:200]}
+    conn.execute(t.built("register", build), params)
 
 
 def renew(conn: Connection, t: Tables, name: str, *, ttl: float, in_hand: int = 0) -> bool:
