@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 STORE = "tests/contract/test_contract_store.py::"
 APP = "tests/contract/test_contract_app.py::"
-WORKER = "tests/contract/test_contract_worker.py::"
 LOCKS = "tests/contract/test_contract_protocol.py::"
-BAD = "tests/test_bad_inputs.py::"
-SIMULATION = "tests/simulation/test_simulation.py::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +366,7 @@ MUTANTS = (
         "instance/heartbeat.py",
         "            if orphan not in known and orphan != state.instance_id:\n",
         "            if orphan is None:\n",
-        *_on(WORKER, "test_what_a_dead_instance_held_is_recovered_with_a_try_counted", "sqlite"),
+        *_on(LOCKS, "test_rows_of_an_id_without_a_lease_are_recovered", "sqlite"),
     ),
     _m(
         "the lease is dropped without a look",

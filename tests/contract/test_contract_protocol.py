@@ -259,6 +259,15 @@ def test_a_dead_lease_is_taken_over_and_then_goes(one, app, table):
     assert list(leases(app)) == [one.state.instance_id]
 
 
+def test_rows_of_an_id_without_a_lease_are_recovered(one, app, table):
+    send(app, "a", "b")
+    table.edit(table.where(object_id="a"), status=1, claimed_by="gone-1")
+    table.edit(table.where(object_id="b"), status=1)  # a foreign consumer's
+    assert one.heartbeat.run_once() == 1
+    rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
+    assert rows == [(-1, 1, 1, None), (1, 0, 0, None)]
+
+
 def test_the_lease_is_kept_while_a_stop_waits_for_a_handler(make_app):
     app = make_app(lease_seconds=3)
     app.create_schema()
