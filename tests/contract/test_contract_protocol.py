@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from tenacity import wait_none
 
 from msgworker import App, Message
+from msgworker.errors import SchemaError
 from msgworker.instance.state import Running
 from msgworker.instance.worker import _Instance
 from msgworker.message import Outcome, Settled, Settlement
@@ -320,3 +321,26 @@ def test_leases_are_judged_by_the_database_s_clock(sqlite):
     finally:
         app.engine.dispose()
         engine.dispose()
+
+
+def test_an_outage_longer_than_the_lease_counts_a_try(one, app, table):
+    """Nobody could renew: all leases have expired when the database is back."""
+    send(app, "a", "a")
+    assert fetch(one) == 1
+    old = one.state.instance_id
+    past = datetime.now(UTC) - timedelta(hours=1)
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(app.tables.lease).values(expires_at=past))
+    assert one.heartbeat.run_once() == 1
+    assert one.state.instance_id != old
+    assert not one.state.in_hand
+    rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
+    assert rows == [(-1, 1, 1, None), (0, 0, 0, None)]
+
+
+def test_a_worker_without_the_guard_does_not_start(app):
+    app.add_handler("t", lambda msg: None)
+    guard = next(i for i in app.tables.message.indexes if i.name == app.tables.guard_name)
+    guard.drop(app.engine)
+    with pytest.raises(SchemaError, match=app.tables.guard_name):
+        app.worker().start()
