@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 1 : 6)))
 RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test test-long check format ddl bench torture model clean
+.PHONY: help demo test test-long check format ddl bench torture model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -53,6 +53,12 @@ bench: $(VENV)/.dev  ## the scenarios, beside their limits, as one table (BENCH_
 
 torture: $(VENV)/.dev  ## 60 s of kill -9, pauses, lost sessions, restarts and late commits, judged (TORTURE_ARGS=...)
 	$(BIN)/python -m tests.crash.torture $(TORTURE_ARGS)
+
+model:  ## check the models of the protocol with Spin, capped at 4 GB (MODEL_ARGS="--quick")
+	$(PYTHON) -m tests.model $(MODEL_ARGS)
+
+mutants: $(VENV)/.dev  ## break the code on purpose, one place at a time: the tests must notice each
+	$(BIN)/python -m tests.servers -- $(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
 clean:  ## remove what was built
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache

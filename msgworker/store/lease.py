@@ -51,19 +51,23 @@ def register(
 
     topics: what the instance handles, for people; None = every topic.
     """
-    handled = None if topics is None else sorted(topics)
-    conn.execute(
-        sa.insert(t.lease).values(
-            name=name,
-            kind=INSTANCE,
-            term=0,
+
+    def build() -> sa.Insert:
+        return sa.insert(t.lease).values(
+            name=bindparam("mw_name"),
+            kind=sa.literal(INSTANCE),
+            term=sa.literal_column("0"),
             started_at=now(),
             renewed_at=now(),
-            expires_at=now_plus(sa.literal(ttl, sa.Float())),
-            label=label[:200],
-            serves=json.dumps({"table": t.message.name, "topics": handled}),
+            expires_at=now_plus(bindparam("mw_ttl", type_=sa.Float())),
+            label=bindparam("mw_label"),
+            serves=bindparam("mw_serves", type_=sa.Text()),
         )
-    )
+
+    handled = None if topics is None else sorted(topics)
+    serves = json.dumps({"table": t.message.name, "topics": handled})
+    params = {"mw_name": name, "mw_ttl": ttl, "mw_label": label[:200], "mw_serves": serves}
+    conn.execute(t.built("register", build), params)
 
 
 def renew(conn: Connection, t: Tables, name: str, *, ttl: float, in_hand: int = 0) -> bool:

@@ -829,7 +829,8 @@ def test_a_payload_that_does_not_fit_is_dead_at_once(app, table):
 
     for payload in ({"id": "x", "amount": 1}, {}, None, [1]):
         send(app, "o", payload=payload)
-    assert app.drain(linger=0).failed == 4
+    report = app.drain(linger=0)
+    assert (report.failed, report.retried) == (4, 0)
     assert table.statuses == [-1] * 4
     assert all(text.startswith("PayloadError") for text in table.column("last_error"))
 

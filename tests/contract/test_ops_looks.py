@@ -12,7 +12,7 @@ from tenacity import wait_fixed, wait_none
 from msgworker import App, MessageTable, Reject
 from msgworker.errors import ConfigError
 from msgworker.message import Outcome, Settled, Settlement, Word
-from msgworker.store import claim, counts, failures, lanes, lease, pause, recover, settle, window
+from msgworker.store import claim, counts, failures, lanes, lease, recover, settle, window
 from msgworker.store import tries as trying
 from msgworker.store.claim import Candidate
 from msgworker.store.counts import Exact
@@ -555,9 +555,9 @@ def test_an_instance_of_another_table_handles_nothing_here(app, make_app):
     assert app.ops.instances()[0].other_table == "another"
 
 
-def test_explain_paused(app, monkeypatch):
+def test_explain_paused(app):
     (first,) = send(app, "a")
-    monkeypatch.setattr(pause, "paused_topics", lambda conn, t: {"t"})
+    app.ops.pause("t")
     assert why(app, first) is Reason.PAUSED
 
 

@@ -121,6 +121,7 @@ class Schedule:
         self.trace: list[tuple[float, int, str]] = []
         self.taken = 0
         self.quiet = False
+        self._open_at = -1  # the version of the table in which a message was still to be done
 
     def _messages(self) -> list[tuple[int, str | None]]:
         rng, config = self.rng, self.config
@@ -188,19 +189,22 @@ class Schedule:
             self._add(name, steps, instance)
 
     def _runnable(self) -> list[Actor]:
-        return [
-            a
-            for a in self.actors
-            if (a.instance is None or (a.instance.alive and a.instance not in self.paused))
-            and a not in self.stalled
-            and (a.ready is None or a.ready())
-        ]
+        found = []
+        paused, stalled = self.paused, self.stalled
+        for a in self.actors:  # most of the time of a schedule is spent here
+            if a.ready is not None and not a.ready():
+                continue
+            owner = a.instance
+            if owner is not None and (not owner.alive or owner in paused):
+                continue
+            if stalled and a in stalled:
+                continue
+            found.append(a)
+        return found
 
     def _step(self) -> None:
-        for instance in [i for i, until in self.paused.items() if until <= self.taken]:
-            del self.paused[instance]
-        for actor in [a for a, until in self.stalled.items() if until <= self.taken]:
-            del self.stalled[actor]
+        if self.paused or self.stalled:
+            self._resume()
         self.taken += 1
         runnable = self._runnable()
         if not runnable:
@@ -209,8 +213,11 @@ class Schedule:
         if self.taken % 16 == 0:
             for a in self.actors:
                 a.weight = self.rng.choice((0.2, 1.0, 1.0, 4.0))
-        weights = [a.weight for a in runnable]
-        actor = self.rng.choices(runnable, weights)[0]
+        if len(runnable) == 1:
+            self.rng.random()  # as many numbers are drawn as ever: a seed stays what it was
+            actor = runnable[0]
+        else:
+            actor = self.rng.choices(runnable, [a.weight for a in runnable])[0]
         self.trace.append((self.world.clock.seconds, self.world.place, actor.name))
         try:
             actor.ready = next(actor.steps)
@@ -220,6 +227,12 @@ class Schedule:
         self.world.clock.seconds += STEP_SECONDS
         if actor.instance is not None and not actor.instance.alive:
             self._bury(actor.instance)
+
+    def _resume(self) -> None:
+        for instance in [i for i, until in self.paused.items() if until <= self.taken]:
+            del self.paused[instance]
+        for actor in [a for a, until in self.stalled.items() if until <= self.taken]:
+            del self.stalled[actor]
 
     def _bury(self, instance: Instance) -> None:
         self.actors = [a for a in self.actors if a.instance is not instance]
@@ -417,12 +430,15 @@ class Schedule:
         return False
 
     def _over(self) -> bool:
+        if self._open_at == self.world.version:
+            return False
         if len(self.world.rows) < len(self.plan) or any(a.name == "ops" for a in self.actors):
             return False
         if any(i.alive and i.stopping for i in self.instances):
             return False
         most = self.world.spec.max_tries
         blocked: set[str | None] = set()
+        self._open_at = self.world.version
         for row in self.world.rows.values():
             if row.status == PROCESSING:
                 return False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -23,6 +23,7 @@ from msgworker.instance import state as state_module
 from msgworker.store import claim as claim_module
 from msgworker.table import MessageTable, Tables, tables_for
 from tests.history import DONE, PROCESSING, Event, Final, Kind, Outcome, Row
+from tests.simulation.quick import Quick
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - the text that SQLite keeps has no zone
@@ -97,20 +98,21 @@ class World:
             object.__setattr__(self.t, "object_is_running", lambda of: sa.false())
         args = {"check_same_thread": False}
         self.engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool, connect_args=args)
-        self.conn = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        raw = self.conn.connection.dbapi_connection
+        self._real = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        raw = self._real.connection.dbapi_connection
         assert isinstance(raw, sqlite3.Connection)
         self.raw: sqlite3.Connection = raw
         raw.execute("PRAGMA synchronous=OFF")
         raw.create_function("strftime", -1, self.clock.strftime)
-        self.t.message.metadata.create_all(self.conn)
+        self.t.message.metadata.create_all(self._real)
+        self.conn = cast(sa.Connection, Quick(self._real, raw, self.t))
         raw.execute("CREATE TABLE effects (msg_id INTEGER)")
         if not guard:
             raw.execute(f"DROP INDEX {self.t.guard_name}")
         self.reset()
 
     def close(self) -> None:
-        self.conn.close()
+        self._real.close()
         self.engine.dispose()
 
     def reset(self) -> None:

@@ -1,0 +1,346 @@
+"""Conditions of the protocol that show only when something else has gone wrong, one by one.
+
+The parts of an instance are wired as ever, but their rounds are called by hand.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity import wait_none
+
+from msgworker import App, Message
+from msgworker.errors import SchemaError
+from msgworker.instance.state import Running
+from msgworker.instance.worker import _Instance
+from msgworker.message import Outcome, Settled, Settlement
+from msgworker.store import claim, lease, settle
+from tests.contract.seeing import Table, in_thread, send, until
+
+ME = "me-1"
+
+
+@pytest.fixture
+def ran() -> list[int]:
+    """The messages that the handler of `one` has run."""
+    return []
+
+
+@pytest.fixture
+def one(app: App, ran: list[int]) -> Iterator[_Instance]:
+    """An instance that holds its lease; no thread of it runs."""
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    made = _Instance(app._state(app._chosen(None)), 1, None, "")
+    made.heartbeat.register()
+    yield made
+    made.settler.close()
+    for role in (made.fetcher, made.heartbeat):
+        role._link.close()
+
+
+def fetch(one: _Instance) -> int:
+    """One round of the claim loop that looks at everything afresh."""
+    one.fetcher._search.forget()
+    return one.fetcher.run_once()
+
+
+def flagged(app: App, *ids: int, me: str = ME) -> None:
+    """Flag these as `me` does."""
+    c = app.tables.cols()
+    columns = (c.msg_id, c.object_id, c.status, c.error_try_times, c.topic)
+    with app.engine.begin() as conn:
+        rows = conn.execute(sa.select(*columns).where(c.msg_id.in_(ids))).all()
+        seen = [claim.Candidate(r[0], r[1], r[2], r[3], 0, r[4], 1, None) for r in rows]
+        assert len(claim.flag(conn, app.tables, seen, me=me)) == len(ids)
+
+
+def leases(app: App) -> dict[str, lease.Lease]:
+    with app.engine.begin() as conn:
+        return {found.name: found for found in lease.read_all(conn, app.tables)}
+
+
+# ---------------------------------------------------------------- claims
+
+
+def test_the_database_refuses_a_second_running_row(app, table):
+    first, second, other = send(app, "a", "a", "b")
+    for msg_id in (first, other):
+        table.edit(table.where(msg_id=msg_id), status=1)
+    with pytest.raises(sa.exc.IntegrityError):
+        table.edit(table.where(msg_id=second), status=1)
+    assert table.statuses == [1, 0, 1]
+
+
+def test_messages_without_an_object_are_claimed_together(one, app, table):
+    send(app, None, None, None)
+    assert fetch(one) == 3
+    assert table.statuses == [1, 1, 1]
+
+
+def test_a_message_in_quarantine_runs_alone(one, app, table):
+    ids = send(app, "a", "b", "q", "c")
+    last = table.where(msg_id=ids[2])
+    table.edit(last, status=-1, error_try_times=2, crash_times=1)
+    assert fetch(one) == 1
+    assert table.statuses == [0, 0, 1, 0]
+    assert fetch(one) == -1
+    assert table.statuses == [0, 0, 1, 0]
+
+
+def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
+    send(app, "a")
+    assert fetch(one) == 1
+    send(app, "b", "q")
+    table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
+    assert fetch(one) == 0
+    assert table.statuses == [1, 0, -1]
+
+
+def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
+    send(app, "a", "b")
+    old = one.state.instance_id
+    look = one.fetcher._look(4, 0)
+    assert len(look.candidates) == 2
+    one.state.forget_all("new-self")
+    assert one.fetcher._claim(look.candidates, old) == 0
+    one.state.trusted_until = 0.0
+    assert one.fetcher._claim(look.candidates, "new-self") == 0
+    assert table.statuses == [0, 0]
+
+
+def test_a_new_self_waits_for_the_handlers_of_the_old_one(one, app, table):
+    (a, _) = send(app, "a", "a")
+    assert fetch(one) == 1
+    (lane,) = one.state.in_hand
+    one.state.running[1] = Running(lane.row, lane.owner, time.monotonic(), None)
+    one.state.forget_all("new-self")
+    table.edit(table.where(msg_id=a), status=2, claimed_by=None)  # recovered, and done elsewhere
+    assert fetch(one) == 0
+    assert table.statuses == [2, 0]
+    one.state.running.clear()
+    assert fetch(one) == 1
+    assert table.statuses == [2, 1]
+
+
+def test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered(one, app, table):
+    (a, _) = send(app, "a", "a")
+    assert fetch(one) == 1
+    table.edit(table.where(msg_id=a), status=2, claimed_by=None)  # its settle, not known to us yet
+    assert fetch(one) == 0
+    assert table.statuses == [2, 0]
+
+
+# ---------------------------------------------------------------- handlers and outcomes
+
+
+class Counted(threading.Event):
+    """An event that counts who waits for it."""
+
+    waits = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits += 1
+        return super().wait(timeout)
+
+
+def test_no_handler_starts_while_the_lease_is_in_doubt(one, app, ran):
+    ids = send(app, "a")
+    assert fetch(one) == 1
+    one.state.stopping = asked = Counted()
+    one.state.trusted_until = 0.0
+    one.lanes.start()
+    try:
+        until(lambda: ran or asked.waits >= 3, "the handler thread has looked")
+        assert ran == []
+        one.state.trusted_until = time.monotonic() + 3600
+        until(lambda: ran == ids, "started when the lease is sure again")
+    finally:
+        one.lanes.close()
+        assert one.lanes.join(60)
+
+
+def test_outcome_and_next_flag_commit_together(app, table):
+    a1, a2, b1, b2 = send(app, "a", "a", "b", "b")
+    flagged(app, a1, b1)
+    before = table.rows("msg_id", "status", "claimed_by")
+    batch = [Settlement(a1, next_id=a2), Settlement(b1, next_id=b2)]
+    with app.engine.connect() as conn:
+        conn.begin()
+        assert set(settle.settle(conn, app.tables, batch, me=ME).values()) == {Settled.WENT_ON}
+        conn.rollback()
+    assert table.rows("msg_id", "status", "claimed_by") == before
+
+
+def test_an_outcome_from_before_a_retry_later_is_not_written(app, table):
+    """The same instance has the row again, with the same tries: only the count of RetryLater tells
+    the claims apart."""
+    (a,) = send(app, "a")
+    late = Settlement(a, Outcome.FAILED, None, "E: x", 0.0, 0, 0)
+    for times in (0, 1):
+        flagged(app, a)
+        if times == 0:
+            now = Settlement(a, Outcome.LATER, None, "later", 0.0, 0, 0)
+            with app.engine.begin() as conn:
+                settle.settle(conn, app.tables, [now], me=ME)
+            table.edit(available_at=None)
+    with app.engine.begin() as conn:
+        assert settle.settle_one(conn, app.tables, late, me=ME) is Settled.LOST
+    assert table.rows("status", "error_try_times", "claimed_by") == [(1, 0, ME)]
+
+
+def test_effects_of_a_lost_claim_are_rolled_back(app, table):
+    """In the handler's own transaction somebody else gets the row: nothing may be committed."""
+    effects = sa.Table("effects", sa.MetaData(), sa.Column("msg_id", sa.BigInteger))
+    effects.create(app.engine)
+    message = app.tables.message
+
+    @app.handler("t", transactional=True, wait=wait_none())
+    def handle(msg: Message, ctx: Any) -> None:
+        ctx.connection.execute(effects.insert().values(msg_id=msg.msg_id))
+        row = message.c.msg_id == msg.msg_id
+        ctx.connection.execute(sa.update(message).where(row).values(claimed_by="other"))
+
+    send(app, "a")
+    app.drain(time_limit=30, linger=0.5)
+    with app.engine.connect() as conn:
+        assert conn.execute(sa.select(effects)).all() == []
+    assert table.rows("status", "error_try_times", "claimed_by") == [(-1, 3, None)]
+
+
+# ---------------------------------------------------------------- life and death
+
+
+def test_rows_of_ours_that_no_lane_knows_are_given_back(one, app, table):
+    send(app, "a", "b")
+    table.edit(table.where(object_id="a"), status=1, claimed_by=one.state.instance_id)
+    one.heartbeat.run_once()
+    assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)] * 2
+
+
+def test_a_sweep_leaves_what_is_in_hand(one, app, table):
+    send(app, "a", "a", None)
+    assert fetch(one) == 2
+    one.heartbeat.run_once()
+    assert table.statuses == [1, 0, 1]
+
+
+def test_a_lease_is_not_dropped_while_a_row_is_flagged(one, app, table):
+    ids = send(app, "a")
+    assert fetch(one) == 1
+    one.state.in_hand.clear()
+    one.state.stuck.update(ids)  # its outcome could not be written
+    assert one.heartbeat.leave() is False
+    assert table.statuses == [1]
+    assert list(leases(app)) == [one.state.instance_id]
+
+
+def test_a_dead_lease_is_taken_over_and_then_goes(one, app, table):
+    """Its rows are given back only by who has won the lease, and the lease goes last."""
+    send(app, "a")
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "dead-1", ttl=30.0)
+    table.edit(status=1, claimed_by="dead-1")
+    one.heartbeat.run_once()
+    assert table.statuses == [1]
+    names = app.tables.lease.c
+    past = datetime.now(UTC) - timedelta(hours=1)
+    with app.engine.begin() as conn:
+        dead = sa.update(app.tables.lease).where(names.name == "dead-1")
+        conn.execute(dead.values(expires_at=past))
+    assert one.heartbeat.run_once() == 1
+    rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
+    assert rows == [(-1, 1, 1, None)]
+    assert list(leases(app)) == [one.state.instance_id]
+
+
+def test_rows_of_an_id_without_a_lease_are_recovered(one, app, table):
+    send(app, "a", "b")
+    table.edit(table.where(object_id="a"), status=1, claimed_by="gone-1")
+    table.edit(table.where(object_id="b"), status=1)  # a foreign consumer's
+    assert one.heartbeat.run_once() == 1
+    rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
+    assert rows == [(-1, 1, 1, None), (1, 0, 0, None)]
+
+
+def test_the_lease_is_kept_while_a_stop_waits_for_a_handler(make_app):
+    app = make_app(lease_seconds=3)
+    app.create_schema()
+    started, go = threading.Event(), threading.Event()
+
+    @app.handler("t")
+    def handle(msg: Message) -> None:
+        started.set()
+        go.wait(60)
+
+    send(app, "o")
+    worker = app.worker(threads=1)
+    worker.start()
+    name = worker.instance_id
+    assert started.wait(60)
+    join = in_thread(worker.stop)
+    try:
+        term = leases(app)[name].term
+        until(lambda: leases(app)[name].term >= term + 4, "renewed beyond its time", seconds=20)
+    finally:
+        go.set()
+    assert join() is True
+    assert Table(app).statuses == [2]
+    assert leases(app) == {}
+
+
+def test_leases_are_judged_by_the_database_s_clock(sqlite):
+    """Its clock is two days behind ours."""
+
+    def strftime(_format: str, _now: str, modifier: str = "0 seconds") -> str:
+        seconds = float(modifier.removesuffix(" seconds"))
+        moment = datetime.now(UTC) - timedelta(days=2) + timedelta(seconds=seconds)
+        return moment.replace(tzinfo=None).isoformat(" ", "milliseconds")
+
+    engine = sa.create_engine(sqlite.url)
+
+    @sa.event.listens_for(engine, "connect")
+    def shift(raw: sqlite3.Connection, _record: Any) -> None:
+        raw.create_function("strftime", -1, strftime)
+
+    app = App(engine)
+    app.create_schema()
+    try:
+        with app.engine.begin() as conn:
+            lease.register(conn, app.tables, ME, ttl=3600.0)
+            assert lease.renew(conn, app.tables, ME, ttl=3600.0)
+            (seen,) = lease.read_all(conn, app.tables)
+            assert seen.live
+            assert not lease.take_over(conn, app.tables, seen, me="other", ttl=3600.0)
+    finally:
+        app.engine.dispose()
+        engine.dispose()
+
+
+def test_an_outage_longer_than_the_lease_counts_a_try(one, app, table):
+    """Nobody could renew: all leases have expired when the database is back."""
+    send(app, "a", "a")
+    assert fetch(one) == 1
+    old = one.state.instance_id
+    past = datetime.now(UTC) - timedelta(hours=1)
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(app.tables.lease).values(expires_at=past))
+    assert one.heartbeat.run_once() == 1
+    assert one.state.instance_id != old
+    assert not one.state.in_hand
+    rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
+    assert rows == [(-1, 1, 1, None), (0, 0, 0, None)]
+
+
+def test_a_worker_without_the_guard_does_not_start(app):
+    app.add_handler("t", lambda msg: None)
+    guard = next(i for i in app.tables.message.indexes if i.name == app.tables.guard_name)
+    guard.drop(app.engine)
+    with pytest.raises(SchemaError, match=app.tables.guard_name):
+        app.worker().start()

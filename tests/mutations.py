@@ -1,0 +1,385 @@
+"""The mutants of tests/mutants.py: what is replaced by what, and which tests must turn red."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STORE = "tests/contract/test_contract_store.py::"
+APP = "tests/contract/test_contract_app.py::"
+LOCKS = "tests/contract/test_contract_protocol.py::"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One replacement; `file` under msgworker/; `tests` as pytest takes them."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _m(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name, file, old, new, tests)
+
+
+def _on(prefix: str, name: str, *databases: str) -> tuple[str, ...]:
+    return tuple(f"{prefix}{name}[{database}]" for database in databases)
+
+
+ANY_ROW = "c.msg_id.is_not(None)"  # true, but not folded away: the parameters stay in use
+
+MUTANTS = (
+    # --- P1 exclusion
+    _m(
+        "no guard",
+        "table.py",
+        'partial("guard", c.object_id, where=t.running(c), unique=True)',
+        'partial("guard", c.object_id, where=t.running(c))',
+        *_on(LOCKS, "test_the_database_refuses_a_second_running_row", "sqlite", "postgresql"),
+    ),
+    _m(
+        "no guard, virtual column",
+        "table.py",
+        'sa.Index(spec.index_name("guard"), key, unique=True)',
+        'sa.Index(spec.index_name("guard"), key)',
+        *_on(LOCKS, "test_the_database_refuses_a_second_running_row", "mariadb"),
+    ),
+    _m(
+        "claim does not look what runs",
+        "store/claim.py",
+        "        sa.not_(t.object_is_running(c)),\n",
+        "",
+        *_on(STORE, "test_flag_refuses_an_object_that_runs", "sqlite", "postgresql"),
+    ),
+    # --- P2 order
+    _m(
+        "any message, not the head",
+        "store/claim.py",
+        "        sa.not_(t.earlier_unfinished(c)),\n",
+        "",
+        *_on(STORE, "test_flag_refuses_who_is_not_the_head", "sqlite"),
+    ),
+    _m(
+        "flagged whatever was seen",
+        "store/claim.py",
+        "if seen[r[1]] == (r[0], r[5])]",
+        "if r[1] in seen]",
+        *_on(STORE, "test_flag_refuses_what_has_changed_since_it_was_seen", "sqlite"),
+    ),
+    _m(
+        "flagged whatever was seen, one statement",
+        "store/claim.py",
+        ".where(c.status == seen.c.status, t.tries(c) == seen.c.tries, *_is_head(t, c))",
+        ".where(*_is_head(t, c))",
+        *_on(STORE, "test_flag_refuses_what_has_changed_since_it_was_seen", "postgresql"),
+    ),
+    _m(
+        "oldest candidates last",
+        "store/claim.py",
+        """            .order_by(key)
+            .limit(bindparam("rows", type_=sa.Integer()))
+        )
+
+    found = conn.execute(t.built("oldest\"""",
+        """            .order_by(key.desc())
+            .limit(bindparam("rows", type_=sa.Integer()))
+        )
+
+    found = conn.execute(t.built("oldest\"""",
+        *_on(STORE, "test_oldest_finds_open_rows_by_age", "sqlite"),
+    ),
+    _m(
+        "run goes on behind one that waits",
+        "store/claim.py",
+        "elif startable and row.msg_id > head:",
+        "elif row.msg_id > head:",
+        STORE + "test_a_run_ends_before_the_first_unfinished_row_that_cannot_follow",
+    ),
+    _m(
+        "run in spite of a lower one",
+        "store/claim.py",
+        "            if row.msg_id != head:  # a lower unfinished row has appeared\n"
+        "                ended.add(head)\n",
+        "            pass\n        elif row.msg_id == head:\n            continue\n",
+        *_on(STORE, "test_a_run_is_empty_if_a_lower_unfinished_row_has_appeared", "sqlite"),
+    ),
+    _m(
+        "flag moves to one that waits",
+        "store/settle.py",
+        ".where(t.among(c.msg_id), c.status == lit(Status.NEW), t.due(c))",
+        ".where(t.among(c.msg_id), c.status == lit(Status.NEW))",
+        f"{STORE}test_settle_ends_the_lane_when_the_next_one_is_gone[sqlite-later]",
+    ),
+    _m(
+        "on_dead=block ignored",
+        "table.py",
+        'last = self.spec.max_tries + (self.spec.on_dead == "block")',
+        "last = self.spec.max_tries",
+        *_on(APP, "test_on_dead_block_waits_for_ops", "sqlite"),
+    ),
+    _m(
+        "NULL is an object",
+        "instance/search.py",
+        "        The source shows an object's rows in order: the first one that cannot go blocks "
+        'the others.\n        """\n        if row.object_id is not None:',
+        "        The source shows an object's rows in order: the first one that cannot go blocks "
+        'the others.\n        """\n        if row.msg_id is not None:',
+        *_on(LOCKS, "test_messages_without_an_object_are_claimed_together", "sqlite"),
+    ),
+    # --- P4, P5 the outcome
+    _m(
+        "no fence",
+        "table.py",
+        "return running if c.claimed_by is None else sa.and_(running, c.claimed_by == me)",
+        f"return running if c.claimed_by is None else sa.and_(running, "
+        f"sa.or_(c.claimed_by == me, {ANY_ROW}))",
+        *_on(STORE, "test_settle_one", "sqlite", "postgresql"),
+    ),
+    _m(
+        "no fence, one statement",
+        "store/settle.py",
+        ".where(c.msg_id == sa.func.any(ids), t.mine(c, ME))",
+        f".where(c.msg_id == sa.func.any(ids), sa.or_(t.mine(c, ME), {ANY_ROW}))",
+        STORE + "test_settle_reports_what_is_lost_and_writes_nothing_for_it",
+    ),
+    _m(
+        "outcome of any try",
+        "store/settle.py",
+        'same_claim = [t.tries(c) == bindparam("mw_tries", type_=sa.Integer())]',
+        'same_claim = [sa.or_(t.tries(c) == bindparam("mw_tries", type_=sa.Integer()), '
+        f"{ANY_ROW})]",
+        *_on(STORE, "test_an_outcome_of_an_earlier_claim_is_not_written", "sqlite"),
+    ),
+    _m(
+        "outcome of any RetryLater",
+        "store/settle.py",
+        'same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))',
+        f'same_claim.append(sa.or_(times == bindparam("mw_times", type_=sa.Integer()), {ANY_ROW}))',
+        *_on(LOCKS, "test_an_outcome_from_before_a_retry_later_is_not_written", "sqlite"),
+    ),
+    _m(
+        "flag moved in a second transaction",
+        "store/settle.py",
+        "    moved = 0\n    for part in _parts(t, nexts):\n",
+        '    conn.exec_driver_sql("COMMIT")\n    conn.exec_driver_sql("BEGIN")\n'
+        "    moved = 0\n    for part in _parts(t, nexts):\n",
+        *_on(LOCKS, "test_outcome_and_next_flag_commit_together", "sqlite", "mariadb"),
+    ),
+    _m(
+        "transactional outcome by itself",
+        "instance/calling.py",
+        "            fate = self._settle(conn, lane)\n",
+        '            conn.exec_driver_sql("COMMIT")\n            conn.exec_driver_sql("BEGIN")\n'
+        "            fate = self._settle(conn, lane)\n",
+        *_on(LOCKS, "test_effects_of_a_lost_claim_are_rolled_back", "sqlite", "mariadb"),
+    ),
+    _m(
+        "claimed_by stays on a done row",
+        "store/settle.py",
+        "return t.values(status=lit(Status.DONE), finished_at=now(), claimed_by=sa.null())",
+        "return t.values(status=lit(Status.DONE), finished_at=now())",
+        *_on(STORE, "test_settle_moves_the_flag_on", "sqlite"),
+    ),
+    # --- P6 tries
+    _m(
+        "tries counted in the except block only",
+        "store/recover.py",
+        "        tries = t.tries(c) + 1\n",
+        "        tries = t.tries(c) + 0\n",
+        *_on(STORE, "test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
+    ),
+    _m(
+        "a try too many",
+        "store/settle.py",
+        "dead = tries + 1 >= sa.literal_column(str(t.spec.max_tries))",
+        "dead = tries >= sa.literal_column(str(t.spec.max_tries))",
+        *_on(STORE, "test_settle_writes_every_outcome", "sqlite"),
+    ),
+    _m(
+        "no back-off",
+        "store/settle.py",
+        "available_at=sa.case((dead, sa.null()), else_=later)",
+        "available_at=sa.null()",
+        *_on(STORE, "test_settle_writes_every_outcome", "sqlite"),
+    ),
+    _m(
+        "RetryLater counted as a failure",
+        "instance/handling.py",
+        'return Result(Outcome.LATER, clean(f"retry later: {_text(error)}"), error.after_seconds)',
+        'return Result(Outcome.FAILED, clean(f"retry later: {_text(error)}"), error.after_seconds)',
+        *_on(APP, "test_retry_later_is_not_counted", "sqlite"),
+    ),
+    _m(
+        "bad payload tried again",
+        "instance/handling.py",
+        "        return Result(Outcome.DEAD, describe(error))\n",
+        "        return Result(Outcome.FAILED, describe(error))\n",
+        *_on(APP, "test_a_payload_that_does_not_fit_is_dead_at_once", "sqlite"),
+    ),
+    _m(
+        "a release counts a try",
+        "store/settle.py",
+        "    return t.values(status=back, available_at=sa.null(), claimed_by=sa.null())\n",
+        "    return t.values(status=lit(Status.FAILED), error_try_times=tries + 1, "
+        "claimed_by=sa.null())\n",
+        *_on(STORE, "test_settle_writes_every_outcome", "sqlite"),
+    ),
+    _m(
+        "a release of unknown rows counts a try",
+        "store/recover.py",
+        "t.values(status=back_to(t), available_at=sa.null(), claimed_by=sa.null())",
+        "t.values(status=back_to(t), error_try_times=t.tries(c) + 1, claimed_by=sa.null())",
+        *_on(STORE, "test_release_gives_back_without_a_try", "sqlite"),
+    ),
+    _m(
+        "quarantine off",
+        "instance/state.py",
+        "return crash_times > 0 and tries >= max_tries - 1",
+        "return crash_times > 99 and tries >= max_tries - 1",
+        *_on(LOCKS, "test_a_message_in_quarantine_runs_alone", "sqlite"),
+    ),
+    _m(
+        "others claimed beside a quarantined one",
+        "instance/fetcher.py",
+        "return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)",
+        "return False",
+        *_on(LOCKS, "test_a_message_in_quarantine_runs_alone", "sqlite"),
+    ),
+    _m(
+        "a rerun keeps its tries",
+        "store/change.py",
+        "            error_try_times=zero,\n",
+        "",
+        *_on(APP, "test_rerun_starts_again_from_zero", "sqlite"),
+    ),
+    # --- life and death
+    _m(
+        "recovery without take-over",
+        "instance/heartbeat.py",
+        "            won = lease.take_over(conn, state.tables, seen, me=me, ttl=ttl)\n",
+        "            won = bool(ttl)\n",
+        *_on(LOCKS, "test_a_dead_lease_is_taken_over_and_then_goes", "sqlite"),
+    ),
+    _m(
+        "unconditional recovery",
+        "store/recover.py",
+        "return sa.update(t.message).where(t.among(c.msg_id), t.mine(c, ME)).values(values)",
+        "return sa.update(t.message).where(t.among(c.msg_id), "
+        f"sa.or_(t.mine(c, ME), {ANY_ROW})).values(values)",
+        *_on(STORE, "test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
+    ),
+    _m(
+        "heartbeat stopped before handlers end",
+        "instance/worker.py",
+        "        self.fetcher.stop()\n        self.fetcher.join(max(5.0, grace))\n",
+        "        self.fetcher.stop()\n        self.heartbeat.stop()\n"
+        "        self.fetcher.join(max(5.0, grace))\n",
+        *_on(LOCKS, "test_the_lease_is_kept_while_a_stop_waits_for_a_handler", "sqlite"),
+    ),
+    _m(
+        "renewal after a take-over",
+        "store/lease.py",
+        '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
+        "lease.expires_at > now()\n",
+        '                lease.name == bindparam("me"), lease.expires_at > now()\n',
+        *_on(STORE, "test_a_take_over_has_one_winner_and_is_for_ever", "sqlite"),
+    ),
+    _m(
+        "renewal of an expired lease",
+        "store/lease.py",
+        '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
+        "lease.expires_at > now()\n",
+        '                lease.name == bindparam("me"), lease.taken_by.is_(None)\n',
+        *_on(STORE, "test_an_expired_lease_is_never_renewed", "sqlite"),
+    ),
+    _m(
+        "take-over of any term",
+        "store/lease.py",
+        'lease.term == bindparam("seen"),\n                lease.expires_at <= now(),\n',
+        'lease.term >= bindparam("seen"),\n',
+        *_on(STORE, "test_a_renewal_between_look_and_take_over_wins", "sqlite"),
+    ),
+    _m(
+        "expiry by the process's clock",
+        "store/lease.py",
+        "        live = sa.case((lease.expires_at > now(), 1), else_=0)\n",
+        "        from datetime import UTC\n\n"
+        "        live = sa.case((lease.expires_at > datetime.now(UTC), 1), else_=0)\n",
+        LOCKS + "test_leases_are_judged_by_the_database_s_clock",
+    ),
+    _m(
+        "renewal by the process's clock",
+        "store/lease.py",
+        '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
+        "lease.expires_at > now()\n",
+        '                lease.name == bindparam("me"), lease.taken_by.is_(None),\n'
+        '                lease.expires_at > datetime.now(__import__("datetime").UTC)\n',
+        LOCKS + "test_leases_are_judged_by_the_database_s_clock",
+    ),
+    _m(
+        "handlers start without trust in the lease",
+        "instance/lanes.py",
+        "            if not state.trusted():  # wait",
+        "            if state.stopping is None:  # wait",
+        *_on(LOCKS, "test_no_handler_starts_while_the_lease_is_in_doubt", "sqlite"),
+    ),
+    _m(
+        "claims without trust in the lease",
+        "instance/fetcher.py",
+        "            if state.instance_id != me or not state.trusted():\n"
+        "                return 0  # declared dead",
+        "            if state.instance_id is None:\n                return 0  # declared dead",
+        *_on(LOCKS, "test_a_new_self_claims_nothing_that_the_old_one_looked_at", "sqlite"),
+    ),
+    _m(
+        "objects in hand are claimed again",
+        "instance/fetcher.py",
+        "c for c in look.candidates if c.object_id not in objects and c.msg_id not in ids",
+        "c for c in look.candidates if c.msg_id is not None",
+        *_on(LOCKS, "test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered", "sqlite"),
+    ),
+    _m(
+        "old handlers are not waited for",
+        "instance/state.py",
+        "old = [r.row for r in list(self.running.values()) if r.owner != self.instance_id]",
+        "old = [r.row for r in list(self.running.values()) if r.owner is None]",
+        *_on(LOCKS, "test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
+    ),
+    _m(
+        "no sweep of unknown rows",
+        "instance/heartbeat.py",
+        "        self._release_unknown()\n",
+        "",
+        *_on(LOCKS, "test_rows_of_ours_that_no_lane_knows_are_given_back", "sqlite"),
+    ),
+    _m(
+        "the sweep takes known rows too",
+        "instance/sweep.py",
+        "if msg_id not in known]",
+        "if msg_id is not None]",
+        *_on(LOCKS, "test_a_sweep_leaves_what_is_in_hand", "sqlite"),
+    ),
+    _m(
+        "rows of ids without a lease stay",
+        "instance/heartbeat.py",
+        "            if orphan not in known and orphan != state.instance_id:\n",
+        "            if orphan is None:\n",
+        *_on(LOCKS, "test_rows_of_an_id_without_a_lease_are_recovered", "sqlite"),
+    ),
+    _m(
+        "the lease is dropped without a look",
+        "instance/heartbeat.py",
+        "            if not holds_nothing(state, self._link):\n                return False\n",
+        "",
+        *_on(LOCKS, "test_a_lease_is_not_dropped_while_a_row_is_flagged", "sqlite"),
+    ),
+    _m(
+        "a drain returns early",
+        "instance/fetcher.py",
+        "        if due_in is None or due_in > linger:\n",
+        "        if due_in is None or due_in > 0:\n",
+        *_on(APP, "test_linger_sits_out_short_back_offs", "sqlite"),
+    ),
+)

@@ -1,0 +1,72 @@
+"""The models say what the code does, and what they say holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.model import FOLDER, VARIANTS, Variant, check
+
+ROOT = Path(__file__).parent.parent
+PAGE = (FOLDER / "README.md").read_text()
+STEP = re.compile(r"`((?:msgworker|samples)/[a-z_/]+\.py)(?::([A-Za-z_.]+))?`")
+STEPS = sorted(set(STEP.findall(PAGE)))
+QUICK = ("failures", "short runs", "stop", "no fence", "no guard, rerun", "all end: poison")
+with_spin = pytest.mark.skipif(
+    not (shutil.which("spin") and shutil.which("gcc")), reason="spin is not installed: make model"
+)
+
+
+def names_in(path: Path) -> set[str]:
+    """The functions, classes and methods of a module; methods as Class.method."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inner = [one.name for one in node.body if isinstance(one, ast.FunctionDef)]
+            names.update(f"{node.name}.{name}" for name in inner)
+    return names
+
+
+@pytest.mark.parametrize(("file", "name"), STEPS, ids=[f"{f}:{n}" for f, n in STEPS])
+def test_steps_name_what_is_in_the_code(file: str, name: str) -> None:
+    path = ROOT / file
+    assert path.is_file()
+    assert not name or name in names_in(path)
+
+
+def test_table_has_the_steps_of_the_core() -> None:
+    named = {file for file, _ in STEPS}
+    core = ("store/claim", "store/settle", "store/recover", "store/lease", "instance/fetcher")
+    assert {f"msgworker/{one}.py" for one in core} <= named
+
+
+def test_every_variant_is_in_the_page_and_every_switch_is_used() -> None:
+    for variant in VARIANTS:
+        assert f"| {variant.name} |" in PAGE, variant.name
+    for name in ("flag", "quarantine"):
+        text = (FOLDER / f"{name}.pml").read_text()
+        switches = set(re.findall(r"^#if(?:n?def)? .*?\b((?:B|C)_[A-Z_]+)", text, re.M))
+        used = {flag for v in VARIANTS if v.model == name for flag in v.flags.split()}
+        assert switches - used == set()
+
+
+@with_spin
+@pytest.mark.parametrize("name", QUICK)
+def test_quick_searches_find_what_is_expected(name: str) -> None:
+    variant = next(one for one in VARIANTS if one.name == name)
+    verdict = check(variant)
+    assert verdict.result == variant.expected, verdict.trace
+
+
+@pytest.mark.long
+@with_spin
+@pytest.mark.parametrize("variant", VARIANTS, ids=[v.name for v in VARIANTS])
+def test_searches_find_what_is_expected(variant: Variant) -> None:
+    verdict = check(variant)
+    assert verdict.result == variant.expected, verdict.trace
