@@ -296,7 +296,10 @@ class Threads:
         run = self._make_run()
         try:
             while (task := self._tasks.get()) is not None:
-                ended = run(task) if self._may_start() else Ended(task, skipped=True)
+                try:
+                    ended = run(task) if self._may_start() else Ended(task, skipped=True)
+                except BaseException as error:  # a task without an answer is waited for for ever
+                    ended = Ended(task, error=error)
                 self._ended.put(ended)
                 del task, ended  # not kept alive while we wait
         finally:

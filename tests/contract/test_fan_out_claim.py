@@ -334,7 +334,7 @@ def test_cut_sessions_lose_nothing_and_repeat_no_transactional_item(make_app, da
         return found.raise_for_failed()
 
     trying = Trying(app, fan, tries=3)
-    with Cutter(database.url, 0.03, random.Random(7)).cutting() as cutter:
+    with Cutter(database.url, 0.06, random.Random(7)).cutting() as cutter:
         assert trying.drain(linger=30).done == 1
     assert cutter.count > 0
     assert trying.results[-1].done == 200
