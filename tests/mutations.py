@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STORE = "tests/contract/test_contract_store.py::"
+WORKER = "tests/contract/test_contract_worker.py::"
 APP = "tests/contract/test_contract_app.py::"
 LOCKS = "tests/contract/test_contract_protocol.py::"
 
@@ -186,15 +187,15 @@ MUTANTS = (
     _m(
         "tries counted in the except block only",
         "store/recover.py",
-        "        tries = t.tries(c) + 1\n",
-        "        tries = t.tries(c) + 0\n",
+        "    failed = t.tries(c) + 1\n",
+        "    failed = t.tries(c) + 0\n",
         *_on(STORE, "test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
     ),
     _m(
         "a try too many",
         "store/settle.py",
-        "dead = tries + 1 >= sa.literal_column(str(t.spec.max_tries))",
-        "dead = tries >= sa.literal_column(str(t.spec.max_tries))",
+        "dead = failed + 1 >= sa.literal_column(str(t.spec.max_tries))",
+        "dead = failed >= sa.literal_column(str(t.spec.max_tries))",
         *_on(STORE, "test_settle_writes_every_outcome", "sqlite"),
     ),
     _m(
@@ -263,11 +264,21 @@ MUTANTS = (
         *_on(LOCKS, "test_a_dead_lease_is_taken_over_and_then_goes", "sqlite"),
     ),
     _m(
+        "the id kept while a settle is under way",
+        "instance/fetcher.py",
+        "if c.msg_id not in state.doubtful]",
+        "if c.msg_id is not None]",
+        *_on(
+            WORKER,
+            "test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only",
+            "sqlite",
+        ),
+    ),
+    _m(
         "unconditional recovery",
         "store/recover.py",
-        "return sa.update(t.message).where(t.among(c.msg_id), t.mine(c, ME)).values(values)",
-        "return sa.update(t.message).where(t.among(c.msg_id), "
-        f"sa.or_(t.mine(c, ME), {ANY_ROW})).values(values)",
+        "        return [t.mine(c, ME)]\n",
+        f"        return [sa.or_(t.mine(c, ME), {ANY_ROW})]\n",
         *_on(STORE, "test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
     ),
     _m(

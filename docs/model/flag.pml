@@ -82,6 +82,7 @@ typedef Inst {
   byte lt; byte lat;                            /* Row.tries, Row.later_times of the flagged one */
   byte cur; byte res; bool unknown; bool stop;
   byte ghost;                                   /* a handler of a lost id still runs */
+  byte doubt;                                   /* messages (bits) that a settle of ours is under way of */
   byte epoch
 }
 Inst t[W+1];
@@ -147,6 +148,11 @@ byte k; byte nx; byte x; bool stopread;
 #else
 #define G_GUARD (!RUNNING)
 #endif
+#ifdef B_SAMEID                 /* the id stays, whatever of it may still be under way */
+#define IN_DOUBT(i,m) false
+#else
+#define IN_DOUBT(i,m) (t[i].doubt & bit(m))
+#endif
 #ifdef B_SEEN                   /* the flagging looks at the guard alone, not at status and tries */
 #define G_SEEN(i) true
 #else
@@ -209,7 +215,7 @@ inline forget(i) {
   t[i].cand=0; t[i].seen=0; t[i].seent=0; t[i].behind=0; t[i].flag=0; t[i].res=0; t[i].unknown=0;
   t[i].lt=0; t[i].lat=0; t[i].epoch=0 }
 inline reborn(i) {              /* a new id: here the lowest that nothing remembers */
-  forget(i); t[i].pc=IDLE; t[i].stop=0; t[i].cur=0; t[i].id=0; x=1;
+  forget(i); t[i].pc=IDLE; t[i].stop=0; t[i].cur=0; t[i].id=0; t[i].doubt=0; x=1;
   do :: x<=IDS && (lease[x]!=NONE || NAMED(x) || INUSE(x) || SOUGHT(x) || flyid==x) -> x++
      :: else -> break od;
   assert(x<=IDS); t[i].id=x; lease[x]=LIVE; x=0 }
@@ -308,10 +314,20 @@ end:
   /* ---- the claim loop: Search.look and the snapshot of claim.flag, then what claim.flag writes ---- */
   :: d_step { t[i].pc==IDLE && !t[i].stop && !t[i].cur && (OFFERED(1) || OFFERED(2) || OFFERED(N)) && NO_GHOST(i) ->
        k=1; do :: k<=N && !OFFERED(k) -> k++ :: else -> break od;
-       t[i].cand=k; t[i].seen=st[k]; t[i].seent=tries[k]; t[i].pc=LOOKED; k=0;
+       if
+       :: IN_DOUBT(i,k) ->      /* Heartbeat._renamed: with empty hands, an orderly new id */
+          if
+          :: HOLDS_NOTHING(i) && lease[t[i].id]==LIVE ->
+             lease[t[i].id]=NONE; printf("I%d takes a new id\n", i); reborn(i)
+          :: else
+          fi;
+          k=0
+       :: else ->
+          t[i].cand=k; t[i].seen=st[k]; t[i].seent=tries[k]; t[i].pc=LOOKED; k=0;
 #ifdef B_RUNEARLY               /* the run is read with the candidates */
-       read_run(i)
+          read_run(i)
 #endif
+       fi
      }
   :: atomic { t[i].pc==LOOKED ->
        if
@@ -377,6 +393,7 @@ end:
           :: d_step { flown<DELAYED && !flym -> flown++; flym=t[i].flag; flyres=t[i].res; flyid=t[i].id;
                flyt=t[i].lt; flyl=t[i].lat;
                flynext=(t[i].res==R_DONE && !t[i].stop -> LOWEST(t[i].behind) : 0); t[i].unknown=true;
+               t[i].doubt=t[i].doubt|bit(t[i].flag);
                printf("I%d gives up on a settle of M%d\n", i, t[i].flag) }
 #endif
           fi

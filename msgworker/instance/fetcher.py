@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sqlalchemy.exc import IntegrityError
 
@@ -94,6 +94,7 @@ class Fetcher(Role):
         self._pause = FIRST_PAUSE
         self._topics_reported_at = -TOPIC_REPORT_SECONDS
         self.overdue_seconds = OVERDUE_SECONDS
+        self.on_doubt: Callable[[], None] = lambda: None
         self.exhausted = False
 
     # ------------------------------------------------------------ one round
@@ -106,6 +107,10 @@ class Fetcher(Role):
         held = len(state.in_hand)
         room = self._appetite.lanes - held
         if room * 2 < self._appetite.lanes or not state.trusted() or self._runs_alone(held):
+            return -1
+        if state.doubt_met and self._fasts(held):
+            if held == 0:
+                self.on_doubt()
             return -1
         dry = self._lanes.waiting == 0
         me = state.instance_id
@@ -126,7 +131,8 @@ class Fetcher(Role):
         return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)
 
     def _fasts(self, held: int) -> bool:
-        """Claim nothing for a while, so that our hands get empty for a message in quarantine."""
+        """Claim nothing for a while, so that our hands get empty: for a message in quarantine, or
+        for a new id."""
         now = time.monotonic()
         if held == 0:
             self._fast_until = 0.0
@@ -164,6 +170,10 @@ class Fetcher(Role):
         look.candidates = [
             c for c in look.candidates if c.object_id not in objects and c.msg_id not in ids
         ]
+        if state.doubtful:
+            free = [c for c in look.candidates if c.msg_id not in state.doubtful]
+            state.doubt_met |= len(free) < len(look.candidates)
+            look.candidates = free
         self._report_topics()
         return look
 

@@ -46,24 +46,24 @@ class Heartbeat(Role):
 
     def register(self) -> None:
         """Take the lease on our own id and hear what is paused; before the first claim."""
+        self._state.trusted_until = self._register(self._state.instance_id)
+        self._read_pauses()
+
+    def _register(self, name: str) -> float:
+        """Take the lease on an id; returns until when it may be trusted."""
         state = self._state
         begun = time.monotonic()
+        ttl = state.settings.lease_seconds
         with self._link.transaction() as conn:
-            ttl = state.settings.lease_seconds
             lease.register(
-                conn,
-                state.tables,
-                state.instance_id,
-                ttl=ttl,
-                label=self._label,
-                topics=state.topics,
+                conn, state.tables, name, ttl=ttl, label=self._label, topics=state.topics
             )
-        state.trusted_until = begun + TRUST * ttl
-        self._read_pauses()
+        return begun + TRUST * ttl
 
     def run_once(self) -> int:
         """Renew, or start afresh as a new instance; then recover the dead."""
         self._renew()
+        self._rename()
         self._read_pauses()
         self._watch_handlers()
         self._release_unknown()
@@ -157,6 +157,25 @@ class Heartbeat(Role):
             self.log.info("paused topics: %s", names)
             state.paused = paused
             self._on_recovered()
+
+    def _rename(self) -> None:
+        """With empty hands go on under a new id, if a message of `State.doubtful` is to be claimed.
+
+        What may still be under way to the database names the old id, which no row bears again.
+        """
+        state = self._state
+        if not state.doubt_met:
+            return
+        with state.claiming:
+            old, new = state.instance_id, new_instance_id(self._label)
+            if state.in_hand or not holds_nothing(state, self._link):
+                return
+            trusted_until = self._register(new)
+            state.become(new)
+            state.trusted_until = trusted_until
+        self.log.info("going on as %s: a settle of %s may still be under way", new, old)
+        with self._link.transaction() as conn:
+            lease.drop(conn, state.tables, old)
 
     def _watch_handlers(self) -> None:
         now = time.monotonic()

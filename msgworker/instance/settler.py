@@ -193,6 +193,7 @@ class Settler:
                     time.sleep(min(pause, 0.2))
                     continue
                 left = {i: lane for i, lane in left.items() if i not in became}
+                self._state.doubtful.update(left)
                 became |= self._look(left, me, pause)
                 if self._state.instance_id != me:
                     return became

@@ -116,6 +116,8 @@ class State:
     none_left: what to do when a role gets no connection: others may have one to spare.
     stuck: messages whose outcome could not be written; their rows stay flagged until we end, so
     that the crash is counted then.
+    doubtful: messages of which a settle that we gave up may still arrive at the database. It names
+    our id, so under this id they are not claimed again. doubt_met: one of them is to be claimed.
     left_for: why the instance leaves on its own account.
     paused: topics of which no handler starts; read in every heartbeat.
     """
@@ -134,6 +136,8 @@ class State:
     blocked: set[Any] = field(default_factory=set)
     running: dict[int, Running] = field(default_factory=dict)
     stuck: set[int] = field(default_factory=set)
+    doubtful: set[int] = field(default_factory=set)
+    doubt_met: bool = False
     tally: Tally = field(default_factory=Tally)
     trusted_until: float = 0.0
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -183,9 +187,16 @@ class State:
             row.msg_id for row in rows
         }
 
+    def become(self, new_id: str) -> None:
+        """Take another id: nothing that was sent under the old one can mean us any more."""
+        self.instance_id = new_id
+        self.log.extra = {"instance": new_id}
+        self.doubtful.clear()
+        self.doubt_met = False
+
     def forget_all(self, new_id: str) -> None:
         """Our lease is lost: go on as another instance, with empty hands."""
-        self.instance_id = new_id
+        self.become(new_id)
         self.in_hand = set()
         self.stuck = set()
         for running in list(self.running.values()):

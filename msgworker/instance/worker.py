@@ -240,6 +240,7 @@ class Instance:
         self.watchdog = Watchdog(
             state, roles=(self.fetcher, self.heartbeat), settling=self.settler.link
         )
+        self.fetcher.on_doubt = self.heartbeat.wake
         self.settler.on_progress = self.fetcher.wake_if_room
         self.settler.pace = lambda: self.lanes.mean_seconds
 

@@ -664,3 +664,48 @@ def test_foreign_consumer_that_goes_on_to_the_next_try_is_not_stale(make_app):
 def test_foreign_stale_after_needs_claimed_by(make_app):
     with pytest.raises(ConfigError, match="claimed_by"):
         make_app(table=MessageTable(claimed_by=None), foreign_stale_after=60)
+
+
+# ---------------------------------------------------------------- settles that may arrive late
+
+
+def test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only(app, table):
+    ran: list[str] = []
+    app.add_handler("t", lambda msg, ctx: ran.append(ctx.instance_id))
+    (first,) = send(app, "o")
+    with app.worker(threads=2) as worker:
+        worker.start()
+        until(lambda: table.statuses == [2], "done")
+        assert worker._instance is not None
+        worker._instance.state.doubtful.add(first)
+        send(app, *range(5))
+        until(lambda: table.statuses == [2] * 6, "others are not in doubt")
+        assert {*ran} == {worker.instance_id}
+        app.ops.rerun([first], force=True)
+        until(lambda: table.statuses == [2] * 6 and len(ran) == 7, "done again")
+        assert ran[6] == worker.instance_id != ran[0]
+        assert _leases(app) == [ran[6]]
+    assert _leases(app) == []
+
+
+def test_settle_whose_connection_is_lost_is_in_doubt(database, app):
+    if database.name != "postgresql":
+        pytest.skip("elsewhere a settle is a transaction: none arrives after its sender gave up")
+    cut: list[int] = []
+
+    @sa.event.listens_for(app.engine, "before_cursor_execute")
+    def cut_once(conn, cursor, statement, *rest):
+        if "finished_at" in statement and statement.lstrip().startswith("UPDATE") and not cut:
+            cut.append(1)
+            with app.engine.connect() as other:
+                pid = cursor.connection.info.backend_pid
+                other.execute(sa.text("SELECT pg_terminate_backend(:p)"), {"p": pid})
+
+    app.add_handler("t", lambda msg: None)
+    (first,) = send(app, "o")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: Table(app).statuses == [2], "sent again")
+        assert cut == [1]
+        assert worker._instance is not None
+        assert worker._instance.state.doubtful == {first}
