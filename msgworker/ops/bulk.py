@@ -165,7 +165,9 @@ class Pace:
     def took(self, count: int, seconds: float) -> None:
         """After a transaction of `count` messages."""
         if count * 2 >= self.size:
-            wanted = int(count * STEP_SECONDS / max(seconds, 1e-4))
+            # Where there is one writer at a time, all wait for the whole of it.
+            target = STEP_SECONDS / 2 if self._lets_others else STEP_SECONDS
+            wanted = int(count * target / max(seconds, 1e-4))
             least = min(LEAST_SIZE, self._most)
             self.size = min(max(wanted, least, self.size // 4), self.size * 2, self._most)
         if self._rate is not None:

@@ -180,16 +180,17 @@ def ran_later(
     first_row, later_row, row = (t.message.alias(name) for name in ("f", "s", "c"))
     f, s, c = t.cols(first_row), t.cols(later_row), t.cols(row)
     first = (
-        sa.select(f.object_id.label("o"), sa.func.min(f.msg_id).label("lo"))
+        sa.select(f.object_id.label("o"))
         .where(f.object_id.is_not(None), *chosen(f))
         .group_by(f.object_id)
         .subquery("g")
     )
-    behind = sa.and_(s.object_id == first.c.o, s.msg_id > first.c.lo)
+    # An outer join, so that the table is walked once and looked up in the few: planners that think
+    # it is small would walk it once for each of them.
     last = (
         sa.select(first.c.o.label("o"), sa.func.max(s.msg_id).label("hi"))
-        .select_from(later_row.join(first, behind))
-        .where(s.status.in_([lit(Status.DONE), lit(Status.PROCESSING)]))
+        .select_from(later_row.outerjoin(first, first.c.o == s.object_id))
+        .where(s.msg_id > ids[0], s.status.in_([lit(Status.DONE), lit(Status.PROCESSING)]))
         .group_by(first.c.o)
         .subquery("h")
     )
