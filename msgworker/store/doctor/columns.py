@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.schema import CreateIndex
 from sqlalchemy.types import NullType
 
 from msgworker import dialects
@@ -84,7 +85,11 @@ def missing(p: Patient) -> list[Finding]:
             found.append(needed("columns", text, p.add(p.ideal.message, column)))
         elif role not in NOT_MISSED:
             text = f"column {column.name} is missing: {WITHOUT[role]}"
-            found.append(advised("columns", text, p.add(p.ideal.message, column)))
+            mend = [p.add(p.ideal.message, column)]
+            if role == "available_at":
+                due = p.spec.index_name("due")
+                mend += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == due]
+            found.append(advised("columns", text, *mend))
     return found
 
 
