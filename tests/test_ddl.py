@@ -14,7 +14,21 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.dialects import DIALECTS, NAMES
 from msgworker.message import Outcome, Settlement, Word
-from msgworker.store import change, claim, counts, find, lease, recover, schema, settle
+from msgworker.store import (
+    change,
+    claim,
+    counts,
+    explain,
+    failures,
+    find,
+    instances,
+    lanes,
+    lease,
+    recover,
+    schema,
+    settle,
+    tries,
+)
 from msgworker.store import send as producing
 from msgworker.store.claim import Candidate, Row
 from msgworker.table import Tables, tables_for
@@ -195,6 +209,10 @@ LONG_AGO = (datetime(1970, 1, 2, tzinfo=UTC), 0)
 LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None)
 
 
+def _shown_row(status: int) -> tuple[Any, ...]:
+    return (1, "a", "t", status, 0, "{}", None, None, None, 0, None, None, None)
+
+
 def _acts(t: Tables, log: Log) -> Iterator[Any]:
     """Every function of store/, so that every statement is built and sent."""
     row = Row(1, "a", "t", None, 0, 0, 0, None, None)
@@ -240,6 +258,14 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     filters = {"topic": "t", "object_id": "o", "error": "e", "since": datetime.now(UTC), "after": 1}
     yield find.find, filters
     yield find.show, {"msg_id": 1}
+    yield failures.failures, {}
+    yield lanes.lanes, {}
+    yield instances.instances, {}
+    log.rows["last_error"] = [_shown_row(0)]
+    yield explain.explain, {"msg_id": 1}
+    del log.rows["last_error"]
+    yield tries.of, {"ids": many}
+    yield tries.forget, {"ids": many}
     yield change.ids_in_state, {"word": Word.DEAD, "topic": "t", "after": 1}
     yield change.rerun, {"ids": many[: change.BATCH], "done_too": True}
     for delay, at in ((None, None), (1.0, None), (None, datetime.now(UTC))):
