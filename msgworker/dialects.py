@@ -1047,6 +1047,11 @@ def retyping(
     return [fill, alter] if set_default and not column.nullable else [alter]
 
 
+def zone_is_lost(dialect: sa.Dialect, kind: TypeEngine[Any]) -> bool:
+    """Whether a column of instants means another instant in a session of another time zone."""
+    return dialect.name == "postgresql" and not getattr(kind, "timezone", True)
+
+
 def _default_text(default: Any) -> str:
     return str(default) if isinstance(default, sa.TextClause) else f"'{default}'"
 

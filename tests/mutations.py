@@ -72,8 +72,8 @@ MUTANTS = (
     _m(
         "flagged whatever was seen, one statement",
         "store/claim.py",
-        ".where(c.status == seen.c.status, t.tries(c) == seen.c.tries, *_is_head(t, c))",
-        ".where(*_is_head(t, c))",
+        ".where(c.status == seen.c.status, t.tries(c) == seen.c.tries, claimable)",
+        ".where(claimable, t.claimable(c))",
         *_on(STORE, "test_flag_refuses_what_has_changed_since_it_was_seen", "postgresql"),
     ),
     _m(

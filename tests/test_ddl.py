@@ -19,14 +19,19 @@ from msgworker.store import (
     change,
     claim,
     counts,
+    explain,
+    failures,
     find,
+    instances,
     items,
+    lanes,
     lease,
     pause,
     purge,
     recover,
     schema,
     settle,
+    tries,
 )
 from msgworker.store import send as producing
 from msgworker.store.change import Filter
@@ -205,6 +210,10 @@ LONG_AGO = (datetime(1970, 1, 2, tzinfo=UTC), 0)
 LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None)
 
 
+def _shown_row(status: int) -> tuple[Any, ...]:
+    return (1, "a", "t", status, 0, "{}", None, None, None, 0, None, None, None)
+
+
 def _acts(t: Tables, log: Log) -> Iterator[Any]:
     """Every function of store/, so that every statement is built and sent."""
     row = Row(1, "a", "t", None, 0, 0, 0, None, None)
@@ -250,6 +259,14 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     filters = {"topic": "t", "object_id": "o", "error": "e", "since": datetime.now(UTC), "after": 1}
     yield find.find, filters
     yield find.show, {"msg_id": 1}
+    yield failures.failures, {}
+    yield lanes.lanes, {}
+    yield instances.instances, {}
+    log.rows["last_error"] = [_shown_row(0)]
+    yield explain.explain, {"msg_id": 1}
+    del log.rows["last_error"]
+    yield tries.of, {"ids": many}
+    yield tries.forget, {"ids": many}
     done = items.Record("a", True, 1, "1")
     log.rows["FOR UPDATE"] = [(datetime.now(UTC),)]
     yield items.any_recorded, {"msg_id": 1}

@@ -158,7 +158,7 @@ def lanes(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> Non
     if not found:
         click.echo(f"no object waits in {safe(app.table.name)}")
         return
-    print_table(LANE_COLUMNS, [_lane_row(one, app) for one in found])
+    print_with_text(LANE_COLUMNS, [_lane_row(one, app) for one in found])
     if not found.complete:
         note("more objects wait than are shown; these have most messages or wait longest")
 

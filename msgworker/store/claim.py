@@ -407,10 +407,20 @@ def _flag_arrays(
         )
         target = t.message.alias("m")
         c = t.cols(target)
+        # Asked of what was seen, which the row must equal: said of the row itself it would let the
+        # planner walk an index of open rows, which old statistics may call empty.
+        claimable = sa.or_(
+            seen.c.status == lit(Status.NEW),
+            sa.and_(
+                seen.c.status == lit(Status.FAILED),
+                seen.c.tries < sa.literal_column(str(t.spec.max_tries)),
+            ),
+        )
         locked = (
             sa.select(c.msg_id.label("msg_id"))
             .select_from(target.join(seen, c.msg_id == seen.c.msg_id))
-            .where(c.status == seen.c.status, t.tries(c) == seen.c.tries, *_is_head(t, c))
+            .where(c.status == seen.c.status, t.tries(c) == seen.c.tries, claimable)
+            .where(*_is_head(t, c)[1:])
             .order_by(c.msg_id)
             .with_for_update(skip_locked=True, of=target)
             .cte("locked")

@@ -159,15 +159,17 @@ def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:
 
 def _grouped(t: Tables) -> sa.Select[Any]:
     f = _failed(t).c
+    topic: list[Any] = [f.t] if t.has("topic") else []
     seen = (sa.func.min(f.at), sa.func.max(f.at), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
-    keys = (f.p, f.l, *([f.t] if t.has("topic") else []))
-    return sa.select(f.p, f.t, f.l, sa.func.count(), *seen).group_by(*keys)
+    columns = (f.p, *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
+    return sa.select(*columns).group_by(f.p, f.l, *topic)
 
 
 def _bare(t: Tables) -> sa.Select[Any]:
     """The same of rows without a try, by their error."""
     f = _failed(t).c
+    topic: list[Any] = [f.t] if t.has("topic") else []
+    text: list[Any] = [f.e] if t.has("last_error") else []
     seen = (sa.func.min(f.f), sa.func.max(f.f), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
-    keys = [f.l, *([f.t] if t.has("topic") else []), *([f.e] if t.has("last_error") else [])]
-    query = sa.select(f.e, f.t, f.l, sa.func.count(), *seen).where(f.p.is_(None))
-    return query.group_by(*keys).limit(TEXTS)
+    columns = (*(text or [sa.null()]), *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
+    return sa.select(*columns).where(f.p.is_(None)).group_by(f.l, *topic, *text).limit(TEXTS)

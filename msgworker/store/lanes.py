@@ -23,7 +23,7 @@ from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, lit, tex
 
 BEHIND = 1000
 """Messages behind a head are counted up to this number."""
-LANES_PER_STATEMENT = 50
+LANES_PER_STATEMENT = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.schema import CreateIndex
 from sqlalchemy.types import NullType
 
 from msgworker import dialects
@@ -29,6 +30,7 @@ WITHOUT = {
 NOT_MISSED = ("shard", "instance_type")
 SHORTEST = {"claimed_by": 64, "last_error": MAX_ERROR}
 SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
+NUMBERS = ("msg_id", "status", "error_try_times", "crash_times", "later_times")
 INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
 
 
@@ -84,7 +86,11 @@ def missing(p: Patient) -> list[Finding]:
             found.append(needed("columns", text, p.add(p.ideal.message, column)))
         elif role not in NOT_MISSED:
             text = f"column {column.name} is missing: {WITHOUT[role]}"
-            found.append(advised("columns", text, p.add(p.ideal.message, column)))
+            mend = [p.add(p.ideal.message, column)]
+            if role == "available_at":
+                due = p.spec.index_name("due")
+                mend += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == due]
+            found.append(advised("columns", text, *mend))
     return found
 
 
@@ -95,19 +101,21 @@ def kinds(p: Patient) -> list[Finding]:
         column = p.column(role)
         if column is None or isinstance(column["type"], NullType):
             continue
-        problem, is_needed = _kind_problem(role, column)
+        problem, is_needed = _kind_problem(role, column, p.conn.dialect)
         if problem:
             ours = _as_we_make_it(p, role)
             name = p.table_name(p.ideal.message)
-            mend = dialects.retyping(p.conn.dialect, name, ours, instant=role in INSTANTS)
+            mend = dialects.retyping(
+                p.conn.dialect, name, ours, instant=isinstance(column["type"], sa.DateTime)
+            )
             make = needed if is_needed else advised
             found.append(make("types", problem, *mend))
     return found
 
 
-def _kind_problem(role: str, column: Any) -> tuple[str, bool]:
+def _kind_problem(role: str, column: Any, dialect: sa.Dialect) -> tuple[str, bool]:
     name, kind = str(column["name"]), column["type"]
-    if role in ("msg_id", "status", "error_try_times"):
+    if role in NUMBERS:
         problems = schema.kind_problems(role, name, kind)
         return (problems[0], True) if problems else ("", True)
     length = getattr(kind, "length", None)
@@ -117,12 +125,9 @@ def _kind_problem(role: str, column: Any) -> tuple[str, bool]:
     if role not in INSTANTS:
         return "", False
     if isinstance(kind, sa.DateTime | sa.TIMESTAMP | UtcDateTime):
-        bare = getattr(kind, "timezone", None) is False and type(kind).__module__.endswith(
-            "postgresql.types"
-        )
-        if bare:
-            return f"column {name} has no time zone: sessions of other zones misread it", False
-        return "", False
+        lost = dialects.zone_is_lost(dialect, kind)
+        text = f"column {name} has no time zone: sessions of other zones misread it"
+        return (text if lost else ""), False
     if isinstance(kind, sa.Date) or not isinstance(kind, sa.Text | sa.String):
         return f"column {name} is {kind}, but must be an instant", True
     return "", False

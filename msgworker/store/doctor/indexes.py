@@ -21,13 +21,13 @@ WHY = {
 
 def virtual(p: Patient) -> list[Finding]:
     """Hidden columns that the indexes are on."""
-    lacking = [c for c in p.ideal.message.c if schema.is_virtual(c)]
+    lacking = [c for c in p.least.message.c if schema.is_virtual(c)]
     lacking = [c for c in lacking if c.name not in p.columns]
     return [
         needed(
             "columns",
             f"virtual column {column.name} is missing: an index needs it",
-            p.add(p.ideal.message, column),
+            p.add(p.least.message, column),
         )
         for column in lacking
     ]
@@ -36,7 +36,7 @@ def virtual(p: Patient) -> list[Finding]:
 def missing(p: Patient) -> list[Finding]:
     """Every index of ours, on every table of ours that is there."""
     found = []
-    for table in (p.ideal.message, *schema.own_tables(p.ideal)):
+    for table in (p.least.message, *schema.own_tables(p.least)):
         if not p.inspector.has_table(table.name, schema=table.schema):
             continue
         there = dialects.index_names(p.conn, table)
@@ -51,7 +51,7 @@ def missing(p: Patient) -> list[Finding]:
 
 def guard(p: Patient) -> list[Finding]:
     """A guard that is there must guard."""
-    table, name = p.ideal.message, p.ideal.guard_name
+    table, name = p.least.message, p.least.guard_name
     index = next(i for i in table.indexes if i.name == name)
     broken = {n for n in dialects.invalid_indexes(p.conn, table)}
     found = []

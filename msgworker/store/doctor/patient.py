@@ -19,8 +19,9 @@ from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
 class Patient:
     """What the checks look at.
 
-    ideal: all columns that the spec names. live: with the columns that are there; None if one of
-    the four that must be there is missing. columns: as the database describes them, by lower name.
+    ideal: all columns that the spec names. least: those that are there, or must be. live: those
+    that are there; None if one of the four that must be is not. columns: as the database describes
+    them, by lower name.
     """
 
     engine: Engine
@@ -31,6 +32,7 @@ class Patient:
     exists: bool
     columns: dict[str, Any]
     ideal: Tables
+    least: Tables
     live: Tables | None
 
     def has(self, role: str) -> bool:
@@ -67,24 +69,26 @@ def meet(engine: Engine, conn: Connection, spec: MessageTable, dialect: Dialect)
     name = schema.live_name(inspector, spec)
     if name is None:
         ideal = tables_for(spec, dialect)
-        return Patient(engine, conn, inspector, dialect, spec, False, {}, ideal, None)
+        return Patient(engine, conn, inspector, dialect, spec, False, {}, ideal, ideal, None)
     spec = schema.named(spec, name)
     described = inspector.get_columns(name, schema=spec.schema)
     kinds = {str(c["name"]): c["type"] for c in described}
     columns = {str(c["name"]).lower(): c for c in described}
     lacking = [n for role, n in spec.names().items() if n.lower() not in columns]
     ideal = tables_for(spec, dialect, kinds | dict.fromkeys(lacking))  # type: ignore[arg-type]
-    ideal = _with_types(spec, dialect, kinds, lacking)
+    ideal = _with(spec, dialect, kinds, lacking)
+    must = {spec.names()[role] for role in schema.asked_for(spec)}
+    least = _with(spec, dialect, kinds, [n for n in lacking if n in must])
     live = None
     if not any(spec.names()[role] in lacking for role in REQUIRED):
         found = dialects.index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
         live = tables_for(spec, dialect, kinds, frozenset(found))
-    return Patient(engine, conn, inspector, dialect, spec, True, columns, ideal, live)
+    return Patient(engine, conn, inspector, dialect, spec, True, columns, ideal, least, live)
 
 
-def _with_types(
+def _with(
     spec: MessageTable, dialect: Dialect, kinds: dict[str, Any], lacking: list[str]
 ) -> Tables:
-    """The tables with all columns: those that lack as our own DDL would make them."""
+    """The tables with these columns added, as our own DDL would make them."""
     plain = tables_for(spec, dialect).message.c
     return tables_for(spec, dialect, kinds | {name: plain[name].type for name in lacking})

@@ -1,0 +1,196 @@
+"""explain, failures, lanes, instances, doctor and the tries of show: what they print and return."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from tests.cli.conftest import Cli, environment
+from tests.cli.test_commands import AT, dead, sql
+
+EVIL = "\x1b]0;owned\x07\u202eC-1"
+
+
+def sent(crm: Cli, *objects: str) -> list[int]:
+    return [int(crm("send", "settle", "--object-id", o, *AT).stdout) for o in objects]
+
+
+def test_explain_says_why_and_what_is_in_front(crm: Cli, folder: Path) -> None:
+    first, second = sent(crm, "C-1", "C-1")
+    done = crm("explain", second, *AT)
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"message {second} (new, topic settle, object C-1): message {first}")
+    assert lines[1].startswith(f"  message {first} (new")
+    assert "no instance lives" in lines[1]
+    found = json.loads(crm("explain", second, *AT, "--json").stdout)
+    assert (found["reason"], found["behind"]["reason"]) == (
+        "waits behind another message",
+        "no live instance",
+    )
+
+
+@pytest.mark.parametrize(
+    ("msg_id", "code"), [("4711", 5), ("x", 2), ("1;--", 2), ("1" + "0" * 30, 2), ("-7", 2)]
+)
+def test_explain_of_an_id_that_is_not_there(crm: Cli, msg_id: str, code: int) -> None:
+    done = crm("explain", msg_id, *AT)
+    assert done.exit_code == code
+    assert done.stderr.count("\n") == 1
+
+
+def test_failures_shows_groups_and_an_empty_table_says_so(crm: Cli, folder: Path) -> None:
+    assert "nothing has failed" in crm("failures", *AT).stdout
+    ids = dead(crm, folder, 3)
+    done = crm("failures", *AT)
+    header, row = done.stdout.splitlines()
+    assert header.split()[:3] == ["GROUP", "DEAD", "FAILING"]
+    assert "ValueError: x" in row
+    found = json.loads(crm("failures", *AT, "--json").stdout)
+    (group,) = found["failures"]
+    assert (group["count"], group["dead"], group["sample_id"]) == (3, 3, ids[-1])
+    assert found["complete"] is True
+
+
+def test_lanes_shows_heads(crm: Cli) -> None:
+    assert "no object waits" in crm("lanes", *AT).stdout
+    first, *_ = sent(crm, "C-1", "C-1", "C-2")
+    header, row, _ = crm("lanes", *AT).stdout.splitlines()
+    assert header.split()[:3] == ["OBJECT", "BEHIND", "HEAD"]
+    assert row.split()[:4] == ["C-1", "1", str(first), "new"]
+    found = json.loads(crm("lanes", *AT, "--json").stdout)
+    assert [(one["object_id"], one["behind"]) for one in found["lanes"]] == [("C-1", 1), ("C-2", 0)]
+
+
+def test_instances_shows_who_holds_what(crm: Cli, folder: Path) -> None:
+    assert "no instance lives" in crm("instances", *AT).stdout
+    sent(crm, "C-1")
+    sql(folder, "UPDATE msgworker_message SET status = 1, claimed_by = 'gone-1'")
+    done = crm("instances", *AT)
+    assert done.stdout.splitlines()[1].split()[:3] == ["gone-1", "no", "lease"]
+    (one,) = json.loads(crm("instances", *AT, "--json").stdout)
+    assert (one["instance_id"], one["life"], one["running"]) == ("gone-1", "no lease", 1)
+
+
+def test_show_prints_the_tries(crm: Cli, folder: Path) -> None:
+    done = crm("send", "settle", "--payload", '{"reject": "no"}', *AT)
+    assert crm("drain", "crm:app", "--linger", "0", "--quiet").exit_code == 1
+    shown = crm("show", done.stdout.strip(), *AT).stdout
+    assert "failed tries" in shown
+    assert "rejected" in shown
+    (one,) = json.loads(crm("show", done.stdout.strip(), *AT, "--json").stdout)["tries"]
+    assert (one["number"], one["kind"], one["error"]) == (1, "rejected", "rejected: no")
+
+
+@pytest.mark.parametrize("command", ["failures", "lanes"])
+@pytest.mark.parametrize("limit", ["-1", "0", "1000000000000", "x"])
+def test_limits_are_bounded(crm: Cli, command: str, limit: str) -> None:
+    done = crm(command, "--limit", limit, *AT)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+
+
+def test_status_and_list_say_how_far_they_looked(crm: Cli) -> None:
+    ids = sent(crm, "C-1", "C-2")
+    page = json.loads(crm("list", *AT, "--json", "--limit", "1").stdout)
+    assert (page["next_after"], page["complete"]) == (ids[0], True)
+    counts = json.loads(crm("status", *AT, "--json").stdout)["counts"]
+    assert [one["exact"] for one in counts] == ["exact"]
+
+
+# ---------------------------------------------------------------- doctor
+
+
+def test_doctor_is_content_with_a_fresh_schema(crm: Cli) -> None:
+    done = crm("doctor", *AT)
+    assert done.exit_code == 0, done.stdout
+    assert "0 findings to mend" in done.stdout
+    found = json.loads(crm("doctor", *AT, "--json").stdout)
+    assert found["exit_code"] == 0
+    assert {one["severity"] for one in found["findings"]} <= {"fine", "advised"}
+
+
+def test_doctor_without_a_schema_ends_with_4_and_its_sql_mends_it(cli: Cli, folder: Path) -> None:
+    done = cli("doctor", *AT)
+    assert done.exit_code == 4
+    assert "table msgworker_message does not exist" in done.stdout
+    script = cli("doctor", *AT, "--sql")
+    assert script.exit_code == 4
+    for statement in script.stdout.split(";\n"):
+        if statement.strip():
+            sql(folder, statement)
+    assert cli("doctor", *AT).exit_code == 0
+
+
+def test_doctor_finds_a_dropped_guard(crm: Cli, folder: Path) -> None:
+    sql(folder, "DROP INDEX msgworker_message_guard")
+    done = crm("doctor", *AT)
+    assert done.exit_code == 4
+    assert "CREATE UNIQUE INDEX msgworker_message_guard" in done.stdout
+    assert "plan" in crm("doctor", *AT, "--plan").stdout
+
+
+def test_doctor_on_a_database_that_is_away(cli: Cli) -> None:
+    done = cli("doctor", "--url", "postgresql+psycopg://x:secret77@127.0.0.1:1/y")
+    assert done.exit_code == 3
+    assert "secret77" not in done.output
+
+
+# ---------------------------------------------------------------- a real terminal
+
+
+def on_terminal(folder: Path, width: int, *args: str) -> str:
+    """What the program writes to a terminal of so many columns."""
+    leader, follower = pty.openpty()
+    env = environment(COLUMNS=str(width), LINES="24", NO_COLOR="1", TERM="xterm")
+    command = [sys.executable, "-m", "msgworker", *args]
+    child = subprocess.Popen(
+        command, cwd=folder, env=env, stdout=follower, stderr=follower, stdin=follower
+    )
+    os.close(follower)
+    out = b""
+    while True:
+        try:
+            part = os.read(leader, 65_536)
+        except OSError:  # Linux says so at the end of a terminal
+            part = b""
+        if not part:
+            break
+        out += part
+    child.wait()
+    os.close(leader)
+    return out.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("command", ["status", "list", "failures", "lanes", "instances"])
+def test_tables_fit_a_terminal_and_let_no_escape_through(
+    crm: Cli, folder: Path, width: int, command: str
+) -> None:
+    sent(crm, "C-1", "C-2", "C-3", "C-3")
+    sql(
+        folder,
+        f"UPDATE msgworker_message SET object_id = '{EVIL}' || msg_id, topic = '{EVIL}',"
+        f" last_error = 'E: {EVIL} {'long ' * 60}', claimed_by = '{EVIL}', claimed_at = created_at,"
+        " error_try_times = 1, status = CASE msg_id WHEN 1 THEN -1 WHEN 2 THEN 1 ELSE 0 END",
+    )
+    text = on_terminal(folder, width, command, *AT)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "\\x1b" in text
+    assert all(cell_len(line) <= width for line in text.split("\n")), text
+
+
+def test_explain_lets_no_escape_through(crm: Cli, folder: Path) -> None:
+    sent(crm, "C-1", "C-1")
+    sql(folder, f"UPDATE msgworker_message SET object_id = '{EVIL}', last_error = '{EVIL}'")
+    text = on_terminal(folder, 80, "explain", "2", *AT)
+    assert "\x1b" not in text
+    assert "\\x1b" in text

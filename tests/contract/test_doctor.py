@@ -1,0 +1,298 @@
+"""doctor finds what is broken, and the statements that it prints mend it; on every database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, MessageTable
+from msgworker.errors import DatabaseUnavailable, SchemaError
+from msgworker.store.doctor import Finding, Severity
+from tests.contract.seeing import Table, send
+
+SEED = {
+    "msg_id": "msgID",
+    "object_id": "objectID",
+    "status": "status",
+    "error_try_times": "errorTryTimes",
+}
+
+
+def needed(app: App) -> list[Finding]:
+    return [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
+
+
+def run(app: App, *statements: str) -> None:
+    with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        for statement in statements:
+            conn.execute(sa.text(statement.replace(":", r"\:")))
+
+
+def mend(app: App, severities: tuple[Severity, ...] = (Severity.NEEDED,)) -> None:
+    """Run what doctor prints, in its order."""
+    for one in app.ops.doctor():
+        if one.severity in severities:
+            run(app, *one.mend)
+
+
+def found_and_mended(make_app: Any, app: App, check: str, *words: str) -> None:
+    """One finding of this check that says these words; its statements leave nothing to mend."""
+    findings = needed(app)
+    told = [one for one in findings if one.check == check]
+    assert told, findings
+    text = " ".join(one.text for one in told)
+    assert all(word in text for word in words), text
+    mend(app)
+    assert needed(app) == []
+    again = make_app(table=app.table)
+    again.add_handler(None, lambda msg: None)
+    again.drain(linger=0)
+    again.engine.dispose()
+
+
+def test_a_fresh_schema_needs_nothing(app):
+    found = app.ops.doctor()
+    assert [one for one in found if one.severity is Severity.NEEDED] == []
+    assert {"tables", "indexes", "rights", "clock", "rows"} <= {one.check for one in found}
+
+
+def test_nothing_is_changed_by_it(app, table):
+    send(app, "a")
+    before = table.rows("msg_id", "status", "claimed_by", "error_try_times")
+    app.ops.doctor()
+    assert table.rows("msg_id", "status", "claimed_by", "error_try_times") == before
+
+
+def test_without_any_table_it_prints_how_to_make_them(make_app):
+    app = make_app()
+    text = " ".join(one.text for one in needed(app))
+    assert "table msgworker_message does not exist" in text
+    mend(app)
+    assert needed(app) == []
+    app.add_handler(None, lambda msg: None)
+    send(app, "a")
+    assert app.drain(linger=0).done == 1
+    assert app.create_schema() == []
+
+
+@pytest.mark.parametrize("name", ["msgworker_lease", "msgworker_item", "msgworker_try"])
+def test_a_table_beside_is_missing(make_app, app, name):
+    run(app, f"DROP TABLE {name}")
+    with pytest.raises(SchemaError, match=rf"{name} is missing.*init-db"):
+        _ = make_app().tables
+    found_and_mended(make_app, app, "tables", name)
+
+
+def test_a_lease_table_of_an_older_version(make_app, app):
+    run(app, "ALTER TABLE msgworker_lease DROP COLUMN serves")
+    with pytest.raises(SchemaError, match=r"msgworker_lease has no column serves.*init-db"):
+        _ = make_app().tables
+    found_and_mended(make_app, app, "tables", "msgworker_lease", "serves")
+
+
+def test_create_schema_adds_the_column_too(make_app, app):
+    run(app, "ALTER TABLE msgworker_lease DROP COLUMN serves")
+    assert make_app().create_schema() == ["serves"]
+    assert needed(app) == []
+
+
+@pytest.mark.parametrize("suffix", ["guard", "object", "failed", "due"])
+def test_an_index_is_missing(make_app, app, database, suffix):
+    on = " ON msgworker_message" if database.name == "mariadb" else ""
+    run(app, f"DROP INDEX msgworker_message_{suffix}{on}")
+    found_and_mended(make_app, app, "indexes", f"msgworker_message_{suffix}")
+
+
+def test_a_guard_that_is_not_unique(make_app, app, database):
+    on = " ON msgworker_message" if database.name == "mariadb" else ""
+    column = "mw_running_object" if on else "object_id"
+    run(
+        app,
+        f"DROP INDEX msgworker_message_guard{on}",
+        f"CREATE INDEX msgworker_message_guard ON msgworker_message ({column})",
+    )
+    found_and_mended(make_app, app, "indexes", "not unique")
+
+
+def test_a_column_is_missing(make_app, app, database):
+    drop = "ALTER TABLE msgworker_message DROP COLUMN"
+    run(app, f"{drop} later_times", f"{drop} last_error")
+    with pytest.raises(SchemaError, match="later_times"):
+        _ = make_app().tables
+    found_and_mended(make_app, app, "columns", "later_times", "last_error")
+
+
+def test_running_rows_that_the_guard_would_refuse(make_app, app, table, database):
+    send(app, "a", "a", "a", "b")
+    on = " ON msgworker_message" if database.name == "mariadb" else ""
+    run(app, f"DROP INDEX msgworker_message_guard{on}")
+    table.edit(status=1, claimed_by="x")
+    findings = needed(app)
+    assert [one.check for one in findings] == ["rows", "indexes"]
+    assert "1 objects have more than one running row" in findings[0].text
+    mend(app)
+    assert needed(app) == []
+    assert table.statuses == [1, 0, 0, 1]
+
+
+def test_statuses_that_nobody_knows(make_app, app, table):
+    send(app, "a", "b")
+    table.edit(app.tables.message.c.msg_id == 1, status=7)
+    found_and_mended(make_app, app, "rows", "1 rows have a status that nobody knows (7)")
+    assert [str(info.status) for info in app.ops.find(status="dead")] == ["dead"]
+
+
+def test_a_wrong_type_and_a_column_too_short(make_app, postgresql_or_mariadb):
+    app = make_app()
+    app.create_schema()
+    kind = "varchar(5)" if app.engine.dialect.name == "postgresql" else "VARCHAR(5)"
+    if app.engine.dialect.name == "postgresql":
+        run(app, f"ALTER TABLE msgworker_message ALTER COLUMN crash_times TYPE {kind}")
+        run(app, "ALTER TABLE msgworker_message ALTER COLUMN claimed_by TYPE varchar(20)")
+    else:
+        run(app, "ALTER TABLE msgworker_message MODIFY claimed_by VARCHAR(20)")
+    told = [one for one in needed(app) if one.check == "types"]
+    assert any("claimed_by takes 20 characters" in one.text for one in told)
+    if app.engine.dialect.name == "postgresql":
+        assert any("crash_times (crash_times) is VARCHAR(5)" in one.text for one in told)
+    mend(app)
+    assert needed(app) == []
+
+
+@pytest.fixture
+def postgresql_or_mariadb(database):
+    if database.name == "sqlite":
+        pytest.skip("types of columns are no more than advice there")
+    return database
+
+
+def test_a_status_that_is_text(make_app, postgresql_or_mariadb):
+    app = make_app(table=MessageTable("tb"))
+    run(
+        app,
+        "CREATE TABLE tb (msg_id BIGINT PRIMARY KEY, object_id VARCHAR(20), "
+        "status VARCHAR(3) DEFAULT '0', error_try_times INTEGER DEFAULT 0)",
+        "INSERT INTO tb (msg_id, object_id) VALUES (1, 'a')",
+    )
+    text = " ".join(one.text for one in needed(app))
+    assert "status (status) is VARCHAR(3)" in text
+    mend(app)
+    assert needed(app) == []
+    app.add_handler(None, lambda msg: None)
+    assert app.drain(linger=0).done == 1
+
+
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
+def test_a_storage_engine_without_transactions(mariadb, engine):
+    app = App(mariadb.url, table=MessageTable("tb"))
+    try:
+        run(
+            app,
+            "CREATE TABLE tb (msg_id BIGINT PRIMARY KEY, object_id VARCHAR(20), status INT "
+            f"DEFAULT 0, error_try_times INT DEFAULT 0) ENGINE={engine}",
+        )
+        with pytest.raises(SchemaError, match="ENGINE=InnoDB"):
+            app.create_schema()
+        findings = [one for one in needed(app) if one.check == "storage"]
+        assert engine in findings[0].text
+        mend(app)
+        assert needed(app) == []
+    finally:
+        app.engine.dispose()
+
+
+def test_a_login_that_may_only_read(app, database, servers):
+    """doctor runs, and says which rights are missing."""
+    if database.name == "sqlite":
+        pytest.skip("no logins there")
+    quote = "'" if database.name == "mariadb" else ""
+    user = f"mw_reader_{datetime.now(UTC):%H%M%S%f}"
+    whom = f"'{user}'@'%'" if quote else user
+    password = "IDENTIFIED BY 'x'" if quote else "LOGIN PASSWORD 'x'"
+    run(app, f"CREATE USER {whom} {password}" if quote else f"CREATE ROLE {user} {password}")
+    tables = ("msgworker_message", "msgworker_lease", "msgworker_item", "msgworker_try")
+    try:
+        run(app, *(f"GRANT SELECT ON {table} TO {whom}" for table in tables))
+        url = sa.make_url(database.url).set(username=user, password="x")
+        reader = App(url)
+        try:
+            assert reader.ops.counts() == []
+            findings = needed(reader)
+            assert {one.check for one in findings} == {"rights"}
+            grants = [one.mend[0] for one in findings]
+            message = reader.engine.dialect.identifier_preparer.format_table(app.tables.message)
+            assert any(f"GRANT UPDATE ON {message} TO" in grant for grant in grants)
+            assert any("GRANT DELETE ON msgworker_lease" in grant for grant in grants)
+            run(app, *grants)
+            assert needed(reader) == []
+        finally:
+            reader.engine.dispose()
+    finally:
+        run(app, f"DROP USER {whom}" if quote else f"DROP OWNED BY {user}")
+        if not quote:
+            run(app, f"DROP ROLE {user}")
+
+
+def test_adopting_a_populated_foreign_table(make_app, database):
+    """docs/adopting.md, step by step: doctor, its statements, run."""
+    name = "tb_cus_msg"
+    quote = "`" if database.name == "mariadb" else '"'
+
+    def q(column: str) -> str:
+        return f"{quote}{column}{quote}"
+
+    app = make_app(table=MessageTable(name, **SEED, payload=None))
+    run(
+        app,
+        f"CREATE TABLE {name} ({q('msgID')} INTEGER PRIMARY KEY, {q('objectID')} VARCHAR(20), "
+        f"status INTEGER DEFAULT 0 NOT NULL, {q('errorTryTimes')} INTEGER DEFAULT 0 NOT NULL)",
+    )
+    rows = ((1, "A", 2), (2, "A", 1), (3, "A", 1), (4, "B", 7), (5, "B", 0), (6, "C", 0))
+    for msg_id, whose, status in rows:
+        run(
+            app,
+            f"INSERT INTO {name} ({q('msgID')}, {q('objectID')}, status, {q('errorTryTimes')}) "
+            f"VALUES ({msg_id}, '{whose}', {status}, 0)",
+        )
+    found = app.ops.doctor()
+    text = "\n".join(one.text for one in found)
+    for word in ("msgworker_lease", "tb_cus_msg_guard", "more than one running row", "(7)"):
+        assert word in text
+    advised = [one.text for one in found if one.severity is Severity.ADVISED]
+    for word in ("no recovery", "no back-off", "no quarantine"):
+        assert any(word in one for one in advised), advised
+    mend(app, (Severity.NEEDED, Severity.ADVISED))
+    assert needed(app) == []
+    app = make_app(table=app.table)
+    assert {"claimed_by", "available_at", "last_error", "topic"} <= set(app.tables.names)
+    seen: list[int] = []
+    app.add_handler(None, lambda msg: seen.append(msg.msg_id))
+    table = Table(app)
+    run(app, f"UPDATE {name} SET status = 0 WHERE {q('msgID')} = 2")  # nobody was running it
+    report = app.drain(linger=0)
+    assert (report.done, report.left) == (4, 0)
+    assert [i for i in seen if i in (2, 3)] == [2, 3]
+    assert table.statuses == [2, 2, 2, -1, 2, 2]
+    assert [info.msg_id for info in app.ops.find(status="dead")] == [4]
+
+
+def test_a_database_that_is_away():
+    app = App("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
+    with pytest.raises(DatabaseUnavailable):
+        app.ops.doctor()
+
+
+def test_instants_without_a_time_zone(postgresql):
+    app = App(postgresql.url)
+    try:
+        app.create_schema()
+        run(app, "ALTER TABLE msgworker_message ALTER COLUMN available_at TYPE timestamp")
+        (told,) = [one for one in app.ops.doctor() if one.check == "types"]
+        assert (told.severity, "no time zone" in told.text) == (Severity.ADVISED, True)
+        run(app, *told.mend)
+        assert [one for one in app.ops.doctor() if one.check == "types"] == []
+    finally:
+        app.engine.dispose()

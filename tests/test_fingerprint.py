@@ -1,0 +1,57 @@
+"""What makes two errors one failure."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msgworker.store.fingerprint import fingerprint, masked
+
+SAME = [
+    ("ValueError: no account 17 [crm.py:9]", "ValueError: no account 4711 [crm.py:9]"),
+    ("KeyError: 'x' [a.py:1]", "KeyError: 'another one' [a.py:1]"),
+    ("E: order C-1001 of bob@example.com", "E: order C-77 of eve@example.org"),
+    ("E: at 0x7f00aa", "E: at 0x7fffbb"),
+    ("E: 3f2b8a10-1111-4222-8333-444455556666", "E: 00000000-1111-4222-8333-444455556666"),
+    ("E: 12.50 of 1,000", "E: 3.75 of 22,000"),
+    ("E: Key (id)=(bob) exists", "E: Key (id)=(eve) exists"),
+    ("instance a-1-ab3 died while", "instance b-22-cd4 died while"),
+    ("E:  two\n lines 1", "E: two lines 2"),
+]
+OTHER = [
+    ("ValueError: no account 17 [crm.py:9]", "ValueError: no account 17 [crm.py:10]"),
+    ("ValueError: x [crm.py:9]", "KeyError: x [crm.py:9]"),
+    ("Http404Error: gone", "Http500Error: gone"),
+    ("E: ORA-00001 broken", "E: ORA-00942 broken"),
+    ("E: don't read it", "E: don't write it"),
+    ("E: no account", "E: no contract"),
+]
+
+
+@pytest.mark.parametrize(("one", "two"), SAME)
+def test_ids_numbers_and_quoted_values_make_no_difference(one: str, two: str) -> None:
+    assert masked(one) == masked(two)
+    assert fingerprint(one) == fingerprint(two)
+
+
+@pytest.mark.parametrize(("one", "two"), OTHER)
+def test_type_place_and_words_do(one: str, two: str) -> None:
+    assert fingerprint(one) != fingerprint(two)
+
+
+def test_the_masked_text_is_for_people() -> None:
+    text = "ValueError: no account 4711 of 'B 12' at don't [crm.py:9]"
+    assert masked(text) == "ValueError: no account # of '#' at don't [crm.py:9]"
+
+
+@given(st.text(max_size=3000))
+def test_any_text_has_a_short_stable_fingerprint(text: str) -> None:
+    assert fingerprint(text) == fingerprint(text)
+    assert len(fingerprint(text)) == 12
+    assert len(masked(text)) <= 3000 + 10
+
+
+@pytest.mark.parametrize("text", ["'" * 2000, "a1-" * 700, "=(" * 1000, "@" * 2000, "x'" * 1000])
+def test_no_text_takes_long(text: str) -> None:
+    assert fingerprint(text)
