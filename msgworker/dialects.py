@@ -880,6 +880,10 @@ def trouble(error: BaseException) -> Trouble:
 
 def _by_code(error: BaseException | None) -> Trouble:
     code = error.args[0] if error is not None and error.args else None
+    if code == 1305 and "SAVEPOINT" in str(error):
+        # A deadlock has rolled back the whole transaction, the savepoint we wanted to go back to
+        # included; this error has taken the place of the one that said so.
+        return Trouble.AGAIN
     if isinstance(code, int):  # before the SQLSTATE, which newer PyMySQL gives too, but coarsely
         return _MYSQL.get(code, Trouble.OTHER)
     state = getattr(error, "sqlstate", None)

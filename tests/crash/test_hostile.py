@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from tenacity.wait import wait_none
 
 from msgworker import App
+from msgworker.dialects import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from tests.conftest import Database
 from tests.contract.seeing import in_thread, until
@@ -85,6 +86,18 @@ def test_deadlocks_of_handlers_are_run_again_and_take_effect_once(trial: Trial) 
     assert counted == {len(done)}
     assert {verdict.count(n, Kind.EFFECT) for n in done} == {1}
     assert len(done) >= len(trial.sent) * 0.7  # run again a few times only, then a try is counted
+
+
+def test_a_savepoint_that_went_with_its_transaction_means_again(mariadb: Database) -> None:
+    """A deadlock takes the whole transaction there; who then rolls back to a savepoint is told of
+    that only."""
+    with mariadb.engine().connect() as conn:
+        with pytest.raises(sa.exc.DBAPIError) as gone:
+            conn.exec_driver_sql("ROLLBACK TO SAVEPOINT gone")
+        assert trouble(gone.value) is Trouble.AGAIN
+        with pytest.raises(sa.exc.DBAPIError) as unknown:
+            conn.exec_driver_sql("SELECT no_such_function()")
+        assert trouble(unknown.value) is Trouble.OTHER
 
 
 # ---------------------------------------------------------------- rights and connections
