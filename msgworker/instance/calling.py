@@ -13,8 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import Trouble, secrets_of, trouble, without
+from msgworker.dialects import Trouble, rolled_back, secrets_of, trouble, without
 from msgworker.errors import (
+    DatabaseUnavailable,
     HandlerMisuse,
     HandlerTimeout,
     LostClaim,
@@ -225,6 +226,7 @@ class Caller:
             step.begun = True
             context = Context(msg, lane.owner, attempt, running, conn)
             begun = conn.get_transaction()
+            rolled_back(conn)
             try:
                 result = self._returned(self._call(handler, msg, context), handler, attempt)
                 self._flush(context)
@@ -232,6 +234,8 @@ class Caller:
                 # The handler may have hidden why, or met what SQLAlchemy says after that.
                 step.lost = conn.invalidated
                 raise
+            if conn.invalidated:  # the handler has swallowed what told it so
+                raise DatabaseUnavailable("the connection was lost while the handler ran")
             if conn.closed or begun is None or not begun.is_active:
                 raise HandlerMisuse(
                     "the handler committed, rolled back or closed ctx.connection; the transaction "
@@ -239,6 +243,9 @@ class Caller:
                 )
             if result is not DONE:
                 raise _Undo(result)
+            swallowed = rolled_back(conn)
+            if swallowed is not None:
+                raise swallowed
             if running.until is not None and time.monotonic() > running.until:
                 raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
             fate = self._settle(conn, lane)
