@@ -15,7 +15,6 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import Trouble, rolled_back, secrets_of, trouble, without
 from msgworker.errors import (
-    DatabaseUnavailable,
     HandlerMisuse,
     HandlerTimeout,
     LostClaim,
@@ -234,8 +233,6 @@ class Caller:
                 # The handler may have hidden why, or met what SQLAlchemy says after that.
                 step.lost = conn.invalidated
                 raise
-            if conn.invalidated:  # the handler has swallowed what told it so
-                raise DatabaseUnavailable("the connection was lost while the handler ran")
             if conn.closed or begun is None or not begun.is_active:
                 raise HandlerMisuse(
                     "the handler committed, rolled back or closed ctx.connection; the transaction "

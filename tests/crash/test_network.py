@@ -72,6 +72,21 @@ def test_cut_at_commit_is_answered_by_reading_and_never_guessed(trial: Trial) ->
 
 
 @ON_SERVERS
+@proxied(lease=60.0)
+def test_drain_whose_last_claim_was_cut_leaves_nothing(trial: Trial) -> None:
+    """F12: the claim has committed and nobody knows; there is nothing else to be claimed."""
+    assert trial.proxy is not None
+    cut = trial.proxy.cut_at(COMMITS["claim"], "after")
+    trial.send("a")
+    trial.send(None)
+    assert trial.spawn(drain=True, linger=0).wait() == 0
+    assert cut.done == 1
+    verdict = trial.judge(orderly=True)
+    assert_clean(trial, verdict, quiet=False)
+    assert_once(trial, verdict)
+
+
+@ON_SERVERS
 @proxied()
 @pytest.mark.parametrize("topic", ["plain", "exact"])
 def test_half_open_connections_cost_the_lease_and_are_cut(trial: Trial, topic: str) -> None:
