@@ -313,7 +313,10 @@ def open_engine(source: object) -> sa.Engine:
         event.listen(engine, "engine_connect", _busy_timeout)
         return engine
     # Set per connection, whatever the server's or the engine's default is.
-    return engine.execution_options(isolation_level="READ COMMITTED")
+    engine = engine.execution_options(isolation_level="READ COMMITTED")
+    if engine.dialect.name in ("mysql", "mariadb"):
+        event.listen(engine, "handle_error", _note_rollback)
+    return engine
 
 
 def _create(url: URL) -> sa.Engine:
@@ -341,6 +344,25 @@ def _create(url: URL) -> sa.Engine:
             f"the driver of {url.drivername} is not installed ({error.name}); "
             f'{change}run: pip install "msgworker[{extra}]"'
         ) from error
+
+
+_ROLLED_BACK = "msgworker_rolled_back"
+_WHOLE_ROLLBACKS = (1213, 1020)
+
+
+def _note_rollback(context: Any) -> None:
+    # MySQL rolls the whole transaction back at a deadlock and begins another one with the next
+    # statement. Who swallows the error would commit the second half of what was to be one.
+    args = getattr(context.original_exception, "args", ())
+    if context.connection is not None and args and args[0] in _WHOLE_ROLLBACKS:
+        context.connection.info[_ROLLED_BACK] = context.sqlalchemy_exception
+
+
+def rolled_back(conn: sa.Connection) -> BaseException | None:
+    """The error with which the database itself has ended the transaction of `conn` although the
+    connection does not look like that; asking forgets it."""
+    found: BaseException | None = conn.info.pop(_ROLLED_BACK, None)
+    return found
 
 
 def _leave_to_the_parent(engine: sa.Engine) -> None:
@@ -884,6 +906,10 @@ def trouble(error: BaseException) -> Trouble:
 
 def _by_code(error: BaseException | None) -> Trouble:
     code = error.args[0] if error is not None and error.args else None
+    if code == 1305 and "SAVEPOINT" in str(error):
+        # A deadlock has rolled back the whole transaction, the savepoint we wanted to go back to
+        # included; this error has taken the place of the one that said so.
+        return Trouble.AGAIN
     if isinstance(code, int):  # before the SQLSTATE, which newer PyMySQL gives too, but coarsely
         return _MYSQL.get(code, Trouble.OTHER)
     state = getattr(error, "sqlstate", None)

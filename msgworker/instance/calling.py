@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import Trouble, secrets_of, trouble, without
+from msgworker.dialects import Trouble, rolled_back, secrets_of, trouble, without
 from msgworker.errors import (
     HandlerMisuse,
     HandlerTimeout,
@@ -242,6 +242,7 @@ class Caller:
             step.begun = True
             context = Context(msg, lane.owner, attempt, running, conn)
             begun = conn.get_transaction()
+            rolled_back(conn)
             try:
                 result = self._returned(self._call(handler, msg, context), handler, attempt)
                 self._flush(context)
@@ -256,6 +257,9 @@ class Caller:
                 )
             if result is not DONE:
                 raise _Undo(result)
+            swallowed = rolled_back(conn)
+            if swallowed is not None:
+                raise swallowed
             if running.until is not None and time.monotonic() > running.until:
                 raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
             fate = self._settle(conn, lane)

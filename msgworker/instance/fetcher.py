@@ -265,6 +265,13 @@ class Fetcher(Role):
         return 0
 
     def _consider_end(self, linger: float) -> None:
+        if self._suspect:  # the answer to the last claim was lost: some rows may be ours unknown
+            with self._state.claiming:
+                release_unknown(self._state, self._link)
+            self._suspect = False
+            self._barren = 0
+            self._search.forget()
+            return
         if not self._looked_afresh:  # what was remembered between looks may have hidden something
             self._looked_afresh = True
             self._search.forget()
@@ -313,6 +320,10 @@ class Fetcher(Role):
 
     def failed(self, error: BaseException) -> bool:
         self._search.forget()
+        # What was due while the database was away was not passed over: a drain begins its end anew.
+        self._barren = 0
+        self._looked_afresh = False
+        self._overdue_since = None
         return False
 
     def ended(self) -> None:

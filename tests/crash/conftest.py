@@ -21,7 +21,7 @@ from tests.crash.proxy import Proxy
 from tests.servers import CannotHave, Fleet
 
 AT_ONCE = 8
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 4.0
 
 
 def pytest_configure(config: pytest.Config) -> None:

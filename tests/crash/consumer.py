@@ -159,6 +159,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--drain", action="store_true")
     parser.add_argument("--linger", type=float, default=2.0)
     parser.add_argument("--outage-limit", type=float, default=60.0)
+    parser.add_argument("--immune", action="store_true", help="die at no point")
+    parser.add_argument("--wall", type=float, default=0.0, help="shift time.time by seconds")
     parser.add_argument("--workers", type=int, default=0, help="instances that come and go")
     parser.add_argument("--life", type=float, default=3.0, help="seconds that one lives at most")
     return parser.parse_args(arguments)
@@ -167,6 +169,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     options = parse(arguments)
+    if options.wall:
+        true_time = time.time
+        time.time = lambda: true_time() + options.wall
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
@@ -174,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
     # reports that as an error, with a traceback.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     with Recorder(options.history, "-") as recorder:
-        Witness(recorder).install()
+        Witness(recorder, immune=options.immune).install()
         if options.workers:
             several(options)
             return 0

@@ -54,10 +54,12 @@ def produce(trial: Trial, count: int, chance: random.Random, *, late: bool) -> N
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.long)])
 def test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order(
-    trial: Trial, database: Any
+    trial: Trial, database: Any, share: float
 ) -> None:
     processes, workers, count = SHAPES.get(database.name, SHAPES["other"])
+    count = int(count * share)
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from tenacity.wait import wait_none
 
 from msgworker import App
+from msgworker.dialects import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from tests.conftest import Database
 from tests.contract.seeing import in_thread, until
@@ -85,6 +86,65 @@ def test_deadlocks_of_handlers_are_run_again_and_take_effect_once(trial: Trial) 
     assert counted == {len(done)}
     assert {verdict.count(n, Kind.EFFECT) for n in done} == {1}
     assert len(done) >= len(trial.sent) * 0.7  # run again a few times only, then a try is counted
+
+
+def test_a_savepoint_that_went_with_its_transaction_means_again(mariadb: Database) -> None:
+    """A deadlock takes the whole transaction there; who then rolls back to a savepoint is told of
+    that only."""
+    with mariadb.engine().connect() as conn:
+        with pytest.raises(sa.exc.DBAPIError) as gone:
+            conn.exec_driver_sql("ROLLBACK TO SAVEPOINT gone")
+        assert trouble(gone.value) is Trouble.AGAIN
+        with pytest.raises(sa.exc.DBAPIError) as unknown:
+            conn.exec_driver_sql("SELECT no_such_function()")
+        assert trouble(unknown.value) is Trouble.OTHER
+
+
+def test_a_deadlock_that_a_handler_swallows_does_not_halve_its_writes(mariadb: Database) -> None:
+    """Rule I6: the database has rolled back what the handler wrote before; were the rest committed,
+    it would have taken effect by half."""
+    app = App(mariadb.url, poll_seconds=0.05)
+    app.create_schema()
+    with app.engine.begin() as conn:
+        for statement in (
+            "CREATE TABLE wrote (i integer)",
+            "CREATE TABLE own (i integer, k integer)",
+        ):
+            conn.exec_driver_sql(f"{statement} ENGINE=InnoDB")
+        conn.exec_driver_sql("CREATE TABLE locks (k integer PRIMARY KEY, n integer) ENGINE=InnoDB")
+        conn.exec_driver_sql("INSERT INTO locks VALUES (1, 0), (2, 0)")
+        app.send(conn, "t", None, object_id="a")
+    rival = mariadb.engine().connect()
+    rival.exec_driver_sql("UPDATE locks SET n = 1 WHERE k = 2")
+    for _ in range(3):  # the smaller transaction is the victim
+        rival.exec_driver_sql("INSERT INTO own SELECT 1, 1 FROM seq_1_to_500")
+    swallowed: list[str] = []
+    waits: list[Callable[[], Any]] = []
+
+    @app.handler("t", transactional=True)
+    def handler(msg: Any, ctx: Any) -> None:
+        ctx.connection.exec_driver_sql("INSERT INTO wrote VALUES (1)")
+        if not swallowed:
+            ctx.connection.exec_driver_sql("UPDATE locks SET n = 2 WHERE k = 1")
+            waits.append(
+                in_thread(lambda: rival.exec_driver_sql("UPDATE locks SET n = 1 WHERE k = 1"))
+            )
+            try:
+                ctx.connection.exec_driver_sql("UPDATE locks SET n = 2 WHERE k = 2")
+            except sa.exc.OperationalError as error:
+                swallowed.append(str(error.orig))
+            waits[0]()
+            rival.rollback()
+        ctx.connection.exec_driver_sql("INSERT INTO wrote VALUES (2)")
+
+    assert app.drain(linger=0).done == 1
+    assert "1213" in swallowed[0]
+    rival.close()
+    with app.engine.connect() as conn:
+        assert list(conn.scalars(sa.text("SELECT i FROM wrote ORDER BY i"))) == [1, 2]
+        query = sa.text("SELECT status, error_try_times FROM msgworker_message")
+        assert [tuple(row) for row in conn.execute(query)] == [(2, 0)]
+    app.engine.dispose()
 
 
 # ---------------------------------------------------------------- rights and connections

@@ -1,4 +1,4 @@
-"""Processes killed at chosen points, frozen beyond their lease, told to stop: F1-F3, F5, F8, F25.
+"""Processes killed at chosen points, frozen beyond their lease, told to stop: F1-F8, F25.
 
 A victim does what its message says (witness.py); a second process, the heir, takes over. The lease
 is short, so that nobody waits long; what is asserted are events and their order, and the time of a
@@ -7,6 +7,7 @@ recovery only as the bound that the protocol promises, with a wide margin.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 from typing import Any
@@ -46,12 +47,13 @@ def heir_after(trial: Trial, victim: Consumer) -> Consumer:
     then have a lease that no busy machine makes it lose."""
     wait_dead(victim)
     trial.pauses(trial.lease)
-    return trial.spawn(lease=HEIR_SECONDS).ready()
+    return trial.spawn(lease=HEIR_SECONDS, immune=True).ready()
 
 
 @pytest.mark.parametrize(
     ("point", "topic"),
     [
+        (witness.IN_CLAIM, "plain"),
         (witness.AFTER_CLAIM, "plain"),
         (witness.IN_HANDLER, "exact"),
         (witness.AFTER_EFFECT, "plain"),
@@ -64,7 +66,7 @@ def heir_after(trial: Trial, victim: Consumer) -> Consumer:
 def test_killed_at_a_point_is_recovered_and_loses_nothing(
     trial: Trial, point: str, topic: str
 ) -> None:
-    first = trial.send("a", topic, crash=point)
+    first = trial.send("a", topic, crash=point, crashes=99)  # whoever is not immune
     behind = [trial.send("a", topic) for _ in range(3)]
     beside = [trial.send(object_id, topic) for object_id in ("b", "b", "c", None)]
     victim = trial.spawn()
@@ -72,16 +74,20 @@ def test_killed_at_a_point_is_recovered_and_loses_nothing(
     verdict = finish(trial)
     everything = [first, *behind, *beside]
     assert {verdict.row(n).status for n in everything} == {2}
+    if topic == "exact":
+        assert {verdict.count(n, Kind.EFFECT) for n in everything} == {1}
     # After the commit nothing is to be done again: with a plain settle of PostgreSQL, one statement
     # that commits by itself, that is so "in" the settle too.
     committed = point == witness.AFTER_SETTLE or (
         point == witness.IN_SETTLE and topic == "plain" and trial.backend == "postgresql"
     )
-    ran_first = 0 if point == witness.AFTER_CLAIM else 1
+    ran_first = 0 if point in (witness.IN_CLAIM, witness.AFTER_CLAIM) else 1
+    if "lost its lease" in victim.err.read_text():
+        return  # so slow a machine that there was one life more
     assert verdict.count(first, Kind.STARTED) == ran_first + (0 if committed else 1)
-    assert verdict.row(first).error_try_times == (0 if committed else 1)
-    if topic == "exact":
-        assert {verdict.count(n, Kind.EFFECT) for n in everything} == {1}
+    # F4: a claim that was rolled back has used no try.
+    rolled_back = point == witness.IN_CLAIM and trial.backend != "postgresql"
+    assert verdict.row(first).error_try_times == (0 if committed or rolled_back else 1)
     order = [e.msg_id for e in verdict.events if e.kind == Kind.STARTED and e.object_id == "a"]
     assert order == sorted(order)  # type: ignore[type-var]
 
@@ -256,3 +262,54 @@ def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
     verdict = finish(trial)
     assert {verdict.row(n).status for n in innocents} == {2}
     assert [verdict.row(n).status for n in poisons] == [-1, -1, -1]
+
+
+def test_frozen_between_claim_and_handler_does_not_start_it(trial: Trial) -> None:
+    """F6: its lease is over when it wakes, so it leaves the message to whoever has it now."""
+    frozen = trial.send("a", crash=witness.FREEZE)
+    behind = trial.send("a")
+    zombie = trial.spawn(threads=1).ready()
+    until(lambda: trial.read("msg_id", "status = 1"), "it has claimed")
+    trial.pauses(trial.lease)
+    heir = trial.spawn(lease=HEIR_SECONDS).ready()
+    until(lambda: trial.seen(behind, Kind.SETTLED), "the heir has done both")
+    assert heir.stop() == 0
+    zombie.resume()
+    after = trial.send("a")
+    until(lambda: trial.seen(after, Kind.SETTLED), "the other goes on, as another")
+    verdict = finish(trial)
+    assert starts_of(verdict, frozen) == [heir.pid]
+    assert starts_of(verdict, after) == [zombie.pid]
+
+
+def test_all_frozen_beyond_their_leases_go_on_without_a_storm(trial: Trial) -> None:
+    """F7, with F31 and F18: many instances, one object, gaps in the ids."""
+    loads: list[Any] = [("a", ("plain", "exact")[i % 2], {"work": 0.005}) for i in range(60)]
+    for part in range(0, 60, 20):
+        trial.send_many(loads[part : part + 20])
+        with contextlib.suppress(ZeroDivisionError), trial.sending() as add:
+            add("a", "plain", {})
+            raise ZeroDivisionError
+    fleet = [trial.spawn(threads=1).ready() for _ in range(4)]
+    until(lambda: len(trial.events()) > 10, "work is under way")
+    for consumer in fleet:
+        consumer.pause()
+    trial.pauses(trial.lease * 1.3)
+    for consumer in fleet:
+        consumer.resume()
+    verdict = finish(trial)
+    assert {row.status for row in verdict.rows.values()} == {2}
+    for consumer in fleet:
+        assert len(consumer.err.read_text().splitlines()) < 12, consumer.err.read_text()
+
+
+@pytest.mark.ahead(lease=60.0)
+def test_wall_clocks_of_consumers_do_not_matter(trial: Trial) -> None:
+    """F19: a day ahead, a day behind, and right, side by side."""
+    loads: list[Any] = [(f"o{i % 15}", ("plain", "exact")[i % 2], {}) for i in range(60)]
+    numbers = trial.send_many([*loads, ("f", "plain", {"fails": 1})])
+    for wall in (86_400, -86_400, 0):
+        trial.spawn(threads=2, wall=wall)
+    verdict = finish(trial)
+    assert {verdict.row(n).status for n in numbers} == {2}
+    assert {verdict.row(n).error_try_times for n in numbers[:-1]} == {0}

@@ -18,7 +18,7 @@ from tests.crash.fleet import Load, Trial, Verdict, assert_clean
 from tests.crash.sessions import Cutter, consumer_url
 from tests.history import Kind
 
-MESSAGES = 3000
+MESSAGES = 1200
 CUT_EVERY_SECONDS = 0.1
 
 
@@ -97,7 +97,7 @@ def crash(server: servers.Server, away_seconds: float, trial: Trial) -> None:
     server.start()
 
 
-@pytest.mark.parametrize("away_seconds", [0.0, 6.0])
+@pytest.mark.parametrize("away_seconds", [0.0, pytest.param(6.0, marks=pytest.mark.long)])
 def test_crash_of_the_server_loses_nothing_and_counts_no_try(
     own_server: servers.Server, tmp_path: Path, away_seconds: float
 ) -> None:

@@ -5,8 +5,9 @@ after what it tells has been committed and before anything can follow from it, a
 before the deciding statement was sent (tests/history.py).
 
 Crash points stand in the message itself: {"crash": POINT, "crashes": N} ends the process at that
-point in its first N tries. In a settle of plain messages PostgreSQL has one statement that commits
-by itself, so "in-settle" is before the commit only where there is a transaction.
+point in its first N tries. In claims and in settles of plain messages PostgreSQL has one statement
+that commits by itself, so "in-claim" and "in-settle" are before the commit only where there is a
+transaction.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import Lane
 from msgworker.message import Message, Outcome, Settled
-from msgworker.store import lease, recover, settle
+from msgworker.store import claim, lease, recover, settle
 from tests.history import Kind, Recorder
 from tests.history import Outcome as Told
 
+IN_CLAIM = "in-claim"
 AFTER_CLAIM = "after-claim"
+FREEZE = "freeze"  # SIGSTOP right after the claim; goes on when it is woken
 IN_HANDLER = "in-handler"
 AFTER_EFFECT = "after-effect"
 IN_SETTLE = "in-settle"
@@ -47,7 +50,9 @@ _now = threading.local()  # what this thread is in the middle of
 class Witness:
     """Wraps the product's classes in this process; one for all its instances."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, immune: bool = False) -> None:
+        """immune: this process dies at no point."""
+        _immune[:] = [True] if immune else []
         self._tell = recorder
         self._run_read_at: dict[tuple[str, int], float] = {}
         self._held: set[tuple[str, int]] = set()
@@ -72,6 +77,8 @@ class Witness:
             rows = flag(self, candidates, me, *args)
             for row in rows:
                 _die_at(AFTER_CLAIM, row.payload, row.tries + 1)
+                if _wants(FREEZE, row.payload, row.tries + 1):
+                    os.kill(os.getpid(), signal.SIGSTOP)
                 witness._claimed(me, row, _now.looked_at)
             return rows
 
@@ -82,7 +89,15 @@ class Witness:
                 for row in lane.rows[1:]:
                     witness._run_read_at[lane.owner, row.msg_id] = since
 
+        def watched_store_flag(*args: Any, **kw: Any) -> Any:
+            rows = store_flag(*args, **kw)
+            for row in rows:
+                _die_at(IN_CLAIM, row.payload, row.tries + 1)
+            return rows
+
         witness = self
+        store_flag = claim.flag
+        claim.flag = watched_store_flag
         Fetcher._look = watched_look  # type: ignore[method-assign]
         Fetcher._flag = watched_flag  # type: ignore[method-assign]
         Fetcher._read_runs = watched_read_runs  # type: ignore[method-assign]
@@ -287,9 +302,12 @@ def _with_text(conn: Any, t: Any, ids: Sequence[int], text: str) -> list[int]:
 # ---------------------------------------------------------------- dying
 
 _now_in_settle: set[int] = set()
+_immune: list[bool] = []
 
 
 def _wants(point: str, payload: Any, attempt: int) -> bool:
+    if _immune:
+        return False
     if isinstance(payload, str | bytes):
         payload = json.loads(payload)
     if not isinstance(payload, dict) or payload.get("crash") is None:
