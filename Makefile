@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # Most tests wait more than they compute: one process more than there are cores, six at most.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 1 : 6)))
-RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 .PHONY: help demo test test-long check format ddl bench torture model mutants clean
 

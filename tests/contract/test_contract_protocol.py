@@ -19,7 +19,7 @@ from tenacity import wait_none
 from msgworker import App, Message
 from msgworker.errors import SchemaError
 from msgworker.instance.state import Running
-from msgworker.instance.worker import _Instance
+from msgworker.instance.worker import Instance
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, lease, settle
 from tests.contract.seeing import Table, in_thread, send, until
@@ -34,10 +34,10 @@ def ran() -> list[int]:
 
 
 @pytest.fixture
-def one(app: App, ran: list[int]) -> Iterator[_Instance]:
+def one(app: App, ran: list[int]) -> Iterator[Instance]:
     """An instance that holds its lease; no thread of it runs."""
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
-    made = _Instance(app._state(app._chosen(None)), 1, None, "")
+    made = Instance(app._state(app._chosen(None)), 1, None, "")
     made.heartbeat.register()
     yield made
     made.settler.close()
@@ -45,7 +45,7 @@ def one(app: App, ran: list[int]) -> Iterator[_Instance]:
         role._link.close()
 
 
-def fetch(one: _Instance) -> int:
+def fetch(one: Instance) -> int:
     """One round of the claim loop that looks at everything afresh."""
     one.fetcher._search.forget()
     return one.fetcher.run_once()

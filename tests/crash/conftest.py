@@ -28,6 +28,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ahead: its Trial runs ahead, beside those of other tests")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where the tests run on several processes (xdist), all trials belong to one of them."""
+    for item in items:
+        if item.get_closest_marker("ahead"):
+            item.add_marker(pytest.mark.xdist_group("ahead"))
+
+
 class Ahead:
     """The trials of the selected tests, by the test's id."""
 
