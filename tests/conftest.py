@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -29,7 +30,7 @@ _shared: list[Fleet] = []  # of a run on several processes, in the one that star
 def pytest_configure(config: pytest.Config) -> None:
     """Where the tests run on several processes (xdist), start the servers once, for all of them."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        _shared.append(Fleet())
+        _shared.append(Fleet(durable=False))
         _shared[0].offer()
         _not_tested.update(_shared[0].missing)
 
@@ -61,12 +62,12 @@ class Database:
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Fleet]:
     """The database servers of this session; `servers.url("postgresql")` starts one."""
-    with session() as fleet:
+    with session(durable=False) as fleet:
         yield fleet
 
 
 def make_database(name: str, fleet: Fleet, folder: Path) -> tuple[Database, str | None]:
-    """A fresh database and the statement that removes it; skips the test if there is no server."""
+    """A fresh database and its name, for `_remove`; skips the test if there is no server."""
     if name == "sqlite":
         return Database(name, f"sqlite:///{folder / f'test{next(_number)}.db'}"), None
     try:
@@ -76,22 +77,67 @@ def make_database(name: str, fleet: Fleet, folder: Path) -> tuple[Database, str 
         pytest.skip(f"{name} is not there: {reason}")
     if name == "oracle":
         return Database(name, base.render_as_string(hide_password=False)), None
-    label = f"mw_{os.getpid()}_{next(_number)}"
-    _administer(base, f"CREATE DATABASE {label}")
-    force = " WITH (FORCE)" if name == "postgresql" else ""
+    label = _emptied.pop() if name == "postgresql" and _emptied else _created(base)
     url = base.set(database=label)
     if name == "mariadb":
         url = url.update_query_dict({"charset": "utf8mb4"})
-    drop = f"DROP DATABASE {label}{force}"
-    return Database(name, url.render_as_string(hide_password=False)), drop
+    return Database(name, url.render_as_string(hide_password=False)), label
 
 
-def _administer(base: sa.URL, statement: str) -> None:
-    url = base.set(database="postgres") if base.get_backend_name() == "postgresql" else base
+def _created(base: sa.URL) -> str:
+    label = f"mw_{os.getpid()}_{next(_number)}"
+    _administer(base, f"CREATE DATABASE {label}")
+    return label
+
+
+def _remove(base: sa.URL, label: str) -> None:
+    """Drop a database; on PostgreSQL, where making one takes long, empty it for the next test."""
+    if base.get_backend_name() != "postgresql":
+        _administer(base, f"DROP DATABASE {label}")
+    elif _emptied_it(base, label):
+        _emptied.append(label)
+    else:
+        _administer(base, f"DROP DATABASE {label} WITH (FORCE)")
+
+
+_emptied: list[str] = []
+
+
+def _emptied_it(base: sa.URL, label: str) -> bool:
+    """Whether the database is as new; one whose settings a test has changed is not."""
+    for_all = f"d.datname = '{label}'"
+    _administer(
+        base,
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity d WHERE {for_all}",
+    )
+    settings = "pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase"
+    if _administer(base, f"SELECT 1 FROM {settings} WHERE {for_all}"):
+        return False
+    try:
+        inside = base.set(database=label)
+        found = _administer(
+            inside,
+            "SELECT quote_ident(nspname) FROM pg_namespace "
+            "WHERE nspname NOT LIKE 'pg\\_%%' AND nspname <> 'information_schema'",
+        )
+        for (schema,) in found:
+            _administer(inside, f"DROP SCHEMA {schema} CASCADE")
+        _administer(inside, "CREATE SCHEMA public")
+    except sa.exc.DBAPIError:  # a session of the test's is still at it
+        return False
+    return True
+
+
+def _administer(base: sa.URL, statement: str) -> list[tuple[Any, ...]]:
+    url = base
+    if base.get_backend_name() == "postgresql" and not base.database:
+        url = base.set(database="postgres")
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as conn:
-        conn.exec_driver_sql(statement)
+        done = conn.exec_driver_sql(statement)
+        rows = [tuple(row) for row in done] if done.returns_rows else []
     engine.dispose()
+    return rows
 
 
 @pytest.fixture(params=NAMES)
@@ -119,13 +165,13 @@ def mariadb(servers: Fleet, tmp_path: Path) -> Iterator[Database]:
 
 
 def _fresh(name: str, fleet: Fleet, folder: Path) -> Iterator[Database]:
-    made, drop = make_database(name, fleet, folder)
+    made, label = make_database(name, fleet, folder)
     try:
         yield made
     finally:
         made.dispose()
-        if drop is not None:
-            _administer(make_url(fleet.url(name)), drop)
+        if label is not None:
+            _remove(make_url(fleet.url(name)), label)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 VARIABLES = {
@@ -89,11 +89,16 @@ def unprivileged(*names: str) -> str | None:
 
 
 class Server:
-    """One server process with its data in a temporary folder."""
+    """One server process with its data in a temporary folder.
+
+    durable: whether a commit waits for the disk. Without it only a crash of the machine loses
+    anything; the tests, which make some thousand tables, are much faster.
+    """
 
     name = ""
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = True) -> None:
+        self.durable = durable
         self.port = free_port()
         self.user: str | None = None
         self.folder = Path(tempfile.mkdtemp(prefix=f"msgworker-{self.name}-"))
@@ -202,6 +207,8 @@ class PostgreSQL(Server):
             "max_connections": "300",
             "shared_buffers": "256MB",
         }
+        if not self.durable:
+            options |= {"fsync": "off", "full_page_writes": "off"}
         settings = [part for key, value in options.items() for part in ("-c", f"{key}={value}")]
         data = str(self.folder / "data")
         return [str(self.bin / "postgres"), "-D", data, "-p", str(self.port), *settings]
@@ -248,6 +255,7 @@ class MariaDB(Server):
             f"--pid-file={self.folder / 'server.pid'}",
             "--innodb-buffer-pool-size=256M",
             "--max-connections=400",
+            *([] if self.durable else ["--innodb-flush-method=nosync", "--innodb-doublewrite=0"]),
         ]
 
     def answers(self) -> bool:
@@ -260,12 +268,12 @@ class MariaDB(Server):
         return False
 
 
-KINDS: dict[str, Callable[[], Server]] = {"postgresql": PostgreSQL, "mariadb": MariaDB}
+KINDS: dict[str, type[Server]] = {"postgresql": PostgreSQL, "mariadb": MariaDB}
 
 
-def start(name: str) -> Server:
+def start(name: str, *, durable: bool = True) -> Server:
     """A new, running server of this kind; raises CannotHave."""
-    server = KINDS[name]()
+    server = KINDS[name](durable=durable)
     try:
         server.prepare()
         server.start()
@@ -278,7 +286,8 @@ def start(name: str) -> Server:
 class Fleet:
     """The servers of one session, started when first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = True) -> None:
+        self._durable = durable
         self._servers: dict[str, Server] = {}
         self.missing: dict[str, str] = json.loads(os.environ.get(MISSING, "{}"))
 
@@ -293,7 +302,7 @@ class Fleet:
             try:
                 if name not in KINDS:
                     raise CannotHave(f"{VARIABLES[name]} is not set")
-                self._servers[name] = start(name)
+                self._servers[name] = start(name, durable=self._durable)
             except CannotHave as reason:
                 self.missing[name] = str(reason)
                 raise
@@ -313,8 +322,8 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def session() -> Iterator[Fleet]:
-    fleet = Fleet()
+def session(*, durable: bool = True) -> Iterator[Fleet]:
+    fleet = Fleet(durable=durable)
     try:
         yield fleet
     finally:

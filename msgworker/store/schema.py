@@ -383,18 +383,18 @@ def _ensure_columns(
     engine: Engine, table: sa.Table, columns: Iterable[sa.Column[Any]]
 ) -> list[str]:
     """Add columns that are not there: hidden ones, and those of a later version of our tables."""
-    made = []
-    for column in columns:
 
-        def there(conn: Connection, name: str = column.name) -> bool:
-            found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
-            return name.lower() in {str(c["name"]).lower() for c in found}
+    def lacking(conn: Connection) -> list[sa.Column[Any]]:
+        found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
+        there = {str(c["name"]).lower() for c in found}
+        return [column for column in wanted if column.name.lower() not in there]
 
-        with connecting(engine) as conn:
-            if there(conn):
-                continue
-            alter = add_column(conn.dialect, table, column)
-        if _attempt(engine, sa.text(alter.replace(":", r"\:")), there):
+    made, wanted = [], list(columns)
+    with connecting(engine) as conn:
+        adding = [(column, add_column(conn.dialect, table, column)) for column in lacking(conn)]
+    for column, alter in adding:
+        statement = sa.text(alter.replace(":", r"\:"))
+        if _attempt(engine, statement, lambda conn, c=column: c not in lacking(conn)):
             made.append(column.name)
     return made
 

@@ -20,7 +20,7 @@ from tests.crash.fleet import Trial
 from tests.crash.proxy import Proxy
 from tests.servers import CannotHave, Fleet
 
-AT_ONCE = 8
+AT_ONCE = 5
 LEASE_SECONDS = 4.0
 
 
