@@ -123,6 +123,7 @@ def _emptied_it(base: sa.URL, label: str) -> bool:
         for (schema,) in found:
             _administer(inside, f"DROP SCHEMA {schema} CASCADE")
         _administer(inside, "CREATE SCHEMA public")
+        _administer(inside, "GRANT USAGE ON SCHEMA public TO PUBLIC")
     except sa.exc.DBAPIError:  # a session of the test's is still at it
         return False
     return True
