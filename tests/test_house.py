@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,20 @@ def test_imports_go_one_way(path: Path) -> None:
         assert level <= LEVEL[mine] or mine in ("cli", "demo", "__main__"), (
             f"{mine} imports {other}"
         )
+
+
+def test_dialects_is_entered_by_its_door_and_has_no_rings() -> None:
+    """Outside, names come from `msgworker.dialects`; inside, from the module that owns them."""
+    door, inside = "msgworker.dialects", {}
+    for path in FILES:
+        nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
+        asked = {n.module for n in nodes if (n.module or "").startswith(door)}
+        if part_of(path) != "dialects":
+            assert asked <= {door}, path
+        elif path.stem != "__init__":
+            inside[f"{door}.{path.stem}"] = asked
+    assert all(door not in asked for asked in inside.values())
+    list(TopologicalSorter(inside).static_order())  # raises CycleError
 
 
 def test_only_dialects_names_a_database() -> None:

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from msgworker import App, dialects
+from msgworker.dialects import sqlite
 
 HOLD_SECONDS, GAP_SECONDS = 0.02, 0.0005
 WANTED, ROUNDS_EACH = 20, 15  # measured: 3 rounds each with short looks, 65 with SQLite's waiting
@@ -67,7 +68,7 @@ def test_lock_that_is_held_too_long_is_an_error(
     path = tmp_path / "held.db"
     app = App(f"sqlite:///{path}")
     app.create_schema()
-    monkeypatch.setattr(dialects, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with app.engine.connect() as conn:

@@ -1,0 +1,124 @@
+"""What each database can do: a row in DIALECTS for each that we know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a database can do, as far as our statements differ for it.
+
+    partial_indexes: an index may have a WHERE; else finished rows are kept out by a CASE.
+    case_index: how a CASE is indexed: "column" (a virtual column) or "function".
+    guard_case: the same for the guard.
+    oldest_index: open rows can be walked in order of age without meeting finished ones.
+    hops: a recursive query can hop from object to object along an index.
+    arrays: a whole batch travels as arrays, and an UPDATE may stand in a WITH.
+    row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
+    update_ignore: the prefix that turns a guard violation into "row left alone".
+    counts_ignored: the row count of such an UPDATE says how many rows matched, those left alone
+    included.
+    max_ids: how many ids one IN list takes.
+    bare_unions: a branch of a UNION may have ORDER BY and LIMIT of its own, without a derived
+    table.
+    json_lists: a list of ids travels as one JSON text, so that the statement stays the same.
+    index_hint: how a query names the index it must use; planners guess badly about indexes that
+    hold a
+        small, fast-changing part of a table.
+    tuned: statements that set and reset what keeps the claim's plans good, for the claim's
+    connection.
+    wide: the same for joins of a large part of the table with itself.
+    notify: a commit can wake up listeners.
+    one_writer: transactions that write exclude each other in the whole database.
+    max_name: the longest name of a table or column, in bytes.
+    key_collation: how object ids are compared where a column of another collation must be.
+    """
+
+    name: str
+    partial_indexes: bool = False
+    case_index: Literal["column", "function"] | None = None
+    guard_case: Literal["column", "function"] | None = None
+    oldest_index: bool = False
+    hops: bool = False
+    arrays: bool = False
+    row_locks: bool = True
+    skip_locked: bool = True
+    update_ignore: str | None = None
+    counts_ignored: bool = False
+    max_ids: int = 1000
+    bare_unions: bool = False
+    json_lists: bool = False
+    index_hint: str | None = None
+    tuned: tuple[str, str] | None = None
+    wide: tuple[str, str] | None = None
+    notify: bool = False
+    one_writer: bool = False
+    max_name: int = 128
+    key_collation: str | None = None
+
+
+DIALECTS = {
+    d.name: d
+    for d in (
+        Dialect(
+            "postgresql",
+            max_name=63,
+            partial_indexes=True,
+            oldest_index=True,
+            hops=True,
+            arrays=True,
+            max_ids=10_000,
+            # A bitmap scan reads all rows of a deep object to give the first few.
+            tuned=("SET enable_bitmapscan = off", "RESET enable_bitmapscan"),
+            # Before the table is analyzed it looks small, and a nested loop over it takes hours.
+            wide=("SET enable_nestloop = off", "RESET enable_nestloop"),
+            notify=True,
+        ),
+        Dialect(
+            "sqlite",
+            partial_indexes=True,
+            oldest_index=True,
+            hops=True,
+            row_locks=False,
+            skip_locked=False,
+            update_ignore="OR IGNORE",
+            max_ids=10_000,
+            json_lists=True,
+            index_hint="INDEXED BY {}",
+            one_writer=True,
+        ),
+        Dialect(
+            "mariadb",
+            max_name=64,
+            key_collation="utf8mb4_nopad_bin",
+            case_index="column",
+            guard_case="column",
+            update_ignore="IGNORE",
+            counts_ignored=True,
+            bare_unions=True,
+            index_hint="FORCE INDEX ({})",
+        ),
+        Dialect(
+            "mysql",
+            max_name=64,
+            key_collation="utf8mb4_0900_bin",
+            case_index="column",
+            guard_case="function",  # MySQL 8 takes a CASE as a key part: no column needed
+            update_ignore="IGNORE",
+            counts_ignored=True,
+            bare_unions=True,
+            index_hint="FORCE INDEX ({})",
+        ),
+        Dialect(
+            "oracle",
+            case_index="function",
+            guard_case="function",
+            oldest_index=True,
+            max_ids=500,  # an IN list over 1,000 elements is ORA-01795
+            index_hint="INDEX(%(name)s {})",
+        ),
+    )
+}
+NAMES = tuple(DIALECTS)

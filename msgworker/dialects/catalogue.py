@@ -1,0 +1,72 @@
+"""What a database says of its tables and indexes."""
+
+from __future__ import annotations
+
+import warnings
+
+import sqlalchemy as sa
+
+
+def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
+    """The lower-case names of a table's indexes, those on expressions included."""
+    if conn.dialect.name == "sqlite":  # the inspector leaves out indexes on expressions
+        query = "SELECT lower(name) FROM sqlite_master WHERE type = 'index'"
+        return set(conn.scalars(sa.text(query)))
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # "skipped unsupported reflection of expression-based index"
+        found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
+    return {str(index["name"]).lower() for index in found}
+
+
+def invalid_indexes(conn: sa.Connection, table: sa.Table) -> set[str]:
+    """Indexes whose building was broken off: they are there and promise nothing."""
+    if conn.dialect.name != "postgresql":
+        return set()
+    query = (
+        "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+        " WHERE i.indrelid = to_regclass(:table) AND NOT (i.indisvalid AND i.indisready)"
+    )
+    quoted = conn.dialect.identifier_preparer.format_table(table)
+    return {str(name).lower() for name in conn.scalars(sa.text(query), {"table": quoted})}
+
+
+def index_is_unique(conn: sa.Connection, table: sa.Table, index: str) -> bool | None:
+    """Whether an index is unique; None if the database does not tell."""
+    if conn.dialect.name == "sqlite":
+        query = "SELECT sql FROM sqlite_master WHERE type = 'index' AND lower(name) = :name"
+        text = conn.scalar(sa.text(query), {"name": index.lower()})
+        return None if text is None else "UNIQUE" in str(text).upper().split(" ON ")[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # indexes on expressions
+        found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
+    return next((bool(i["unique"]) for i in found if str(i["name"]).lower() == index.lower()), None)
+
+
+_ROW_ESTIMATES = {
+    "postgresql": "SELECT reltuples FROM pg_class WHERE oid = to_regclass(:table)",
+    "mysql": "SELECT table_rows FROM information_schema.tables"
+    " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name",
+    "oracle": "SELECT num_rows FROM all_tables"
+    " WHERE owner = coalesce(upper(:owner), user) AND table_name = :name",
+}
+
+
+def row_estimate(conn: sa.Connection, table: sa.Table) -> int | None:
+    """How many rows a table has according to the database's statistics; None if it cannot say.
+
+    SQLite keeps none; there ids are given one after the other, and the highest one is close.
+    """
+    name = {"mariadb": "mysql"}.get(conn.dialect.name, conn.dialect.name)
+    if name not in _ROW_ESTIMATES:
+        (key,) = table.primary_key.columns
+        span = sa.select(sa.func.max(key) - sa.func.min(key) + 1)
+        return conn.scalar(span)
+    quoted = conn.dialect.identifier_preparer.format_table(table)
+    known = {"table": quoted, "schema": table.schema, "owner": table.schema, "name": table.name}
+    if name == "oracle" and table.name.lower() == table.name:
+        known["name"] = table.name.upper()
+    query = sa.text(_ROW_ESTIMATES[name])
+    found = conn.scalar(query, {key: known[key] for key in query._bindparams})
+    return None if found is None or found < 0 else int(found)

@@ -1,0 +1,91 @@
+"""Connections to look and to write with, and the errors of a database that cannot be used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from msgworker.dialects.capabilities import Dialect
+from msgworker.dialects.masking import masked, secrets_of, without
+from msgworker.dialects.troubles import Trouble, reason_of, trouble
+from msgworker.errors import DatabaseUnavailable, SchemaError
+
+
+@contextmanager
+def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection to look around with, each statement on its own; no lock is held between them.
+
+    Raises DatabaseUnavailable, with a masked URL, if there is none to be had.
+    """
+    try:
+        conn = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            if engine.dialect.name == "sqlite":  # the file is read at the first statement only
+                conn.exec_driver_sql("PRAGMA schema_version")
+        except BaseException:
+            conn.close()
+            raise
+    except (DBAPIError, PoolTimeout) as error:
+        raise unavailable(engine, error) from error
+    with conn:
+        yield conn
+
+
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection in a transaction that commits at the end; raises DatabaseUnavailable too."""
+    try:
+        conn = engine.connect()
+    except (DBAPIError, PoolTimeout) as error:
+        raise unavailable(engine, error) from error
+    with conn, conn.begin():
+        yield conn
+
+
+@contextmanager
+def joining_widely(conn: sa.Connection, dialect: Dialect) -> Iterator[None]:
+    """The block's queries join a large part of the table; `conn` is one of `connecting`."""
+    if dialect.wide is None:
+        yield
+        return
+    conn.exec_driver_sql(dialect.wide[0])
+    try:
+        yield
+    finally:
+        if not conn.invalidated:
+            conn.exec_driver_sql(dialect.wide[1])
+
+
+@contextmanager
+def reaching(engine: sa.Engine) -> Iterator[None]:
+    """What a database that goes away, or refuses, raises in here becomes DatabaseUnavailable or
+    SchemaError."""
+    try:
+        yield
+    except Exception as error:
+        kind = trouble(error)
+        if isinstance(error, DatabaseUnavailable) or kind not in (Trouble.LOST, Trouble.REFUSED):
+            raise
+        why = unavailable if kind is Trouble.LOST else refusal
+        raise why(engine, error) from error
+
+
+def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | SchemaError:
+    """The error for what people must mend: a missing table or column, or a right or a password."""
+    text = reason_of(error)
+    if re.search(
+        r"no such|does not exist|doesn.t exist|unknown column|ORA-00904|ORA-00942", text, re.I
+    ):
+        return SchemaError(f"the schema has changed: {text}. Run `msgworker init-db`")
+    return unavailable(engine, error)
+
+
+def unavailable(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable:
+    """The error that names the database (masked) and repeats what it said."""
+    text = without(reason_of(error), secrets_of(engine.url))
+    return DatabaseUnavailable(f"cannot use the database {masked(engine.url)}: {text}")

@@ -1,0 +1,133 @@
+"""What CREATE, ALTER and DROP say on each database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateColumn
+from sqlalchemy.sql.compiler import DDLCompiler
+from sqlalchemy.types import TypeEngine
+
+
+def compiler_for(name: str) -> sa.Dialect:
+    """A SQLAlchemy dialect object to print DDL with, without a connection."""
+    drivers = {
+        "postgresql": "postgresql+psycopg",
+        "sqlite": "sqlite",
+        "mariadb": "mariadb+pymysql",
+        "mysql": "mysql+pymysql",
+        "oracle": "oracle+oracledb",
+    }
+    made = make_url(f"{drivers[name]}://").get_dialect()()
+    if name == "oracle":
+        made.server_version_info = (19,)
+    return made
+
+
+def created_default(name: str) -> sa.TextClause:
+    """DEFAULT of created_at: UTC, whatever the session's time zone."""
+    return sa.text(
+        {
+            "postgresql": "now()",
+            "sqlite": "(strftime('%Y-%m-%d %H:%M:%f', 'now'))",
+            "oracle": "SYS_EXTRACT_UTC(SYSTIMESTAMP)",
+        }.get(name, "(utc_timestamp(6))")
+    )
+
+
+def table_options(name: str) -> dict[str, Any]:
+    """What CREATE TABLE of the message table says besides its columns."""
+    if name == "sqlite":
+        return {"sqlite_autoincrement": True}  # else the id of a deleted last row is given again
+    if name == "postgresql":
+        # Room in each page for the new version of a row that changes state.
+        return {"postgresql_with": {"fillfactor": 90}}
+    return engine_options(name)
+
+
+def engine_options(name: str) -> dict[str, Any]:
+    """The storage engine, where there is a choice: one with transactions."""
+    if name not in ("mysql", "mariadb"):
+        return {}
+    options = {"engine": "InnoDB", "default_charset": "utf8mb4"}
+    return {f"{prefix}_{k}": v for prefix in ("mysql", "mariadb") for k, v in options.items()}
+
+
+HIDDEN = "msgworker_hidden"
+"""Key in Column.info: keep this virtual column out of SELECT * and of INSERT without columns."""
+
+
+@compiles(CreateColumn, "mysql", "mariadb")
+def _create_column(element: CreateColumn, compiler: DDLCompiler, **kw: Any) -> str:
+    text = compiler.visit_create_column(element, **kw)  # type: ignore[no-untyped-call]
+    return f"{text} INVISIBLE" if element.element.info.get(HIDDEN) else text
+
+
+def identity(name: str) -> tuple[Any, ...]:
+    """What counts msg_id up, where the type alone does not say it."""
+    if name in ("postgresql", "oracle"):
+        # BY DEFAULT: a restore or a copy may bring its own ids. On RAC see docs: ORDER.
+        return (sa.Identity(always=False, cache=100 if name == "oracle" else None),)
+    return ()
+
+
+def takes_default(name: str, column: sa.Column[Any]) -> bool:
+    """Whether a column may be added with its default to a table that holds rows."""
+    default = getattr(column.server_default, "arg", None)
+    return name != "sqlite" or default is None or "(" not in str(default)
+
+
+def retyping(
+    dialect: sa.Dialect, table: str, column: sa.Column[Any], *, instant: bool = False
+) -> list[str]:
+    """Statements that give a column the type, default and nullability of `column`.
+
+    instant: it holds instants in UTC already. [] where there is no such statement (on SQLite the
+    table is made anew).
+    """
+    if dialect.name == "sqlite":
+        return []
+    quoted = dialect.identifier_preparer.quote(column.name)
+    kind = column.type.compile(dialect=dialect)
+    default = getattr(column.server_default, "arg", None)
+    set_default = "" if default is None else f" DEFAULT {_default_text(default)}"
+    null = " NULL" if column.nullable else " NOT NULL"
+    if dialect.name == "postgresql":
+        using = f"{quoted}::{kind.split(' COLLATE')[0]}"
+        if isinstance(column.type, sa.Integer):
+            using = f"{quoted}::bigint::{kind}"
+        if instant:
+            using = f"{quoted} AT TIME ZONE 'UTC'"
+        parts = [f"ALTER COLUMN {quoted} DROP DEFAULT"] if set_default else []
+        parts.append(f"ALTER COLUMN {quoted} TYPE {kind} USING {using}")
+        parts += [f"ALTER COLUMN {quoted} SET{set_default}"] if set_default else []
+        parts += [f"ALTER COLUMN {quoted} DROP NOT NULL"] if column.nullable else []
+        return [f"ALTER TABLE {table} {', '.join(parts)}"]
+    if dialect.name == "oracle":
+        return [f"ALTER TABLE {table} MODIFY ({quoted} {kind}{set_default}{null})"]
+    fill = f"UPDATE {table} SET {quoted} = {default} WHERE {quoted} IS NULL"
+    alter = f"ALTER TABLE {table} MODIFY {quoted} {kind}{set_default}{null}"
+    return [fill, alter] if set_default and not column.nullable else [alter]
+
+
+def zone_is_lost(dialect: sa.Dialect, kind: TypeEngine[Any]) -> bool:
+    """Whether a column of instants means another instant in a session of another time zone."""
+    return dialect.name == "postgresql" and not getattr(kind, "timezone", True)
+
+
+def _default_text(default: Any) -> str:
+    return str(default) if isinstance(default, sa.TextClause) else f"'{default}'"
+
+
+def adding(name: str, column: str) -> str:
+    """What ALTER TABLE says to add a column; `column` is its name and type."""
+    return f"ADD ({column})" if name == "oracle" else f"ADD COLUMN {column}"
+
+
+def dropping_index(name: str, index: str, table: str) -> str:
+    """The statement that drops an index."""
+    on = f" ON {table}" if name in ("mysql", "mariadb") else ""
+    return f"DROP INDEX {index}{on}"

@@ -1,0 +1,139 @@
+"""What `doctor` asks of each database: settings of the server, users, plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from msgworker.dialects.sqlite import DATABASE_SET_UP
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetting:
+    """A setting of the server that a promise rests on. good: what it should be, in lower case."""
+
+    query: str
+    name: str
+    good: tuple[str, ...]
+    otherwise: str
+    mend: str = ""
+    needed: bool = False
+
+
+_READ_ONLY = "the database takes no writes; is it a standby?"
+_TORN = "a page that is half written when the machine crashes cannot be repaired"
+_LAST_MOMENTS = "what was committed just before a crash of the server can be lost"
+_INNODB = (
+    ServerSetting(
+        "SELECT @@innodb_flush_log_at_trx_commit",
+        "innodb_flush_log_at_trx_commit",
+        ("1",),
+        _LAST_MOMENTS,
+        "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+    ),
+    ServerSetting("SELECT @@innodb_doublewrite", "innodb_doublewrite", ("1", "on"), _TORN),
+    ServerSetting("SELECT @@global.read_only", "read_only", ("0", "off"), _READ_ONLY),
+    ServerSetting(
+        "SELECT CASE WHEN @@sql_mode LIKE '%STRICT%' THEN 'strict' ELSE 'not strict' END",
+        "sql_mode",
+        ("strict",),
+        "values that do not fit are cut instead of refused",
+        "SET GLOBAL sql_mode = CONCAT(@@global.sql_mode, ',STRICT_TRANS_TABLES')",
+    ),
+)
+SERVER_SETTINGS: dict[str, tuple[ServerSetting, ...]] = {
+    "postgresql": (
+        ServerSetting("SHOW fsync", "fsync", ("on",), _TORN, "ALTER SYSTEM SET fsync = on"),
+        ServerSetting(
+            "SHOW full_page_writes",
+            "full_page_writes",
+            ("on",),
+            _TORN,
+            "ALTER SYSTEM SET full_page_writes = on",
+        ),
+        ServerSetting(
+            "SHOW synchronous_commit",
+            "synchronous_commit",
+            ("on", "local", "remote_write", "remote_apply"),
+            _LAST_MOMENTS,
+            "ALTER SYSTEM SET synchronous_commit = on",
+        ),
+        ServerSetting(
+            "SELECT pg_is_in_recovery()::text", "in recovery", ("false",), _READ_ONLY, needed=True
+        ),
+        ServerSetting(
+            "SHOW default_transaction_read_only",
+            "default_transaction_read_only",
+            ("off",),
+            _READ_ONLY,
+            "ALTER SYSTEM SET default_transaction_read_only = off",
+            needed=True,
+        ),
+    ),
+    "mariadb": _INNODB,
+    "mysql": _INNODB,
+    "sqlite": (
+        ServerSetting(
+            "PRAGMA journal_mode",
+            "journal_mode",
+            ("wal",),
+            "readers and the writer wait for each other",
+            DATABASE_SET_UP["sqlite"],
+        ),
+    ),
+    "oracle": (),
+}
+
+ANALYZE = {
+    "postgresql": "ANALYZE {}",
+    "sqlite": "ANALYZE {}",
+    "mysql": "ANALYZE TABLE {}",
+    "mariadb": "ANALYZE TABLE {}",
+}
+"""Fresh statistics for the planner."""
+
+_MYSQL_USER = (
+    "SELECT CONCAT(QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', 1)), '@',"
+    " QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))"
+)
+CURRENT_USER = {
+    "postgresql": "SELECT quote_ident(current_user)",
+    "mysql": _MYSQL_USER,
+    "mariadb": _MYSQL_USER,
+    "oracle": "SELECT user FROM dual",
+}
+"""How a GRANT names who is connected; SQLite has no users."""
+
+_EXPLAIN = {
+    "postgresql": "EXPLAIN ",
+    "mysql": "EXPLAIN ",
+    "mariadb": "EXPLAIN ",
+    "sqlite": "EXPLAIN QUERY PLAN ",
+}
+
+
+class _Explained(sa.Executable, sa.ClauseElement):
+    inherit_cache = False
+
+    def __init__(self, query: Any, prefix: str) -> None:
+        self.query = query
+        self.prefix = prefix
+
+
+@compiles(_Explained)
+def _explained(element: _Explained, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"{element.prefix}{compiler.process(element.query, **kw)}"
+
+
+def plan_of(conn: sa.Connection, name: str, query: Any, params: dict[str, Any]) -> list[str] | None:
+    """The database's plan of a query, a line each; None where a plan takes more than reading."""
+    if name not in _EXPLAIN:
+        return None
+    found = conn.execute(_Explained(query, _EXPLAIN[name]), params).all()
+    if name == "sqlite":
+        return [str(row[-1]) for row in found]
+    return ["  ".join("-" if v is None else str(v) for v in row) for row in found]

@@ -1,0 +1,82 @@
+"""What is asked of a driver itself: how long it waits, to be cut off, to listen."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+CONNECT_SECONDS = 10
+READ_SECONDS = 600
+WRITE_SECONDS = 60
+_LIBPQ = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,  # milliseconds: for what was sent and never acknowledged
+}
+_MYSQL_WAITS = {
+    "connect_timeout": CONNECT_SECONDS,
+    "read_timeout": READ_SECONDS,
+    "write_timeout": WRITE_SECONDS,
+}
+_WAITS: dict[str, dict[str, int]] = {
+    "psycopg": _LIBPQ,
+    "psycopg2": _LIBPQ,
+    "pymysql": _MYSQL_WAITS,
+    "mysqldb": _MYSQL_WAITS,
+    "oracledb": {"tcp_connect_timeout": CONNECT_SECONDS, "expire_time": 1},  # minutes
+}
+"""How long a driver waits for a network that does not answer; by default most wait for ever."""
+
+
+def connect_defaults(url: URL) -> dict[str, Any]:
+    """What we tell the driver of a URL that we open; what the URL's query says itself is left."""
+    waits = _WAITS.get(url.get_driver_name(), {})
+    args: dict[str, Any] = {k: v for k, v in waits.items() if k not in url.query}
+    if url.get_backend_name() in ("mysql", "mariadb"):
+        args["charset"] = "utf8mb4"
+    return args
+
+
+def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, Any]) -> Any:
+    # Its connect_timeout is for the socket only: a server, or a proxy, that accepts and stays
+    # silent is waited for as long as for the answer to a query.
+    conn = dialect.dbapi.connect(*cargs, **cparams | {"defer_connect": True})
+    limit, conn._read_timeout = conn._read_timeout, cparams.get("connect_timeout", CONNECT_SECONDS)
+    conn.connect()
+    conn._read_timeout = limit
+    conn._sock.settimeout(limit)
+    if conn._sock.family != getattr(socket, "AF_UNIX", None):
+        for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, name):  # keepalive itself PyMySQL has switched on
+                conn._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return conn
+
+
+def sever(conn: sa.Connection) -> None:
+    """Break the network connection under `conn`, from whatever thread: who waits for an answer on
+    it gets an error at once. SQLite has none."""
+    raw: Any = conn.connection.driver_connection
+    if hasattr(raw, "cancel") and not hasattr(raw, "fileno"):  # Oracle: ask the server
+        raw.cancel()
+        return
+    number = raw.fileno() if hasattr(raw, "fileno") else raw._sock.fileno()
+    with socket.socket(fileno=os.dup(number)) as twin:
+        twin.shutdown(socket.SHUT_RDWR)
+
+
+def listen(conn: sa.Connection, channel: str) -> None:
+    """Ask for the notifications of a channel on this connection (PostgreSQL with psycopg 3)."""
+    conn.exec_driver_sql(f"LISTEN {conn.dialect.identifier_preparer.quote(channel)}")
+
+
+def wait_for_notice(conn: sa.Connection, seconds: float) -> bool:
+    """Wait for a notification; True if one came. Several at once count as one."""
+    driver: Any = conn.connection.driver_connection
+    return any(True for _ in driver.notifies(timeout=seconds, stop_after=1))

@@ -1,0 +1,194 @@
+"""From a URL, or a user's Engine, to the engine that we use."""
+
+from __future__ import annotations
+
+import os
+import re
+import weakref
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
+from msgworker.dialects.connections import connecting
+from msgworker.dialects.drivers import _connect_pymysql, connect_defaults
+from msgworker.dialects.sqlite import (
+    SQLITE_LEAST,
+    _begin_immediate,
+    _busy_timeout,
+    _HintingCompiler,
+)
+from msgworker.errors import ConfigError
+
+_DRIVERS = {
+    "postgresql": ("postgresql+psycopg", "postgresql"),
+    "mysql": ("mysql+pymysql", "mysql"),
+    "mariadb": ("mariadb+pymysql", "mysql"),
+    "oracle": ("oracle+oracledb", "oracle"),
+}
+_ASYNC = re.compile(r"\+(asyncpg|aiosqlite|aiomysql|asyncmy|psycopg_async|oracledb_async)\b")
+
+
+def parse_url(url: object) -> URL:
+    """A URL checked and completed with our default driver; raises ConfigError, never echoes it."""
+    if isinstance(url, URL):
+        parsed = url
+    elif not isinstance(url, str) or not url.strip():
+        raise ConfigError('a database url is required, such as "sqlite:///messages.db"')
+    else:
+        try:
+            parsed = make_url(url)
+        except (ArgumentError, ValueError):
+            raise ConfigError(
+                "the database url cannot be read; it looks like dialect://user:password@host:port/"
+                "name. If the password holds one of @ / : # % build it with sqlalchemy.URL.create"
+            ) from None
+    text = parsed.drivername
+    if _ASYNC.search(text):
+        raise ConfigError(f"{text} is an async driver; use a plain one, e.g. {_plain(text)}://")
+    backend = parsed.get_backend_name()
+    if backend not in DIALECTS:
+        raise ConfigError(f"database {backend!r} is not supported; use one of: {', '.join(NAMES)}")
+    if parsed.port is not None and not 1 <= parsed.port <= 65_535:
+        raise ConfigError(f"port must be 1 to 65535, got {parsed.port}")
+    rest = [parsed.host or "", *parsed.query]
+    if backend != "sqlite":
+        rest.append(parsed.database or "")
+    if any("@" in part for part in rest):  # what stands there may be half a password
+        raise ConfigError(
+            "the database url holds an @ behind the host: the password is not escaped; "
+            "build the url with sqlalchemy.URL.create"
+        )
+    if backend == "sqlite" and _in_memory(parsed):
+        raise ConfigError(
+            "an in-memory SQLite database belongs to one connection, a worker needs several; "
+            'use a file, such as "sqlite:///messages.db"'
+        )
+    if "+" not in text and backend in _DRIVERS:
+        parsed = parsed.set(drivername=_DRIVERS[backend][0])
+    return parsed
+
+
+def _in_memory(url: URL) -> bool:
+    name = url.database or ""
+    return not name or ":memory:" in name or url.query.get("mode") == "memory"
+
+
+def _plain(drivername: str) -> str:
+    backend = drivername.split("+")[0]
+    return _DRIVERS.get(backend, (backend,))[0]
+
+
+def dialect_of(engine: sa.Engine) -> Dialect:
+    """The capabilities of an engine's database; connects once to tell MariaDB from MySQL."""
+    name = engine.dialect.name
+    if name in ("mysql", "mariadb"):
+        if getattr(engine.dialect, "server_version_info", None) is None:
+            with connecting(engine):
+                pass
+        name = "mariadb" if getattr(engine.dialect, "is_mariadb", False) else "mysql"
+    if name not in DIALECTS:
+        raise ConfigError(f"database {name!r} is not supported; use one of: {', '.join(NAMES)}")
+    return DIALECTS[name]
+
+
+def open_engine(source: object) -> sa.Engine:
+    """Our engine for a URL or for a user's Engine; nothing is connected yet.
+
+    A user's Engine keeps its pool and its own behaviour: we use it through execution options, so
+    isolation level and BEGIN differ only for our connections.
+    """
+    if isinstance(source, sa.Engine):
+        engine = source
+        parse_url(engine.url)
+        if isinstance(engine.pool, sa.StaticPool | sa.pool.SingletonThreadPool):
+            raise ConfigError(
+                f"the engine's pool ({type(engine.pool).__name__}) hands one connection to "
+                "everybody; create the engine with a QueuePool"
+            )
+    else:
+        engine = _create(parse_url(source))
+    if not engine.dialect.supports_sane_rowcount:
+        raise ConfigError(
+            f"the driver of {engine.url.drivername} cannot say how many rows an UPDATE changed, "
+            "which is how a claim is decided; use another driver"
+        )
+    if engine.dialect.name == "sqlite":
+        found: tuple[int, ...] = getattr(engine.dialect.dbapi, "sqlite_version_info", SQLITE_LEAST)
+        if found < SQLITE_LEAST:
+            raise ConfigError(
+                f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed"
+            )
+        engine.dialect.statement_compiler = _HintingCompiler
+        engine = engine.execution_options()
+        event.listen(engine, "begin", _begin_immediate)
+        event.listen(engine, "engine_connect", _busy_timeout)
+        return engine
+    # Set per connection, whatever the server's or the engine's default is.
+    engine = engine.execution_options(isolation_level="READ COMMITTED")
+    if engine.dialect.name in ("mysql", "mariadb"):
+        event.listen(engine, "handle_error", _note_rollback)
+    return engine
+
+
+def _create(url: URL) -> sa.Engine:
+    args: dict[str, Any] = {"hide_parameters": True, "pool_size": 0}  # 0: as many as are needed
+    if url.get_backend_name() == "sqlite":
+        args["connect_args"] = {"timeout": 60, "check_same_thread": False}
+        args["poolclass"] = sa.QueuePool
+    else:
+        args["pool_pre_ping"] = True
+        args["connect_args"] = connect_defaults(url)
+    try:
+        engine = sa.create_engine(url, **args)
+        if url.get_driver_name() == "pymysql":
+            event.listen(engine, "do_connect", _connect_pymysql)
+        _leave_to_the_parent(engine)
+        return engine
+    except NoSuchModuleError as error:
+        raise ConfigError(f"no such driver: {url.drivername}") from error
+    except ImportError as error:
+        ours, extra = _DRIVERS.get(url.get_backend_name(), ("", ""))
+        if url.drivername == "oracle+cx_oracle":
+            ours, extra = url.drivername, "cx-oracle"
+        change = "" if url.drivername == ours else f"change the url to {ours}://... and "
+        raise ConfigError(
+            f"the driver of {url.drivername} is not installed ({error.name}); "
+            f'{change}run: pip install "msgworker[{extra}]"'
+        ) from error
+
+
+_ROLLED_BACK = "msgworker_rolled_back"
+_WHOLE_ROLLBACKS = (1213, 1020)
+
+
+def _note_rollback(context: Any) -> None:
+    # MySQL rolls the whole transaction back at a deadlock and begins another one with the next
+    # statement. Who swallows the error would commit the second half of what was to be one.
+    args = getattr(context.original_exception, "args", ())
+    if context.connection is not None and args and args[0] in _WHOLE_ROLLBACKS:
+        context.connection.info[_ROLLED_BACK] = context.sqlalchemy_exception
+
+
+def rolled_back(conn: sa.Connection) -> BaseException | None:
+    """The error with which the database itself has ended the transaction of `conn` although the
+    connection does not look like that; asking forgets it."""
+    found: BaseException | None = conn.info.pop(_ROLLED_BACK, None)
+    return found
+
+
+def _leave_to_the_parent(engine: sa.Engine) -> None:
+    # A forked child (a server that loads the application before it forks) must not speak on the
+    # connections of its parent.
+    known = weakref.ref(engine)
+
+    def forget() -> None:
+        mine = known()
+        if mine is not None:
+            mine.dispose(close=False)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=forget)

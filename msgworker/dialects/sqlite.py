@@ -1,0 +1,112 @@
+"""SQLite: how its one writer begins and waits, hints, and the file it lives in."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
+
+from msgworker.dialects.connections import connecting
+
+log = logging.getLogger("msgworker.dialects")
+SQLITE_LEAST = (3, 38, 0)
+
+
+class _HintingCompiler(SQLiteCompiler):
+    """SQLAlchemy's compiler, with hints (INDEXED BY) written out."""
+
+    def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
+        return text
+
+
+def _begin_immediate(conn: sa.Connection) -> None:
+    # A transaction that reads first and writes later can find the database changed in between
+    # (SQLITE_BUSY_SNAPSHOT, which no timeout cures); so writers take the write lock at once.
+    raw = conn.connection.dbapi_connection
+    begun = getattr(raw, "in_transaction", False)  # by a listener of the user's own Engine
+    if not begun and conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        _take_write_lock(conn, raw)
+
+
+BUSY_SECONDS = 60.0
+"""How long a writer waits for another one on SQLite."""
+BUSY_LOOK_SECONDS = 0.002
+
+
+def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
+    # SQLite's own waiting looks up to 100 ms apart, so that who has just committed nearly always
+    # gets the lock again and a heartbeat beside a busy process starves. Short looks are fair.
+    cursor = raw.cursor()
+    cursor.execute("PRAGMA busy_timeout=0")
+    try:
+        deadline = time.monotonic() + BUSY_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                return
+            except Exception as error:  # the driver need not be the standard library's
+                if "locked" not in str(error):
+                    break
+            time.sleep(random.uniform(0.25, 1) * BUSY_LOOK_SECONDS)
+        conn.exec_driver_sql("BEGIN IMMEDIATE")  # what it raises is SQLAlchemy's
+    finally:
+        cursor.execute(_BUSY_TIMEOUT)
+        cursor.close()
+
+
+_BUSY_TIMEOUT = f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}"
+
+
+def _busy_timeout(conn: sa.Connection) -> None:
+    raw = conn.connection.dbapi_connection
+    assert raw is not None
+    cursor = raw.cursor()
+    cursor.execute(_BUSY_TIMEOUT)
+    cursor.close()
+
+
+DATABASE_SET_UP = {"sqlite": "PRAGMA journal_mode=WAL"}
+"""What is kept in the database itself and is ours to choose: readers and the writer do not wait."""
+
+
+def set_up_database(engine: sa.Engine) -> None:
+    """Run DATABASE_SET_UP; warn of a file that is not on a local disk. Raises
+    DatabaseUnavailable."""
+    statement = DATABASE_SET_UP.get(engine.dialect.name)
+    if statement is not None:
+        kind = network_mount(engine.url.database or "", _mounts())
+        if kind:
+            log.warning(
+                "the database file is on a network mount (%s): SQLite needs locks and "
+                "shared memory that such mounts do not give; use a local disk",
+                kind,
+            )
+        with connecting(engine) as conn:
+            conn.exec_driver_sql(statement)
+
+
+def network_mount(path: str, mounts: str) -> str | None:
+    """The kind of the mount that a file is on, if it is a network's; mounts: as /proc/mounts."""
+    longest, kind = "", ""
+    full = os.path.abspath(path)
+    for line in mounts.splitlines():
+        parts = line.split()
+        if len(parts) > 2:
+            folder = parts[1].replace("\\040", " ").rstrip("/")
+            if full.startswith(f"{folder}/") and len(folder) >= len(longest):
+                longest, kind = folder, parts[2]
+    network = kind.startswith(("nfs", "cifs", "smb", "fuse.sshfs", "9p", "afs", "ceph", "gluster"))
+    return kind if network else None
+
+
+def _mounts() -> str:
+    try:
+        with open("/proc/mounts", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:  # not Linux
+        return ""

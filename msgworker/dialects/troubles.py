@@ -1,0 +1,158 @@
+"""What an exception of a driver means, by the database's own codes."""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from msgworker.errors import DatabaseUnavailable
+
+
+class Trouble(enum.Enum):
+    """What an exception of the database means to us."""
+
+    RACE = "race"  # the guard index: somebody else was first
+    AGAIN = "again"  # rolled back by the database; send again, no try counted
+    LOST = "lost"  # the connection or the server; what was being committed is unknown
+    REFUSED = "refused"  # missing table or right, read-only, wrong password: people must act
+    OTHER = "other"
+
+
+_POSTGRESQL = {
+    "23505": Trouble.RACE,
+    "40001": Trouble.AGAIN,
+    "40P01": Trouble.AGAIN,
+    "55P03": Trouble.AGAIN,
+    "57014": Trouble.AGAIN,
+    "57P01": Trouble.LOST,
+    "57P02": Trouble.LOST,
+    "57P03": Trouble.LOST,
+    "57P05": Trouble.LOST,
+    "53300": Trouble.LOST,
+    "25006": Trouble.REFUSED,
+    "28000": Trouble.REFUSED,
+    "28P01": Trouble.REFUSED,
+    "3D000": Trouble.REFUSED,
+    "42501": Trouble.REFUSED,
+    "42703": Trouble.REFUSED,
+    "42804": Trouble.REFUSED,
+    "42883": Trouble.REFUSED,
+    "42P01": Trouble.REFUSED,
+}
+_MYSQL = {
+    0: Trouble.LOST,  # PyMySQL's word for a connection that it has closed already
+    1062: Trouble.RACE,
+    1205: Trouble.AGAIN,
+    1213: Trouble.AGAIN,
+    1020: Trouble.AGAIN,
+    1040: Trouble.LOST,
+    1203: Trouble.LOST,
+    1226: Trouble.LOST,  # the user has as many connections as it may
+    1053: Trouble.LOST,
+    1927: Trouble.LOST,
+    2002: Trouble.LOST,
+    2003: Trouble.LOST,
+    2006: Trouble.LOST,
+    2013: Trouble.LOST,
+    2014: Trouble.LOST,
+    1044: Trouble.REFUSED,
+    1045: Trouble.REFUSED,
+    1049: Trouble.REFUSED,
+    1054: Trouble.REFUSED,
+    1142: Trouble.REFUSED,
+    1143: Trouble.REFUSED,
+    1146: Trouble.REFUSED,
+    1290: Trouble.REFUSED,
+    1792: Trouble.REFUSED,
+}
+_ORACLE = (
+    dict.fromkeys((1,), Trouble.RACE)
+    | dict.fromkeys((54, 60, 1555, 4068, 8006, 8177, 12860, 30006, 1013), Trouble.AGAIN)
+    | dict.fromkeys(
+        (28, 600, 603, 1012, 1033, 1034, 1089, 1090, 1092, 2396, 3113, 3114, 3135),
+        Trouble.LOST,
+    )
+    | dict.fromkeys(
+        (12153, 12170, 12514, 12537, 12541, 12547, 12571, 25402, 25408, 25409, 41412),
+        Trouble.LOST,
+    )
+    | dict.fromkeys((904, 942, 1017, 1031, 16000, 28000), Trouble.REFUSED)
+)
+_ORACLE_DRIVER = {
+    "DPY-1001": Trouble.LOST,
+    "DPY-4011": Trouble.LOST,
+    "DPY-6000": Trouble.LOST,
+    "DPY-6005": Trouble.LOST,
+    "DPI-1010": Trouble.LOST,
+    "DPI-1080": Trouble.LOST,
+    "DPY-4024": Trouble.AGAIN,
+    "DPI-1067": Trouble.AGAIN,
+}
+_SQLITE = (
+    ("unique constraint", Trouble.RACE),
+    ("is locked", Trouble.AGAIN),
+    ("unable to open", Trouble.LOST),
+    ("disk i/o", Trouble.LOST),
+    ("database or disk is full", Trouble.LOST),
+    ("readonly", Trouble.REFUSED),
+    ("not a database", Trouble.REFUSED),
+    ("no such table", Trouble.REFUSED),
+    ("no such column", Trouble.REFUSED),
+)
+
+
+_DRIVER_MODULES = {"psycopg", "pymysql", "MySQLdb", "oracledb", "cx_Oracle", "sqlite3"}
+
+
+def trouble(error: BaseException) -> Trouble:
+    """What an exception means: sort by the database's own code, never by exception class."""
+    if isinstance(error, PoolTimeout | DatabaseUnavailable):
+        return Trouble.LOST
+    if not isinstance(error, DBAPIError):
+        # While a connection is being set up or reset, SQLAlchemy lets the driver's own errors pass.
+        from_driver = type(error).__module__.split(".")[0] in _DRIVER_MODULES
+        return _by_code(error) if from_driver else Trouble.OTHER
+    found = _by_code(error.orig)
+    if found is not Trouble.OTHER:
+        return found
+    return Trouble.LOST if error.connection_invalidated else Trouble.OTHER
+
+
+def _by_code(error: BaseException | None) -> Trouble:
+    code = error.args[0] if error is not None and error.args else None
+    if code == 1305 and "SAVEPOINT" in str(error):
+        # A deadlock has rolled back the whole transaction, the savepoint we wanted to go back to
+        # included; this error has taken the place of the one that said so.
+        return Trouble.AGAIN
+    if isinstance(code, int):  # before the SQLSTATE, which newer PyMySQL gives too, but coarsely
+        return _MYSQL.get(code, Trouble.OTHER)
+    state = getattr(error, "sqlstate", None)
+    if isinstance(state, str):
+        return _POSTGRESQL.get(state, Trouble.LOST if state[:2] == "08" else Trouble.OTHER)
+    text = str(error)
+    if type(error).__module__.startswith("sqlite3"):
+        return next((kind for part, kind in _SQLITE if part in text.lower()), Trouble.OTHER)
+    driver = re.match(r"(ORA|DPY|DPI)-0*(\d+)", text)
+    if driver:
+        inner = re.search(r"ORA-0*(\d+)", text)
+        if inner and int(inner[1]) in _ORACLE:
+            return _ORACLE[int(inner[1])]
+        return _ORACLE_DRIVER.get(f"{driver[1]}-{driver[2]}", Trouble.OTHER)
+    lost = (
+        "connection failed",
+        "connection refused",
+        "server closed",
+        "is closed",
+        "connection is",
+    )
+    return Trouble.LOST if any(part in text.lower() for part in lost) else Trouble.OTHER
+
+
+def reason_of(error: BaseException) -> str:
+    """The database's own words in one line, without parameters."""
+    cause = getattr(error, "orig", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return f"{type(cause).__name__}: {'; '.join(lines[:2])}"[:500]
