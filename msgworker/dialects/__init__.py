@@ -34,7 +34,7 @@ from msgworker.dialects.drivers import listen, sever, wait_for_notice
 from msgworker.dialects.engines import dialect_of, open_engine, parse_url, rolled_back
 from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.sqlite import DATABASE_SET_UP, network_mount, set_up_database
-from msgworker.dialects.troubles import Trouble, reason_of, trouble
+from msgworker.dialects.troubles import Trouble, no_connection_left, reason_of, trouble
 from msgworker.dialects.types import (
     JsonList,
     KeyText,
@@ -80,6 +80,7 @@ __all__ = [
     "long_text",
     "masked",
     "network_mount",
+    "no_connection_left",
     "now",
     "now_plus",
     "open_engine",

@@ -31,7 +31,6 @@ _POSTGRESQL = {
     "57P02": Trouble.LOST,
     "57P03": Trouble.LOST,
     "57P05": Trouble.LOST,
-    "53300": Trouble.LOST,
     "25006": Trouble.REFUSED,
     "28000": Trouble.REFUSED,
     "28P01": Trouble.REFUSED,
@@ -42,13 +41,22 @@ _POSTGRESQL = {
     "42883": Trouble.REFUSED,
     "42P01": Trouble.REFUSED,
 }
+_POSTGRESQL_CLASSES = {  # the first two characters of a code that is not named above
+    "08": Trouble.LOST,
+    "53": Trouble.LOST,  # no connection, memory or disk space left
+    "58": Trouble.LOST,  # trouble of the operating system
+}
 _MYSQL = {
     0: Trouble.LOST,  # PyMySQL's word for a connection that it has closed already
     1062: Trouble.RACE,
     1205: Trouble.AGAIN,
     1213: Trouble.AGAIN,
     1020: Trouble.AGAIN,
+    1021: Trouble.LOST,  # the disk is full
+    1037: Trouble.LOST,
     1040: Trouble.LOST,
+    1041: Trouble.LOST,
+    1114: Trouble.LOST,  # the table is full: the disk is
     1203: Trouble.LOST,
     1226: Trouble.LOST,  # the user has as many connections as it may
     1053: Trouble.LOST,
@@ -72,11 +80,26 @@ _ORACLE = (
     dict.fromkeys((1,), Trouble.RACE)
     | dict.fromkeys((54, 60, 1555, 4068, 8006, 8177, 12860, 30006, 1013), Trouble.AGAIN)
     | dict.fromkeys(
-        (28, 600, 603, 1012, 1033, 1034, 1089, 1090, 1092, 2396, 3113, 3114, 3135),
+        (18, 20, 28, 600, 603, 1012, 1033, 1034, 1089, 1090, 1092, 2391, 2396, 3113, 3114, 3135),
         Trouble.LOST,
     )
     | dict.fromkeys(
-        (12153, 12170, 12514, 12537, 12541, 12547, 12571, 25402, 25408, 25409, 41412),
+        (
+            12153,
+            12170,
+            12514,
+            12516,
+            12519,
+            12520,
+            12537,
+            12541,
+            12547,
+            12571,
+            25402,
+            25408,
+            25409,
+            41412,
+        ),
         Trouble.LOST,
     )
     | dict.fromkeys((904, 942, 1017, 1031, 16000, 28000), Trouble.REFUSED)
@@ -104,6 +127,7 @@ _SQLITE = (
 )
 
 
+_NO_CONNECTION_LEFT = {"53300", 1040, 1203, 1226, 18, 20, 2391, 12516, 12519, 12520}
 _DRIVER_MODULES = {"psycopg", "pymysql", "MySQLdb", "oracledb", "cx_Oracle", "sqlite3"}
 
 
@@ -121,6 +145,17 @@ def trouble(error: BaseException) -> Trouble:
     return Trouble.LOST if error.connection_invalidated else Trouble.OTHER
 
 
+def no_connection_left(error: BaseException) -> bool:
+    """Whether there are connections, but all are in use: of our pool, or of the server."""
+    if isinstance(error, PoolTimeout):
+        return True
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    code = cause.args[0] if cause is not None and cause.args else None
+    oracle = re.search(r"ORA-0*(\d+)", str(cause))
+    codes = (code, getattr(cause, "sqlstate", None), int(oracle[1]) if oracle else None)
+    return any(isinstance(c, int | str) and c in _NO_CONNECTION_LEFT for c in codes)
+
+
 def _by_code(error: BaseException | None) -> Trouble:
     code = error.args[0] if error is not None and error.args else None
     if code == 1305 and "SAVEPOINT" in str(error):
@@ -131,7 +166,7 @@ def _by_code(error: BaseException | None) -> Trouble:
         return _MYSQL.get(code, Trouble.OTHER)
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
-        return _POSTGRESQL.get(state, Trouble.LOST if state[:2] == "08" else Trouble.OTHER)
+        return _POSTGRESQL.get(state, _POSTGRESQL_CLASSES.get(state[:2], Trouble.OTHER))
     text = str(error)
     if type(error).__module__.startswith("sqlite3"):
         return next((kind for part, kind in _SQLITE if part in text.lower()), Trouble.OTHER)
@@ -144,9 +179,13 @@ def _by_code(error: BaseException | None) -> Trouble:
     lost = (
         "connection failed",
         "connection refused",
+        "connection timeout",
         "server closed",
         "is closed",
         "connection is",
+        "consuming input failed",
+        "sending query",
+        "timeout expired",
     )
     return Trouble.LOST if any(part in text.lower() for part in lost) else Trouble.OTHER
 

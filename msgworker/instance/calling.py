@@ -9,19 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import Trouble, rolled_back, secrets_of, trouble, without
-from msgworker.errors import (
-    HandlerMisuse,
-    HandlerTimeout,
-    LostClaim,
-    PayloadError,
-    RetryLater,
-)
+from msgworker.dialects import Trouble, secrets_of, trouble, without
+from msgworker.errors import HandlerTimeout, LostClaim, PayloadError, RetryLater
 from msgworker.instance.fanout import Fans
 from msgworker.instance.handling import (
     DONE,
@@ -34,7 +27,7 @@ from msgworker.instance.handling import (
     typed,
 )
 from msgworker.instance.hands import Stopped
-from msgworker.instance.links import Link
+from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.settler import settlement
 from msgworker.instance.state import Lane, Running, State
@@ -42,20 +35,7 @@ from msgworker.message import Message, Outcome, Settled
 from msgworker.payload import clean, decode
 from msgworker.store import settle as store
 
-SAME_CLAIM_RUNS = 5
-"""How often a transactional handler is run again under one claim when the database rolled it
-back."""
 TRUST_PAUSE_SECONDS = 0.05
-
-
-@dataclass(slots=True)
-class _Step:
-    """How far the transaction of a handler has come: begun = the database was there; lost = our
-    connection was found dead; committing = the COMMIT was sent, maybe."""
-
-    begun: bool = False
-    lost: bool = False
-    committing: bool = False
 
 
 class _Undo(Exception):
@@ -75,6 +55,7 @@ class Caller:
         self._local = threading.local()
         self._links: list[Link] = []
         self.before_settle: Callable[[Lane], None] = lambda lane: None
+        self.on_leaving: Callable[[], None] = lambda: None
         self._secrets = secrets_of(state.engine.url)
 
     def handle(self, lane: Lane) -> None:
@@ -154,6 +135,7 @@ class Caller:
             return error.result
         if isinstance(error, KeyboardInterrupt):
             self._state.stopping.set()
+            self.on_leaving()
         if isinstance(error, Stopped) and not self._keeps_later():
             return Result(Outcome.RELEASED)
         if not isinstance(error, PayloadError | RetryLater):
@@ -199,21 +181,21 @@ class Caller:
         A database that is away is waited for as long as the claim is ours. After a lost COMMIT the
         row tells whether it was done.
         """
-        runs = 0
+        runs = failures = 0
         while True:
-            step = _Step()
+            step = Step()
             try:
                 self._in_one_transaction(lane, msg, handler, running, step)
                 return DONE
             except Exception as error:
-                kind = trouble(error)
-                if kind not in (Trouble.AGAIN, Trouble.LOST) and not step.lost:
+                if not step.again(error):
                     raise
-                pause = pause_after(OUTAGE_WAIT, runs + 1)
+                failures += 1
+                pause = pause_after(OUTAGE_WAIT, failures)
                 self._state.log.info(
                     "message %s: rolled back, run again", msg.msg_id, exc_info=error
                 )
-                if kind is Trouble.LOST and step.committing:
+                if step.committing and trouble(error) is Trouble.LOST:
                     if self._was_committed(lane, pause):
                         return DONE
                 else:
@@ -234,32 +216,17 @@ class Caller:
             time.sleep(TRUST_PAUSE_SECONDS)
 
     def _in_one_transaction(
-        self, lane: Lane, msg: Message[Any], handler: Handler, running: Running, step: _Step
+        self, lane: Lane, msg: Message[Any], handler: Handler, running: Running, step: Step
     ) -> None:
         attempt = lane.row.tries + 1
         link = self._link()
         with link.lock, link.transaction() as conn:
-            step.begun = True
             context = Context(msg, lane.owner, attempt, running, conn)
-            begun = conn.get_transaction()
-            rolled_back(conn)
-            try:
+            with lent(conn, step, "the handler"):
                 result = self._returned(self._call(handler, msg, context), handler, attempt)
                 self._flush(context)
-            except BaseException:
-                # The handler may have hidden why, or met what SQLAlchemy says after that.
-                step.lost = conn.invalidated
-                raise
-            if conn.closed or begun is None or not begun.is_active:
-                raise HandlerMisuse(
-                    "the handler committed, rolled back or closed ctx.connection; the transaction "
-                    "is the worker's: what was written may stand although this try counts as failed"
-                )
             if result is not DONE:
                 raise _Undo(result)
-            swallowed = rolled_back(conn)
-            if swallowed is not None:
-                raise swallowed
             if running.until is not None and time.monotonic() > running.until:
                 raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
             fate = self._settle(conn, lane)

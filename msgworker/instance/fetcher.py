@@ -31,6 +31,7 @@ BARREN_LOOKS = 3
 OVERDUE_SECONDS = 2.5
 FAST_SECONDS = 5.0
 FEAST_SECONDS = 30.0
+ASK_SECONDS = 0.5
 TOPIC_REPORT_SECONDS = 60.0
 
 
@@ -92,9 +93,10 @@ class Fetcher(Role):
         self._suspect = False
         self._fast_until = 0.0
         self._pause = FIRST_PAUSE
+        self._asked_at = -ASK_SECONDS
         self._topics_reported_at = -TOPIC_REPORT_SECONDS
         self.overdue_seconds = OVERDUE_SECONDS
-        self.on_doubt: Callable[[], None] = lambda: None
+        self.on_new_id: Callable[[], None] = lambda: None
         self.exhausted = False
 
     # ------------------------------------------------------------ one round
@@ -108,9 +110,9 @@ class Fetcher(Role):
         room = self._appetite.lanes - held
         if room * 2 < self._appetite.lanes or not state.trusted() or self._runs_alone(held):
             return -1
-        if state.doubt_met and self._fasts(held):
+        if state.wants_new_id and self._fasts(held):
             if held == 0:
-                self.on_doubt()
+                self._ask_for_new_id()
             return -1
         dry = self._lanes.waiting == 0
         me = state.instance_id
@@ -121,6 +123,12 @@ class Fetcher(Role):
         won = self._claim(look.candidates, me) if look.candidates else 0
         self._appetite.fed(dry=dry, full=won >= room)
         return won or self._nothing(look)
+
+    def _ask_for_new_id(self) -> None:
+        now = time.monotonic()
+        if now > self._asked_at + ASK_SECONDS:
+            self._asked_at = now
+            self.on_new_id()
 
     def _runs_alone(self, held: int) -> bool:
         """Whether what is in hand is a message in quarantine: nothing is claimed beside it."""
@@ -171,11 +179,20 @@ class Fetcher(Role):
             c for c in look.candidates if c.object_id not in objects and c.msg_id not in ids
         ]
         if state.doubtful:
-            free = [c for c in look.candidates if c.msg_id not in state.doubtful]
-            state.doubt_met |= len(free) < len(look.candidates)
-            look.candidates = free
+            self._drop_doubtful(look)
         self._report_topics()
         return look
+
+    def _drop_doubtful(self, look: Look) -> None:
+        """Not under this id; see `State.doubtful`."""
+        state = self._state
+        free = [c for c in look.candidates if c.msg_id not in state.doubtful]
+        if look.quarantined is not None and look.quarantined.msg_id in state.doubtful:
+            look.quarantined = None
+            state.wants_new_id = True
+        if len(free) < len(look.candidates):
+            state.wants_new_id = True
+        look.candidates = free
 
     def _claim(self, candidates: list[Candidate], me: str) -> int:
         """Flag; me: the id under which we looked."""
@@ -242,7 +259,7 @@ class Fetcher(Role):
             for row in followers:
                 if topics is not None and (row.topic or "default") not in topics:
                     break
-                if self._state.is_paused(row):
+                if self._state.is_paused(row) or row.msg_id in self._state.doubtful:
                     break
                 lane.rows.append(row)
             if followers:

@@ -27,14 +27,13 @@ from msgworker.errors import (
     PayloadError,
     RetryLater,
 )
-from msgworker.instance.links import Link
+from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.state import Running, State
 from msgworker.payload import encode
 from msgworker.store import items as store
 
 MAX_VALUE = 8_000
-SAME_CLAIM_RUNS = 5
 TRUST_PAUSE_SECONDS = 0.05
 
 
@@ -181,46 +180,42 @@ class Exact:
         self._fn = fn
         self._claim = claim
         self._link: Link = claim.state.link()
-        self._committing = False
 
     def __call__(self, task: Task) -> Ended:
-        runs = 0
+        runs = failures = 0
         while True:
-            self._committing = False
+            step = Step()
             try:
-                return Ended(task, self._in_one_transaction(task), recorded=True)
+                return Ended(task, self._in_one_transaction(task, step), recorded=True)
             except _Done:
                 return self._read(task) or Ended(task, error=_unwritable(task))
             except LostClaim:
                 self._claim.lost = True
                 return Ended(task, skipped=True)
             except BaseException as error:
-                kind = trouble(error)
-                runs += 1
-                if kind not in (Trouble.AGAIN, Trouble.LOST) or runs == SAME_CLAIM_RUNS:
+                if not step.again(error):
                     return Ended(task, error=error)
-                time.sleep(pause_after(OUTAGE_WAIT, runs))
-                if kind is Trouble.LOST and self._committing:
+                failures += 1
+                time.sleep(pause_after(OUTAGE_WAIT, failures))
+                if step.committing and trouble(error) is Trouble.LOST:
                     found = self._read(task)
                     if found is not None:
                         return found
-                if not self._claim.may_start():
+                runs += step.begun
+                if runs == SAME_CLAIM_RUNS:
+                    return Ended(task, error=error)
+                if self._claim.state.gave_up() or not self._claim.may_start():
                     return Ended(task, skipped=True)
 
     def close(self) -> None:
         """Give the connection back."""
         self._link.close()
 
-    def _in_one_transaction(self, task: Task) -> str | None:
+    def _in_one_transaction(self, task: Task, step: Step) -> str | None:
         claim, tables = self._claim, self._claim.state.tables
         with self._link.transaction() as conn:
-            begun = conn.get_transaction()
-            text = value_text(self._fn(task.item, conn))
-            if conn.closed or begun is None or not begun.is_active:
-                raise HandlerMisuse(
-                    "the item's function committed, rolled back or closed its connection; the "
-                    "transaction is the worker's"
-                )
+            with lent(conn, step, "the item's function"):
+                text = value_text(self._fn(task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
             there, owner = task.there, claim.owner
             wrote = store.record_one(conn, tables, claim.msg_id, record, me=owner, there=there)
@@ -228,7 +223,7 @@ class Exact:
                 raise LostClaim(claim.msg_id, owner)
             if not wrote:
                 raise _Done
-            self._committing = True
+            step.committing = True
         return text
 
     def _read(self, task: Task) -> Ended | None:

@@ -33,14 +33,13 @@ class Heartbeat(Role):
         *,
         label: str = "",
         on_recovered: Callable[[], None] = lambda: None,
-        on_leaving: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__("heartbeat", state.log, state.away)
         self._state = state
         self._label = label
         self.link = self._link = state.link()
         self._on_recovered = on_recovered
-        self._on_leaving = on_leaving
+        self.on_leaving: Callable[[], None] = lambda: None
         self._foreign: dict[int, tuple[int, float]] = {}
         self._told_of_pauses = False
 
@@ -159,20 +158,31 @@ class Heartbeat(Role):
             self._on_recovered()
 
     def _rename(self) -> None:
-        """With empty hands go on under a new id, if a message of `State.doubtful` is to be claimed.
+        """With empty hands go on under a new id, if `State.wants_new_id`.
 
-        What may still be under way to the database names the old id, which no row bears again.
+        What may still be under way to the database names the old id, which no row bears again. If
+        messages whose outcome could not be written still do, its lease is left to expire, so that
+        they are recovered.
         """
         state = self._state
-        if not state.doubt_met:
+        if not state.wants_new_id:
             return
         with state.claiming:
+            if state.in_hand:
+                return
             old, new = state.instance_id, new_instance_id(self._label)
-            if state.in_hand or not holds_nothing(state, self._link):
+            with self._link.transaction() as conn:
+                most = len(state.stuck) + 1
+                left = set(recover.flagged_by(conn, state.tables, old, limit=most))
+            if not left <= state.stuck:
                 return
             trusted_until = self._register(new)
             state.become(new)
             state.trusted_until = trusted_until
+        if left:
+            text = "going on as %s; %s has %d messages whose outcome could not be written"
+            self.log.warning(text, new, old, len(left))
+            return
         self.log.info("going on as %s: a settle of %s may still be under way", new, old)
         with self._link.transaction() as conn:
             lease.drop(conn, state.tables, old)
@@ -200,7 +210,7 @@ class Heartbeat(Role):
             "the instance has left: end this process, the message is recovered with a crash counted"
         )
         self._state.stopping.set()
-        self._on_leaving()
+        self.on_leaving()
 
     def _release_unknown(self) -> None:
         state = self._state
@@ -223,8 +233,12 @@ class Heartbeat(Role):
             state.slot, state.slots = live.index(state.instance_id), len(live)
         given_back = 0
         for seen in leases:
-            if not seen.live and seen.name != state.instance_id:
+            if seen.name == state.instance_id:
+                continue
+            if not seen.live:
                 given_back += self._take_over(seen)
+            elif seen.taken_by == state.instance_id:  # more was flagged than one beat gives back
+                given_back += self._finish_off(seen)
         known = {one.name for one in leases}
         for orphan in holders:
             if orphan not in known and orphan != state.instance_id:
@@ -265,12 +279,16 @@ class Heartbeat(Role):
         me, ttl = state.instance_id, state.settings.lease_seconds
         with self._link.transaction() as conn:
             won = lease.take_over(conn, state.tables, seen, me=me, ttl=ttl)
-        if not won:
-            return 0
-        given_back, finished = self._give_back(seen.name)
+        return self._finish_off(seen) if won else 0
+
+    def _finish_off(self, dead: lease.Lease) -> int:
+        """Give back what an instance had whose lease we took over; drop the lease after the last
+        row."""
+        state = self._state
+        given_back, finished = self._give_back(dead.name)
         if finished:
             with self._link.transaction() as conn:
-                lease.drop(conn, state.tables, seen.name, taken_by=me)
+                lease.drop(conn, state.tables, dead.name, taken_by=state.instance_id)
         return given_back
 
     def _recover_orphan(self, dead_id: str) -> int:
@@ -285,18 +303,25 @@ class Heartbeat(Role):
         return self._give_back(dead_id)[0]
 
     def _give_back(self, dead_id: str) -> tuple[int, bool]:
-        """Row by row in short transactions; True if nothing of the dead is left."""
+        """Batch by batch in short transactions; True if nothing of the dead is left.
+
+        Rows that somebody has locked are left for the next beat: a frozen instance may hold such a
+        lock, and whoever waits for it loses its own lease.
+        """
         tables = self._state.tables
         text = f"instance {dead_id} died while it had this message in hand"
-        given_back = 0
+        given_back, all_of_them, after = 0, True, recover.FIRST
         for _ in range(BATCHES_PER_BEAT):
             with self._link.transaction() as conn:
-                ids = recover.flagged_by(conn, tables, dead_id)
-                given_back += recover.recover(conn, tables, ids, dead_id=dead_id, text=text)
+                ids = recover.flagged_by(conn, tables, dead_id, after=after)
+                done = recover.recover(conn, tables, ids, dead_id=dead_id, text=text)
+            given_back += done
+            all_of_them &= done == len(ids)
             if len(ids) < recover.BATCH:
                 break
+            after = ids[-1]
         else:
-            return given_back, False
+            all_of_them = False
         if given_back:
             self.log.warning("recovered %d messages of dead instance %s", given_back, dead_id)
-        return given_back, True
+        return given_back, all_of_them

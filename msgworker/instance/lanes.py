@@ -131,7 +131,8 @@ class Lanes:
                 continue
             if not state.trusted():  # wait until the heartbeat has found out whether we still live
                 self._ready.append(lane)
-                state.stopping.wait(UNTRUSTED_PAUSE_SECONDS)
+                if state.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
+                    time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which is not far
                 continue
             if state.is_paused(lane.row):  # since it was claimed
                 lane.result = Result(Outcome.RELEASED)

@@ -1,4 +1,4 @@
-"""The connections of one role.
+"""The connections of one role, and what a user's code may not do to one that it was lent.
 
 A role keeps its connections; after any error they are given up and opened again at the next use, so
 nobody goes on with a broken one.
@@ -11,10 +11,66 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, sever, trouble
+from msgworker.dialects import (
+    Trouble,
+    no_connection_left,
+    reason_of,
+    rolled_back,
+    sever,
+    trouble,
+)
+from msgworker.errors import DatabaseUnavailable, HandlerMisuse
+
+SAME_CLAIM_RUNS = 5
+"""How often a user's transaction is run again under one claim when the database rolled it back."""
+
+
+@dataclass(slots=True)
+class Step:
+    """How far a transaction that runs a user's code has come: begun = the database was there;
+    lost = its connection was found dead; committing = the COMMIT was sent, maybe."""
+
+    begun: bool = False
+    lost: bool = False
+    committing: bool = False
+
+    def again(self, error: BaseException) -> bool:
+        """Whether the database itself undid the transaction: it may be run again."""
+        return self.lost or trouble(error) in (Trouble.AGAIN, Trouble.LOST)
+
+
+@contextmanager
+def lent(conn: Connection, step: Step, whose: str) -> Iterator[None]:
+    """The block runs a user's code in our transaction; afterwards that must be as it was.
+
+    What the database rolled back while the code went on is raised again here, or half of the code's
+    writes would be committed. Raises HandlerMisuse if the code itself ended the transaction.
+    """
+    step.begun = True
+    begun = conn.get_transaction()
+    rolled_back(conn)
+    try:
+        yield
+    except BaseException:
+        # The code may have hidden why, or met what SQLAlchemy says after that.
+        step.lost = conn.invalidated
+        raise
+    if conn.invalidated:
+        step.lost = True
+        raise DatabaseUnavailable(f"the connection was lost while {whose} used it")
+    if conn.closed or begun is None or not begun.is_active:
+        raise HandlerMisuse(
+            f"{whose} committed, rolled back or closed its connection; the transaction is the "
+            "worker's: what was written may stand although this try counts as failed"
+        )
+    swallowed = rolled_back(conn)
+    if swallowed is not None:
+        raise swallowed
 
 
 class Turns:
@@ -52,7 +108,7 @@ class Link:
 
     turns: what to hold during a transaction, see Turns; None where writers do not get in their way.
     tuned: statements that set and reset something for the session of `statement()`.
-    none_left: called when there is no connection to be had.
+    none_left: called when all connections are in use.
     lock: held by who uses it, where others may close it meanwhile.
     """
 
@@ -76,8 +132,12 @@ class Link:
     def _connect(self) -> Connection:
         try:
             return self._engine.connect()
-        except Exception:
-            self._none_left()
+        except Exception as error:
+            if no_connection_left(error):
+                self._none_left()
+            if isinstance(error, DBAPIError) and trouble(error) is Trouble.OTHER:
+                # Whatever it says: there is no connection, and nothing was sent.
+                raise DatabaseUnavailable(f"no connection: {reason_of(error)}") from error
             raise
 
     def cut(self) -> None:

@@ -101,9 +101,10 @@ class Settler:
         """`settle`; an error of our own leaves the rows flagged until this instance ends."""
         try:
             return self.settle(batch) if batch else []
-        except Exception:
+        except Exception as error:
             self._state.log.exception("%d outcomes were not written", len(batch))
-            self._state.stuck.update(lane.row.msg_id for lane in batch)
+            self.outage.failed(error)
+            self._state.cannot_write([lane.row.msg_id for lane in batch])
             self._state.in_hand.difference_update(batch)
             return []
 
@@ -252,11 +253,11 @@ class Settler:
             with self._link.transaction() as conn:
                 return store.settle_one(conn, self._state.tables, one, me=me)
         except Exception as error:
-            if trouble(error) is not Trouble.OTHER:
+            if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
             if one.error in (None, UNWRITABLE):
                 self._state.log.exception("message %s: its outcome is not written", one.msg_id)
-                self._state.stuck.add(one.msg_id)
+                self._state.cannot_write([one.msg_id])
                 return Settled.LOST
             # The table may not take the text (another character set, a shorter column).
             self._state.log.warning("message %s: %s", one.msg_id, reason_of(error))

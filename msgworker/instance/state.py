@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,10 +114,12 @@ class State:
     holds it knows every row that is flagged by us.
     blocked: objects whose head could not be flagged a moment ago; a settle takes its own out again.
     none_left: what to do when a role gets no connection: others may have one to spare.
-    stuck: messages whose outcome could not be written; their rows stay flagged until we end, so
-    that the crash is counted then.
+    stuck: messages whose outcome could not be written; their rows stay flagged by our id until its
+    lease ends, and then a crash is counted for them.
     doubtful: messages of which a settle that we gave up may still arrive at the database. It names
-    our id, so under this id they are not claimed again. doubt_met: one of them is to be claimed.
+    our id, so under this id they are not claimed again.
+    wants_new_id: there are stuck messages, or a doubtful one is to be claimed: as soon as our hands
+    are empty, we go on under another id.
     left_for: why the instance leaves on its own account.
     paused: topics of which no handler starts; read in every heartbeat.
     """
@@ -137,7 +139,7 @@ class State:
     running: dict[int, Running] = field(default_factory=dict)
     stuck: set[int] = field(default_factory=set)
     doubtful: set[int] = field(default_factory=set)
-    doubt_met: bool = False
+    wants_new_id: bool = False
     tally: Tally = field(default_factory=Tally)
     trusted_until: float = 0.0
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -168,6 +170,11 @@ class State:
         """Whether a stop has waited long enough for the database to come back."""
         return self.give_up_at is not None and time.monotonic() >= self.give_up_at
 
+    def cannot_write(self, ids: Iterable[int]) -> None:
+        """Note that the outcome of these messages cannot be written."""
+        self.stuck.update(ids)
+        self.wants_new_id = True
+
     def known(self) -> set[int]:
         """The messages that lanes in hand hold a flag on, or are just passing it to."""
         known: set[int] = set(self.stuck)
@@ -192,13 +199,13 @@ class State:
         self.instance_id = new_id
         self.log.extra = {"instance": new_id}
         self.doubtful.clear()
-        self.doubt_met = False
+        self.stuck = set()
+        self.wants_new_id = False
 
     def forget_all(self, new_id: str) -> None:
         """Our lease is lost: go on as another instance, with empty hands."""
         self.become(new_id)
         self.in_hand = set()
-        self.stuck = set()
         for running in list(self.running.values()):
             running.cancelled = True
 

@@ -33,6 +33,8 @@ from msgworker.store import find
 log = logging.getLogger("msgworker.worker")
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
+GRACE = 30.0
+ROLE_SECONDS = 5.0  # so long a role may take to end, after the last handler has
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,15 @@ class Worker:
         """Start the instance's threads and return at once."""
         instance = self._start(None)
 
+        def stop() -> None:
+            with self._lock:
+                if self._instance is not instance:  # stopped meanwhile, maybe started again
+                    return
+                self._instance = None
+            instance.stop(GRACE)
+
         def leave() -> None:  # nobody waits for this worker's end, so nobody else would stop it
-            threading.Thread(target=self.stop, name="msgworker-leaving", daemon=True).start()
+            threading.Thread(target=stop, name="msgworker-leaving", daemon=True).start()
 
         instance.leave = leave
         if instance.state.left_for is not None:
@@ -133,7 +142,7 @@ class Worker:
             self._instance = instance
         return instance
 
-    def stop(self, grace: float = 30.0) -> bool:
+    def stop(self, grace: float = GRACE) -> bool:
         """Stop in order; returns True if every handler ended within `grace` seconds.
 
         Messages whose handler has not started are given back without a try counted. A handler that
@@ -152,7 +161,7 @@ class Worker:
             instance.fetcher.wake()
 
     def run(
-        self, *, signals: bool = False, grace: float = 30.0, time_limit: float | None = None
+        self, *, signals: bool = False, grace: float = GRACE, time_limit: float | None = None
     ) -> None:
         """Work until `stop` is called (from another thread), or a signal comes if asked for.
 
@@ -161,15 +170,13 @@ class Worker:
         signals: SIGTERM and SIGINT stop in order, a second one at once; only in the main thread.
         """
         deadline = None if time_limit is None else time.monotonic() + time_limit
-        with _Signals(self._stop_asked.set if signals else None) as told:
+        with _Signals(signals) as told:
             instance = self._start(None)
-            if told.first_came:  # while it was being started
-                self._stop_asked.set()
             try:
-                while not self._should_stop(instance):
+                while not told.came and not self._should_stop(instance):
                     if deadline is not None and time.monotonic() >= deadline:
                         break
-                    self._stop_asked.wait(0.2)
+                    self._stop_asked.wait(0.1)
             except Exception:  # nothing can be written: no reason to wait for handlers
                 grace = 0.0
                 raise
@@ -186,7 +193,7 @@ class Worker:
         *,
         time_limit: float | None = None,
         linger: float = 5.0,
-        grace: float = 30.0,
+        grace: float = GRACE,
         signals: bool = False,
         outage_limit: float = 60.0,
     ) -> Report:
@@ -198,12 +205,12 @@ class Worker:
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
         lost = False
-        with _Signals(self._stop_asked.set if signals else None) as told:
+        with _Signals(signals) as told:
             instance = self._start(linger)
-            if told.first_came:  # while it was being started
-                self._stop_asked.set()
             try:
                 while not self._should_stop(instance) and not instance.fetcher.exhausted:
+                    if told.came:
+                        break
                     lost = instance.database_gone_seconds() > outage_limit
                     if lost or (deadline is not None and time.monotonic() >= deadline):
                         break
@@ -230,17 +237,13 @@ class Instance:
         self.fetcher = Fetcher(state, lanes=self.lanes, settler=self.settler, drain_linger=linger)
         self.listener = Listener(state, heard=self.fetcher.wake)
         self.leave: Callable[[], None] = lambda: None
-        self.heartbeat = Heartbeat(
-            state,
-            label=label,
-            on_recovered=self.fetcher.wake,
-            on_leaving=lambda: self.leave(),
-        )
+        self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
+        self.heartbeat.on_leaving = self.caller.on_leaving = lambda: self.leave()
         state.none_left = self.caller.spare
         self.watchdog = Watchdog(
             state, roles=(self.fetcher, self.heartbeat), settling=self.settler.link
         )
-        self.fetcher.on_doubt = self.heartbeat.wake
+        self.fetcher.on_new_id = self.heartbeat.wake
         self.settler.on_progress = self.fetcher.wake_if_room
         self.settler.pace = lambda: self.lanes.mean_seconds
 
@@ -277,7 +280,10 @@ class Instance:
         self._settle_rest()
         for role in (self.listener, self.heartbeat, self.watchdog):
             role.stop()
-            role.join(5.0)
+            role.join(ROLE_SECONDS)
+        if not self.heartbeat.over.is_set():  # it waits for an answer that does not come
+            self.heartbeat.link.cut()
+            self.heartbeat.join(ROLE_SECONDS)
         self._leave(ended)
         return ended
 
@@ -302,7 +308,8 @@ class Instance:
             )
             return
         try:
-            if self.fetcher.over.is_set() and not self.heartbeat.leave():
+            quiet = self.fetcher.over.is_set() and self.heartbeat.over.is_set()
+            if not quiet or not self.heartbeat.leave():
                 state.log.warning("stopped with messages still flagged; recovery follows")
         except Exception as error:
             state.log.warning("the lease is not dropped, it will expire: %s", reason_of(error))
@@ -361,26 +368,24 @@ class Instance:
 
 
 class _Signals:
-    """SIGTERM and SIGINT call `stop`, a second one gets the default treatment; undone at the
-    end."""
+    """Notes the first SIGTERM or SIGINT, a second one gets the default treatment; undone at the
+    end. Nothing more than noting: the signal may have come while its thread holds a lock."""
 
-    def __init__(self, stop: Callable[[], None] | None) -> None:
-        self._stop = stop
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
         self._before: dict[int, Any] = {}
-        self.first_came = False
+        self.came = False
 
     def __enter__(self) -> _Signals:
-        if self._stop is None or threading.current_thread() is not threading.main_thread():
+        if not self._wanted or threading.current_thread() is not threading.main_thread():
             return self
         for number in (signal.SIGTERM, signal.SIGINT):
             self._before[number] = signal.signal(number, self._first)
         return self
 
     def _first(self, number: int, frame: FrameType | None) -> None:
-        assert self._stop is not None
         signal.signal(number, signal.SIG_DFL)
-        self.first_came = True
-        self._stop()
+        self.came = True
 
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():

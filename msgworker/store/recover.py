@@ -21,12 +21,15 @@ from msgworker.store.settle import back_to
 from msgworker.table import NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
 
 BATCH = 500
+FIRST = -(1 << 63)
 FOREIGN = "foreign consumer"
 """Who had a message in hand that was flagged without `claimed_by`."""
 
 
-def flagged_by(conn: Connection, t: Tables, instance_id: str, *, limit: int = BATCH) -> list[int]:
-    """The msg_ids flagged by an instance, lowest first, at most `limit`."""
+def flagged_by(
+    conn: Connection, t: Tables, instance_id: str, *, after: int = FIRST, limit: int = BATCH
+) -> list[int]:
+    """The msg_ids above `after` flagged by an instance, lowest first, at most `limit`."""
     if not t.has("claimed_by"):
         return []
 
@@ -35,10 +38,12 @@ def flagged_by(conn: Connection, t: Tables, instance_id: str, *, limit: int = BA
         for source, c, index, where in running_rows(t):
             part = t.hinted(sa.select(c.msg_id.label("i")), source, index)
             assert c.claimed_by is not None
-            parts.append(part.where(where, c.claimed_by == ME))
+            low = c.msg_id > bindparam("after", type_=c.msg_id.type)
+            parts.append(part.where(where, c.claimed_by == ME, low))
         return _first(sa.union_all(*parts) if len(parts) > 1 else parts[0])
 
-    return list(conn.scalars(t.built("flagged_by", build), {"mw_me": instance_id, "rows": limit}))
+    params = {"mw_me": instance_id, "rows": limit, "after": after}
+    return list(conn.scalars(t.built("flagged_by", build), params))
 
 
 def owners(conn: Connection, t: Tables) -> list[str]:
@@ -60,9 +65,10 @@ def owners(conn: Connection, t: Tables) -> list[str]:
 
 def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str) -> int:
     """Give these rows back, each with a try counted; return how many were still flagged by
-    `dead_id`.
+    `dead_id` and free to be changed.
 
-    In the caller's transaction; give at most BATCH ids. Rows that were settled meanwhile are left.
+    In the caller's transaction; give at most BATCH ids. Rows that were settled meanwhile, or are
+    locked by somebody, are left.
     """
 
     def whose(c: Cols) -> list[ColumnElement[bool]]:
@@ -99,10 +105,13 @@ def _recover(
     text: str,
 ) -> int:
     def held() -> Select[Any]:
-        # Locked, so that exactly the rows that are given back get a try in their history.
+        # Locked, so that exactly the rows that are given back get a try in their history; rows that
+        # others have locked are not waited for.
         c = t.cols()
         query = sa.select(c.msg_id).where(t.among(c.msg_id), *whose(c)).order_by(c.msg_id)
-        return query.with_for_update() if t.dialect.row_locks else query
+        if not t.dialect.row_locks:
+            return query
+        return query.with_for_update(skip_locked=t.dialect.skip_locked)
 
     def build() -> sa.Update:
         c = t.cols()

@@ -109,31 +109,26 @@ def test_a_batch_after_a_take_over_is_refused_and_items_stop(app):
     assert len(ran.items) <= 2 * BATCH
 
 
-def test_recovery_waits_for_an_item_that_is_committing(app):
+def test_recovery_leaves_a_row_whose_item_is_committing(app, database):
     """The other way round: the look has been made, the commit has not. It must still count."""
+    if database.name == "sqlite":
+        pytest.skip("one writer: recovery waits for its turn")
     (msg_id,) = send(app, None)
     t = app.tables
     c = t.message.c
     with app.engine.begin() as conn:
         flag = {"status": 1, "claimed_by": "zombie"}
         conn.execute(sa.update(t.message).where(c.msg_id == msg_id).values(**flag))
-    order: list[str] = []
 
     def recovery() -> int:
         with app.engine.begin() as conn:
-            found = recover.recover(conn, t, [msg_id], dead_id="zombie", text="died")
-            order.append("recovered")
-            return found
+            return recover.recover(conn, t, [msg_id], dead_id="zombie", text="died")
 
     with app.engine.begin() as conn:
         one = Record("a", True, 1, None)
         assert store.record_one(conn, t, msg_id, one, me="zombie", there=False) is True
-        join = in_thread(recovery)
-        with pytest.raises(AssertionError, match="recovered"):
-            until(lambda: order, "recovered", seconds=0.3)
-        order.append("committing")
-    assert join() == 1
-    assert order == ["committing", "recovered"]
+        assert in_thread(recovery)() == 0
+    assert recovery() == 1
     assert set(records(app)) == {"a"}
     with app.engine.begin() as conn:
         late = Record("b", True, 1, None)

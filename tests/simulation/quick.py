@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from msgworker.table import Tables
 
 Process = Callable[[Any], Any] | None
+Params = Mapping[str, Any] | list[dict[str, Any]] | None
 
 
 class Prepared(NamedTuple):
@@ -61,10 +62,12 @@ class Quick:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._conn, name)
 
-    def execute(self, statement: Any, params: Mapping[str, Any] | None = None) -> Any:
+    def execute(self, statement: Any, params: Params = None) -> Any:
         prepared = self._prepared.get(id(statement)) or self._prepare(statement)
         if prepared is None:
             return self._conn.execute(statement, params)
+        if isinstance(params, list):
+            return Found([], sum(self.execute(statement, one).rowcount for one in params))
         given = params or {}
         values = []
         for key, default, process in prepared.binds:
