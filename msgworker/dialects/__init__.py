@@ -6,7 +6,13 @@ the package's own. A new database is a new row in DIALECTS.
 """
 
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
-from msgworker.dialects.catalogue import index_is_unique, index_names, invalid_indexes, row_estimate
+from msgworker.dialects.catalogue import (
+    index_is_unique,
+    index_names,
+    invalid_indexes,
+    is_there,
+    row_estimate,
+)
 from msgworker.dialects.clock import now, now_plus, seconds_since
 from msgworker.dialects.connections import (
     connecting,
@@ -74,6 +80,7 @@ __all__ = [
     "index_is_unique",
     "index_names",
     "invalid_indexes",
+    "is_there",
     "joining_widely",
     "key_text",
     "listen",

@@ -5,6 +5,20 @@ from __future__ import annotations
 import warnings
 
 import sqlalchemy as sa
+from sqlalchemy.engine.reflection import Inspector
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects.troubles import Trouble, trouble
+
+
+def is_there(inspector: Inspector, table: sa.Table) -> bool | None:
+    """Whether a table exists; None if this login may not look at it."""
+    try:
+        return inspector.has_table(table.name, schema=table.schema)
+    except DBAPIError as error:  # MySQL describes only what one has a right on
+        if trouble(error) is not Trouble.REFUSED:
+            raise
+        return None
 
 
 def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:

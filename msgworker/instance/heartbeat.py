@@ -44,9 +44,9 @@ class Heartbeat(Role):
         self._told_of_pauses = False
 
     def register(self) -> None:
-        """Take the lease on our own id and hear what is paused; before the first claim."""
-        self._state.trusted_until = self._register(self._state.instance_id)
+        """Hear what is paused and take the lease on our own id; before the first claim."""
         self._read_pauses()
+        self._state.trusted_until = self._register(self._state.instance_id)
 
     def _register(self, name: str) -> float:
         """Take the lease on an id; returns until when it may be trusted."""

@@ -81,10 +81,8 @@ def missing_ops_tables(engine: Engine, t: Tables) -> frozenset[str]:
 
 
 def _missing_ops_tables(inspector: Inspector, t: Tables) -> frozenset[str]:
-    schema = t.spec.schema
-    return frozenset(
-        table.name for table in ops_tables(t) if not inspector.has_table(table.name, schema=schema)
-    )
+    tables = ops_tables(t)
+    return frozenset(x.name for x in tables if dialects.is_there(inspector, x) is False)
 
 
 def ddl(spec: MessageTable, dialect_name: str) -> str:
@@ -191,8 +189,10 @@ def _own_problems(inspector: Inspector, t: Tables) -> list[str]:
     """What is missing of the tables that instances need beside the message table."""
     problems = []
     for table in run_tables(t):
-        if not inspector.has_table(table.name, schema=table.schema):
-            problems.append(f"table {table.name} is missing")
+        there_is = dialects.is_there(inspector, table)
+        if not there_is:
+            why = "is missing" if there_is is False else "may not be read by this login"
+            problems.append(f"table {table.name} {why}")
             continue
         found = inspector.get_columns(table.name, schema=table.schema)
         there = {str(c["name"]).lower() for c in found}

@@ -146,10 +146,11 @@ def test_drain_gives_up_a_database_that_stays_away_and_run_does_not(trial: Trial
     until(lambda: drains.pid in trial.pids_seen(), "it is at work")
     runs = trial.spawn().ready()
     until(lambda: len(trial.instances()) == 2, "the other has started too")
+    trial.pauses(0.5)  # its lease is the last thing that it needs for a start
     trial.proxy.refuse()
     assert drains.wait() == 3
     assert "database lost" in drains.out.read_text()
-    assert runs.running
+    assert runs.running, (runs.process.returncode, runs.err.read_text(), runs.out.read_text())
     trial.proxy.heal()
     trial.spawn(through=trial.sends_with, lease=3)  # recovers what the drain had in hand
     assert runs.stop() == 0

@@ -48,8 +48,10 @@ def tables(p: Patient) -> list[Finding]:
         size = "" if count is None else f", about {count:,} rows"
         found.append(fine("tables", f"table {p.spec.name} is there{size}"))
     for table in schema.own_tables(p.ideal):
-        if not p.inspector.has_table(table.name, schema=table.schema):
+        there_is = dialects.is_there(p.inspector, table)
+        if there_is is False:
             found.append(needed("tables", f"table {table.name} is missing", *p.create(table)))
+        if not there_is:
             continue
         there = p.inspector.get_columns(table.name, schema=table.schema)
         names = {str(c["name"]).lower() for c in there}
@@ -64,6 +66,8 @@ def storage(p: Patient) -> list[Finding]:
     """A storage engine with transactions."""
     found = []
     for table in (p.ideal.message, *schema.own_tables(p.ideal)):
+        if not dialects.is_there(p.inspector, table):
+            continue
         kept = schema.storage_of(p.inspector, table.name, table.schema)
         if schema.storage_problem(kept):
             text = f"table {table.name} is kept in {kept}, which has no transactions"

@@ -37,7 +37,7 @@ def missing(p: Patient) -> list[Finding]:
     """Every index of ours, on every table of ours that is there."""
     found = []
     for table in (p.least.message, *schema.own_tables(p.least)):
-        if not p.inspector.has_table(table.name, schema=table.schema):
+        if not dialects.is_there(p.inspector, table):
             continue
         there = dialects.index_names(p.conn, table)
         for index in schema.ordered_indexes(table):

@@ -40,16 +40,19 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         yield message, "UPDATE", change.where(NEVER), True
         yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), False
     for table in schema.own_tables(p.ideal):
-        if not p.inspector.has_table(table.name, schema=table.schema):
-            continue
+        there_is = dialects.is_there(p.inspector, table)
         first = next(iter(table.c))
-        there = p.inspector.get_columns(table.name, schema=table.schema)
-        if first.name not in {str(c["name"]).lower() for c in there}:
+        if there_is is False or (there_is and not _has(p, table, first.name)):
             continue
         yield table, "SELECT", sa.select(first).where(NEVER), True
         yield table, "INSERT", _copy(table, [first.name]), True
         yield table, "UPDATE", sa.update(table).values({first: first}).where(NEVER), True
         yield table, "DELETE", sa.delete(table).where(NEVER), True
+
+
+def _has(p: Patient, table: sa.Table, column: str) -> bool:
+    there = p.inspector.get_columns(table.name, schema=table.schema)
+    return column in {str(c["name"]).lower() for c in there}
 
 
 def _copy(table: sa.Table, names: list[str]) -> Any:
