@@ -129,8 +129,7 @@ def open_engine(source: object) -> sa.Engine:
         return engine
     # Set per connection, whatever the server's or the engine's default is.
     engine = engine.execution_options(isolation_level="READ COMMITTED")
-    if engine.dialect.name in ("mysql", "mariadb"):
-        event.listen(engine, "handle_error", _note_rollback)
+    event.listen(engine, "handle_error", _note_rollback)
     return engine
 
 
@@ -167,16 +166,19 @@ _WHOLE_ROLLBACKS = (1213, 1020)
 
 def _note_rollback(context: Any) -> None:
     # MySQL rolls the whole transaction back at a deadlock and begins another one with the next
-    # statement. Who swallows the error would commit the second half of what was to be one.
+    # statement. Who swallows the error would commit the second half of what was to be one. So with
+    # a lost connection, after which SQLAlchemy speaks of other things.
     args = getattr(context.original_exception, "args", ())
-    if context.connection is not None and args and args[0] in _WHOLE_ROLLBACKS:
-        context.connection.info[_ROLLED_BACK] = context.sqlalchemy_exception
+    whole = context.is_disconnect or (args and args[0] in _WHOLE_ROLLBACKS)
+    if context.connection is not None and whole:
+        # Not in its `info`: that is gone when the connection is.
+        vars(context.connection)[_ROLLED_BACK] = context.sqlalchemy_exception
 
 
 def rolled_back(conn: sa.Connection) -> BaseException | None:
     """The error with which the database itself has ended the transaction of `conn` although the
     connection does not look like that; asking forgets it."""
-    found: BaseException | None = conn.info.pop(_ROLLED_BACK, None)
+    found: BaseException | None = vars(conn).pop(_ROLLED_BACK, None)
     return found
 
 

@@ -152,7 +152,11 @@ def no_connection_left(error: BaseException) -> bool:
     cause = error.orig if isinstance(error, DBAPIError) else error
     code = cause.args[0] if cause is not None and cause.args else None
     oracle = re.search(r"ORA-0*(\d+)", str(cause))
-    codes = (code, getattr(cause, "sqlstate", None), int(oracle[1]) if oracle else None)
+    state = getattr(cause, "sqlstate", None)
+    if type(cause).__module__.startswith("psycopg") and state is None:
+        # Of a refused session libpq gives only the server's words, in the server's language.
+        return "FATAL" in str(cause)
+    codes = (code, state, int(oracle[1]) if oracle else None)
     return any(isinstance(c, int | str) and c in _NO_CONNECTION_LEFT for c in codes)
 
 

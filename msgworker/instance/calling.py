@@ -259,7 +259,7 @@ class Caller:
             time.sleep(pause)
             try:
                 link = self._link()
-                with link.lock, link.statement() as conn:
+                with link.lock, link.transaction() as conn:
                     flagged = store.still_mine(conn, self._state.tables, ids, me=lane.owner)
             except Exception as error:
                 if trouble(error) is Trouble.OTHER:

@@ -231,7 +231,7 @@ class Exact:
         claim, tries = self._claim, 0
         while not claim.gone and not claim.state.gave_up():
             try:
-                with self._link.statement() as conn:
+                with self._link.transaction() as conn:
                     found = store.known(conn, claim.state.tables, claim.msg_id, [task.text])
             except Exception as error:
                 if trouble(error) not in (Trouble.AGAIN, Trouble.LOST):

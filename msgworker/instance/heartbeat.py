@@ -142,7 +142,7 @@ class Heartbeat(Role):
         if "msgworker_pause" in state.tables.missing:
             return
         try:
-            with self._link.statement() as conn:
+            with self._link.transaction() as conn:
                 paused = pause.topics(conn, state.tables)
         except Exception as error:
             if trouble(error) is not Trouble.REFUSED:

@@ -60,17 +60,15 @@ def lent(conn: Connection, step: Step, whose: str) -> Iterator[None]:
         # The code may have hidden why, or met what SQLAlchemy says after that.
         step.lost = conn.invalidated
         raise
-    if conn.invalidated:
-        step.lost = True
-        raise DatabaseUnavailable(f"the connection was lost while {whose} used it")
+    swallowed = rolled_back(conn)
+    if swallowed is not None:
+        step.lost = conn.invalidated
+        raise swallowed
     if conn.closed or begun is None or not begun.is_active:
         raise HandlerMisuse(
             f"{whose} committed, rolled back or closed its connection; the transaction is the "
             "worker's: what was written may stand although this try counts as failed"
         )
-    swallowed = rolled_back(conn)
-    if swallowed is not None:
-        raise swallowed
 
 
 class Turns:
@@ -104,7 +102,8 @@ class Turns:
 
 
 class Link:
-    """`statement()`: each statement stands alone. `transaction()`: commits at the end.
+    """`statement()`: each statement stands alone. `transaction()`: commits at the end. Each has a
+    connection of its own, so a role that needs no speed uses one of them only.
 
     turns: what to hold during a transaction, see Turns; None where writers do not get in their way.
     tuned: statements that set and reset something for the session of `statement()`.

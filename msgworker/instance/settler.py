@@ -211,7 +211,7 @@ class Settler:
             time.sleep(pause)
             try:
                 ids = set(lanes) | {r.msg_id for ln in lanes.values() if (r := ln.next_row)}
-                with self._link.statement() as conn:
+                with self._link.transaction() as conn:
                     flagged = store.still_mine(conn, self._state.tables, ids, me=me)
                 break
             except Exception as error:

@@ -12,7 +12,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -86,7 +88,7 @@ class Worker:
         self._label = label
         self._instance: Instance | None = None
         self._lock = threading.Lock()
-        self._stop_asked = threading.Event()
+        self._stop_asked = _Asked()
 
     def __enter__(self) -> Worker:
         return self
@@ -170,13 +172,15 @@ class Worker:
         signals: SIGTERM and SIGINT stop in order, a second one at once; only in the main thread.
         """
         deadline = None if time_limit is None else time.monotonic() + time_limit
-        with _Signals(signals) as told:
+        with _Signals(self._stop_asked.set if signals else None) as told:
             instance = self._start(None)
+            if told.first_came:  # while it was being started
+                self._stop_asked.set()
             try:
-                while not told.came and not self._should_stop(instance):
+                while not self._should_stop(instance):
                     if deadline is not None and time.monotonic() >= deadline:
                         break
-                    self._stop_asked.wait(0.1)
+                    self._stop_asked.wait(0.2)
             except Exception:  # nothing can be written: no reason to wait for handlers
                 grace = 0.0
                 raise
@@ -205,12 +209,12 @@ class Worker:
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
         lost = False
-        with _Signals(signals) as told:
+        with _Signals(self._stop_asked.set if signals else None) as told:
             instance = self._start(linger)
+            if told.first_came:  # while it was being started
+                self._stop_asked.set()
             try:
                 while not self._should_stop(instance) and not instance.fetcher.exhausted:
-                    if told.came:
-                        break
                     lost = instance.database_gone_seconds() > outage_limit
                     if lost or (deadline is not None and time.monotonic() >= deadline):
                         break
@@ -367,25 +371,52 @@ class Instance:
             link.close()
 
 
-class _Signals:
-    """Notes the first SIGTERM or SIGINT, a second one gets the default treatment; undone at the
-    end. Nothing more than noting: the signal may have come while its thread holds a lock."""
+class _Asked:
+    """Like a threading.Event for one waiter, but it may be set by a signal handler: an Event's own
+    lock may be held just then by the thread that the signal interrupts."""
 
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
+    def __init__(self) -> None:
+        self._rung: SimpleQueue[None] = SimpleQueue()
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        self._rung.put(None)
+
+    def clear(self) -> None:
+        self._set = False
+        self._rung = SimpleQueue()
+
+    def wait(self, timeout: float) -> None:
+        if not self._set:
+            with suppress(Empty):
+                self._rung.get(timeout=timeout)
+
+
+class _Signals:
+    """SIGTERM and SIGINT call `stop`, a second one gets the default treatment; undone at the
+    end."""
+
+    def __init__(self, stop: Callable[[], None] | None) -> None:
+        self._stop = stop
         self._before: dict[int, Any] = {}
-        self.came = False
+        self.first_came = False
 
     def __enter__(self) -> _Signals:
-        if not self._wanted or threading.current_thread() is not threading.main_thread():
+        if self._stop is None or threading.current_thread() is not threading.main_thread():
             return self
         for number in (signal.SIGTERM, signal.SIGINT):
             self._before[number] = signal.signal(number, self._first)
         return self
 
     def _first(self, number: int, frame: FrameType | None) -> None:
+        assert self._stop is not None
         signal.signal(number, signal.SIG_DFL)
-        self.came = True
+        self.first_came = True
+        self._stop()
 
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():

@@ -230,7 +230,8 @@ def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch
         (psycopg.OperationalError("consuming input failed: SSL SYSCALL error"), Trouble.LOST),
         (psycopg.errors.DiskFull("could not extend file"), Trouble.LOST),
         (psycopg.errors.OutOfMemory("out of memory"), Trouble.LOST),
-        (psycopg.errors.TooManyConnections("sorry"), Trouble.LOST),
+        (psycopg.errors.TooManyConnections("Too many clients"), Trouble.LOST),
+        (psycopg.OperationalError("connection failed: FATAL:  Too many clients"), Trouble.LOST),
         (psycopg.errors.DivisionByZero("division by zero"), Trouble.OTHER),
         (pymysql.err.OperationalError(1021, "Disk full"), Trouble.LOST),
         (pymysql.err.OperationalError(1114, "The table is full"), Trouble.LOST),
@@ -241,8 +242,7 @@ def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch
 )
 def test_what_drivers_say(error: Exception, kind: Trouble) -> None:
     assert trouble(error) is kind
-    full = "Too many" in str(error) or "sorry" in str(error)
-    assert no_connection_left(error) is full
+    assert no_connection_left(error) is ("Too many" in str(error))
 
 
 def test_no_connection_at_all_is_an_outage_whatever_the_driver_says(app) -> None:
