@@ -325,6 +325,11 @@ class App:
 
     def _state(self, topics: frozenset[str] | None) -> State:
         tables = self.tables
+        if self.settings.foreign_stale_after is not None and not tables.has("claimed_by"):
+            raise ConfigError(
+                f"foreign_stale_after needs a column {self.table.claimed_by} (claimed_by) in table "
+                f"{self.table.name}: without it our own messages look like those of others"
+            )
         if not self._guard_checked:
             schema.check_guard(self.engine, tables)
             self._guard_checked = True

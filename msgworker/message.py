@@ -96,6 +96,9 @@ class Message(Generic[T]):
 
 AnyMessage = Message[Any]
 
+UNWRITABLE = "(the error could not be stored)"
+"""Stands in `last_error` where the table did not take the text."""
+
 
 class Outcome(enum.StrEnum):
     """What is written for a message that was in our hands."""

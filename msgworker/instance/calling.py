@@ -136,7 +136,7 @@ class Caller:
         if isinstance(error, KeyboardInterrupt):
             self._state.stopping.set()
             self.on_leaving()
-        if isinstance(error, Stopped) and not self._keeps_later():
+        if isinstance(error, Stopped):
             return Result(Outcome.RELEASED)
         if not isinstance(error, PayloadError | RetryLater):
             self._state.log.debug("handler of topic %s raised", handler.topic, exc_info=error)

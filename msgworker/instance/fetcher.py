@@ -31,6 +31,8 @@ BARREN_LOOKS = 3
 OVERDUE_SECONDS = 2.5
 FAST_SECONDS = 5.0
 FEAST_SECONDS = 30.0
+LONGEST_FAST_SECONDS = 600.0
+LONGEST_REST_SECONDS = 30.0
 ASK_SECONDS = 0.5
 TOPIC_REPORT_SECONDS = 60.0
 
@@ -92,6 +94,8 @@ class Fetcher(Role):
         self._runs_pay = 8
         self._suspect = False
         self._fast_until = 0.0
+        self._fast_seconds = FAST_SECONDS
+        self._unseen_seconds = self._round_since = self._rest = 0.0
         self._pause = FIRST_PAUSE
         self._asked_at = -ASK_SECONDS
         self._topics_reported_at = -TOPIC_REPORT_SECONDS
@@ -118,8 +122,13 @@ class Fetcher(Role):
         me = state.instance_id
         look = self._look(room, held)
         if look.quarantined is not None and self._fasts(held):
-            won = self._claim_alone(look.quarantined, me) if held == 0 else 0
-            return won or self._nothing(look)
+            if held > 0:
+                return self._nothing(look)
+            if self._claim_alone(look.quarantined, me):
+                return 1
+            self._search.pass_over(look.quarantined)  # somebody else has it: go on with the others
+        if look.quarantined is None and not state.wants_new_id:
+            self._end_fast()
         won = self._claim(look.candidates, me) if look.candidates else 0
         self._appetite.fed(dry=dry, full=won >= room)
         return won or self._nothing(look)
@@ -139,17 +148,27 @@ class Fetcher(Role):
         return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)
 
     def _fasts(self, held: int) -> bool:
-        """Claim nothing for a while, so that our hands get empty: for a message in quarantine, or
-        for a new id."""
+        """Start nothing for a while, so that our hands get empty: for a message in quarantine, or
+        for a new id. Where handlers take longer, each fast lasts longer than the one before."""
         now = time.monotonic()
         if held == 0:
-            self._fast_until = 0.0
+            self._end_fast()
+            self._fast_seconds = FAST_SECONDS
             return True
         if self._fast_until == 0.0:
-            self._fast_until = now + FAST_SECONDS
+            self._fast_until = now + self._fast_seconds
+            self._state.fasts = True
+            self._settler.give_back(self._lanes.take_back())
         elif now > self._fast_until + FEAST_SECONDS:
-            self._fast_until = 0.0
-        return now < self._fast_until
+            self._end_fast()
+        elif self._state.fasts and now > self._fast_until:
+            self._state.fasts = False
+            self._fast_seconds = min(LONGEST_FAST_SECONDS, self._fast_seconds * 2)
+        return self._state.fasts
+
+    def _end_fast(self) -> None:
+        self._fast_until = 0.0
+        self._state.fasts = False
 
     def _claim_alone(self, candidate: Candidate, me: str) -> int:
         """Claim a message in quarantine, if really nothing else is flagged by us."""
@@ -269,6 +288,7 @@ class Fetcher(Role):
     # ------------------------------------------------------------ nothing found
 
     def _nothing(self, look: Look) -> int:
+        self._note_round(look)
         if self._state.in_hand:
             self._barren = 0
             self._looked_afresh = False
@@ -280,6 +300,18 @@ class Fetcher(Role):
             if self._linger is not None and self._barren >= BARREN_LOOKS:
                 self._consider_end(self._linger)
         return 0
+
+    def _note_round(self, look: Look) -> None:
+        """Rounds over many messages that nobody may take (a paused topic, say) go on without idle
+        pauses, but leave the database half of the time, and rest as long as they took."""
+        now = time.monotonic()
+        if look.complete or look.round_over:
+            took = now - self._round_since if self._round_since else 0.0
+            self._rest = min(took, LONGEST_REST_SECONDS)
+            self._round_since = self._unseen_seconds = 0.0
+        else:
+            self._round_since = self._round_since or now
+            self._unseen_seconds = look.seconds
 
     def _consider_end(self, linger: float) -> None:
         if self._suspect:  # the answer to the last claim was lost: some rows may be ours unknown
@@ -317,14 +349,17 @@ class Fetcher(Role):
     def pause_seconds(self, did: int) -> float:
         """No pause while there is room and work; a tick while hands are full; longer when idle."""
         if did > 0:
+            self._unseen_seconds = self._round_since = self._rest = 0.0
             self._pause = FIRST_PAUSE
             return 0.0 if did * 4 >= self._appetite.lanes else 0.001
         if did < 0 or self._state.in_hand:
             return TICK_SECONDS
+        if self._unseen_seconds:
+            return max(TICK_SECONDS, self._unseen_seconds)
         if self._linger is not None:
             return FIRST_PAUSE
         self._pause = min(self._state.settings.poll_seconds, self._pause * 1.3)
-        return self._pause * random.uniform(0.75, 1.0)
+        return max(self._rest, self._pause * random.uniform(0.75, 1.0))
 
     def wake(self) -> None:
         self._pause = FIRST_PAUSE

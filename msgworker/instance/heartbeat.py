@@ -17,6 +17,7 @@ from msgworker.errors import HandlerStuck
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
 from msgworker.instance.state import Running, State, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
+from msgworker.message import UNWRITABLE
 from msgworker.store import lease, pause, recover
 
 TRUST = 2 / 3
@@ -41,6 +42,7 @@ class Heartbeat(Role):
         self._on_recovered = on_recovered
         self.on_leaving: Callable[[], None] = lambda: None
         self._foreign: dict[int, tuple[int, float]] = {}
+        self._refused: set[int] = set()  # rows that cannot be recovered, told once
         self._told_of_pauses = False
 
     def register(self) -> None:
@@ -165,9 +167,9 @@ class Heartbeat(Role):
         they are recovered.
         """
         state = self._state
-        if not state.wants_new_id:
+        if not state.wants_new_id or state.in_hand or not state.claiming.acquire(timeout=1.0):
             return
-        with state.claiming:
+        try:
             if state.in_hand:
                 return
             old, new = state.instance_id, new_instance_id(self._label)
@@ -179,6 +181,8 @@ class Heartbeat(Role):
             trusted_until = self._register(new)
             state.become(new)
             state.trusted_until = trusted_until
+        finally:
+            state.claiming.release()
         if left:
             text = "going on as %s; %s has %d messages whose outcome could not be written"
             self.log.warning(text, new, old, len(left))
@@ -302,6 +306,28 @@ class Heartbeat(Role):
                 return 0
         return self._give_back(dead_id)[0]
 
+    def _give_back_rows(self, ids: list[int], dead_id: str, text: str) -> int:
+        """How many could be given back; one that cannot be does not hold up the others."""
+        tables = self._state.tables
+        attempts = [(ids, text)] if ids else []
+        done = 0
+        for part, words in attempts:
+            try:
+                with self._link.transaction() as conn:
+                    done += recover.recover(conn, tables, part, dead_id=dead_id, text=words)
+            except Exception as error:
+                if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
+                    raise
+                if len(part) > 1:
+                    attempts += [([one], text) for one in part]
+                elif words != UNWRITABLE:  # the table may not take the text
+                    attempts.append((part, UNWRITABLE))
+                elif part[0] not in self._refused:
+                    self._refused.add(part[0])
+                    why = reason_of(error)
+                    self.log.error("message %s cannot be recovered: %s", part[0], why)
+        return done
+
     def _give_back(self, dead_id: str) -> tuple[int, bool]:
         """Batch by batch in short transactions; True if nothing of the dead is left.
 
@@ -314,7 +340,7 @@ class Heartbeat(Role):
         for _ in range(BATCHES_PER_BEAT):
             with self._link.transaction() as conn:
                 ids = recover.flagged_by(conn, tables, dead_id, after=after)
-                done = recover.recover(conn, tables, ids, dead_id=dead_id, text=text)
+            done = self._give_back_rows(ids, dead_id, text)
             given_back += done
             all_of_them &= done == len(ids)
             if len(ids) < recover.BATCH:

@@ -42,12 +42,14 @@ class Look:
     quarantined: a message that must run alone (P6), if one was seen.
     complete: nothing was left unlooked at.
     round_over: a whole round over the objects has ended, if with some that others were faster with.
+    seconds: how long it took.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     quarantined: Candidate | None = None
     complete: bool = False
     round_over: bool = False
+    seconds: float = 0.0
 
 
 class Search:
@@ -66,13 +68,14 @@ class Search:
         self._due_at = 0.0
         self._forget_at = 0.0
         self._blocked: set[Any] = set() if blocked is None else blocked
+        self._passed_over: set[int] = set()
         self._ring_after: Any = None
         self._loose_after = MIN_ID
         self._round_is_clean = True
         self._width = 1
+        self._stride = 0
         self._turn = 0
         self.idle = False
-        self.idle_objects = IDLE_OBJECTS
 
     def look(
         self,
@@ -94,7 +97,7 @@ class Search:
         if now >= self._forget_at:
             self._forget(now)
         self._turn += 1
-        pick = _Pick(self, set(skip_objects or ()), skip_ids, slot, slots)
+        pick = _Pick(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
         if self._turn % 8 == 0:  # now and then the oldest of all, whoever's share it is
             pick.slots = 1
         due_complete = self._look_due(conn, pick, now, want)
@@ -107,13 +110,18 @@ class Search:
             complete = round_over and self._round_is_clean
         found = pick.chosen(want)
         self.idle = not found and pick.quarantined is None
-        return Look(found, pick.quarantined, complete, round_over)
+        seconds = time.monotonic() - now
+        return Look(found, pick.quarantined, complete, round_over, seconds)
 
     def refused(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: leave their objects alone until we forget."""
         self._blocked.update(
             c.object_id for c in candidates if c.object_id is not None and c.waits_until is None
         )
+
+    def pass_over(self, candidate: Candidate) -> None:
+        """Leave this message alone until we forget."""
+        self._passed_over.add(candidate.msg_id)
 
     def forget(self) -> None:
         """Look at everything afresh the next time."""
@@ -122,6 +130,7 @@ class Search:
     def _forget(self, now: float) -> None:
         self._forget_at = now + FORGET_SECONDS
         self._blocked.clear()
+        self._passed_over.clear()
         self._mark = MIN_ID
         self._since = LONG_AGO
         self._due_at = 0.0
@@ -165,7 +174,8 @@ class Search:
 
     def _look_ring(self, conn: Connection, pick: _Pick, want: int) -> bool:
         """True if a whole round over the objects has ended; `_round_is_clean`: nothing could go."""
-        objects = self.idle_objects if self.idle else max(want * pick.slots, self.idle_objects)
+        objects = IDLE_OBJECTS if self.idle else max(want * pick.slots, IDLE_OBJECTS)
+        objects = max(objects, self._stride)
         if self._ring_after is None and self._loose_after == MIN_ID:
             self._round_is_clean = True
         rows: list[Candidate] = []
@@ -182,10 +192,14 @@ class Search:
             more = len(loose) == objects
             self._loose_after = loose[-1].msg_id if more else MIN_ID
             round_is_over = not more
+        any_could_go = False
         for row in rows:
             pick.offer(row)
-            if pick.could_go(row):
-                self._round_is_clean = False
+            any_could_go |= pick.could_go(row)
+        self._round_is_clean &= not any_could_go
+        # Many in a row that nobody may take now (a paused topic): longer steps get through them.
+        barren = not (any_could_go or round_is_over)
+        self._stride = min(WINDOW, objects * 2) if barren else 0
         return round_is_over
 
 

@@ -14,15 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from msgworker.dialects import Trouble, reason_of, trouble
-from msgworker.instance.handling import DONE
+from msgworker.instance.handling import DONE, Result
 from msgworker.instance.role import Outage
 from msgworker.instance.state import Lane, State
-from msgworker.message import Outcome, Settled, Settlement
+from msgworker.message import UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.store import settle as store
 
 GATHER_SECONDS = 0.002
 WORTH_WAITING_SECONDS = 0.01
-UNWRITABLE = "(the error could not be stored)"
 BATCH = 1000
 
 
@@ -81,6 +80,15 @@ class Settler:
                 going_on = self._settle_safely(batch)
                 if going_on:
                     self._go_on(going_on)
+
+    def give_back(self, lanes: Sequence[Lane]) -> None:
+        """Release lanes whose current message no handler has started."""
+        for lane in lanes:
+            lane.result = Result(Outcome.RELEASED)
+            lane.finished_at = time.monotonic()
+            self.add(lane, False)
+        if lanes:
+            self.flush_waiting()
 
     def close(self) -> None:
         with self._lock:
@@ -265,12 +273,12 @@ class Settler:
 
 
 def settlement(lane: Lane, state: State) -> Settlement:
-    """What to write for a lane: only a done message passes the flag on, and not during a stop, nor
-    to a message whose topic is paused."""
+    """What to write for a lane: only a done message passes the flag on, and not during a stop or a
+    fast, nor to a message whose topic is paused."""
     result = lane.result or DONE
     row = lane.row
     if result is DONE or result.outcome is Outcome.DONE:
-        ahead = None if state.stopping.is_set() else lane.next_row
+        ahead = None if state.stopping.is_set() or state.fasts else lane.next_row
         if ahead is not None and state.is_paused(ahead):
             ahead = None
         return Settlement(row.msg_id, next_id=None if ahead is None else ahead.msg_id)

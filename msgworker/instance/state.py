@@ -120,6 +120,7 @@ class State:
     our id, so under this id they are not claimed again.
     wants_new_id: there are stuck messages, or a doubtful one is to be claimed: as soon as our hands
     are empty, we go on under another id.
+    fasts: nothing new is started, so that our hands get empty.
     left_for: why the instance leaves on its own account.
     paused: topics of which no handler starts; read in every heartbeat.
     """
@@ -140,6 +141,7 @@ class State:
     stuck: set[int] = field(default_factory=set)
     doubtful: set[int] = field(default_factory=set)
     wants_new_id: bool = False
+    fasts: bool = False
     tally: Tally = field(default_factory=Tally)
     trusted_until: float = 0.0
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -22,14 +22,12 @@ from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError
 from msgworker.instance.calling import Caller
 from msgworker.instance.fetcher import Fetcher
-from msgworker.instance.handling import Result
 from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.listener import Listener
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
 from msgworker.instance.watchdog import Watchdog
-from msgworker.message import Outcome
 from msgworker.store import find
 
 log = logging.getLogger("msgworker.worker")
@@ -269,7 +267,7 @@ class Instance:
         self.fetcher.stop()
         self.fetcher.join(max(5.0, grace))
         self.lanes.close()
-        self._release(self.lanes.take_back())
+        self.settler.give_back(self.lanes.take_back())
         # Lanes that settle now and would go on are released too, by the loop below; a handler that
         # was just being started when the lanes closed is told in the next round.
         ended = False
@@ -277,7 +275,7 @@ class Instance:
             for running in list(self.state.running.values()):
                 running.cancelled = True
             ended = self.lanes.join(min(0.05, max(0.0, deadline - time.monotonic())))
-            self._release(self.lanes.take_back())
+            self.settler.give_back(self.lanes.take_back())
             stuck = sum(running.stuck for running in list(self.state.running.values()))
             if time.monotonic() >= deadline or (stuck and stuck == self.lanes.alive):
                 break
@@ -291,17 +289,9 @@ class Instance:
         self._leave(ended)
         return ended
 
-    def _release(self, lanes: list[Any]) -> None:
-        for lane in lanes:
-            lane.result = Result(Outcome.RELEASED)
-            lane.finished_at = time.monotonic()
-            self.settler.add(lane, False)
-        if lanes:
-            self.settler.flush_waiting()
-
     def _settle_rest(self) -> None:
         self.settler.flush_waiting()
-        self._release(self.lanes.take_back())
+        self.settler.give_back(self.lanes.take_back())
 
     def _leave(self, ended: bool) -> None:
         state = self.state

@@ -38,7 +38,7 @@ def flagged_by(
         for source, c, index, where in running_rows(t):
             part = t.hinted(sa.select(c.msg_id.label("i")), source, index)
             assert c.claimed_by is not None
-            low = c.msg_id > bindparam("after", type_=c.msg_id.type)
+            low = c.msg_id > bindparam("after", type_=sa.BigInteger())  # whatever the column is
             parts.append(part.where(where, c.claimed_by == ME, low))
         return _first(sa.union_all(*parts) if len(parts) > 1 else parts[0])
 

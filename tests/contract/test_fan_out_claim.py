@@ -196,7 +196,11 @@ def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_a
 # ---------------------------------------------------------------- stop and timeout
 
 
-@pytest.mark.parametrize("columns", [{}, {"later_times": None}], ids=["ours", "no later_times"])
+@pytest.mark.parametrize(
+    "columns",
+    [{}, {"later_times": None}, {"later_limit": 0}],
+    ids=["ours", "no later_times", "no wishes"],
+)
 def test_a_stop_ends_new_items_and_counts_no_try(make_app, columns):
     app = make_app(table=MessageTable(**columns))
     app.create_schema()
