@@ -95,12 +95,15 @@ def test_a_message_in_quarantine_runs_alone(one, app, table):
 
 
 def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
-    send(app, "a")
-    assert fetch(one) == 1
-    send(app, "b", "q")
+    send(app, "a", "b")
+    assert fetch(one) == 2
+    (started,) = one.lanes.take_back()[:1]
+    one.lanes.put(lane for lane in one.state.in_hand if lane is not started)
+    send(app, "q")
     table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
     assert fetch(one) == 0
-    assert table.statuses == [1, 0, -1]
+    assert table.statuses == [1, 0, -1]  # what has not started is given back
+    assert table.rows("object_id")[0] == (started.row.object_id,)
 
 
 def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
