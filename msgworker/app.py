@@ -81,7 +81,8 @@ class App:
         """Create what is missing of tables and indexes; return the names of what was created.
 
         Safe to call at every start and from several processes at once. A table that exists already
-        only gets indexes. Raises DatabaseUnavailable, SchemaError.
+        only gets indexes (on MariaDB and MySQL also the hidden virtual columns that they are on).
+        Raises DatabaseUnavailable, SchemaError.
         """
         made = schema.create(self.engine, self.table, dialects.dialect_of(self.engine))
         self._tables = None

@@ -58,7 +58,7 @@ TRANSITIONS: dict[tuple[Word, Word], frozenset[Act]] = {
     (Word.NEW, Word.DEAD): frozenset({Act.DISCARD}),
     (Word.FAILED, Word.DEAD): frozenset({Act.DISCARD}),
 }
-"""Every move a row may make (protocol.md section 2) and the acts that may make it."""
+"""Every move a row may make and the acts that may make it."""
 
 
 def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> Word:

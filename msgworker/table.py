@@ -634,7 +634,7 @@ def _add_indexes(t: Tables) -> None:
     oldest  unfinished rows by age: old before new
     due     rows that wait for an instant, by that instant: retries and delayed messages
     failed  failed and dead rows by age: what people look for among millions that are done
-    Finished rows stay out of all of them, so they cost nothing (P7).
+    Finished rows stay out of all of them, so they cost nothing (P7; see docs/guarantees.md).
     """
     if t.dialect.case_index == "column":
         _add_virtual_columns(t)

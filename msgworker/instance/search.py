@@ -39,7 +39,7 @@ class Look:
     """What one look found.
 
     candidates: heads as seen, oldest first, at most as many as wanted.
-    quarantined: a message that must run alone (P6), if one was seen.
+    quarantined: a message that must run alone (promise P6), if one was seen.
     complete: nothing was left unlooked at.
     round_over: a whole round over the objects has ended, if with some that others were faster with.
     """

@@ -3,7 +3,7 @@
 Candidates are only a hint: they may be stale, filtered or wrong. `flag` is the law: it takes a row
 only with the status and tries that were seen, if it is the head of its object, and if the guard
 agrees. A run is read in a new statement after the flag has committed; read earlier it could be
-stale (protocol.md section 6, counterexamples B and C).
+stale: until we have the flag, others may run what stands in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""interface.md section 1 as written: schema, send, drain, outcomes."""
+"""The public interface: schema, send, drain, outcomes."""
 
 from __future__ import annotations
 
