@@ -30,10 +30,11 @@ from msgworker.instance.hands import Stopped
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.settler import settlement
-from msgworker.instance.state import Lane, Running, State
+from msgworker.instance.state import Lane, Running, State, facts
 from msgworker.message import Message, Outcome, Settled
 from msgworker.payload import clean, decode
 from msgworker.store import settle as store
+from msgworker.store.claim import Row
 
 TRUST_PAUSE_SECONDS = 0.05
 
@@ -66,7 +67,6 @@ class Caller:
         if handler is None:  # unregistered meanwhile: give it back untouched
             lane.result = Result(Outcome.RELEASED)
             return
-        attempt = row.tries + 1
         now = time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
         running = Running(row, lane.owner, now, until, handler.timeout_action == "restart")
@@ -87,7 +87,7 @@ class Caller:
             else:
                 result = self._plain(lane, msg, handler, running)
         except BaseException as error:  # whatever it is, the thread lives on
-            result = self._raised(error, handler, attempt)
+            result = self._raised(error, handler, row)
         finally:
             state.running.pop(ident, None)
         result = self._checked(result, handler, running, lane)
@@ -130,7 +130,7 @@ class Caller:
     def _returned(value: Any, handler: Handler, attempt: int) -> Result:
         return DONE if value is None else result_of_return(value, handler, attempt)
 
-    def _raised(self, error: BaseException, handler: Handler, attempt: int) -> Result:
+    def _raised(self, error: BaseException, handler: Handler, row: Row) -> Result:
         if isinstance(error, _Undo):
             return error.result
         if isinstance(error, KeyboardInterrupt):
@@ -139,8 +139,9 @@ class Caller:
         if isinstance(error, Stopped) and not self._keeps_later():
             return Result(Outcome.RELEASED)
         if not isinstance(error, PayloadError | RetryLater):
-            self._state.log.debug("handler of topic %s raised", handler.topic, exc_info=error)
-        return result_of_error(error, handler, attempt)
+            text = "handler of topic %s raised"
+            self._state.log.debug(text, handler.topic, exc_info=error, extra=facts(row))
+        return result_of_error(error, handler, row.tries + 1)
 
     def _checked(self, result: Result, handler: Handler, running: Running, lane: Lane) -> Result:
         """Late results and worn-out wishes become failed tries."""
@@ -192,9 +193,8 @@ class Caller:
                     raise
                 failures += 1
                 pause = pause_after(OUTAGE_WAIT, failures)
-                self._state.log.info(
-                    "message %s: rolled back, run again", msg.msg_id, exc_info=error
-                )
+                text = "message %s: rolled back, run again"
+                self._state.log.info(text, msg.msg_id, exc_info=error, extra=facts(lane.row))
                 if step.committing and trouble(error) is Trouble.LOST:
                     if self._was_committed(lane, pause):
                         return DONE

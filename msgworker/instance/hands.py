@@ -74,6 +74,7 @@ class Claim:
 
     def __init__(self, state: State, running: Running, until: float | None) -> None:
         self.state = state
+        self.row = running.row
         self.msg_id = running.row.msg_id
         self.owner = running.owner
         self.lost = False

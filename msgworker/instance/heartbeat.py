@@ -15,7 +15,7 @@ from collections.abc import Callable
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import HandlerStuck
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
-from msgworker.instance.state import Running, State, new_instance_id
+from msgworker.instance.state import Running, State, facts, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import lease, pause, recover
 
@@ -198,6 +198,7 @@ class Heartbeat(Role):
                     "stays until the handler returns",
                     running.row.msg_id,
                     now - running.since,
+                    extra=facts(running.row),
                 )
                 if running.fatal:
                     running.stuck = True

@@ -215,6 +215,16 @@ class State:
         return {r.object_id for r in old if r.object_id is not None}, {r.msg_id for r in old}
 
 
+def facts(row: Row) -> dict[str, Any]:
+    """What a log record about a message carries, besides the instance's id."""
+    return {
+        "msg_id": row.msg_id,
+        "object_id": row.object_id,
+        "topic": row.topic,
+        "try": row.tries + 1,
+    }
+
+
 def logger_for(instance_id: str) -> logging.LoggerAdapter[logging.Logger]:
     """The logger of an instance; every record carries its id."""
     return _Adapter(logging.getLogger("msgworker.instance"), {"instance": instance_id})

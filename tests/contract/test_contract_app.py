@@ -23,7 +23,7 @@ from tenacity.wait import (
 )
 
 from msgworker import App, Context, Message, MessageTable, MsgworkerError, Reject, RetryLater
-from tests.contract.seeing import Table, Watch, in_thread, send, until
+from tests.contract.seeing import Table, Watch, assert_facts, in_thread, send, until
 
 NAMES = {
     f"msgworker_{name}" for name in ("message", "lease", "item", "operation", "audit", "pause")
@@ -758,7 +758,7 @@ def test_async_handler_that_fails_and_one_over_its_timeout(app, table):
     assert "timeout" in second
 
 
-def test_handler_over_its_timeout_is_told_and_its_try_fails(make_app):
+def test_handler_over_its_timeout_is_told_and_its_try_fails(make_app, caplog):
     app = make_app(lease_seconds=3.0)
     app.create_schema()
 
@@ -772,6 +772,7 @@ def test_handler_over_its_timeout_is_told_and_its_try_fails(make_app):
     row = Table(app).one("status", "error_try_times", "last_error")
     assert row[:2] == (-1, 1)
     assert "timeout" in row[2]
+    assert_facts(caplog, "longer than its timeout")
 
 
 # ---------------------------------------------------------------- typed payloads

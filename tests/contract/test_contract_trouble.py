@@ -22,7 +22,7 @@ from msgworker.instance import worker as worker_module
 from msgworker.instance.links import Link
 from msgworker.store import lease
 from tests.contract.fanning import EFFECT, Trying, effects, records, write_effect
-from tests.contract.seeing import Table, send, until
+from tests.contract.seeing import Table, assert_facts, send, until
 
 SLEEP = {"postgresql": "SELECT pg_sleep(60)", "mysql": "SELECT sleep(60)"}
 
@@ -76,7 +76,7 @@ def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
 # ---------------------------------------------------------------- outcomes
 
 
-def test_an_outcome_that_a_unique_index_of_the_user_refuses_ends_its_lane(make_app):
+def test_an_outcome_that_a_unique_index_of_the_user_refuses_ends_its_lane(make_app, caplog):
     app = make_app(lease_seconds=1.0, poll_seconds=0.02)
     app.create_schema()
     table = Table(app)
@@ -98,9 +98,10 @@ def test_an_outcome_that_a_unique_index_of_the_user_refuses_ends_its_lane(make_a
     with app.worker(threads=1) as worker:
         worker.start()
         until(lambda: table.statuses[1:] == [-1, 2], "the other goes on")
+    assert_facts(caplog, "message 2:")
 
 
-def test_messages_whose_outcome_cannot_be_written_are_recovered_while_we_go_on(make_app):
+def test_messages_whose_outcome_cannot_be_written_are_recovered_while_we_go_on(make_app, caplog):
     """They stay flagged by our id: so we go on under another one, and its lease expires."""
     app = make_app(lease_seconds=1.0, poll_seconds=0.02)
     app.create_schema()
@@ -127,6 +128,7 @@ def test_messages_whose_outcome_cannot_be_written_are_recovered_while_we_go_on(m
         assert worker.instance_id != before
     assert table.one("crash_times") == 3 if len(table.rows("status")) == 1 else True
     assert stuck in table.column("msg_id")
+    assert_facts(caplog, "its outcome is not written")
 
 
 # ---------------------------------------------------------------- user code
