@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+DEFAULT_TOPIC = "default"
+"""What a message without a topic is handled as."""
 
 
 class Status(enum.IntEnum):
@@ -69,6 +71,11 @@ def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> 
         return Word[Status(status).name] if status is not None else Word.UNKNOWN
     except ValueError:
         return Word.UNKNOWN
+
+
+def topic_of(topic: str | None) -> str:
+    """The topic that a row is handled as; an empty text is a topic of its own."""
+    return DEFAULT_TOPIC if topic is None else topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from sqlalchemy.types import TypeEngine
 from msgworker import dialects
 from msgworker.dialects import Dialect, KeyText, UtcDateTime, now, now_plus
 from msgworker.errors import ConfigError
-from msgworker.message import Status
+from msgworker.message import DEFAULT_TOPIC, Status
 
 DEFAULT_NAME = "msgworker_message"
 REQUIRED = ("msg_id", "object_id", "status", "error_try_times")
@@ -526,7 +526,7 @@ def _message_table(
 ) -> sa.Table:
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "msg_id": (dialects.big_id(), {"primary_key": True, "autoincrement": True}),
-        "topic": (dialects.plain_text(100), {"nullable": False, "server_default": "default"}),
+        "topic": (dialects.plain_text(100), {"nullable": False, "server_default": DEFAULT_TOPIC}),
         "object_id": (dialects.key_text(MAX_OBJECT_ID), {}),
         "status": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
         "error_try_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),

@@ -31,7 +31,7 @@ from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.settler import settlement
 from msgworker.instance.state import Lane, Running, State, facts
-from msgworker.message import Message, Outcome, Settled
+from msgworker.message import Message, Outcome, Settled, topic_of
 from msgworker.payload import clean, decode
 from msgworker.store import settle as store
 from msgworker.store.claim import Row
@@ -62,7 +62,7 @@ class Caller:
     def handle(self, lane: Lane) -> None:
         """Run the current message of a lane; leaves the outcome in `lane.result`."""
         state, row = self._state, lane.row
-        topic = row.topic if row.topic is not None else "default"
+        topic = topic_of(row.topic)
         handler = state.registry.get(topic)
         if handler is None:  # unregistered meanwhile: give it back untouched
             lane.result = Result(Outcome.RELEASED)

@@ -21,6 +21,7 @@ from msgworker.instance.search import Look, Search
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import Lane, State, in_quarantine
 from msgworker.instance.sweep import holds_nothing, release_unknown
+from msgworker.message import topic_of
 from msgworker.store import claim
 from msgworker.store.claim import Candidate, Row
 
@@ -257,7 +258,7 @@ class Fetcher(Role):
         for lane in lanes:
             followers = runs.get(lane.row.msg_id, ())
             for row in followers:
-                if topics is not None and (row.topic or "default") not in topics:
+                if topics is not None and topic_of(row.topic) not in topics:
                     break
                 if self._state.is_paused(row) or row.msg_id in self._state.doubtful:
                     break

@@ -21,6 +21,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.instance.state import in_quarantine
+from msgworker.message import topic_of
 from msgworker.store import claim
 from msgworker.store.claim import Candidate
 from msgworker.table import Tables
@@ -264,7 +265,7 @@ class _Pick:
         topics, paused = self._search.topics, self._search.paused
         if topics is None and not paused:
             return True
-        name = "default" if topic is None else topic
+        name = topic_of(topic)
         if name in paused:
             return False
         if topics is None or name in topics:

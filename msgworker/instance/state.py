@@ -25,6 +25,7 @@ from msgworker.errors import MsgworkerError
 from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
 from msgworker.instance.role import Away
+from msgworker.message import topic_of
 from msgworker.store.claim import Row
 from msgworker.table import Tables
 
@@ -164,7 +165,7 @@ class State:
         """Whether the message's handler may not start now because its topic is paused."""
         if not self.paused:
             return False
-        return ("default" if row.topic is None else row.topic) in self.paused
+        return topic_of(row.topic) in self.paused
 
     def gave_up(self) -> bool:
         """Whether a stop has waited long enough for the database to come back."""

@@ -858,6 +858,14 @@ def test_unknown_topic_at_the_head_holds_its_object_back(app, table):
     assert table.statuses == [0, 0]
 
 
+def test_an_empty_topic_is_a_topic_of_its_own(app, table):
+    app.add_handler("default", lambda msg: None)
+    _, second = send(app, "o", "o", topic="default")
+    table.edit(table.where(msg_id=second), topic="")
+    report = app.drain(linger=0)
+    assert (report.done, report.released, report.left) == (1, 0, 1)
+
+
 def test_drain_without_any_handler_is_an_error(app):
     with pytest.raises(MsgworkerError, match="no handler"):
         app.drain()
