@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from tenacity.wait import wait_base
 
 from msgworker import dialects
-from msgworker.config import MAX_THREADS, Settings, number, whole
+from msgworker.config import MAX_THREADS, Settings, nearest, number, whole
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.handling import Registry, TimeoutAction, make_handler
 from msgworker.instance.links import Turns
@@ -51,7 +51,8 @@ class App:
     ) -> None:
         unknown = sorted(set(settings) - set(Settings.names()))
         if unknown:
-            raise ConfigError(_unknown_setting(unknown[0]))
+            hint = nearest(unknown[0], Settings.names())
+            raise ConfigError(f"unknown setting {unknown[0]!r}; {hint}")
         self.settings = Settings(**settings)
         if table is not None and not isinstance(table, MessageTable):
             raise ConfigError(f"table must be a MessageTable, got {table!r}")
@@ -346,14 +347,6 @@ class App:
     def ops(self) -> Ops:
         """What people may do: look and repair."""
         return Ops(self.engine, lambda: self.tables, self.table)
-
-
-def _unknown_setting(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, Settings.names(), n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else f"; settings: {', '.join(Settings.names())}"
-    return f"unknown setting {name!r}{hint}"
 
 
 def _connection(target: object) -> Connection:

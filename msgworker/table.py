@@ -7,7 +7,6 @@ from: the same for one database, with the columns that are really there.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.types import TypeEngine
 
 from msgworker import dialects
+from msgworker.config import nearest
 from msgworker.dialects import Dialect, KeyText, UtcDateTime, now, now_plus
 from msgworker.errors import ConfigError
 from msgworker.message import DEFAULT_TOPIC, Status
@@ -115,8 +115,7 @@ class MessageTable(_Names):
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
             known = (*COLUMNS, *(f.name for f in fields(MessageTable) if f.name not in COLUMNS))
-            near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            hint = nearest(unknown[0], known)
             raise ConfigError(f"MessageTable has no setting or column {unknown[0]!r}; {hint}")
         super().__init__(**columns)  # type: ignore[arg-type]
         values = {

@@ -36,8 +36,6 @@ from msgworker.payload import clean, decode
 from msgworker.store import settle as store
 from msgworker.store.claim import Row
 
-TRUST_PAUSE_SECONDS = 0.05
-
 
 class _Undo(Exception):
     """Roll the handler's transaction back and report this result."""
@@ -208,12 +206,8 @@ class Caller:
     def _wait_for_trust(self, lane: Lane) -> None:
         """No handler starts again while our lease is in doubt; LostClaim when it is over."""
         state = self._state
-        while True:
-            if lane.owner != state.instance_id or state.gave_up():
-                raise LostClaim(lane.row.msg_id, lane.owner)
-            if state.trusted():
-                return
-            time.sleep(TRUST_PAUSE_SECONDS)
+        if not state.wait_for_trust(lambda: lane.owner != state.instance_id or state.gave_up()):
+            raise LostClaim(lane.row.msg_id, lane.owner)
 
     def _in_one_transaction(
         self, lane: Lane, msg: Message[Any], handler: Handler, running: Running, step: Step

@@ -29,6 +29,8 @@ from msgworker.message import topic_of
 from msgworker.store.claim import Row
 from msgworker.table import Tables
 
+TRUST_PAUSE_SECONDS = 0.05
+
 
 def new_instance_id(label: str = "") -> str:
     """host-pid-random, at most 64 characters; never the same twice."""
@@ -160,6 +162,15 @@ class State:
     def trusted(self) -> bool:
         """Whether we may still start handlers: a renewal has succeeded lately enough."""
         return time.monotonic() < self.trusted_until
+
+    def wait_for_trust(self, over: Callable[[], bool]) -> bool:
+        """Wait while our lease is in doubt; False as soon as `over` tells that waiting is in
+        vain."""
+        while not over():
+            if self.trusted():
+                return True
+            time.sleep(TRUST_PAUSE_SECONDS)
+        return False
 
     def is_paused(self, row: Row) -> bool:
         """Whether the message's handler may not start now because its topic is paused."""
