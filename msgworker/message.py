@@ -59,8 +59,9 @@ TRANSITIONS: dict[tuple[Word, Word], frozenset[Act]] = {
     (Word.DONE, Word.NEW): frozenset({Act.RERUN}),
     (Word.NEW, Word.DEAD): frozenset({Act.DISCARD}),
     (Word.FAILED, Word.DEAD): frozenset({Act.DISCARD}),
+    (Word.DEAD, Word.DEAD): frozenset({Act.DISCARD}),  # given up: its object goes on under "block"
 }
-"""Every move a row may make and the acts that may make it."""
+"""Every move a row may make and the acts that may make it; the simulation judges by it."""
 
 
 def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> Word:

@@ -66,7 +66,7 @@ class Rule(StrEnum):
     I4 = "I4"  # P6: at most max_tries starts between reruns, each counted to its claim
     I5 = "I5"  # P5: a settle of a row that was recovered changes nothing
     I6 = "I6"  # P4: what commits with the outcome is there once each time the message got done
-    I7 = "I7"  # P1: four statuses; at most one row of an object at 1, whenever somebody looks
+    I7 = "I7"  # P1: four statuses, their moves; at most one row of an object at 1 at any time
     I8 = "I8"  # an orderly stop leaves no row at 1 and counts no try
     I9 = "I9"  # P3: rows of a killed instance can be claimed within a lease and two heartbeats
     I10 = "I10"  # P6: no message dies that never failed or crashed on its own
