@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 DEFAULT_TOPIC = "default"
@@ -100,9 +100,6 @@ class Message(Generic[T]):
     def idempotency_key(self) -> str:
         """A text that stays the same over retries and reruns; for outside systems."""
         return f"{self.table_name}:{self.msg_id}"
-
-
-AnyMessage = Message[Any]
 
 
 class Outcome(enum.StrEnum):

@@ -15,7 +15,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from msgworker import dialects
 from msgworker.errors import MsgworkerError, PayloadError
 
-SOME_DEAD = 1
 USAGE = 2
 NOTHING_MATCHED = 5
 OUR_FAULT = 70

@@ -336,13 +336,12 @@ class Fetcher(Role):
         if len(self._state.in_hand) * 2 < self._appetite.lanes:
             self._wake.set()
 
-    def failed(self, error: BaseException) -> bool:
+    def failed(self, error: BaseException) -> None:
         self._search.forget()
         # What was due while the database was away was not passed over: a drain begins its end anew.
         self._barren = 0
         self._looked_afresh = False
         self._overdue_since = None
-        return False
 
     def ended(self) -> None:
         self._link.close()

@@ -68,7 +68,6 @@ class Heartbeat(Role):
         self._release_unknown()
         recovered = self._recover()
         if recovered:
-            self._state.tally.recovered += recovered
             self._on_recovered()
         return recovered
 

@@ -73,7 +73,6 @@ class Search:
         self._width = 1
         self._turn = 0
         self.idle = False
-        self.idle_objects = IDLE_OBJECTS
 
     def look(
         self,
@@ -166,7 +165,7 @@ class Search:
 
     def _look_ring(self, conn: Connection, pick: _Pick, want: int) -> bool:
         """True if a whole round over the objects has ended; `_round_is_clean`: nothing could go."""
-        objects = self.idle_objects if self.idle else max(want * pick.slots, self.idle_objects)
+        objects = IDLE_OBJECTS if self.idle else max(want * pick.slots, IDLE_OBJECTS)
         if self._ring_after is None and self._loose_after == MIN_ID:
             self._round_is_clean = True
         rows: list[Candidate] = []

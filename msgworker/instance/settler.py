@@ -168,7 +168,6 @@ class Settler:
             tally.dead += 1
             level, what = "warning", "is dead"
         elif outcome is Outcome.LATER:
-            tally.later += 1
             level, what = "debug", "comes back later"
         else:
             tally.released += outcome is Outcome.RELEASED

@@ -76,14 +76,12 @@ class Tally:
     done: int = 0
     dead: int = 0
     retried: int = 0
-    later: int = 0
     released: int = 0
     lost: int = 0
     claims: int = 0
     offered: int = 0
     won: int = 0
     settles: int = 0
-    recovered: int = 0
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ is settled; the lease goes last, after the last handler, or stays for recovery i
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 import time
@@ -30,7 +29,6 @@ from msgworker.instance.watchdog import Watchdog
 from msgworker.message import Outcome
 from msgworker.store import find
 
-log = logging.getLogger("msgworker.worker")
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
 GRACE = 30.0
