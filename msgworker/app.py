@@ -37,8 +37,10 @@ class App:
     """Handlers, a database and a message table.
 
     url_or_engine: a SQLAlchemy URL or an Engine. table: a MessageTable, the default one if left
-    out. Further keywords are those of `config.Settings` (lease_seconds, poll_seconds, ...).
-    Nothing is connected before it is needed. Raises ConfigError for settings that are wrong.
+    out. label: how its instances are named, in `msgworker instances` and in their ids
+    (the host if left out). Further keywords are those of `config.Settings` (lease_seconds,
+    poll_seconds, ...). Nothing is connected before it is needed. Raises ConfigError for settings
+    that are wrong.
     """
 
     def __init__(
@@ -162,7 +164,8 @@ class App:
         """Insert one message in the caller's transaction; return its msg_id.
 
         object_id: whose message it is; None = no order wanted. delay: seconds from now on the
-        database's clock; at: an aware datetime. Raises PayloadError, ConfigError before any SQL.
+        database's clock; at: an aware datetime. Raises PayloadError, ConfigError, SchemaError or
+        DatabaseUnavailable before anything is inserted.
         """
         connection = _connection(conn)
         tables = self.tables
@@ -257,6 +260,7 @@ class App:
         """A worker: `run`, `start`, `stop`, `drain`; as a context manager it stops at the end.
 
         threads: how many handlers run at once, 1 or more. topics: only these, of those registered.
+        Raises ConfigError, also if there is no handler. Nothing is connected before it starts.
         """
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
@@ -279,9 +283,16 @@ class App:
     ) -> Report:
         """Handle messages until none is due now or within `linger` seconds, or until `time_limit`.
 
-        For batch jobs and timers. overlap: "skip" returns at once (Report.skipped) while another
-        drain of this App runs in this process; "allow" lets up to `max_concurrent` run.
-        outage_limit: give up (Report.database_lost) when the database has been away for so long.
+        For batch jobs and timers. All times are in seconds. threads, topics: as in `worker`.
+        time_limit: stop in order after this time; None = no limit. grace: how long running handlers
+        may go on at a stop. overlap: "skip" returns at once (Report.skipped) while another drain of
+        this App runs in this process; "allow" lets up to `max_concurrent` run. signals: SIGTERM and
+        SIGINT stop in order, a second one at once; only in the main thread. outage_limit: give up
+        (Report.database_lost) when the database has been away for so long.
+
+        Raises ConfigError before anything is done; DatabaseUnavailable if the database cannot be
+        reached at the start or denies access; SchemaError for what is missing; HandlerStuck for a
+        handler with timeout_action="restart" that did not end in time.
         """
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')

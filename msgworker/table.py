@@ -81,7 +81,8 @@ class MessageTable(_Names):
 
     name: the table, `schema.table` allowed. Each column keyword takes the column's name in the
     table. The first four are needed; the others may be None = not there. On a table of another
-    name, an optional column that is not in the table is done without.
+    name, an optional column that is not in the table is done without. shard and instance_type are
+    for fleets that slice a table among them: msgworker keeps their defaults and reads neither.
 
     on_dead: "continue" (a dead message is dropped and its object goes on) or "block" (the object
     waits until somebody reruns or discards the dead message).

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from msgworker import __version__
 from msgworker.cli.failing import NOTHING_MATCHED, exit_code_of, sentence
-from msgworker.cli.output import print_error
+from msgworker.cli.output import print_error, visible
+from msgworker.dialects import without
 
 COMMANDS = {
     "demo": "demo",
@@ -116,9 +117,6 @@ def attribute_of(name: str) -> str:
 
 def _traceback(error: BaseException, call: Call) -> None:
     import traceback
-
-    from msgworker.cli.output import visible
-    from msgworker.dialects import without
 
     for line in "".join(traceback.format_exception(error)).splitlines():
         click.echo(visible(without(line, call.secrets)), err=True)

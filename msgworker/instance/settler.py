@@ -98,7 +98,8 @@ class Settler:
     # ------------------------------------------------------------ one batch
 
     def _settle_safely(self, batch: Sequence[Lane]) -> list[Lane]:
-        """`settle`; an error of our own leaves the rows flagged until this instance ends."""
+        """`settle`; an error of our own leaves the rows flagged until this instance goes on under
+        a new id."""
         try:
             return self.settle(batch) if batch else []
         except Exception as error:

@@ -71,7 +71,7 @@ def in_quarantine(crash_times: int, tries: int, max_tries: int) -> bool:
 
 @dataclass(slots=True)
 class Tally:
-    """What an instance has done so far; written by the settling thread only."""
+    """What an instance has done so far; each field is written by one role."""
 
     done: int = 0
     dead: int = 0

@@ -163,9 +163,12 @@ class Worker:
     ) -> None:
         """Work until `stop` is called (from another thread), or a signal comes if asked for.
 
-        Raises HandlerStuck for a handler with timeout_action="restart" that did not end in time.
-
         signals: SIGTERM and SIGINT stop in order, a second one at once; only in the main thread.
+        grace: seconds that running handlers may go on at a stop. time_limit: seconds; None = none.
+
+        Raises DatabaseUnavailable if the database cannot be reached at the start or denies access;
+        SchemaError for what is missing; HandlerStuck for a handler with timeout_action="restart"
+        that did not end in time; MsgworkerError if this worker runs already.
         """
         deadline = None if time_limit is None else time.monotonic() + time_limit
         with _Signals(signals) as told:
@@ -197,8 +200,8 @@ class Worker:
     ) -> Report:
         """Work until nothing is due now or within `linger` seconds, or until `time_limit`.
 
-        outage_limit: give up (Report.database_lost) when the database has been away for so long.
-        Raises HandlerStuck as `run` does.
+        All times are in seconds. outage_limit: give up (Report.database_lost) when the database has
+        been away for so long. signals, grace and what is raised: as in `run`.
         """
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
