@@ -70,7 +70,9 @@ class App:
         self._lock = threading.Lock()
         self._tables: Tables | None = None
         self._guard_checked = False
-        self._workers: list[Worker] = []
+        # Those to wake; one that runs is kept alive by its threads.
+        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+        self._workers_lock = threading.Lock()
         self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
         self._turns = Turns()
         self._drains = 0
@@ -251,7 +253,9 @@ class App:
 
     def wake(self) -> None:
         """Tell the workers of this App in this process that there is something to do."""
-        for worker in list(self._workers):
+        with self._workers_lock:
+            workers = list(self._workers)
+        for worker in workers:
             worker.wake()
 
     # ------------------------------------------------------------ consuming
@@ -265,7 +269,8 @@ class App:
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
         worker = Worker(lambda: self._state(chosen), threads=threads, label=self.label)
-        self._workers.append(worker)
+        with self._workers_lock:
+            self._workers.add(worker)
         return worker
 
     def drain(
@@ -320,7 +325,8 @@ class App:
             )
         finally:
             if worker is not None:
-                self._workers.remove(worker)
+                with self._workers_lock:
+                    self._workers.discard(worker)
             with self._lock:
                 self._drains -= 1
 
