@@ -134,8 +134,9 @@ def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
-        "Exit codes: 0 ok, 1 some messages dead, 2 usage or configuration, 3 database unreachable, "
-        f"4 schema missing or out of date, {NOTHING_MATCHED} nothing matched."
+        "Exit codes: 0 ok, 1 some messages dead or another refusal, 2 usage or configuration, "
+        "3 database unreachable, 4 schema missing or out of date, "
+        f"{NOTHING_MATCHED} nothing matched."
     ),
 )
 @click.version_option(__version__, package_name="msgworker", prog_name="msgworker")
