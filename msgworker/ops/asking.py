@@ -108,8 +108,8 @@ def rate_of(rate: Any) -> float | None:
     return None if rate is None else number("rate", rate, 0.001, MAX_RATE)
 
 
-def topic_of(topic: Any) -> str:
-    """A topic to pause."""
+def topic_to_pause(topic: Any) -> str:
+    """A topic to pause or resume, or ConfigError."""
     if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC:
         raise ConfigError(f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r:.80}")
     return topic
