@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from tenacity.wait import wait_base
 
 from msgworker import dialects
-from msgworker.config import MAX_THREADS, Settings, number, whole
+from msgworker.config import MAX_THREADS, Settings, nearest, number, whole
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.handling import Registry, TimeoutAction, make_handler
 from msgworker.instance.links import Turns
@@ -37,8 +37,10 @@ class App:
     """Handlers, a database and a message table.
 
     url_or_engine: a SQLAlchemy URL or an Engine. table: a MessageTable, the default one if left
-    out. Further keywords are those of `config.Settings` (lease_seconds, poll_seconds, ...).
-    Nothing is connected before it is needed. Raises ConfigError for settings that are wrong.
+    out. label: how its instances are named, in `msgworker instances` and in their ids
+    (the host if left out). Further keywords are those of `config.Settings` (lease_seconds,
+    poll_seconds, ...). Nothing is connected before it is needed. Raises ConfigError for settings
+    that are wrong.
     """
 
     def __init__(
@@ -51,7 +53,8 @@ class App:
     ) -> None:
         unknown = sorted(set(settings) - set(Settings.names()))
         if unknown:
-            raise ConfigError(_unknown_setting(unknown[0]))
+            hint = nearest(unknown[0], Settings.names())
+            raise ConfigError(f"unknown setting {unknown[0]!r}; {hint}")
         self.settings = Settings(**settings)
         if table is not None and not isinstance(table, MessageTable):
             raise ConfigError(f"table must be a MessageTable, got {table!r}")
@@ -67,7 +70,9 @@ class App:
         self._lock = threading.Lock()
         self._tables: Tables | None = None
         self._guard_checked = False
-        self._workers: list[Worker] = []
+        # Those to wake; one that runs is kept alive by its threads.
+        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+        self._workers_lock = threading.Lock()
         self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
         self._turns = Turns()
         self._drains = 0
@@ -81,7 +86,8 @@ class App:
         """Create what is missing of tables and indexes; return the names of what was created.
 
         Safe to call at every start and from several processes at once. A table that exists already
-        only gets indexes. Raises DatabaseUnavailable, SchemaError.
+        only gets indexes (on MariaDB and MySQL also the hidden virtual columns that they are on).
+        Raises DatabaseUnavailable, SchemaError.
         """
         made = schema.create(self.engine, self.table, dialects.dialect_of(self.engine))
         self._tables = None
@@ -160,7 +166,8 @@ class App:
         """Insert one message in the caller's transaction; return its msg_id.
 
         object_id: whose message it is; None = no order wanted. delay: seconds from now on the
-        database's clock; at: an aware datetime. Raises PayloadError, ConfigError before any SQL.
+        database's clock; at: an aware datetime. Raises PayloadError, ConfigError, SchemaError or
+        DatabaseUnavailable before anything is inserted.
         """
         connection = _connection(conn)
         tables = self.tables
@@ -246,7 +253,9 @@ class App:
 
     def wake(self) -> None:
         """Tell the workers of this App in this process that there is something to do."""
-        for worker in list(self._workers):
+        with self._workers_lock:
+            workers = list(self._workers)
+        for worker in workers:
             worker.wake()
 
     # ------------------------------------------------------------ consuming
@@ -255,11 +264,13 @@ class App:
         """A worker: `run`, `start`, `stop`, `drain`; as a context manager it stops at the end.
 
         threads: how many handlers run at once, 1 or more. topics: only these, of those registered.
+        Raises ConfigError, also if there is no handler. Nothing is connected before it starts.
         """
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
         worker = Worker(lambda: self._state(chosen), threads=threads, label=self.label)
-        self._workers.append(worker)
+        with self._workers_lock:
+            self._workers.add(worker)
         return worker
 
     def drain(
@@ -277,9 +288,16 @@ class App:
     ) -> Report:
         """Handle messages until none is due now or within `linger` seconds, or until `time_limit`.
 
-        For batch jobs and timers. overlap: "skip" returns at once (Report.skipped) while another
-        drain of this App runs in this process; "allow" lets up to `max_concurrent` run.
-        outage_limit: give up (Report.database_lost) when the database has been away for so long.
+        For batch jobs and timers. All times are in seconds. threads, topics: as in `worker`.
+        time_limit: stop in order after this time; None = no limit. grace: how long running handlers
+        may go on at a stop. overlap: "skip" returns at once (Report.skipped) while another drain of
+        this App runs in this process; "allow" lets up to `max_concurrent` run. signals: SIGTERM and
+        SIGINT stop in order, a second one at once; only in the main thread. outage_limit: give up
+        (Report.database_lost) when the database has been away for so long.
+
+        Raises ConfigError before anything is done; DatabaseUnavailable if the database cannot be
+        reached at the start or denies access; SchemaError for what is missing; HandlerStuck for a
+        handler with timeout_action="restart" that did not end in time.
         """
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')
@@ -307,7 +325,8 @@ class App:
             )
         finally:
             if worker is not None:
-                self._workers.remove(worker)
+                with self._workers_lock:
+                    self._workers.discard(worker)
             with self._lock:
                 self._drains -= 1
 
@@ -350,14 +369,6 @@ class App:
     def ops(self) -> Ops:
         """What people may do: look and repair."""
         return Ops(self.engine, lambda: self.tables, self.table)
-
-
-def _unknown_setting(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, Settings.names(), n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else f"; settings: {', '.join(Settings.names())}"
-    return f"unknown setting {name!r}{hint}"
 
 
 def _connection(target: object) -> Connection:

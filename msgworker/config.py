@@ -113,9 +113,9 @@ def seconds(name: str, value: Any, least: float = 0.0, most: float = 100 * YEAR_
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the nearest one, or all of them."""
-    known = list(known)
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
+    names = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return f"did you mean {names[near[0]]}?" if near else f"known are: {', '.join(names.values())}"
 
 
 # ---------------------------------------------------------------- what there is to set
@@ -270,7 +270,7 @@ SETTINGS: dict[str, Setting] = {
             name="max_payload",
             kind="whole",
             group="table",
-            about="the longest payload that is read, in characters",
+            about="the longest payload that is read, in characters (bytes on MariaDB and MySQL)",
             default=16_000_000,
             least=1,
             most=2**31 - 1,
@@ -447,9 +447,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in SETTINGS:
-            known = [s.variable for s in SETTINGS.values()]
-            near = difflib.get_close_matches(variable, known, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else "see `msgworker config`"
+            hint = nearest(variable, (s.variable for s in SETTINGS.values()))
             raise ConfigError(f"unknown setting {variable} in the environment; {hint}")
         found[name] = value
     return found

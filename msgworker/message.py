@@ -9,9 +9,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
+DEFAULT_TOPIC = "default"
+"""What a message without a topic is handled as."""
 
 
 class Status(enum.IntEnum):
@@ -57,8 +59,9 @@ TRANSITIONS: dict[tuple[Word, Word], frozenset[Act]] = {
     (Word.DONE, Word.NEW): frozenset({Act.RERUN}),
     (Word.NEW, Word.DEAD): frozenset({Act.DISCARD}),
     (Word.FAILED, Word.DEAD): frozenset({Act.DISCARD}),
+    (Word.DEAD, Word.DEAD): frozenset({Act.DISCARD}),  # given up: its object goes on under "block"
 }
-"""Every move a row may make (protocol.md section 2) and the acts that may make it."""
+"""Every move a row may make and the acts that may make it; the simulation judges by it."""
 
 
 def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> Word:
@@ -69,6 +72,11 @@ def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> 
         return Word[Status(status).name] if status is not None else Word.UNKNOWN
     except ValueError:
         return Word.UNKNOWN
+
+
+def topic_of(topic: str | None) -> str:
+    """The topic that a row is handled as; an empty text is a topic of its own."""
+    return DEFAULT_TOPIC if topic is None else topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,6 @@ class Message(Generic[T]):
         """A text that stays the same over retries and reruns; for outside systems."""
         return f"{self.table_name}:{self.msg_id}"
 
-
-AnyMessage = Message[Any]
 
 UNWRITABLE = "(the error could not be stored)"
 """Stands in `last_error` where the table did not take the text."""

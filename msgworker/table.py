@@ -7,7 +7,6 @@ from: the same for one database, with the columns that are really there.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -20,9 +19,10 @@ from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.types import TypeEngine
 
 from msgworker import dialects
+from msgworker.config import nearest
 from msgworker.dialects import Dialect, KeyText, UtcDateTime, now, now_plus
 from msgworker.errors import ConfigError
-from msgworker.message import Status
+from msgworker.message import DEFAULT_TOPIC, Status
 
 DEFAULT_NAME = "msgworker_message"
 REQUIRED = ("msg_id", "object_id", "status", "error_try_times")
@@ -81,7 +81,8 @@ class MessageTable(_Names):
 
     name: the table, `schema.table` allowed. Each column keyword takes the column's name in the
     table. The first four are needed; the others may be None = not there. On a table of another
-    name, an optional column that is not in the table is done without.
+    name, an optional column that is not in the table is done without. shard and instance_type are
+    for fleets that slice a table among them: msgworker keeps their defaults and reads neither.
 
     on_dead: "continue" (a dead message is dropped and its object goes on) or "block" (the object
     waits until somebody reruns or discards the dead message).
@@ -115,8 +116,7 @@ class MessageTable(_Names):
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
             known = (*COLUMNS, *(f.name for f in fields(MessageTable) if f.name not in COLUMNS))
-            near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            hint = nearest(unknown[0], known)
             raise ConfigError(f"MessageTable has no setting or column {unknown[0]!r}; {hint}")
         super().__init__(**columns)  # type: ignore[arg-type]
         values = {
@@ -526,7 +526,7 @@ def _message_table(
 ) -> sa.Table:
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "msg_id": (dialects.big_id(), {"primary_key": True, "autoincrement": True}),
-        "topic": (dialects.plain_text(100), {"nullable": False, "server_default": "default"}),
+        "topic": (dialects.plain_text(100), {"nullable": False, "server_default": DEFAULT_TOPIC}),
         "object_id": (dialects.key_text(MAX_OBJECT_ID), {}),
         "status": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
         "error_try_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
@@ -634,7 +634,7 @@ def _add_indexes(t: Tables) -> None:
     oldest  unfinished rows by age: old before new
     due     rows that wait for an instant, by that instant: retries and delayed messages
     failed  failed and dead rows by age: what people look for among millions that are done
-    Finished rows stay out of all of them, so they cost nothing (P7).
+    Finished rows stay out of all of them, so they cost nothing (P7; see docs/guarantees.md).
     """
     if t.dialect.case_index == "column":
         _add_virtual_columns(t)

@@ -1,4 +1,4 @@
-"""The history of a run, and the checker of protocol.md section 8 over it: a pure function.
+"""The history of a run, and the checker of the rules I1 to I10 over it: a pure function.
 
 The one rule to know: a recorder sees a statement only from outside, so what changed the table is an
 interval. `since` was read before the deciding statement was sent, `at` after its commit was known;
@@ -28,7 +28,7 @@ STATUSES = frozenset({NEW, PROCESSING, DONE, FAILED})
 
 
 class Kind(StrEnum):
-    """What happened; the words are those of protocol.md section 1."""
+    """What happened."""
 
     INSERTED = "inserted"  # a producer committed: visible from `at`
     CLAIMED = "claimed"  # a claim or a settle put the row to 1 for `instance`
@@ -58,19 +58,19 @@ class Outcome(StrEnum):
 
 
 class Rule(StrEnum):
-    """The invariants of protocol.md section 8, and that done and dead are final."""
+    """What must hold in every history; for the promises P1 to P8 see docs/guarantees.md."""
 
-    I1 = "I1"
-    I2 = "I2"
-    I3 = "I3"
-    I4 = "I4"
-    I5 = "I5"
-    I6 = "I6"
-    I7 = "I7"
-    I8 = "I8"
-    I9 = "I9"
-    I10 = "I10"
-    FINAL = "FINAL"
+    I1 = "I1"  # P1: handlers of one object do not overlap, between instances that hold their lease
+    I2 = "I2"  # P2: an object's messages start in order, late commits and reruns aside
+    I3 = "I3"  # P3: every message is one row, at the end done or dead
+    I4 = "I4"  # P6: at most max_tries starts between reruns, each counted to its claim
+    I5 = "I5"  # P5: a settle of a row that was recovered changes nothing
+    I6 = "I6"  # P4: what commits with the outcome is there once each time the message got done
+    I7 = "I7"  # P1: four statuses, their moves; at most one row of an object at 1 at any time
+    I8 = "I8"  # an orderly stop leaves no row at 1 and counts no try
+    I9 = "I9"  # P3: rows of a killed instance can be claimed within a lease and two heartbeats
+    I10 = "I10"  # P6: no message dies that never failed or crashed on its own
+    FINAL = "FINAL"  # done and dead are final, but for a rerun
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,7 +594,7 @@ def check(
     transactional: Collection[int] | bool = frozenset(),
     finished: bool = True,
 ) -> list[Violation]:
-    """Every broken invariant of protocol.md section 8, rule by rule; empty for a correct run.
+    """Every broken rule, one rule after the other; empty for a correct run.
 
     `ttl` and `heartbeat` (seconds; heartbeat defaults to ttl/3) turn on I9, which needs a live
     instance all the while. `orderly`: every instance was stopped within its grace time.

@@ -356,7 +356,7 @@ def test_drain_options_that_cannot_be(small, options, text):
     ("make", "text"),
     [
         (lambda: App("sqlite:///x.db", leese_seconds=3), "lease_seconds"),
-        (lambda: App("sqlite:///x.db", wholly_unknown=3), "settings: "),
+        (lambda: App("sqlite:///x.db", wholly_unknown=3), "known are: "),
         (lambda: App("sqlite:///x.db", table="name"), "MessageTable"),
         (lambda: MessageTable(max_tires=3), "max_tries"),
         (lambda: MessageTable(mesg_id="x"), "msg_id"),

@@ -266,7 +266,6 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield explain.explain, {"msg_id": 1}
     del log.rows["last_error"]
     yield tries.of, {"ids": many}
-    yield tries.forget, {"ids": many}
     done = items.Record("a", True, 1, "1")
     log.rows["FOR UPDATE"] = [(datetime.now(UTC),)]
     yield items.any_recorded, {"msg_id": 1}
@@ -275,7 +274,6 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield items.record, {"msg_id": 1, "batch": batch, "me": "me", "there": ["b"]}
     for there in (True, False):
         yield items.record_one, {"msg_id": 1, "one": done, "me": "me", "there": there}
-    yield items.forget, {"msg_ids": many}
     yield from _ops_acts(t, log)
     for delay, at in ((None, None), (1.0, None), (None, datetime.now(UTC))):
         options = {"topic": "t", "object_id": "o", "payload": "{}", "delay": delay, "at": at}

@@ -792,7 +792,7 @@ Step = Callable[["World", int], None]
 
 
 class World:
-    """protocol.md sections 2 and 6 in small: every step is one transaction, in one thread.
+    """The protocol in small: every step is one transaction, in one thread.
 
     Each step takes a number by which it chooses among what is possible; nothing possible, no step.
     """

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from msgworker import App, dialects
@@ -18,6 +19,17 @@ from msgworker.dialects import sqlite
 
 HOLD_SECONDS, GAP_SECONDS = 0.02, 0.0005
 WANTED, ROUNDS_EACH = 20, 15  # measured: 3 rounds each with short looks, 65 with SQLite's waiting
+
+
+def test_what_is_committed_is_on_disk_but_for_an_engine_of_the_user_s(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'm.db'}"
+    own = sa.create_engine(url)
+    sa.event.listen(own, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=NORMAL"))
+    for source, level in ((url, 2), (own, 1)):
+        engine = App(source).engine
+        with engine.connect() as conn:
+            assert conn.exec_driver_sql("PRAGMA synchronous").scalar() == level
+        engine.dispose()
 
 
 class Hog:

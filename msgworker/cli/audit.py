@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.failing import NothingMatched
+from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched
 from msgworker.cli.look import message_id
 from msgworker.cli.options import as_json, common
 from msgworker.cli.output import Column, age, print_json, print_table, safe, since, when
@@ -38,22 +38,23 @@ COLUMNS = (
 @click.pass_context
 def audit(
     ctx: click.Context, /, msg_id: str | None, limit: int, as_json: bool, **given: Any
-) -> None:
+) -> int:
     """What people did, newest first: all operations, or those that changed message ID."""
     number = None if msg_id is None else message_id(msg_id)
     app = open_app(ctx, given)
     found = app.ops.audit(number, limit=limit)
     if as_json:
         print_json([entry_dict(entry) for entry in found])
-        return
+        return 0 if found else NOTHING_MATCHED
     if not found:
         whose = "on this table" if number is None else f"to message {number}"
         raise NothingMatched(f"nothing was done {whose}")
     if number is not None:
         for entry in found:
             click.echo(line_of(entry))
-        return
+        return 0
     print_table(COLUMNS, [_row(entry) for entry in found])
+    return 0
 
 
 def _row(entry: AuditEntry) -> list[Any]:

@@ -12,7 +12,7 @@ import click
 
 from msgworker import App
 from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched, Usage
-from msgworker.cli.look import _instant, as_dict, message_id
+from msgworker.cli.look import as_dict, instant_of, message_id
 from msgworker.cli.output import confirm, note, plural, print_json, safe
 from msgworker.ops.bulk import Progress, Repaired, Tell
 
@@ -61,7 +61,7 @@ def choice_of(given: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of `chooses` and `long_work` out of `given`; checks them; raises Usage."""
     ids = [message_id(text) for text in given.pop("ids", ())]
     chosen: dict[str, Any] = {name: given.pop(name) for name in FILTERS if name in given}
-    chosen["since"] = _instant(chosen["since"])
+    chosen["since"] = instant_of(chosen["since"])
     named = [name for name, value in chosen.items() if value is not None]
     chosen["resume"] = resume_of(given)
     chosen["rate"] = rate_of(given)

@@ -17,5 +17,4 @@ def demo(ctx: click.Context, /, **given: Any) -> int:
     configure(ctx, given)
     from msgworker.demo.run import run
 
-    outcome = run()
-    return outcome if isinstance(outcome, int) else int(getattr(outcome, "exit_code", 0))
+    return run()

@@ -1,8 +1,8 @@
 """From an exception to one line for people and an exit code for scripts.
 
-0 ok, 1 some messages dead, 2 usage or configuration, 3 database unreachable, 4 schema missing or
-out of date, 5 nothing matched. And three for accidents: 70 an error that is ours, 75 a handler
-that hangs, 130 interrupted.
+0 ok, 1 some messages dead or another refusal, 2 usage or configuration, 3 database unreachable, 4
+schema missing or out of date, 5 nothing matched. And three for accidents: 70 an error that is ours,
+75 a handler that hangs, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from msgworker import dialects
 from msgworker.errors import MsgworkerError, PayloadError
 
-SOME_DEAD = 1
 USAGE = 2
 NOTHING_MATCHED = 5
 OUR_FAULT = 70

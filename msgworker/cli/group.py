@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from msgworker import __version__
 from msgworker.cli.failing import NOTHING_MATCHED, exit_code_of, sentence
-from msgworker.cli.output import print_error
+from msgworker.cli.output import print_error, visible
+from msgworker.dialects import without
 
 COMMANDS = {
     "demo": "demo",
@@ -117,9 +118,6 @@ def attribute_of(name: str) -> str:
 def _traceback(error: BaseException, call: Call) -> None:
     import traceback
 
-    from msgworker.cli.output import visible
-    from msgworker.dialects import without
-
     for line in "".join(traceback.format_exception(error)).splitlines():
         click.echo(visible(without(line, call.secrets)), err=True)
 
@@ -136,8 +134,9 @@ def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
-        "Exit codes: 0 ok, 1 some messages dead, 2 usage or configuration, 3 database unreachable, "
-        f"4 schema missing or out of date, {NOTHING_MATCHED} nothing matched."
+        "Exit codes: 0 ok, 1 some messages dead or another refusal, 2 usage or configuration, "
+        "3 database unreachable, 4 schema missing or out of date, "
+        f"{NOTHING_MATCHED} nothing matched."
     ),
 )
 @click.version_option(__version__, package_name="msgworker", prog_name="msgworker")

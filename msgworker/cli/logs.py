@@ -21,7 +21,7 @@ from msgworker.cli.output import visible
 from msgworker.dialects import without
 
 FACTS = ("instance", "msg_id", "object_id", "topic", "try")
-"""What records of msgworker carry besides their text."""
+"""What records of an instance carry besides their text, all of them where about a message."""
 STATUS_SECONDS = 0.5
 LOG_PROGRESS_SECONDS = 10.0
 

@@ -132,7 +132,7 @@ def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     """Messages by filter, the oldest first."""
     filters = {name: given.pop(name) for name in ("status", "topic", "object_id", "error", "limit")}
     filters["after"] = _id_in_range(given.pop("after"))
-    filters["since"] = _instant(given.pop("since"))
+    filters["since"] = instant_of(given.pop("since"))
     app = open_app(ctx, given)
     found: Found[MessageInfo] = app.ops.find(**filters)
     if as_json:
@@ -186,7 +186,8 @@ def as_dict(info: MessageInfo) -> dict[str, Any]:
     return {name: v for name, v in asdict(info).items() if name not in ("payload", "tries")}
 
 
-def _instant(text: str | None) -> datetime | None:
+def instant_of(text: str | None) -> datetime | None:
+    """--since: an instant, or how long ago; raises Usage."""
     if text is None:
         return None
     try:

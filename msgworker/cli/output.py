@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import click
 
+from msgworker.cli.failing import Usage
 from msgworker.dialects import without
 
 _UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -256,8 +257,6 @@ def styled_as(text: str, colour: str) -> str:
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask on stderr before many rows are written; raises Usage where nobody can answer."""
-    from msgworker.cli.failing import Usage
-
     if yes:
         return
     if not sys.stdin.isatty():

@@ -66,10 +66,8 @@ def resume(ctx: click.Context, /, topic: str, dry_run: bool, as_json: bool, **gi
 
 
 def _tell(done: Repaired, topic: str, json: bool, word: str, already: str) -> None:
-    if json:
-        print_json(
-            {"operation": done.op_id, "topic": topic, word: bool(done), "dry_run": done.dry_run}
-        )
+    if json:  # what it is, or would be, whoever has made it so
+        print_json({"operation": done.op_id, "topic": topic, word: True, "dry_run": done.dry_run})
     elif not done:
         click.echo(f"topic {safe(topic)} {already}")
     else:

@@ -9,7 +9,7 @@ import click
 
 from msgworker import App
 from msgworker.cli.failing import NothingMatched
-from msgworker.cli.look import as_dict, message_id
+from msgworker.cli.look import as_dict, message_id, what
 from msgworker.cli.options import as_json, common
 from msgworker.cli.output import (
     Column,
@@ -176,8 +176,6 @@ LANE_COLUMNS = (
 
 
 def _lane_row(one: LaneInfo, app: App) -> list[Any]:
-    from msgworker.cli.look import what
-
     head = one.head
     behind = f"{one.behind:,}{'+' if one.at_least else ''}" if one.behind else "-"
     tries = f"{head.error_try_times}/{app.table.max_tries}"

@@ -66,11 +66,19 @@ def _create_column(element: CreateColumn, compiler: DDLCompiler, **kw: Any) -> s
     return f"{text} INVISIBLE" if element.element.info.get(HIDDEN) else text
 
 
+# SQLAlchemy 2.1 asks for another name.
+_ORDER: dict[str, Any] = {"oracle_order" if hasattr(sa.Identity, "argument_for") else "order": True}
+
+
 def identity(name: str) -> tuple[Any, ...]:
     """What counts msg_id up, where the type alone does not say it."""
-    if name in ("postgresql", "oracle"):
-        # BY DEFAULT: a restore or a copy may bring its own ids. On RAC see docs: ORDER.
-        return (sa.Identity(always=False, cache=100 if name == "oracle" else None),)
+    # BY DEFAULT (always=False): a restore or a copy may bring its own ids.
+    if name == "postgresql":
+        return (sa.Identity(always=False),)
+    if name == "oracle":
+        # ORDER: else each node of a RAC gives out ids of a range of its own, and what is inserted
+        # later by another node gets a lower one. On a single node it costs nothing.
+        return (sa.Identity(always=False, cache=100, **_ORDER),)
     return ()
 
 

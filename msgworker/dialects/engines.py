@@ -20,6 +20,7 @@ from msgworker.dialects.sqlite import (
     _begin_immediate,
     _busy_timeout,
     _HintingCompiler,
+    _sync_fully,
 )
 from msgworker.errors import ConfigError
 
@@ -145,6 +146,8 @@ def _create(url: URL) -> sa.Engine:
         engine = sa.create_engine(url, **args)
         if url.get_driver_name() == "pymysql":
             event.listen(engine, "do_connect", _connect_pymysql)
+        if url.get_backend_name() == "sqlite":
+            event.listen(engine, "connect", _sync_fully)
         _leave_to_the_parent(engine)
         return engine
     except NoSuchModuleError as error:

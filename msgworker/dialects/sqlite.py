@@ -59,6 +59,12 @@ def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
         cursor.close()
 
 
+def _sync_fully(raw: Any, _record: Any) -> None:
+    # The default of nearly all builds of SQLite; with less, what was committed last could be gone
+    # after a power cut.
+    raw.execute("PRAGMA synchronous=FULL")
+
+
 _BUSY_TIMEOUT = f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}"
 
 

@@ -30,12 +30,11 @@ from msgworker.instance.hands import Stopped
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.settler import settlement
-from msgworker.instance.state import Lane, Running, State
-from msgworker.message import Message, Outcome, Settled
+from msgworker.instance.state import Lane, Running, State, facts
+from msgworker.message import Message, Outcome, Settled, topic_of
 from msgworker.payload import clean, decode
 from msgworker.store import settle as store
-
-TRUST_PAUSE_SECONDS = 0.05
+from msgworker.store.claim import Row
 
 
 class _Undo(Exception):
@@ -61,12 +60,11 @@ class Caller:
     def handle(self, lane: Lane) -> None:
         """Run the current message of a lane; leaves the outcome in `lane.result`."""
         state, row = self._state, lane.row
-        topic = row.topic if row.topic is not None else "default"
+        topic = topic_of(row.topic)
         handler = state.registry.get(topic)
         if handler is None:  # unregistered meanwhile: give it back untouched
             lane.result = Result(Outcome.RELEASED)
             return
-        attempt = row.tries + 1
         now = time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
         running = Running(row, lane.owner, now, until, handler.timeout_action == "restart")
@@ -87,7 +85,7 @@ class Caller:
             else:
                 result = self._plain(lane, msg, handler, running)
         except BaseException as error:  # whatever it is, the thread lives on
-            result = self._raised(error, handler, attempt)
+            result = self._raised(error, handler, row)
         finally:
             state.running.pop(ident, None)
         result = self._checked(result, handler, running, lane)
@@ -130,7 +128,7 @@ class Caller:
     def _returned(value: Any, handler: Handler, attempt: int) -> Result:
         return DONE if value is None else result_of_return(value, handler, attempt)
 
-    def _raised(self, error: BaseException, handler: Handler, attempt: int) -> Result:
+    def _raised(self, error: BaseException, handler: Handler, row: Row) -> Result:
         if isinstance(error, _Undo):
             return error.result
         if isinstance(error, KeyboardInterrupt):
@@ -139,8 +137,9 @@ class Caller:
         if isinstance(error, Stopped):
             return Result(Outcome.RELEASED)
         if not isinstance(error, PayloadError | RetryLater):
-            self._state.log.debug("handler of topic %s raised", handler.topic, exc_info=error)
-        return result_of_error(error, handler, attempt)
+            text = "handler of topic %s raised"
+            self._state.log.debug(text, handler.topic, exc_info=error, extra=facts(row))
+        return result_of_error(error, handler, row.tries + 1)
 
     def _checked(self, result: Result, handler: Handler, running: Running, lane: Lane) -> Result:
         """Late results and worn-out wishes become failed tries."""
@@ -192,9 +191,8 @@ class Caller:
                     raise
                 failures += 1
                 pause = pause_after(OUTAGE_WAIT, failures)
-                self._state.log.info(
-                    "message %s: rolled back, run again", msg.msg_id, exc_info=error
-                )
+                text = "message %s: rolled back, run again"
+                self._state.log.info(text, msg.msg_id, exc_info=error, extra=facts(lane.row))
                 if step.committing and trouble(error) is Trouble.LOST:
                     if self._was_committed(lane, pause):
                         return DONE
@@ -208,12 +206,8 @@ class Caller:
     def _wait_for_trust(self, lane: Lane) -> None:
         """No handler starts again while our lease is in doubt; LostClaim when it is over."""
         state = self._state
-        while True:
-            if lane.owner != state.instance_id or state.gave_up():
-                raise LostClaim(lane.row.msg_id, lane.owner)
-            if state.trusted():
-                return
-            time.sleep(TRUST_PAUSE_SECONDS)
+        if not state.wait_for_trust(lambda: lane.owner != state.instance_id or state.gave_up()):
+            raise LostClaim(lane.row.msg_id, lane.owner)
 
     def _in_one_transaction(
         self, lane: Lane, msg: Message[Any], handler: Handler, running: Running, step: Step

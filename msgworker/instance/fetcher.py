@@ -21,6 +21,7 @@ from msgworker.instance.search import Look, Search
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import Lane, State, in_quarantine
 from msgworker.instance.sweep import holds_nothing, release_unknown
+from msgworker.message import topic_of
 from msgworker.store import claim
 from msgworker.store.claim import Candidate, Row
 
@@ -276,7 +277,7 @@ class Fetcher(Role):
         for lane in lanes:
             followers = runs.get(lane.row.msg_id, ())
             for row in followers:
-                if topics is not None and (row.topic or "default") not in topics:
+                if topics is not None and topic_of(row.topic) not in topics:
                     break
                 if self._state.is_paused(row) or row.msg_id in self._state.doubtful:
                     break
@@ -370,13 +371,12 @@ class Fetcher(Role):
         if len(self._state.in_hand) * 2 < self._appetite.lanes:
             self._wake.set()
 
-    def failed(self, error: BaseException) -> bool:
+    def failed(self, error: BaseException) -> None:
         self._search.forget()
         # What was due while the database was away was not passed over: a drain begins its end anew.
         self._barren = 0
         self._looked_afresh = False
         self._overdue_since = None
-        return False
 
     def ended(self) -> None:
         self._link.close()

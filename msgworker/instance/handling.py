@@ -1,4 +1,4 @@
-"""Call a handler: payload, context, transaction, outcome.
+"""What a handler is: its options, its context, and what its return or error stands for.
 
 Whatever a handler does, one of the outcomes of message.py comes out and the thread lives on. A
 handler that returns is done; everything it raises, BaseException included, is a failed try.

@@ -34,7 +34,6 @@ from msgworker.payload import encode
 from msgworker.store import items as store
 
 MAX_VALUE = 8_000
-TRUST_PAUSE_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -74,6 +73,7 @@ class Claim:
 
     def __init__(self, state: State, running: Running, until: float | None) -> None:
         self.state = state
+        self.row = running.row
         self.msg_id = running.row.msg_id
         self.owner = running.owner
         self.lost = False
@@ -112,11 +112,7 @@ class Claim:
 
     def may_start(self) -> bool:
         """Whether one more item may start; waits while our lease is in doubt."""
-        while not self.over:
-            if self.state.trusted():
-                return True
-            time.sleep(TRUST_PAUSE_SECONDS)
-        return False
+        return self.state.wait_for_trust(lambda: self.over)
 
 
 def value_text(value: Any) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import HandlerStuck
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
-from msgworker.instance.state import Running, State, new_instance_id
+from msgworker.instance.state import Running, State, facts, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.message import UNWRITABLE
 from msgworker.store import lease, pause, recover
@@ -70,7 +70,6 @@ class Heartbeat(Role):
         self._release_unknown()
         recovered = self._recover()
         if recovered:
-            self._state.tally.recovered += recovered
             self._on_recovered()
         return recovered
 
@@ -202,6 +201,7 @@ class Heartbeat(Role):
                     "stays until the handler returns",
                     running.row.msg_id,
                     now - running.since,
+                    extra=facts(running.row),
                 )
                 if running.fatal:
                     running.stuck = True

@@ -18,6 +18,7 @@ from msgworker.dialects import reason_of
 from msgworker.errors import MsgworkerError
 from msgworker.instance.hands import Claim, Ended, Remote, Task, Threads, value_of
 from msgworker.instance.recorder import Recorder
+from msgworker.instance.state import facts
 from msgworker.store.items import LOOK
 
 BATCH = 200
@@ -224,6 +225,7 @@ class ItemRun:
                 "message %s: items that ended last are not recorded and run again: %s",
                 self._claim.msg_id,
                 reason_of(error),
+                extra=facts(self._claim.row),
             )
 
 

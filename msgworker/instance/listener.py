@@ -37,9 +37,8 @@ class Listener(Role):
     def pause_seconds(self, did: int) -> float:
         return 0.0
 
-    def failed(self, error: BaseException) -> bool:
+    def failed(self, error: BaseException) -> None:
         self._listening = False
-        return False
 
     def ended(self) -> None:
         self._link.close()

@@ -106,7 +106,6 @@ class Role:
     ) -> None:
         self.name = name
         self.log = log
-        self.error: BaseException | None = None
         self.outage = Outage(log, name, away)
         self.busy_since: float | None = None  # when the round began that runs now
         self._told_of = ""
@@ -123,9 +122,8 @@ class Role:
         """How long to wait after a round that did so much."""
         raise NotImplementedError
 
-    def failed(self, error: BaseException) -> bool:
-        """Told of every error of a round; True ends the role."""
-        return False
+    def failed(self, error: BaseException) -> None:
+        """Told of every error of a round."""
 
     def ended(self) -> None:
         """Called by the thread when the loop is over."""
@@ -170,9 +168,7 @@ class Role:
         try:
             did = self.run_once()
         except BaseException as error:
-            self.error = error
-            if self.failed(error):
-                self._stopping.set()
+            self.failed(error)
             pause = self.outage.failed(error)
             if trouble(error) is Trouble.OTHER and reason_of(error) != self._told_of:
                 self._told_of = reason_of(error)  # the same again and again is told once
@@ -180,7 +176,6 @@ class Role:
             return pause
         finally:
             self.busy_since = None
-        self.error = None
         self._told_of = ""
         self.outage.over()
         return self.pause_seconds(did)

@@ -21,6 +21,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.instance.state import in_quarantine
+from msgworker.message import topic_of
 from msgworker.store import claim
 from msgworker.store.claim import Candidate
 from msgworker.table import Tables
@@ -39,7 +40,7 @@ class Look:
     """What one look found.
 
     candidates: heads as seen, oldest first, at most as many as wanted.
-    quarantined: a message that must run alone (P6), if one was seen.
+    quarantined: a message that must run alone (promise P6), if one was seen.
     complete: nothing was left unlooked at.
     round_over: a whole round over the objects has ended, if with some that others were faster with.
     seconds: how long it took.
@@ -278,7 +279,7 @@ class _Pick:
         topics, paused = self._search.topics, self._search.paused
         if topics is None and not paused:
             return True
-        name = "default" if topic is None else topic
+        name = topic_of(topic)
         if name in paused:
             return False
         if topics is None or name in topics:

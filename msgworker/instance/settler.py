@@ -11,14 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.instance.handling import DONE, Result
 from msgworker.instance.role import Outage
-from msgworker.instance.state import Lane, State
+from msgworker.instance.state import Lane, State, facts
 from msgworker.message import UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.store import settle as store
+from msgworker.store.claim import Row
 
 GATHER_SECONDS = 0.002
 WORTH_WAITING_SECONDS = 0.01
@@ -106,7 +106,8 @@ class Settler:
     # ------------------------------------------------------------ one batch
 
     def _settle_safely(self, batch: Sequence[Lane]) -> list[Lane]:
-        """`settle`; an error of our own leaves the rows flagged until this instance ends."""
+        """`settle`; an error of our own leaves the rows flagged until this instance goes on under
+        a new id."""
         try:
             return self.settle(batch) if batch else []
         except Exception as error:
@@ -159,7 +160,7 @@ class Settler:
         state.log.warning(
             "message %s is no longer ours; its outcome was not written",
             lane.row.msg_id,
-            extra=_facts(lane),
+            extra=facts(lane.row),
         )
 
     def _book(self, lane: Lane) -> None:
@@ -176,14 +177,13 @@ class Settler:
             tally.dead += 1
             level, what = "warning", "is dead"
         elif outcome is Outcome.LATER:
-            tally.later += 1
             level, what = "debug", "comes back later"
         else:
             tally.released += outcome is Outcome.RELEASED
             tally.done += outcome is Outcome.DONE
             return
         log = getattr(self._state.log, level)
-        log("message %s %s: %s", lane.row.msg_id, what, result.error, extra=_facts(lane))
+        log("message %s %s: %s", lane.row.msg_id, what, result.error, extra=facts(lane.row))
 
     def _write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
         """Write until it is known what was written."""
@@ -253,10 +253,12 @@ class Settler:
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
-        for one in batch:  # one that cannot be settled does not hold up the others
-            became[one.msg_id] = self._write_alone(one, me)
+        # One that cannot be settled does not hold up the others.
+        for lane, one in zip(lanes, batch, strict=True):
+            became[one.msg_id] = self._write_alone(lane.row, one, me)
 
-    def _write_alone(self, one: Settlement, me: str) -> Settled:
+    def _write_alone(self, row: Row, one: Settlement, me: str) -> Settled:
+        log = self._state.log
         try:
             with self._link.transaction() as conn:
                 return store.settle_one(conn, self._state.tables, one, me=me)
@@ -264,12 +266,13 @@ class Settler:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
             if one.error in (None, UNWRITABLE):
-                self._state.log.exception("message %s: its outcome is not written", one.msg_id)
+                text = "message %s: its outcome is not written"
+                log.exception(text, row.msg_id, extra=facts(row))
                 self._state.cannot_write([one.msg_id])
                 return Settled.LOST
             # The table may not take the text (another character set, a shorter column).
-            self._state.log.warning("message %s: %s", one.msg_id, reason_of(error))
-        return self._write_alone(replace(one, error=UNWRITABLE), me)
+            log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
+        return self._write_alone(row, replace(one, error=UNWRITABLE), me)
 
 
 def settlement(lane: Lane, state: State) -> Settlement:
@@ -291,13 +294,3 @@ def settlement(lane: Lane, state: State) -> Settlement:
         row.tries,
         row.later_times,
     )
-
-
-def _facts(lane: Lane) -> dict[str, Any]:
-    row = lane.row
-    return {
-        "msg_id": row.msg_id,
-        "object_id": row.object_id,
-        "topic": row.topic,
-        "try": row.tries + 1,
-    }

@@ -25,8 +25,11 @@ from msgworker.errors import MsgworkerError
 from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
 from msgworker.instance.role import Away
+from msgworker.message import topic_of
 from msgworker.store.claim import Row
 from msgworker.table import Tables
+
+TRUST_PAUSE_SECONDS = 0.05
 
 
 def new_instance_id(label: str = "") -> str:
@@ -68,19 +71,17 @@ def in_quarantine(crash_times: int, tries: int, max_tries: int) -> bool:
 
 @dataclass(slots=True)
 class Tally:
-    """What an instance has done so far; written by the settling thread only."""
+    """What an instance has done so far; each field is written by one role."""
 
     done: int = 0
     dead: int = 0
     retried: int = 0
-    later: int = 0
     released: int = 0
     lost: int = 0
     claims: int = 0
     offered: int = 0
     won: int = 0
     settles: int = 0
-    recovered: int = 0
 
 
 @dataclass(slots=True)
@@ -162,11 +163,20 @@ class State:
         """Whether we may still start handlers: a renewal has succeeded lately enough."""
         return time.monotonic() < self.trusted_until
 
+    def wait_for_trust(self, over: Callable[[], bool]) -> bool:
+        """Wait while our lease is in doubt; False as soon as `over` tells that waiting is in
+        vain."""
+        while not over():
+            if self.trusted():
+                return True
+            time.sleep(TRUST_PAUSE_SECONDS)
+        return False
+
     def is_paused(self, row: Row) -> bool:
         """Whether the message's handler may not start now because its topic is paused."""
         if not self.paused:
             return False
-        return ("default" if row.topic is None else row.topic) in self.paused
+        return topic_of(row.topic) in self.paused
 
     def gave_up(self) -> bool:
         """Whether a stop has waited long enough for the database to come back."""
@@ -215,6 +225,16 @@ class State:
         """Objects and messages whose handler still runs here under an id that was lost."""
         old = [r.row for r in list(self.running.values()) if r.owner != self.instance_id]
         return {r.object_id for r in old if r.object_id is not None}, {r.msg_id for r in old}
+
+
+def facts(row: Row) -> dict[str, Any]:
+    """What a log record about a message carries, besides the instance's id."""
+    return {
+        "msg_id": row.msg_id,
+        "object_id": row.object_id,
+        "topic": row.topic,
+        "try": row.tries + 1,
+    }
 
 
 def logger_for(instance_id: str) -> logging.LoggerAdapter[logging.Logger]:

@@ -7,7 +7,6 @@ is settled; the lease goes last, after the last handler, or stays for recovery i
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 import time
@@ -30,7 +29,6 @@ from msgworker.instance.state import State, Tally
 from msgworker.instance.watchdog import Watchdog
 from msgworker.store import find
 
-log = logging.getLogger("msgworker.worker")
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
 GRACE = 30.0
@@ -165,9 +163,12 @@ class Worker:
     ) -> None:
         """Work until `stop` is called (from another thread), or a signal comes if asked for.
 
-        Raises HandlerStuck for a handler with timeout_action="restart" that did not end in time.
-
         signals: SIGTERM and SIGINT stop in order, a second one at once; only in the main thread.
+        grace: seconds that running handlers may go on at a stop. time_limit: seconds; None = none.
+
+        Raises DatabaseUnavailable if the database cannot be reached at the start or denies access;
+        SchemaError for what is missing; HandlerStuck for a handler with timeout_action="restart"
+        that did not end in time; MsgworkerError if this worker runs already.
         """
         deadline = None if time_limit is None else time.monotonic() + time_limit
         with _Signals(self._stop_asked.set if signals else None) as told:
@@ -201,8 +202,8 @@ class Worker:
     ) -> Report:
         """Work until nothing is due now or within `linger` seconds, or until `time_limit`.
 
-        outage_limit: give up (Report.database_lost) when the database has been away for so long.
-        Raises HandlerStuck as `run` does.
+        All times are in seconds. outage_limit: give up (Report.database_lost) when the database has
+        been away for so long. signals, grace and what is raised: as in `run`.
         """
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit

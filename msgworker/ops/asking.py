@@ -74,15 +74,22 @@ def filter_of(words: tuple[Word, ...], **given: Any) -> Filter:
         value = given.get(name)
         if value is not None and (not isinstance(value, str) or not value):
             raise ConfigError(f"{name} must be a text, got {value!r:.80}")
-    since = given.get("since")
-    if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
-        raise ConfigError(f"since must be an aware datetime, got {since!r:.80}")
+    since_of(given.get("since"))
     if given.get("object_id") is not None and isinstance(given["object_id"], float | list | dict):
         raise ConfigError(f"object_id must be a text or a number, got {given['object_id']!r:.80}")
     return Filter(words, **given)
 
 
-def word(status: str | Word | None, allowed: tuple[Word, ...], why: str) -> Word | None:
+def since_of(since: Any) -> datetime | None:
+    """Messages made from this instant on; raises ConfigError if it is not aware."""
+    if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
+        raise ConfigError(f"since must be an aware datetime, got {since!r:.80}")
+    return since
+
+
+def word(
+    status: str | Word | None, allowed: tuple[Word, ...] = tuple(Word), why: str = ""
+) -> Word | None:
     """A state to choose from; raises ConfigError with `why` for others."""
     if status is None:
         return None
@@ -101,8 +108,8 @@ def rate_of(rate: Any) -> float | None:
     return None if rate is None else number("rate", rate, 0.001, MAX_RATE)
 
 
-def topic_of(topic: Any) -> str:
-    """A topic to pause."""
+def topic_to_pause(topic: Any) -> str:
+    """A topic to pause or resume, or ConfigError."""
     if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC:
         raise ConfigError(f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r:.80}")
     return topic

@@ -67,12 +67,13 @@ _SAYS = {
     Why.NOT_THERE: "is not there",
     Why.NEW: "is new: it waits for its turn already",
     Why.RUNNING: "is running",
-    Why.DONE: "is done; --force runs it again",
+    Why.DONE: "is done; --force (force=True) runs it again",
     Why.UNKNOWN: "has a status that nobody knows",
     Why.GIVEN_UP: "is discarded already",
     Why.RAN_LATER: (
-        "is behind its time: message {} of its object has run already; --force runs it "
-        "nevertheless, --with-successors runs the object again from there on"
+        "is behind its time: message {} of its object has run already; --force (force=True) runs "
+        "it nevertheless, --with-successors (with_successors=True) runs the object again from "
+        "there on"
     ),
     Why.RUNS_LATER: "is behind its time: message {} of its object runs now; try again later",
     Why.TOO_LONG: "has more messages behind it than one transaction can take",

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgworker.config import whole
 from msgworker.dialects import connecting
-from msgworker.errors import ConfigError
 from msgworker.message import Word
+from msgworker.ops import asking
 from msgworker.ops.call import Call
 from msgworker.store import counts, doctor, explain, failures, find, instances, lanes
 from msgworker.store.counts import Count
@@ -64,9 +64,7 @@ class Looks(Call):
         whole("limit", limit, 1, MAX_LIMIT)
         if after is not None:
             whole("after", after, LEAST, MOST)
-        if since is not None and since.tzinfo is None:
-            raise ConfigError(f"since must be an aware datetime, got {since!r}")
-        word = None if status is None else _word(status)
+        word, since = asking.word(status), asking.since_of(since)
         with connecting(self._engine) as conn:
             return find.find(
                 conn,
@@ -115,11 +113,3 @@ class Looks(Call):
         Works where the schema is missing or broken, too.
         """
         return doctor.examine(self._engine, self._spec)
-
-
-def _word(status: str | Word) -> Word:
-    try:
-        return Word(status)
-    except ValueError:
-        words = ", ".join(word.value for word in Word)
-        raise ConfigError(f"status must be one of {words}; got {status!r}") from None

@@ -13,11 +13,10 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.dialects import Trouble, connecting, reason_of, trouble
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.ops.bulk import Bulk, Skip, Step, Why
+from msgworker.ops.choosing import CHUNK
 from msgworker.store import purge as store
 from msgworker.store.purge import Archive
 from msgworker.table import Tables
-
-CHUNK = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

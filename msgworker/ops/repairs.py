@@ -330,7 +330,7 @@ class Repairs(Writing):
         What runs goes on to its end. Messages of the topic wait, and those behind them of the same
         object too. Returns 1, or 0 if it was paused already.
         """
-        name, by = asking.topic_of(topic), asking.who(actor, reason)
+        name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
 
         def act(conn: Connection) -> bool:
             return pause.add(conn, self._tables, name, actor=by.actor, reason=by.reason)
@@ -346,7 +346,7 @@ class Repairs(Writing):
         reason: str | None = None,
     ) -> Repaired:
         """Let a paused topic go on. Returns 1, or 0 if it was not paused."""
-        name, by = asking.topic_of(topic), asking.who(actor, reason)
+        name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
 
         def act(conn: Connection) -> bool:
             return pause.remove(conn, self._tables, name)

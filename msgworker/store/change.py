@@ -7,7 +7,7 @@ Running rows are never touched; what changed meanwhile is left out and reported 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -39,12 +39,6 @@ class Filter:
     since: datetime | None = None
     fingerprint: str | None = None
     given_up: bool = True
-
-    def given(self) -> dict[str, Any]:
-        """What was asked for, by name, for the audit."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        names = ("topic", "object_id", "error", "since", "fingerprint")
-        return {name: found[name] for name in names if found[name] is not None}
 
 
 class Seen(NamedTuple):

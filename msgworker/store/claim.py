@@ -3,7 +3,7 @@
 Candidates are only a hint: they may be stale, filtered or wrong. `flag` is the law: it takes a row
 only with the status and tries that were seen, if it is the head of its object, and if the guard
 agrees. A run is read in a new statement after the flag has committed; read earlier it could be
-stale (protocol.md section 6, counterexamples B and C).
+stale: until we have the flag, others may run what stands in it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Row(NamedTuple):
 # ---------------------------------------------------------------- candidates
 
 
-def _or_zero(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
+def or_zero(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
+    """The column, 0 where it is NULL or not there."""
     return (
         sa.literal_column("0")
         if column is None
@@ -75,7 +76,7 @@ def _hint(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any
         c.object_id,
         c.status,
         t.tries(c),
-        _or_zero(c.crash_times),
+        or_zero(c.crash_times),
         topic,
         due,
         until,
@@ -285,22 +286,33 @@ def _row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     columns += [
         payload,
         t.tries(c),
-        _or_zero(c.crash_times),
-        _or_zero(c.later_times),
+        or_zero(c.crash_times),
+        or_zero(c.later_times),
         sa.null() if c.created_at is None else c.created_at,
         oversize,
     ]
     return [column.label(f"r{i}") for i, column in enumerate(columns)]
 
 
-def _flagged_values(t: Tables, me: ColumnElement[Any]) -> dict[str, Any]:
+# In statements that write, parameters are named mw_...: a name that is a column's too is refused.
+ME: ColumnElement[Any] = bindparam("mw_me", type_=sa.String())
+
+
+def flagged_values(t: Tables) -> dict[str, Any]:
+    """What a row gets with the flag."""
     return t.values(
-        status=lit(Status.PROCESSING), claimed_by=me, claimed_at=now(), available_at=sa.null()
+        status=lit(Status.PROCESSING), claimed_by=ME, claimed_at=now(), available_at=sa.null()
     )
 
 
-# In statements that write, parameters are named mw_...: a name that is a column's too is refused.
-ME: ColumnElement[Any] = bindparam("mw_me", type_=sa.String())
+def mine_among(t: Tables) -> Select[Any]:
+    """Those of the ids `mw_ids` that are flagged by us."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        return sa.select(c.msg_id).where(t.among(c.msg_id), t.mine(c, ME))
+
+    return t.built("mine_among", build)
 
 
 def array_param(name: str, kind: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:
@@ -362,20 +374,14 @@ def _flag_locked(
         query = query.order_by(c.msg_id)
         if not t.dialect.row_locks:
             return query
-        return query.with_for_update(skip_locked=t.dialect.skip_locked, of=None)
+        return query.with_for_update(skip_locked=t.dialect.skip_locked)
 
     def update() -> sa.Update:
         c = t.cols()
         change = (
-            sa.update(t.message)
-            .where(t.among(c.msg_id), t.claimable(c))
-            .values(_flagged_values(t, ME))
+            sa.update(t.message).where(t.among(c.msg_id), t.claimable(c)).values(flagged_values(t))
         )
         return change.prefix_with(t.dialect.update_ignore) if t.dialect.update_ignore else change
-
-    def read_back() -> Select[Any]:
-        c = t.cols()
-        return sa.select(c.msg_id).where(t.among(c.msg_id), t.mine(c, ME))
 
     seen = {c.msg_id: (c.status, c.tries) for c in candidates}
     found = conn.execute(t.built("flag_lock", lock), {"mw_ids": list(seen)}).all()
@@ -386,7 +392,7 @@ def _flag_locked(
     done = conn.execute(t.built("flag_update", update), {"mw_ids": ids, "mw_me": me})
     if done.rowcount == len(ids) and not t.dialect.counts_ignored:
         return rows
-    back = set(conn.scalars(t.built("flag_back", read_back), {"mw_ids": ids, "mw_me": me}))
+    back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
     return [row for row in rows if row.msg_id in back]
 
 
@@ -430,7 +436,7 @@ def _flag_arrays(
         return (
             sa.update(t.message)
             .where(plain.msg_id == locked.c.msg_id)
-            .values(_flagged_values(t, ME))
+            .values(flagged_values(t))
             .returning(*_row_columns(t, plain))
         )
 

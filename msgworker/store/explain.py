@@ -15,14 +15,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.message import Word
+from msgworker.message import Word, topic_of
 from msgworker.store import find, pause
 from msgworker.store.find import MessageInfo
 from msgworker.store.instances import InstanceInfo, Life, instances
 from msgworker.table import Tables
-
-DEFAULT_TOPIC = "default"
-"""What a message without a topic is handled as."""
 
 
 class Reason(enum.StrEnum):
@@ -172,7 +169,7 @@ def _not_due(conn: Connection, t: Tables, info: MessageInfo) -> Explanation | No
 def _unclaimed(
     t: Tables, info: MessageInfo, who: Sequence[InstanceInfo], paused: Collection[str]
 ) -> Explanation:
-    topic = info.topic if info.topic is not None else DEFAULT_TOPIC
+    topic = topic_of(info.topic)
     if topic in paused:
         return Explanation(info, Reason.PAUSED, f"topic {topic} is paused")
     live = [one for one in who if one.life is Life.LIVE and one.other_table is None]

@@ -84,7 +84,7 @@ def find(
     next window.SCAN rows. `Found.complete` and `Found.next_after` say how far that was.
     """
     c = t.cols()
-    query = sa.select(*_columns(t, c, payload=False))
+    query = sa.select(*_columns(c, payload=False))
     query = query.where(*conditions(t, c, status, topic, object_id, error, since))
     query = query.order_by(c.msg_id).limit(limit)
     start = window.LEAST if after is None else after
@@ -230,7 +230,7 @@ def show(conn: Connection, t: Tables, msg_id: int) -> MessageInfo | None:
     """One message with its payload (at most 10,000 characters of it) and its failed tries, None if
     there is none."""
     c = t.cols()
-    row = conn.execute(sa.select(*_columns(t, c, payload=True)).where(c.msg_id == msg_id)).first()
+    row = conn.execute(sa.select(*_columns(c, payload=True)).where(c.msg_id == msg_id)).first()
     if row is None:
         return None
     return replace(_info(t, row), tries=tuple(tries.of(conn, t, [msg_id]).get(msg_id, ())))
@@ -241,7 +241,7 @@ def by_ids(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Message
     c = t.cols()
     found: dict[int, MessageInfo] = {}
     for start in range(0, len(ids), t.dialect.max_ids):
-        query = sa.select(*_columns(t, c, payload=False)).where(t.among(c.msg_id))
+        query = sa.select(*_columns(c, payload=False)).where(t.among(c.msg_id))
         part = list(ids[start : start + t.dialect.max_ids])
         for row in conn.execute(query, {"mw_ids": part}):
             info = _info(t, row)
@@ -266,7 +266,7 @@ _ROLES = (
 )
 
 
-def _columns(t: Tables, c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
+def _columns(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
     columns: list[ColumnElement[Any]] = []
     for role in _ROLES:
         column = getattr(c, role)

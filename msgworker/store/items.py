@@ -141,27 +141,6 @@ def fence(conn: Connection, t: Tables, msg_id: int, *, me: str) -> datetime | No
     return found
 
 
-def forget(conn: Connection, t: Tables, msg_ids: Sequence[int]) -> int:
-    """Delete the records of these messages, in the caller's transaction; return how many.
-
-    To be called where messages are deleted: a record must not outlive its message, whose id might
-    be given again. Where a message is to be run from the start again, items included, too.
-    """
-
-    def build() -> sa.Delete:
-        c = t.item.c
-        among = c.msg_id.in_(bindparam("b_msgs", expanding=True))
-        return sa.delete(t.item).where(c.table_name == bindparam("b_table"), among)
-
-    gone = 0
-    size = min(LOOK, t.dialect.max_ids)
-    for start in range(0, len(msg_ids), size):
-        part = list(msg_ids[start : start + size])
-        params = {"b_table": label(t.spec), "b_msgs": part}
-        gone += conn.execute(t.built("items_forget", build), params).rowcount
-    return gone
-
-
 def _of(t: Tables) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     c = t.item.c
     return c.table_name == bindparam("b_table"), c.msg_id == bindparam("b_msg")

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 from msgworker.dialects import now
 from msgworker.message import Status
 from msgworker.store import tries
-from msgworker.store.claim import ME, _or_zero
+from msgworker.store.claim import ME, or_zero
 from msgworker.store.settle import back_to
 from msgworker.table import NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
 
@@ -137,7 +137,7 @@ def _recovered_values(t: Tables) -> dict[str, Any]:
     return t.values(
         status=lit(Status.FAILED),
         error_try_times=failed,
-        crash_times=None if c.crash_times is None else _or_zero(c.crash_times) + 1,
+        crash_times=None if c.crash_times is None else or_zero(c.crash_times) + 1,
         last_error=bindparam("mw_text", type_=sa.String()),
         finished_at=sa.case((dead, now())),
         available_at=sa.null(),

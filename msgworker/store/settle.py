@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from msgworker.dialects import now, now_plus
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store import tries
-from msgworker.store.claim import ME, array_param, array_text
+from msgworker.store.claim import ME, array_param, array_text, flagged_values, mine_among
 from msgworker.table import MAX_ERROR, Tables, lit
 
 
@@ -74,16 +74,11 @@ def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) 
 
 def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
     """Those of `ids` that are flagged by us: the answer to a COMMIT whose outcome is unknown."""
-
-    def build() -> Select[Any]:
-        c = t.cols()
-        return sa.select(c.msg_id).where(t.among(c.msg_id), t.mine(c, ME))
-
     wanted = list(ids)
     found: set[int] = set()
     for start in range(0, len(wanted), t.dialect.max_ids):
         part = wanted[start : start + t.dialect.max_ids]
-        found |= set(conn.scalars(t.built("still_mine", build), {"mw_ids": part, "mw_me": me}))
+        found |= set(conn.scalars(mine_among(t), {"mw_ids": part, "mw_me": me}))
     return found
 
 
@@ -141,12 +136,6 @@ def _done_values(t: Tables) -> dict[str, Any]:
     return t.values(status=lit(Status.DONE), finished_at=now(), claimed_by=sa.null())
 
 
-def _next_values(t: Tables) -> dict[str, Any]:
-    return t.values(
-        status=lit(Status.PROCESSING), claimed_by=ME, claimed_at=now(), available_at=sa.null()
-    )
-
-
 def _advance(t: Tables) -> sa.Update:
     """Flag the next messages of lanes that go on: still new, still due."""
 
@@ -155,7 +144,7 @@ def _advance(t: Tables) -> sa.Update:
         return (
             sa.update(t.message)
             .where(t.among(c.msg_id), c.status == lit(Status.NEW), t.due(c))
-            .values(_next_values(t))
+            .values(flagged_values(t))
         )
 
     return t.built("advance", build)
@@ -198,7 +187,7 @@ def _done_arrays(
                 c.status == lit(Status.NEW),
                 t.due(c),
             )
-            .values(_next_values(t))
+            .values(flagged_values(t))
             .returning(c.msg_id.label("msg_id"))
             .cte("moved")
         )

@@ -111,20 +111,6 @@ def of(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[Try]]:
     return dict(found)
 
 
-def forget(conn: Connection, t: Tables, ids: Sequence[int]) -> int:
-    """Delete the tries of messages that are deleted themselves, in the caller's transaction."""
-
-    def build() -> sa.Delete:
-        c = t.tried.c
-        return sa.delete(t.tried).where(c.table_name == bindparam("mw_table"), t.among(c.msg_id))
-
-    gone = 0
-    for part in _parts(t, ids):
-        params = {"mw_table": t.message.name, "mw_ids": part}
-        gone += conn.execute(t.built("tries_forget", build), params).rowcount
-    return gone
-
-
 def _parts(t: Tables, ids: Sequence[int]) -> Iterable[list[int]]:
     size = t.dialect.max_ids
     return (list(ids[start : start + size]) for start in range(0, len(ids), size))

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
+from msgworker.store.recover import running_rows
 from msgworker.table import Cols, Tables
 
 T = TypeVar("T")
@@ -101,8 +102,6 @@ def first_open(conn: Connection, t: Tables) -> tuple[int, bool] | None:
 
 def running(t: Tables) -> sa.Subquery:
     """The ids of all running rows, as a subquery with the column `i`: few, whatever the table."""
-    from msgworker.store.recover import running_rows
-
     parts = []
     for source, c, index, where in running_rows(t):
         parts.append(t.hinted(sa.select(c.msg_id.label("i")), source, index).where(where))

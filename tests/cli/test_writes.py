@@ -224,6 +224,8 @@ def test_pause_and_resume(crm: Cli, folder: Path) -> None:
     assert crm("pause", "settle", "--reason", "bank is closed", *AT).stdout == "paused settle\n"
     again = crm("pause", "settle", *AT)
     assert (again.exit_code, again.stdout) == (0, "topic settle is paused already\n")
+    again = crm("pause", "settle", *AT, "--json")
+    assert (again.exit_code, json.loads(again.stdout)["paused"]) == (0, True)
     (listed,) = json.loads(crm("pause", *AT, "--json").stdout)
     assert (listed["topic"], listed["reason"]) == ("settle", "bank is closed")
     assert "bank is closed" in crm("pause", *AT).stdout
@@ -238,6 +240,8 @@ def test_pause_and_resume(crm: Cli, folder: Path) -> None:
 
 def test_audit_of_all_and_of_one(crm: Cli, folder: Path) -> None:
     assert crm("audit", *AT).exit_code == 5
+    nothing = crm("audit", *AT, "--json")
+    assert (nothing.exit_code, json.loads(nothing.stdout)) == (5, [])
     dead(crm, folder, 2)
     crm("rerun", "--dead", "--yes", "--reason", "fixed", "--actor", "alice", *AT)
     crm("discard", 1, "--reason", "evil \x1b[2J", "--actor", "bob", *AT)

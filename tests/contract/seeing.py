@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message
@@ -157,3 +158,11 @@ def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
         return out[0]
 
     return join
+
+
+def assert_facts(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """This was logged, and every record about one message names it."""
+    about_one = [r for r in caplog.records if r.getMessage().startswith("message ")]
+    assert any(text in r.getMessage() for r in about_one)
+    facts = ("instance", "msg_id", "object_id", "topic", "try")
+    assert [r.getMessage() for r in about_one if not all(hasattr(r, f) for f in facts)] == []

@@ -1,4 +1,4 @@
-"""interface.md section 1 as written: schema, send, drain, outcomes."""
+"""The public interface: schema, send, drain, outcomes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tenacity.wait import (
 )
 
 from msgworker import App, Context, Message, MessageTable, MsgworkerError, Reject, RetryLater
-from tests.contract.seeing import Table, Watch, in_thread, send, until
+from tests.contract.seeing import Table, Watch, assert_facts, in_thread, send, until
 
 NAMES = {
     f"msgworker_{name}" for name in ("message", "lease", "item", "operation", "audit", "pause")
@@ -758,7 +758,7 @@ def test_async_handler_that_fails_and_one_over_its_timeout(app, table):
     assert "timeout" in second
 
 
-def test_handler_over_its_timeout_is_told_and_its_try_fails(make_app):
+def test_handler_over_its_timeout_is_told_and_its_try_fails(make_app, caplog):
     app = make_app(lease_seconds=3.0)
     app.create_schema()
 
@@ -772,6 +772,7 @@ def test_handler_over_its_timeout_is_told_and_its_try_fails(make_app):
     row = Table(app).one("status", "error_try_times", "last_error")
     assert row[:2] == (-1, 1)
     assert "timeout" in row[2]
+    assert_facts(caplog, "longer than its timeout")
 
 
 # ---------------------------------------------------------------- typed payloads
@@ -855,6 +856,14 @@ def test_unknown_topic_at_the_head_holds_its_object_back(app, table):
     send(app, "o", topic="known")
     assert app.drain(linger=0).done == 0
     assert table.statuses == [0, 0]
+
+
+def test_an_empty_topic_is_a_topic_of_its_own(app, table):
+    app.add_handler("default", lambda msg: None)
+    _, second = send(app, "o", "o", topic="default")
+    table.edit(table.where(msg_id=second), topic="")
+    report = app.drain(linger=0)
+    assert (report.done, report.released, report.left) == (1, 0, 1)
 
 
 def test_drain_without_any_handler_is_an_error(app):

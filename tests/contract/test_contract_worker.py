@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import uuid
 from typing import Any
@@ -262,6 +263,25 @@ def test_order_holds_over_failures_and_workers(app, make_app, table):
     watch.assert_exclusive()
     for object_id in {span[0] for span in watch.spans}:
         assert watch.of(object_id) == sorted(watch.of(object_id))
+
+
+def test_an_app_keeps_the_workers_that_run_and_no_others(app):
+    """One that nobody refers to any more but that was started is woken all the same."""
+    seen = threading.Event()
+    app.add_handler("t", lambda msg: seen.set())
+    for _ in range(3):
+        app.worker()
+    app.worker(threads=1).start()
+    gc.collect()
+    (left,) = app._workers
+    try:
+        send(app, "a")
+        assert seen.wait(60)
+    finally:
+        left.stop()
+    del left
+    gc.collect()
+    assert not app._workers
 
 
 def test_two_apps_with_different_topics_share_a_table(app, make_app, table):

@@ -75,6 +75,17 @@ def test_without_any_table_it_prints_how_to_make_them(make_app):
     app.add_handler(None, lambda msg: None)
     send(app, "a")
     assert app.drain(linger=0).done == 1
+    mend(app, (Severity.ADVISED,))
+    assert app.create_schema() == []
+
+
+@pytest.mark.parametrize("name", ["msgworker_operation", "msgworker_audit", "msgworker_pause"])
+def test_a_table_of_ops_is_advised(app, name):
+    run(app, f"DROP TABLE {name}")
+    assert needed(app) == []
+    (told,) = [one for one in app.ops.doctor() if one.check == "tables" and name in one.text]
+    assert (told.severity, "cannot write or pause" in told.text) == (Severity.ADVISED, True)
+    run(app, *told.mend)
     assert app.create_schema() == []
 
 

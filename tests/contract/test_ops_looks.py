@@ -146,9 +146,6 @@ def test_only_the_newest_tries_are_kept(app, table):
             done = Settlement(first, Outcome.FAILED, error="again")
             settle.settle(conn, app.tables, [done], me=ME)
     assert [n for n, _, _ in shown(app, first)] == list(range(4, trying.KEPT + 4))
-    with app.engine.begin() as conn:
-        assert trying.forget(conn, app.tables, [first]) == trying.KEPT
-    assert shown(app, first) == []
 
 
 def test_tries_of_two_tables_do_not_meet(make_app):

@@ -1,9 +1,9 @@
 """Real processes, real databases, real faults, judged by the history checker.
 
-A fault, the test of it, and the databases (S SQLite, P PostgreSQL, M MariaDB). Rules are those of
-tests/history.py, which every Trial is judged by: I1 exclusion, I2 order, I3 nothing lost, I4 tries
-bounded, I5 fenced, I6 exactly once, I7 states, I8 orderly stops, I9 recovered in time, I10 no death
-for others.
+A fault by its number (F1 to F36, named so in the tests), the test of it, and the databases (S
+SQLite, P PostgreSQL, M MariaDB). Every Trial is judged by the rules of tests/history.py: I1
+exclusion, I2 order, I3 nothing lost, I4 tries bounded, I5 fenced, I6 exactly once, I7 states, I8
+orderly stops, I9 recovered in time, I10 no death for others.
 
 F1   kill -9 under load                        SPM test_kill: kill_under_load, object_of_a_killed
 F2   kill -9 between claim and handler         SPM test_kill: killed_at_a_point[after-claim]

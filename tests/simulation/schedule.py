@@ -150,6 +150,7 @@ class Schedule:
                     self._step()
             ended = self._live()
         violations = [v for one in self.instances for v in one.violations]
+        violations += self.world.violations
         violations += self._judge(finished=ended)
         if not ended:
             text = f"not finished within {LIVENESS_STEPS} steps without faults: {self._rows()}"

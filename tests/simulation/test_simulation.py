@@ -9,6 +9,7 @@ from tests.simulation.__main__ import main
 from tests.simulation.configs import CONFIGS
 from tests.simulation.plants import PLANTS, Plant
 from tests.simulation.schedule import Schedule, search_seeds, world_for
+from tests.simulation.world import Act
 
 SCHEDULES = 10_000
 LONG_SCHEDULES = 60_000
@@ -39,6 +40,20 @@ def test_no_schedule_of_many_breaks_a_rule(name: str) -> None:
 def test_planted_bug_is_found(plant: Plant) -> None:
     report = plant.hunt()
     assert report is not None, f"{plant.name!r} was not found in {plant.seeds} schedules"
+
+
+def test_a_move_that_nobody_may_make_is_told() -> None:
+    world = world_for(CONFIGS["plain"])
+    steps = (
+        (Act.PRODUCE, "INSERT INTO msgworker_message (msg_id) VALUES (1)"),
+        (Act.CLAIM, "UPDATE msgworker_message SET status = 1, claimed_by = 'a'"),
+        (Act.CLAIM, "UPDATE msgworker_message SET status = 2, claimed_by = NULL"),
+    )
+    for act, text in steps:
+        world.commit(act, "a", lambda _, text=text: world.raw.execute(text))
+    (told,) = world.violations
+    assert (told.rule, told.text) == (Rule.I7, "claim moved message 1 from processing to done")
+    world.close()
 
 
 @pytest.mark.parametrize("name", ["mixed", "answers"])

@@ -20,9 +20,20 @@ import sqlalchemy as sa
 from msgworker.dialects import DIALECTS, Dialect
 from msgworker.instance import search as search_module
 from msgworker.instance import state as state_module
+from msgworker.message import TRANSITIONS, word_of
 from msgworker.store import claim as claim_module
 from msgworker.table import MessageTable, Tables, tables_for
-from tests.history import DONE, PROCESSING, Event, Final, Kind, Outcome, Row
+from tests.history import (
+    DONE,
+    PROCESSING,
+    Event,
+    Final,
+    Kind,
+    Outcome,
+    Row,
+    Rule,
+    Violation,
+)
 from tests.simulation.quick import Quick
 
 T = TypeVar("T")
@@ -121,6 +132,7 @@ class World:
             self.raw.execute(f"DELETE FROM {table}")
         self.clock.seconds = 0.0
         self.events: list[Event] = []
+        self.violations: list[Violation] = []
         self.observed: list[tuple[float, list[tuple[str | None, int, int]]]] = []
         self.rows: dict[int, Seen] = {}
         self.place = 0
@@ -196,9 +208,19 @@ class World:
             (float(self.place), [(r.object_id, r.msg_id, r.status) for r in self.rows.values()])
         )
 
+    def _judge(self, act: Act, old: Seen, row: Seen) -> None:
+        """A row moves only as TRANSITIONS says; a foreign consumer does what it likes."""
+        most = self.spec.max_tries
+        move = word_of(old.status, old.tries, most), word_of(row.status, row.tries, most)
+        if act is not Act.FOREIGN and act not in TRANSITIONS.get(move, ()):
+            text = f"{act} moved message {row.msg_id} from {move[0]} to {move[1]}"
+            self.violations.append(Violation(Rule.I7, text))
+
     def _changed(
         self, act: Act, who: str, old: Seen | None, row: Seen, read_at: Mapping[int, float]
     ) -> None:
+        if old is not None:
+            self._judge(act, old, row)
         if old is None:
             self.record(Kind.INSERTED, who, row)
         elif act is Act.FOREIGN:

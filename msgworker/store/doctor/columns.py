@@ -27,6 +27,7 @@ WITHOUT = {
     "created_at": "nobody sees how old messages are, and visibility_delay does nothing",
     "finished_at": "nobody sees when messages ended, and old ones cannot be purged by age",
 }
+WITHOUT_OPS = ": ops cannot write or pause without it"
 NOT_MISSED = ("shard", "instance_type")
 SHORTEST = {"claimed_by": 64, "last_error": MAX_ERROR}
 SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
@@ -47,18 +48,20 @@ def tables(p: Patient) -> list[Finding]:
         count = dialects.row_estimate(p.conn, p.ideal.message)
         size = "" if count is None else f", about {count:,} rows"
         found.append(fine("tables", f"table {p.spec.name} is there{size}"))
+    ops = schema.ops_tables(p.ideal)
     for table in schema.own_tables(p.ideal):
+        make, cost = (advised, WITHOUT_OPS) if table in ops else (needed, "")
         there_is = dialects.is_there(p.inspector, table)
         if there_is is False:
-            found.append(needed("tables", f"table {table.name} is missing", *p.create(table)))
+            found.append(make("tables", f"table {table.name} is missing{cost}", *p.create(table)))
         if not there_is:
             continue
         there = p.inspector.get_columns(table.name, schema=table.schema)
         names = {str(c["name"]).lower() for c in there}
         lacking = [c for c in table.c if c.name not in names]
         if lacking:
-            text = f"table {table.name} has no column {', '.join(c.name for c in lacking)}"
-            found.append(needed("tables", text, *(p.add(table, c) for c in lacking)))
+            text = f"table {table.name} has no column {', '.join(c.name for c in lacking)}{cost}"
+            found.append(make("tables", text, *(p.add(table, c) for c in lacking)))
     return found
 
 

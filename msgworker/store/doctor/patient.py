@@ -75,7 +75,6 @@ def meet(engine: Engine, conn: Connection, spec: MessageTable, dialect: Dialect)
     kinds = {str(c["name"]): c["type"] for c in described}
     columns = {str(c["name"]).lower(): c for c in described}
     lacking = [n for role, n in spec.names().items() if n.lower() not in columns]
-    ideal = tables_for(spec, dialect, kinds | dict.fromkeys(lacking))  # type: ignore[arg-type]
     ideal = _with(spec, dialect, kinds, lacking)
     must = {spec.names()[role] for role in schema.asked_for(spec)}
     least = _with(spec, dialect, kinds, [n for n in lacking if n in must])

@@ -39,15 +39,17 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         change = sa.update(message).values({p.live.names["status"]: c.status})
         yield message, "UPDATE", change.where(NEVER), True
         yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), False
+    runs = schema.run_tables(p.ideal)
     for table in schema.own_tables(p.ideal):
+        is_needed = table in runs
         there_is = dialects.is_there(p.inspector, table)
         first = next(iter(table.c))
         if there_is is False or (there_is and not _has(p, table, first.name)):
             continue
-        yield table, "SELECT", sa.select(first).where(NEVER), True
-        yield table, "INSERT", _copy(table, [first.name]), True
-        yield table, "UPDATE", sa.update(table).values({first: first}).where(NEVER), True
-        yield table, "DELETE", sa.delete(table).where(NEVER), True
+        yield table, "SELECT", sa.select(first).where(NEVER), is_needed
+        yield table, "INSERT", _copy(table, [first.name]), is_needed
+        yield table, "UPDATE", sa.update(table).values({first: first}).where(NEVER), is_needed
+        yield table, "DELETE", sa.delete(table).where(NEVER), is_needed
 
 
 def _has(p: Patient, table: sa.Table, column: str) -> bool:
