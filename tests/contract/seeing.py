@@ -21,7 +21,7 @@ def until(
     what: str,
     *,
     seconds: float = PATIENCE_SECONDS,
-    every: float = 0.01,
+    every: float = 0.02,
 ) -> Any:
     """Wait until the condition holds and return its value; fail with `what` after the deadline."""
     deadline = time.monotonic() + seconds

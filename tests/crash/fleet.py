@@ -29,7 +29,7 @@ from tests.crash.consumer import EFFECTS
 from tests.crash.proxy import Proxy
 from tests.history import Event, Final, Kind, Row, Violation
 
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.1
 MARGIN_SECONDS = 2.5
 BAD_WORDS = ("Traceback", "ERROR", "CRITICAL", "Exception in thread", "unexpected error")
 
@@ -204,7 +204,7 @@ class Trial:
         self._over = threading.Event()
         self._watchers = [
             threading.Thread(target=self._watch, args=(act, seconds), daemon=True)
-            for act, seconds in ((self._look, LOOK_SECONDS), (self._note_lives, 0.02))
+            for act, seconds in ((self._look, LOOK_SECONDS), (self._note_lives, 0.05))
         ]
         for watcher in self._watchers:
             watcher.start()
@@ -345,14 +345,18 @@ class Trial:
     def events(self) -> list[Event]:
         """What the consumers have written down so far."""
         with self._reading:
+            if self.history.stat().st_size == self._read_bytes:
+                return self._events
+            events = list(self._events)
             with self.history.open("rb") as file:
                 file.seek(self._read_bytes)
                 for line in file:
                     if not line.endswith(b"\n"):
                         break
                     self._read_bytes += len(line)
-                    self._events.append(history.from_line(line.decode()))
-            return sorted(self._events, key=lambda e: e.at)
+                    events.append(history.from_line(line.decode()))
+            self._events = sorted(events, key=lambda e: e.at)
+            return self._events
 
     def seen(self, n: int, kind: Kind, *, by: Consumer | None = None) -> list[Event]:
         """Events of message n so far, of one process if given."""
