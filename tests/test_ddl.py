@@ -295,6 +295,8 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield change.lock, {"ids": some, "words": (Word.FAILED, Word.DEAD, Word.DONE)}
     yield change.ran_later, {"ids": some}
     yield change.runs_later, {"ids": some}
+    yield change.behind, {"ids": some}
+    yield change.done_above, {"msg_id": 1}
     yield change.given_up, {"ids": some}
     log.rows = {"count(*)": [(0,)]}
     yield change.states, {"ids": some}

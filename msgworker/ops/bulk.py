@@ -76,7 +76,7 @@ _SAYS = {
     ),
     Why.RUNS_LATER: "is behind its time: message {} of its object runs now; try again later",
     Why.TOO_LONG: "has more messages behind it than one transaction can take",
-    Why.CHANGED: "has changed meanwhile",
+    Why.CHANGED: "has changed meanwhile, or what is behind it has; look again",
 }
 
 

@@ -28,25 +28,21 @@ def change_chunk(bulk: Bulk, choice: Choice, chunk: Chunk, act: Act) -> None:
     while start < len(chunk.ids):
         part = chunk.ids[start : start + bulk.pace.size]
         start += len(part)
-        _one_step(bulk, choice, part, chunk.skips, act)
+        _one_step(bulk, choice, chunk, part, act)
 
 
-def _one_step(
-    bulk: Bulk, choice: Choice, part: list[int], skips: dict[int, Skip], act: Act
-) -> None:
-    t = choice.tables
-    to_do = [i for i in part if i not in skips]
-    left = [skips[i] for i in part if i in skips]
+def _one_step(bulk: Bulk, choice: Choice, chunk: Chunk, part: list[int], act: Act) -> None:
+    to_do = [i for i in part if i not in chunk.skips]
+    left = [chunk.skips[i] for i in part if i in chunk.skips]
 
     def work(conn: Connection) -> Step:
         ids, gone = choice.lock(conn, to_do)
-        late: dict[int, int] = {}
-        if choice.in_order:
-            late = change.runs_later(conn, t, ids)
+        late: dict[int, Skip] = {}
+        if chunk.behind is not None and ids:
+            late = choice.overtaken(conn, ids, chunk.behind)
             ids = [i for i in ids if i not in late]
-        recorded(conn, t, bulk.op.op_id, ids, act)
-        busy = [Skip(i, Why.RUNS_LATER, other) for i, other in late.items()]
-        return Step(len(part), len(ids), [*left, *gone, *busy])
+        recorded(conn, choice.tables, bulk.op.op_id, ids, act)
+        return Step(len(part), len(ids), [*left, *gone, *late.values()])
 
     bulk.step(part[-1], work)
 

@@ -84,7 +84,7 @@ class Writing(Call):
         self._ready()
         if pace["rate"] is not None:  # what is looked at ahead must not grow old
             ahead = int(pace["rate"] * LOOK_AHEAD_SECONDS)
-            choice = replace(choice, chunk_size=max(100, min(choice.chunk_size, ahead)))
+            choice = replace(choice, chunk_size=max(1, min(choice.chunk_size, ahead)))
         bulk: Bulk | None = None if op is None else self._bulk(kind, by, asked, op, pace)
         for chunk in choice.chunks(None if op is None else op.last_id):
             bulk = bulk or self._bulk(kind, by, asked, None, pace)

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker.dialects import joining_widely, now
 from msgworker.message import Status, Word
+from msgworker.store import window
 from msgworker.store.find import conditions, in_state
 from msgworker.store.fingerprint import fingerprint
 from msgworker.table import Cols, Tables, lit
@@ -223,6 +224,62 @@ def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int
         return {}
     found = conn.execute(t.built("runs_later", build), {"mw_ids": list(ids)})
     return {row[0]: row[1] for row in found}
+
+
+class Behind(NamedTuple):
+    """What stood behind messages at a look, to tell later whether their object has gone on.
+
+    objects: of each message that has one. first: the lowest unfinished one behind it, of its
+    object; nothing behind that one starts before it has ended. high: rows above this msg_id may
+    have come since.
+    """
+
+    objects: dict[int, Any]
+    first: dict[int, int]
+    high: int
+
+
+def behind(conn: Connection, t: Tables, ids: Sequence[int]) -> Behind:
+    """What stands behind these messages now: one step into the object index for each."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        source = t.message.alias("n")
+        n = t.cols(source)
+        first = t.hinted(sa.select(t.open_msg_id(n)), source, "object").where(
+            t.open_object(n) == t.object_key(c), t.open_msg_id(n) > c.msg_id, t.open_rows(n)
+        )
+        lowest = first.order_by(t.open_msg_id(n)).limit(sa.literal_column("1")).scalar_subquery()
+        columns: list[Any] = [c.msg_id, c.object_id, lowest.label("n")]
+        return sa.select(*columns).where(t.among(c.msg_id), c.object_id.is_not(None))
+
+    last = window.ends(conn, t)
+    # An id is given at the INSERT and shows at the COMMIT: a few below the highest may yet come.
+    seen = Behind({}, {}, window.LEAST if last is None else last[1] - window.SINCE_SLACK)
+    for start in range(0, len(ids), t.dialect.max_ids):
+        part = list(ids[start : start + t.dialect.max_ids])
+        for msg_id, object_id, first in conn.execute(t.built("behind", build), {"mw_ids": part}):
+            seen.objects[msg_id] = object_id
+            if first is not None:
+                seen.first[msg_id] = first
+    return seen
+
+
+def done_above(conn: Connection, t: Tables, msg_id: int) -> dict[Any, int]:
+    """The highest done message of each object, among those above `msg_id`: object -> msg_id."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        columns: list[Any] = [c.object_id, sa.func.max(c.msg_id)]
+        query = sa.select(*columns).group_by(c.object_id)
+        # With both ends: a planner that does not know the values takes an open range for a third
+        # of the table and reads all of it.
+        low, high = (sa.bindparam(name, type_=sa.BigInteger()) for name in ("low", "high"))
+        came = c.msg_id.between(low, high)
+        return query.where(came, c.status == lit(Status.DONE), c.object_id.is_not(None))
+
+    params = {"low": msg_id + 1, "high": window.MOST}
+    return {row[0]: row[1] for row in conn.execute(t.built("done_above", build), params)}
 
 
 def tail(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> list[Seen]:

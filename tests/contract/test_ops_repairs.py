@@ -14,7 +14,7 @@ from tenacity import wait_none
 from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
 from msgworker.message import Status
 from msgworker.ops.bulk import Bulk, Progress, Why
-from msgworker.store import lease, schema
+from msgworker.store import change, lease, schema
 from msgworker.store.fingerprint import fingerprint
 from tests.contract.seeing import Table, Watch, in_thread, send, until
 
@@ -223,6 +223,75 @@ def test_rerun_of_a_message_whose_later_one_runs_says_so(app, table):
     done = app.ops.rerun([first])
     assert (done, done.skips[0].other_id) == (0, second)
     assert table.statuses == [-1, 1]
+
+
+def test_rerun_leaves_alone_what_is_overtaken_since_the_look(app, table):
+    """The steps of a long rerun come after the look; workers go on meanwhile."""
+    many_dead(app, 300, objects=300)
+    objects = [f"o{i}" for i in range(294, 300)]
+    ended, runs, died, waits, failed, gone = put(app, *[(o, NEW) for o in objects])
+    came: list[int] = []
+
+    def meanwhile(progress: Progress) -> None:
+        if came:
+            return
+        table.edit(table.where(msg_id=ended), status=DONE)
+        table.edit(table.where(msg_id=runs), status=RUNNING, claimed_by="x")
+        table.edit(table.where(msg_id=died), status=FAILED, error_try_times=3)
+        table.edit(table.where(msg_id=failed), status=FAILED, error_try_times=1)
+        with app.engine.begin() as conn:
+            conn.execute(sa.delete(app.tables.message).where(table.where(msg_id=gone)))
+        came.extend(put(app, ("o293", DONE), ("o292", NEW)))
+
+    done = app.ops.rerun(topic="t", progress=meanwhile)
+    assert (done.matched, done.changed, done.skipped) == (300, 295, 5)
+    assert {(skip.msg_id, skip.why, skip.other_id) for skip in done.skips} == {
+        (294, Why.RAN_LATER, came[0]),
+        (295, Why.RAN_LATER, ended),
+        (296, Why.RUNS_LATER, runs),
+        (297, Why.CHANGED, died),
+        (300, Why.CHANGED, gone),
+    }
+    assert [status for (msg_id, status) in table.rows("msg_id", "status") if msg_id <= 300] == [
+        *[NEW] * 293,
+        *[FAILED] * 4,
+        *[NEW] * 2,
+        FAILED,
+    ]
+    assert app.ops.rerun([297, 300]) == 2
+    assert waits
+
+
+def test_rerun_goes_on_while_dead_ones_hold_their_object(blocking_app):
+    """Under on_dead="block" a dead one behind holds the object, unless it was given up."""
+    app, table = blocking_app, Table(blocking_app)
+    many_dead(app, 150, objects=150)
+    held, given_up = put(app, ("o148", FAILED), ("o149", FAILED), topic="x")
+
+    def meanwhile(progress: Progress) -> None:
+        table.edit(table.where(msg_id=given_up), error_try_times=4)
+
+    done = app.ops.rerun(topic="t", progress=meanwhile)
+    assert [(skip.msg_id, skip.why) for skip in done.skips] == [(150, Why.CHANGED)]
+    assert done.changed == 149
+    assert held
+
+
+def test_a_slow_rerun_looks_only_a_little_ahead(sqlite, monkeypatch):
+    app = App(sqlite.url)
+    app.create_schema()
+    put(app, ("a", FAILED))
+    limits: list[int] = []
+    chunk = change.chunk
+
+    def watched(*args: Any, limit: int, **more: Any) -> Any:
+        limits.append(limit)
+        return chunk(*args, limit=limit, **more)
+
+    monkeypatch.setattr(change, "chunk", watched)
+    assert app.ops.rerun(rate=2) == 1
+    assert limits == [40]
+    app.engine.dispose()
 
 
 def test_messages_without_object_have_no_order(app, table):
