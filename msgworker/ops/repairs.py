@@ -67,7 +67,8 @@ class Repairs(Writing):
         force. with_successors: that message and all behind it that have run are set to new, in
         one transaction per object, so that they run again in order.
         rate: messages a second at most. resume: go on with an interrupted operation, by its op_id;
-        nothing is counted twice. progress: called after each transaction.
+        nothing is changed or counted twice. More than 10,000 ids are not kept: give them again with
+        it. progress: called after each transaction.
         """
         chosen = {
             "status": status,
@@ -81,7 +82,7 @@ class Repairs(Writing):
         asked |= {"force": force, "with_successors": with_successors}
         by = asking.who(actor, reason)
         op = self._resumed("rerun", resume, asked) if resume is not None else None
-        asked = asked if op is None else _asked_again(op)
+        asked = asked if op is None else _asked_again(op, asked["ids"])
         choice = self._to_rerun(**asked)
         pace = {"rate": asking.rate_of(rate), "progress": progress}
         if asked["with_successors"]:
@@ -181,7 +182,7 @@ class Repairs(Writing):
         }
         asked = {"ids": asking.ids_of(ids)} | chosen
         op = self._resumed("discard", resume, asked) if resume is not None else None
-        asked = asked if op is None else _asked_again(op)
+        asked = asked if op is None else _asked_again(op, asked["ids"])
         if op is not None:
             by = Who(op.actor, op.reason)
         else:
@@ -401,9 +402,10 @@ def _not_both(filters: dict[str, Any]) -> None:
 _NAMES = ("ids", "status", "topic", "object_id", "error", "since", "fingerprint")
 
 
-def _asked_again(op: Operation) -> dict[str, Any]:
-    """What an interrupted operation was asked for."""
+def _asked_again(op: Operation, ids: list[int] | None) -> dict[str, Any]:
+    """What an interrupted operation was asked for; `ids`: given again."""
     asked: dict[str, Any] = {name: op.filter.get(name) for name in _NAMES}
+    asked["ids"] = asked["ids"] if ids is None else ids
     if asked["since"] is not None:
         asked["since"] = datetime.fromisoformat(asked["since"])
     if op.kind == "rerun":

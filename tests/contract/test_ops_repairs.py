@@ -13,6 +13,7 @@ from tenacity import wait_none
 
 from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
 from msgworker.message import Status
+from msgworker.ops import asking
 from msgworker.ops.bulk import Bulk, Progress, Why
 from msgworker.store import change, lease, schema
 from msgworker.store.fingerprint import fingerprint
@@ -503,6 +504,43 @@ def test_an_interrupted_rerun_goes_on_without_counting_twice(app, table):
         app.ops.rerun(resume=cut.op_id)
     with pytest.raises(ConfigError, match="no discard"):
         app.ops.discard(resume=cut.op_id)
+
+
+def test_an_interrupted_rerun_of_a_long_list_goes_on_with_the_same_ids(app, table, monkeypatch):
+    """So many ids are not kept; what is through is not run again, also if it has ended since."""
+    monkeypatch.setattr(asking, "KEPT_IDS", 250)
+    many_dead(app, 300)
+    table.edit(status=DONE)
+    ids = range(1, 301)
+    with pytest.raises(Cut):
+        app.ops.rerun(ids, force=True, progress=cut_after(1))
+    (cut,) = app.ops.audit()
+    table.edit(table.where(status=NEW), status=DONE)
+    table.edit(table.where(msg_id=1), status=FAILED, error_try_times=3)
+    with pytest.raises(ConfigError, match="same ids again beside resume"):
+        app.ops.rerun(resume=cut.op_id)
+    for others in ([1, 300], range(1, 300), range(2, 302), 7):
+        with pytest.raises(ConfigError, match="not the ids"):
+            app.ops.rerun(others, resume=cut.op_id)
+    with pytest.raises(ConfigError, match="no other choice"):
+        app.ops.rerun(ids, force=True, resume=cut.op_id)
+    done = app.ops.rerun(ids, resume=cut.op_id)
+    assert (done.op_id, done.changed, done.skipped) == (cut.op_id, 300, 0)
+    assert audited(app) == [(cut.op_id, i) for i in ids]
+    assert table.statuses.count(NEW) == 300 - cut.changed
+    assert table.statuses[0] == FAILED
+
+
+def test_an_interrupted_discard_of_ids_goes_on_with_and_without_them(app, table):
+    many_dead(app, 300)
+    table.edit(status=NEW)
+    for given in (None, range(1, 301)):
+        with pytest.raises(Cut):
+            app.ops.discard(range(1, 301), reason="r", progress=cut_after(1))
+        done = app.ops.discard(given, resume=app.ops.audit()[0].op_id)
+        assert done.changed == 300
+        assert set(table.statuses) == {FAILED}
+        table.edit(status=NEW, error_try_times=0, last_error=None)
 
 
 def test_two_cannot_go_on_with_one_operation(app):
