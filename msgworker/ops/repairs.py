@@ -15,7 +15,7 @@ from msgworker.errors import ConfigError
 from msgworker.message import Word
 from msgworker.ops import asking, purging, releasing, rerunning
 from msgworker.ops.asking import Who
-from msgworker.ops.bulk import Repaired, Step, Tell
+from msgworker.ops.bulk import Repaired, Tell
 from msgworker.ops.choosing import Choice
 from msgworker.ops.purging import Old
 from msgworker.ops.writing import SAMPLE, Writing
@@ -136,14 +136,10 @@ class Repairs(Writing):
             found = {i for head in heads for i in rerunning.behind(choice, head)}
             return self._would("rerun", sorted(found), len(found) + len(left), left)
         self._ready()
-        if not heads:
+        if not heads and op is None:
             return self._nothing("rerun", left)
         bulk = self._bulk("rerun", by, asked, op, pace)
-        covered: set[int] = set()
-        for head in heads:
-            if head not in covered:
-                covered.update(rerunning.rerun_object(bulk, choice, head))
-        bulk.step(bulk.op.last_id, lambda conn: Step(len(left), 0, left))
+        rerunning.rerun_objects(bulk, choice, heads, left)
         bulk.finish()
         return bulk.result()
 

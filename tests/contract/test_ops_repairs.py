@@ -543,6 +543,26 @@ def test_an_interrupted_discard_of_ids_goes_on_with_and_without_them(app, table)
         table.edit(status=NEW, error_try_times=0, last_error=None)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_an_interrupted_rerun_with_successors_goes_on_to_its_end(app, table, steps):
+    """Wherever it is cut: each message is counted once, those left alone too."""
+    first, waiting, behind, second, third, ended = put(
+        app, ("o", FAILED), ("p", NEW), ("o", FAILED), ("q", FAILED), ("r", FAILED), ("s", DONE)
+    )
+    ids = [first, waiting, behind, second, third, ended]
+    with pytest.raises(Cut):
+        app.ops.rerun(ids, with_successors=True, progress=cut_after(steps))
+    (cut,) = app.ops.audit()
+    table.edit(table.where(msg_id=first), status=DONE)
+    done = app.ops.rerun(resume=cut.op_id)
+    (entry,) = app.ops.audit()
+    assert (entry.matched, entry.changed, entry.skipped) == (6, 4, 2)
+    assert (done.op_id, done.matched, done.changed, done.skipped) == (cut.op_id, 6, 4, 2)
+    assert entry.finished_at is not None
+    with pytest.raises(ConfigError, match="is over"):
+        app.ops.rerun(resume=cut.op_id)
+
+
 def test_two_cannot_go_on_with_one_operation(app):
     many_dead(app, 1000)
     with pytest.raises(Cut):
