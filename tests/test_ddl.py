@@ -249,6 +249,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield lease.read_all, {}
     yield lease.take_over, {"seen": seen, "me": "me", "ttl": 30.0}
     yield lease.take_over_live, {"name": "x", "me": "me", "ttl": 30.0}
+    yield lease.leave, {"name": "x", "taken_by": "me"}
     yield lease.drop, {"name": "x"}
     yield lease.drop, {"name": "x", "taken_by": "me"}
     yield counts.counts, {}
@@ -293,6 +294,7 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
         yield change.lock, {"ids": some, "words": (Word.DEAD,), "wanted": wanted}
         yield change.ran_later, {"ids": some, "wanted": wanted}
     yield change.lock, {"ids": some, "words": (Word.FAILED, Word.DEAD, Word.DONE)}
+    yield change.lock, {"ids": some, "words": (Word.PROCESSING,), "waits": False}
     yield change.ran_later, {"ids": some}
     yield change.runs_later, {"ids": some}
     yield change.behind, {"ids": some}

@@ -236,7 +236,8 @@ class Repairs(Writing):
 
         A living one only with force: its lease is taken over, and its messages are given back when
         it can start no handler any more, which takes as long as its lease; what it writes later is
-        refused. Raises ConfigError if it lives or is being recovered.
+        refused. Messages that somebody has locked are skipped, and left to recovery. Raises
+        ConfigError if it lives or is being recovered.
         """
         by = asking.who(actor, reason)
         t = self._tables
@@ -252,8 +253,8 @@ class Repairs(Writing):
         me = releasing.take_over(self._engine, t, held)
         if me is None:
             releasing.still_without_lease(self._engine, t, held)
-        releasing.give_back(bulk, t, held, by)
-        releasing.drop(self._engine, t, held, me)
+        all_free = releasing.give_back(bulk, t, held, by)
+        releasing.end(self._engine, t, held, me, drop=all_free)
         bulk.finish()
         return bulk.result()
 

@@ -136,10 +136,12 @@ def lock(
     *,
     words: Sequence[Word],
     wanted: Filter | None = None,
+    waits: bool = True,
 ) -> list[int]:
     """Lock those of the messages that are in one of these states and still match; by msg_id.
 
-    In the caller's transaction; at most `max_ids` ids.
+    In the caller's transaction; at most `max_ids` ids. waits: else rows that others have locked are
+    left out, where the database can.
     """
 
     def build() -> sa.Select[Any]:
@@ -149,11 +151,13 @@ def lock(
         if wanted is not None:
             query = query.where(*_where(t, c, wanted))
         query = query.order_by(c.msg_id)
-        return query.with_for_update() if t.dialect.row_locks else query
+        if not t.dialect.row_locks:
+            return query
+        return query.with_for_update(skip_locked=not waits and t.dialect.skip_locked)
 
     if not ids:
         return []
-    key = ("change_lock", tuple(words))
+    key = ("change_lock", tuple(words), waits)
     query = build() if wanted is not None else t.built(key, build)
     rows = conn.execute(query, {"mw_ids": list(ids)}).all()
     return [row[0] for row in rows if _in_group(wanted, row[1])]

@@ -13,7 +13,7 @@ from tenacity import wait_none
 
 from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
 from msgworker.message import Status
-from msgworker.ops import asking
+from msgworker.ops import asking, releasing
 from msgworker.ops.bulk import Bulk, Progress, Why
 from msgworker.store import change, lease, schema
 from msgworker.store.fingerprint import fingerprint
@@ -674,6 +674,50 @@ def test_release_of_a_dead_instance(app, table):
     with app.engine.connect() as conn:
         assert lease.read_all(conn, app.tables) == []
     assert app.ops.release("gone-1") == 0
+
+
+@pytest.mark.parametrize("leased", [True, False])
+def test_release_does_not_wait_for_locked_rows(app, table, monkeypatch, leased):
+    """They stay as they are, and recovery may go on with them at once."""
+    if not app.tables.dialect.skip_locked:
+        pytest.skip("locks no rows")
+    monkeypatch.setattr(releasing, "AGAIN_AFTER_SECONDS", (0.0, 0.1))
+    ids = put(app, *[(f"o{i}", RUNNING) for i in range(5)], claimed_by="gone-1")
+    if leased:
+        with app.engine.begin() as conn:
+            lease.register(conn, app.tables, "gone-1", ttl=-1.0)
+    m = app.tables.message
+    with app.engine.connect() as frozen:
+        frozen.execute(sa.select(m).where(table.where(msg_id=ids[2])).with_for_update()).all()
+        done = in_thread(lambda: app.ops.release("gone-1"))()
+        frozen.rollback()
+    assert (done.matched, done.changed, done.skipped) == (5, 4, 1)
+    assert [(skip.msg_id, skip.why) for skip in done.skips] == [(ids[2], Why.LOCKED)]
+    assert table.statuses == [-1, -1, 1, -1, -1]
+    (entry,) = app.ops.audit()
+    assert (entry.changed, entry.skipped) == (4, 1)
+    assert entry.finished_at is not None
+    with app.engine.connect() as conn:
+        assert [one.live for one in lease.read_all(conn, app.tables)] == [0] * leased
+    assert app.ops.release("gone-1") == 1
+    assert table.statuses == [-1] * 5
+
+
+def test_release_takes_rows_that_were_locked_for_a_moment(app, table):
+    if not app.tables.dialect.skip_locked:
+        pytest.skip("locks no rows")
+    ids = put(app, *[(f"o{i}", RUNNING) for i in range(3)], claimed_by="gone-1")
+    m = app.tables.message
+    frozen = app.engine.connect()
+    frozen.execute(sa.select(m).where(table.where(msg_id=ids[0])).with_for_update()).all()
+
+    def tell(progress: Progress) -> None:
+        frozen.rollback()
+
+    done = in_thread(lambda: app.ops.release("gone-1", progress=tell))()
+    frozen.close()
+    assert (done.matched, done.changed, done.skipped) == (3, 3, 0)
+    assert table.statuses == [-1] * 3
 
 
 def test_release_of_rows_without_a_lease(app, table):
