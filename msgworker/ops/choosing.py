@@ -70,7 +70,7 @@ class Choice:
                 skips = self.refusals(conn, part)
                 good = [i for i in part if i not in skips]
                 behind, late = self._late(conn, good, None)
-                yield Chunk(part, skips | late, behind)
+            yield Chunk(part, skips | late, behind)
 
     def _of_filter(self, after: int | None) -> Iterator[Chunk]:
         assert self.wanted is not None

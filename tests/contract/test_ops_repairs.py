@@ -136,6 +136,20 @@ def test_ids_that_are_none(sqlite, ids):
     app.engine.dispose()
 
 
+def test_writes_need_one_connection(app, make_app, table):
+    """Of a user's Engine with a small pool; the steps do not run beside the look."""
+    args = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 1, "poolclass": sa.QueuePool}
+    small = make_app(sa.create_engine(app.engine.url, **args))
+    ids = put(app, *[(f"o{i}", FAILED) for i in range(3)])
+    assert small.ops.rerun(ids[:2]) == 2
+    assert small.ops.rerun(topic="t") == 1
+    assert small.ops.discard(ids, reason="r") == 3
+    assert small.ops.rerun(ids, with_successors=True) == 3
+    put(app, ("p", RUNNING), claimed_by="gone-1")
+    assert small.ops.release("gone-1") == 1
+    assert small.ops.purge("30d") == 0
+
+
 def test_a_long_list_of_ids(app, table):
     many_dead(app, 3000)
     done = app.ops.rerun(range(1, 100_000))
