@@ -89,6 +89,12 @@ def take_over(engine: sa.Engine, t: Tables, held: Held) -> str | None:
     """
     seen = held.lease
     if seen is None:
+        # Looked at once more in a statement of its own: one registered between two reads lives.
+        with connecting(engine) as conn:
+            if any(one.name == held.instance_id for one in lease.read_all(conn, t)):
+                raise MsgworkerError(
+                    f"instance {held.instance_id} has just taken a lease; look again"
+                )
         return None
     me = f"ops-{uuid.uuid4().hex}"
     ttl = held.lease_seconds + HOLD_SECONDS
@@ -105,13 +111,6 @@ def take_over(engine: sa.Engine, t: Tables, held: Held) -> str | None:
     if held.lives:
         threading.Event().wait(held.lease_seconds)
     return me
-
-
-def still_without_lease(engine: sa.Engine, t: Tables, held: Held) -> None:
-    """Looked at once more in a statement of its own: a lease registered between two reads lives."""
-    with connecting(engine) as conn:
-        if any(one.name == held.instance_id for one in lease.read_all(conn, t)):
-            raise MsgworkerError(f"instance {held.instance_id} has just taken a lease; look again")
 
 
 def give_back(bulk: Bulk, t: Tables, held: Held, by: Who) -> bool:

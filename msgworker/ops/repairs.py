@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from msgworker.dialects import connecting, writing
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.message import Word
 from msgworker.ops import asking, purging, releasing, rerunning
 from msgworker.ops.asking import Who
@@ -250,9 +250,11 @@ class Repairs(Writing):
             return self._nothing("release", [])
         asked = {"instance": instance, "force": force, "lived": held.lives}
         bulk = self._bulk("release", by, asked, None, {"progress": progress})
-        me = releasing.take_over(self._engine, t, held)
-        if me is None:
-            releasing.still_without_lease(self._engine, t, held)
+        try:
+            me = releasing.take_over(self._engine, t, held)
+        except MsgworkerError:  # somebody was faster: that it was tried is kept, and is over
+            bulk.finish()
+            raise
         all_free = releasing.give_back(bulk, t, held, by)
         releasing.end(self._engine, t, held, me, drop=all_free)
         bulk.finish()

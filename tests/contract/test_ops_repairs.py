@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from tenacity import wait_none
 
-from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
+from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, Reject, SchemaError
 from msgworker.message import Status
 from msgworker.ops import asking, releasing
 from msgworker.ops.bulk import Bulk, Progress, Why
@@ -732,6 +732,31 @@ def test_release_takes_rows_that_were_locked_for_a_moment(app, table):
     frozen.close()
     assert (done.matched, done.changed, done.skipped) == (3, 3, 0)
     assert table.statuses == [-1] * 3
+
+
+@pytest.mark.parametrize("leased", [True, False])
+def test_a_release_that_somebody_beats_is_over(app, table, monkeypatch, leased):
+    """No operation stays open in the audit; nothing was changed."""
+    put(app, ("a", RUNNING), claimed_by="gone-1")
+    if leased:
+        with app.engine.begin() as conn:
+            lease.register(conn, app.tables, "gone-1", ttl=-1.0)
+    held_by = releasing.held_by
+
+    def beaten(*args: Any) -> Any:
+        held = held_by(*args)
+        with app.engine.begin() as conn:
+            lease.drop(conn, app.tables, "gone-1")
+            lease.register(conn, app.tables, "gone-1", ttl=60.0)
+        return held
+
+    monkeypatch.setattr(releasing, "held_by", beaten)
+    with pytest.raises(MsgworkerError, match="look again"):
+        app.ops.release("gone-1")
+    assert table.statuses == [RUNNING]
+    (entry,) = app.ops.audit()
+    assert (entry.kind, entry.changed) == ("release", 0)
+    assert entry.finished_at is not None
 
 
 def test_release_of_rows_without_a_lease(app, table):
