@@ -15,11 +15,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.message import Status
 from msgworker.store import find, window
 from msgworker.store.find import MessageInfo
 from msgworker.store.window import Found
-from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
+from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, text_lit
 
 BEHIND = 1000
 """Messages behind a head are counted up to this number."""
@@ -45,7 +44,8 @@ def lanes(
     `complete` is False if there are more of them than were looked at.
     """
     keys: dict[Any, None] = {}
-    for key in (*_running(conn, t, limit), *_failing(conn, t, limit), *_oldest(conn, t, limit)):
+    failing = _failing(conn, t, limit, scan)
+    for key in (*_running(conn, t, limit), *failing, *_oldest(conn, t, limit)):
         keys.setdefault(key)
     deepest, objects, entries = _deepest(conn, t, limit, scan)
     for key in deepest:
@@ -79,21 +79,43 @@ def _running(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
     return conn.scalars(t.built("lanes_running", build), {"rows": limit}).all()
 
 
-def _failing(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
+def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any]:
     """Heads that have failed: those that wait for their instant; dead ones if they block."""
+    if t.spec.on_dead == "block" or not t.has("available_at"):
+        return _failed(conn, t, limit)
 
     def build() -> sa.Select[Any]:
         c = t.cols()
-        rows = bindparam("rows", type_=sa.Integer())
-        query = sa.select(_key(t, c)).where(c.object_id.is_not(None), t.unfinished(c))
-        if t.spec.on_dead == "block" or c.available_at is None:
-            query = t.hinted(query, t.message, "failed").where(t.failed_rows(c))
-            return query.order_by(t.failed_key(c)).limit(rows)
-        query = t.hinted(query, t.message, "due")
-        query = query.where(c.available_at.is_not(None), c.status == lit(Status.FAILED))
-        return query.order_by(c.available_at, c.msg_id).limit(rows)
+        assert c.available_at is not None
+        failing = sa.case((sa.and_(t.failed(c), t.unfinished(c)), 1), else_=0)
+        columns: list[ColumnElement[Any]] = [
+            _key(t, c).label("o"),
+            failing.label("f"),
+            c.available_at.label("a"),
+            c.msg_id.label("i"),
+        ]
+        waits = t.hinted(sa.select(*columns), t.message, "due")
+        waits = waits.where(c.available_at.is_not(None))
+        if t.dialect.partial_indexes:
+            waits = waits.where(t.unfinished(c))
+        # Not all that wait have failed: a million may be delayed.
+        most = bindparam("scan", type_=sa.Integer())
+        w = waits.order_by(c.available_at, c.msg_id).limit(most).subquery("w").c
+        query = sa.select(w.o).where(w.f == 1, w.o.is_not(None)).order_by(w.a, w.i)
+        return query.limit(bindparam("rows", type_=sa.Integer()))
 
-    return conn.scalars(t.built("lanes_failing", build), {"rows": limit}).all()
+    params = {"rows": limit, "scan": scan}
+    return conn.scalars(t.built("lanes_failing", build), params).all()
+
+
+def _failed(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        query = sa.select(_key(t, c)).where(c.object_id.is_not(None), t.unfinished(c))
+        query = t.hinted(query, t.message, "failed").where(t.failed_rows(c))
+        return query.order_by(t.failed_key(c)).limit(bindparam("rows", type_=sa.Integer()))
+
+    return conn.scalars(t.built("lanes_failed", build), {"rows": limit}).all()
 
 
 def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
