@@ -6,15 +6,16 @@ Running rows are never touched; what changed meanwhile is left out and reported 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import joining_widely, now
+from msgworker.dialects import Trouble, joining_widely, now, trouble
 from msgworker.message import Status, Word
 from msgworker.store import window
 from msgworker.store.find import conditions, in_state
@@ -339,7 +340,8 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
     """Give up new, failed and dead messages: dead, with `text` as the last error; return how many.
 
     In the caller's transaction; at most `max_ids` ids. Done and running rows stay as they are.
-    Under on_dead="block" one more try than there are is written, so that the object goes on.
+    Under on_dead="block" one more try than there are is written, so that the object goes on. A text
+    that the column cannot hold is cut.
     """
 
     def build() -> sa.Update:
@@ -358,7 +360,28 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
 
     if not ids:
         return 0
-    params: dict[str, Any] = {"mw_ids": list(ids)}
-    if t.has("last_error"):
-        params["mw_text"] = text
-    return int(conn.execute(t.built("discard", build), params).rowcount)
+    statement, params = t.built("discard", build), {"mw_ids": list(ids)}
+    if not t.has("last_error"):
+        return int(conn.execute(statement, params).rowcount)
+    for fitting in _shorter(text):
+        try:
+            with conn.begin_nested():
+                return int(conn.execute(statement, params | {"mw_text": fitting}).rowcount)
+        except DBAPIError as error:
+            if fitting is None or trouble(error) not in (Trouble.RACE, Trouble.OTHER):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _shorter(text: str) -> Iterator[str | None]:
+    """A text, and what to write where the table does not take it: a column of another character
+    set, or a short one. Cut down to the word by which discarded messages are known, then nothing.
+    """
+    yield text
+    plain = text.encode("ascii", "replace").decode()
+    length = len(plain)
+    while length > len(DISCARDED):
+        yield plain[:length]
+        length //= 2
+    yield DISCARDED
+    yield None

@@ -366,6 +366,37 @@ def test_discard(app, table):
     assert (again, again.skips[0].why) == (0, Why.GIVEN_UP)
 
 
+@pytest.mark.parametrize("length", [40, 13, 5])
+def test_discard_where_the_text_is_too_long_for_the_column(make_app, database, length):
+    """Of a table that was adopted; cut, it still says what it must: that people gave it up."""
+    kind = f"VARCHAR({length})"
+    if database.name == "mariadb":
+        kind += " CHARACTER SET ascii"
+    engine = sa.create_engine(database.url)
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE tb (msg_id BIGINT PRIMARY KEY, object_id VARCHAR(20), "
+            "status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL, "
+            f"claimed_by VARCHAR(64), last_error {kind} CHECK (length(last_error) <= {length}))"
+        )
+        conn.exec_driver_sql("INSERT INTO tb (msg_id, object_id) VALUES (1, 'a'), (2, 'b')")
+    engine.dispose()
+    app = make_app(table=MessageTable("tb", payload=None))
+    app.create_schema()
+    table = Table(app)
+    reason = "no use any more " * 5
+    assert app.ops.discard([1, 2], reason=reason, actor="Zo\u00eb") == 2
+    assert table.rows("status", "error_try_times") == [(-1, 3)] * 2
+    assert app.ops.audit()[0].reason == reason
+    text = table.column("last_error")[0]
+    if length < 13:
+        assert text is None
+    else:
+        assert "discarded by Zo\u00eb: no use".startswith(text[:15])
+        assert app.ops.rerun() == 0
+    assert app.ops.rerun([1]) == 1
+
+
 def test_discard_lets_a_blocked_object_go_on(blocking_app):
     app, table = blocking_app, Table(blocking_app)
     app.add_handler("t", lambda msg: Reject("no") if msg.payload == "bad" else None)
