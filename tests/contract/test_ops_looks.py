@@ -419,6 +419,17 @@ def test_lanes_read_a_bounded_part_of_the_delayed_messages(app, table):
     assert "z" in {one.object_id for one in far}
 
 
+def test_lanes_find_a_deep_object_that_is_read_in_part(app):
+    send(app, "a", *["b"] * 6, "c")
+    with app.engine.connect() as conn:
+        part = lanes.lanes(conn, app.tables, limit=1, scan=3)
+        whole = lanes.lanes(conn, app.tables, limit=3, scan=9)
+    assert [(one.object_id, one.behind) for one in part] == [("b", 5)]
+    assert (part.complete, part.looked_at) == (False, 3)
+    assert [(one.object_id, one.behind) for one in whole] == [("b", 5), ("a", 0), ("c", 0)]
+    assert (whole.complete, whole.looked_at) == (True, 8)
+
+
 def test_lanes_count_up_to_a_limit(app, monkeypatch):
     monkeypatch.setattr(lanes, "BEHIND", 3)
     send(app, *["a"] * 6, *["b"] * 4)
