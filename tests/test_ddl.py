@@ -249,6 +249,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield lease.read_all, {}
     yield lease.take_over, {"seen": seen, "me": "me", "ttl": 30.0}
     yield lease.take_over_live, {"name": "x", "me": "me", "ttl": 30.0}
+    yield lease.leave, {"name": "x", "taken_by": "me"}
     yield lease.drop, {"name": "x"}
     yield lease.drop, {"name": "x", "taken_by": "me"}
     yield counts.counts, {}
@@ -261,6 +262,10 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield find.show, {"msg_id": 1}
     yield failures.failures, {}
     yield lanes.lanes, {}
+    some = log.rows
+    log.rows = {"OFFSET": [("o",)], "u.p": []} | some  # more objects than are looked at
+    yield lanes.lanes, {}
+    log.rows = some
     yield instances.instances, {}
     log.rows["last_error"] = [_shown_row(0)]
     yield explain.explain, {"msg_id": 1}
@@ -291,8 +296,11 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
         yield change.lock, {"ids": some, "words": (Word.DEAD,), "wanted": wanted}
         yield change.ran_later, {"ids": some, "wanted": wanted}
     yield change.lock, {"ids": some, "words": (Word.FAILED, Word.DEAD, Word.DONE)}
+    yield change.lock, {"ids": some, "words": (Word.PROCESSING,), "waits": False}
     yield change.ran_later, {"ids": some}
     yield change.runs_later, {"ids": some}
+    yield change.behind, {"ids": some}
+    yield change.done_above, {"msg_id": 1}
     yield change.given_up, {"ids": some}
     log.rows = {"count(*)": [(0,)]}
     yield change.states, {"ids": some}

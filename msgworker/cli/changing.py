@@ -67,7 +67,7 @@ def choice_of(given: dict[str, Any]) -> dict[str, Any]:
     chosen["rate"] = rate_of(given)
     if ids and named:
         raise Usage(f"give ids or a filter, not both: --{named[0].replace('_', '-')}")
-    if chosen["resume"] is not None and (ids or named):
+    if chosen["resume"] is not None and named:
         raise Usage("--resume goes on with what was asked for then; give no other choice")
     if not ids and not named and chosen["resume"] is None:
         raise Usage("give ids, or a filter such as --status dead, --topic or --error")

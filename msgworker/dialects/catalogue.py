@@ -26,6 +26,13 @@ def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
     if conn.dialect.name == "sqlite":  # the inspector leaves out indexes on expressions
         query = "SELECT lower(name) FROM sqlite_master WHERE type = 'index'"
         return set(conn.scalars(sa.text(query)))
+    if conn.dialect.name == "postgresql":  # a small part of what the inspector asks
+        query = (
+            "SELECT lower(c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+            " WHERE i.indrelid = to_regclass(:table)"
+        )
+        quoted = conn.dialect.identifier_preparer.format_table(table)
+        return set(conn.scalars(sa.text(query), {"table": quoted}))
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"

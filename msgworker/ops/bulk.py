@@ -49,6 +49,7 @@ class Why(enum.StrEnum):
     RUNS_LATER = "a later one runs"
     TOO_LONG = "too many behind it"
     CHANGED = "changed meanwhile"
+    LOCKED = "locked by somebody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,11 @@ _SAYS = {
     ),
     Why.RUNS_LATER: "is behind its time: message {} of its object runs now; try again later",
     Why.TOO_LONG: "has more messages behind it than one transaction can take",
-    Why.CHANGED: "has changed meanwhile",
+    Why.CHANGED: "has changed meanwhile, or what is behind it has; look again",
+    Why.LOCKED: (
+        "is locked by another transaction; instances recover it when that has ended, or release "
+        "again"
+    ),
 }
 
 

@@ -12,7 +12,7 @@ from msgworker.dialects import connecting
 from msgworker.message import Word, word_of
 from msgworker.ops.bulk import Skip, Why
 from msgworker.store import change
-from msgworker.store.change import Filter, Seen
+from msgworker.store.change import Behind, Filter, Seen
 from msgworker.table import Tables
 
 CHUNK = 10_000
@@ -23,14 +23,21 @@ _WHY = {
     Word.DEAD: Why.GIVEN_UP,
     Word.UNKNOWN: Why.UNKNOWN,
 }
+_WENT_ON = {
+    Word.PROCESSING: Why.RUNS_LATER,
+    Word.DONE: Why.RAN_LATER,
+    Word.UNKNOWN: Why.CHANGED,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Messages in order of msg_id; `skips`: those of them that are left alone."""
+    """Messages in order of msg_id; `skips`: those of them that are left alone; `behind`: what
+    stood behind the others when they were looked at, if their order counts."""
 
     ids: list[int]
     skips: dict[int, Skip]
+    behind: Behind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,26 +69,61 @@ class Choice:
             with connecting(self.engine) as conn:
                 skips = self.refusals(conn, part)
                 good = [i for i in part if i not in skips]
-                yield Chunk(part, skips | self._late(conn, good, None))
+                behind, late = self._late(conn, good, None)
+            yield Chunk(part, skips | late, behind)
 
     def _of_filter(self, after: int | None) -> Iterator[Chunk]:
         assert self.wanted is not None
         more = True
         while more:
             with connecting(self.engine) as conn:
-                ids, behind = change.chunk(
+                ids, next_after = change.chunk(
                     conn, self.tables, self.wanted, after=after, limit=self.chunk_size
                 )
-                skips = self._late(conn, ids, self.wanted)
+                behind, skips = self._late(conn, ids, self.wanted)
             if ids:
-                yield Chunk(ids, skips)
-            more, after = behind is not None, behind
+                yield Chunk(ids, skips, behind)
+            more, after = next_after is not None, next_after
 
-    def _late(self, conn: Connection, ids: list[int], wanted: Filter | None) -> dict[int, Skip]:
-        if not self.in_order:
-            return {}
+    def _late(
+        self, conn: Connection, ids: list[int], wanted: Filter | None
+    ) -> tuple[Behind | None, dict[int, Skip]]:
+        if not self.in_order or not ids:
+            return None, {}
+        # In this order: what ends between the two is seen by the second.
+        behind = change.behind(conn, self.tables, ids)
         late = change.ran_later(conn, self.tables, ids, wanted=wanted)
-        return {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
+        return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
+
+    def overtaken(self, conn: Connection, ids: list[int], behind: Behind) -> dict[int, Skip]:
+        """Those of the messages whose object has gone on behind them since the look."""
+        t = self.tables
+        runs = change.runs_later(conn, t, ids)
+        found = {i: Skip(i, Why.RUNS_LATER, other) for i, other in runs.items()}
+        # Asked after that: what runs no more by now has an outcome.
+        firsts = sorted({behind.first[i] for i in ids if i in behind.first})
+        seen = change.states(conn, t, firsts)
+        came = change.done_above(conn, t, behind.high)
+        for i in ids:
+            first, last = behind.first.get(i), came.get(behind.objects.get(i), i)
+            why = None if first is None else self._went_on(seen.get(first))
+            if why is not None:
+                found.setdefault(i, Skip(i, why, first))
+            elif last > i:
+                found.setdefault(i, Skip(i, Why.RAN_LATER, last))
+        return found
+
+    def _went_on(self, first: Seen | None) -> Why | None:
+        """Why the messages before this one are left alone; None while it holds its object."""
+        if first is None:
+            return Why.CHANGED
+        most = self.tables.spec.max_tries
+        word = word_of(first.status, first.tries, most)
+        if word in _WENT_ON:
+            return _WENT_ON[word]
+        if word is Word.DEAD and (self.tables.spec.on_dead != "block" or first.tries > most):
+            return Why.CHANGED  # what is behind it may have run: nobody knows without a new look
+        return None
 
     def refusals(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
         """Those of the messages that may not be changed as they are now."""

@@ -17,13 +17,15 @@ from msgworker.dialects import connecting, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import Word
 from msgworker.ops.asking import Who
-from msgworker.ops.bulk import Bulk, Step
+from msgworker.ops.bulk import Bulk, Skip, Step, Why
 from msgworker.store import audit, change, lease, recover, settle
 from msgworker.store.lease import Lease
 from msgworker.table import Tables
 
 HOLD_SECONDS = 60.0
 SHOWN = 1_000_000
+AGAIN_AFTER_SECONDS = (0.0, 0.2, 1.0)
+"""A row that is locked for a moment, by a settle say, is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,12 @@ def take_over(engine: sa.Engine, t: Tables, held: Held) -> str | None:
     """
     seen = held.lease
     if seen is None:
+        # Looked at once more in a statement of its own: one registered between two reads lives.
+        with connecting(engine) as conn:
+            if any(one.name == held.instance_id for one in lease.read_all(conn, t)):
+                raise MsgworkerError(
+                    f"instance {held.instance_id} has just taken a lease; look again"
+                )
         return None
     me = f"ops-{uuid.uuid4().hex}"
     ttl = held.lease_seconds + HOLD_SECONDS
@@ -105,33 +113,58 @@ def take_over(engine: sa.Engine, t: Tables, held: Held) -> str | None:
     return me
 
 
-def still_without_lease(engine: sa.Engine, t: Tables, held: Held) -> None:
-    """Looked at once more in a statement of its own: a lease registered between two reads lives."""
-    with connecting(engine) as conn:
-        if any(one.name == held.instance_id for one in lease.read_all(conn, t)):
-            raise MsgworkerError(f"instance {held.instance_id} has just taken a lease; look again")
+def give_back(bulk: Bulk, t: Tables, held: Held, by: Who) -> bool:
+    """Its rows, each with a try counted, as after a crash; False if some are left, because others
+    have them locked."""
+    left: list[int] = []
+    for pause in AGAIN_AFTER_SECONDS:
+        threading.Event().wait(pause)
+        left = _all_free(bulk, t, held, by)
+        if not left:
+            return True
+    bulk.step(None, lambda conn: Step(len(left), 0, [Skip(i, Why.LOCKED) for i in left]))
+    return False
 
 
-def give_back(bulk: Bulk, t: Tables, held: Held, by: Who) -> None:
-    """Its rows, each with a try counted, as after a crash."""
+def _all_free(bulk: Bulk, t: Tables, held: Held, by: Who) -> list[int]:
+    """Give back what nobody has locked; return what is left.
+
+    Nothing is waited for: a frozen process would hold this one up for ever, and with it the rows
+    that are locked here, from recovery too.
+    """
     dead_id = held.instance_id
     why = f": {by.reason}" if by.reason else ""
     text = f"released from instance {dead_id} by {by.actor}{why}"[:1000]
+    left: list[int] = []
+    after = recover.FIRST
+    ids: list[int] = []
+    busy: list[int] = []
 
     def work(conn: Connection) -> Step:
-        ids = recover.flagged_by(conn, t, dead_id, limit=min(bulk.pace.size, t.dialect.max_ids))
-        locked = change.lock(conn, t, ids, words=(Word.PROCESSING,))
-        mine = sorted(settle.still_mine(conn, t, locked, me=dead_id))
-        audit.record(conn, t, bulk.op.op_id, mine)
-        changed = recover.recover(conn, t, mine, dead_id=dead_id, text=text)
-        return Step(len(ids), changed)
+        most = min(bulk.pace.size, t.dialect.max_ids)
+        ids[:] = recover.flagged_by(conn, t, dead_id, after=after, limit=most)
+        locked = change.lock(conn, t, ids, words=(Word.PROCESSING,), waits=False)
+        mine = settle.still_mine(conn, t, ids, me=dead_id)
+        busy[:] = sorted(mine.difference(locked))
+        free = sorted(mine.intersection(locked))
+        audit.record(conn, t, bulk.op.op_id, free)
+        changed = recover.recover(conn, t, free, dead_id=dead_id, text=text)
+        return Step(len(ids) - len(busy), changed)
 
-    while bulk.step(None, work).matched:
-        pass
+    while True:
+        bulk.step(None, work)
+        if not ids:
+            return left
+        left += busy
+        after = ids[-1]
 
 
-def drop(engine: sa.Engine, t: Tables, held: Held, me: str | None) -> None:
-    """The lease that was taken over is not needed any more."""
-    if me is not None:
-        with writing(engine) as conn:
+def end(engine: sa.Engine, t: Tables, held: Held, me: str | None, *, drop: bool) -> None:
+    """Give the lease up that was taken over; not `drop`: rows are left, recovery may take it."""
+    if me is None:
+        return
+    with writing(engine) as conn:
+        if drop:
             lease.drop(conn, t, held.instance_id, taken_by=me)
+        else:
+            lease.leave(conn, t, held.instance_id, taken_by=me)

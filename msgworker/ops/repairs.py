@@ -11,11 +11,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from msgworker.dialects import connecting, writing
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.message import Word
 from msgworker.ops import asking, purging, releasing, rerunning
 from msgworker.ops.asking import Who
-from msgworker.ops.bulk import Repaired, Step, Tell
+from msgworker.ops.bulk import Repaired, Tell
 from msgworker.ops.choosing import Choice
 from msgworker.ops.purging import Old
 from msgworker.ops.writing import SAMPLE, Writing
@@ -67,7 +67,8 @@ class Repairs(Writing):
         force. with_successors: that message and all behind it that have run are set to new, in
         one transaction per object, so that they run again in order.
         rate: messages a second at most. resume: go on with an interrupted operation, by its op_id;
-        nothing is counted twice. progress: called after each transaction.
+        nothing is changed or counted twice. More than 10,000 ids are not kept: give them again with
+        it. progress: called after each transaction.
         """
         chosen = {
             "status": status,
@@ -81,7 +82,7 @@ class Repairs(Writing):
         asked |= {"force": force, "with_successors": with_successors}
         by = asking.who(actor, reason)
         op = self._resumed("rerun", resume, asked) if resume is not None else None
-        asked = asked if op is None else _asked_again(op)
+        asked = asked if op is None else _asked_again(op, asked["ids"])
         choice = self._to_rerun(**asked)
         pace = {"rate": asking.rate_of(rate), "progress": progress}
         if asked["with_successors"]:
@@ -135,14 +136,10 @@ class Repairs(Writing):
             found = {i for head in heads for i in rerunning.behind(choice, head)}
             return self._would("rerun", sorted(found), len(found) + len(left), left)
         self._ready()
-        if not heads:
+        if not heads and op is None:
             return self._nothing("rerun", left)
         bulk = self._bulk("rerun", by, asked, op, pace)
-        covered: set[int] = set()
-        for head in heads:
-            if head not in covered:
-                covered.update(rerunning.rerun_object(bulk, choice, head))
-        bulk.step(bulk.op.last_id, lambda conn: Step(len(left), 0, left))
+        rerunning.rerun_objects(bulk, choice, heads, left)
         bulk.finish()
         return bulk.result()
 
@@ -181,7 +178,7 @@ class Repairs(Writing):
         }
         asked = {"ids": asking.ids_of(ids)} | chosen
         op = self._resumed("discard", resume, asked) if resume is not None else None
-        asked = asked if op is None else _asked_again(op)
+        asked = asked if op is None else _asked_again(op, asked["ids"])
         if op is not None:
             by = Who(op.actor, op.reason)
         else:
@@ -239,7 +236,8 @@ class Repairs(Writing):
 
         A living one only with force: its lease is taken over, and its messages are given back when
         it can start no handler any more, which takes as long as its lease; what it writes later is
-        refused. Raises ConfigError if it lives or is being recovered.
+        refused. Messages that somebody has locked are skipped, and left to recovery. Raises
+        ConfigError if it lives or is being recovered.
         """
         by = asking.who(actor, reason)
         t = self._tables
@@ -252,11 +250,13 @@ class Repairs(Writing):
             return self._nothing("release", [])
         asked = {"instance": instance, "force": force, "lived": held.lives}
         bulk = self._bulk("release", by, asked, None, {"progress": progress})
-        me = releasing.take_over(self._engine, t, held)
-        if me is None:
-            releasing.still_without_lease(self._engine, t, held)
-        releasing.give_back(bulk, t, held, by)
-        releasing.drop(self._engine, t, held, me)
+        try:
+            me = releasing.take_over(self._engine, t, held)
+        except MsgworkerError:  # somebody was faster: that it was tried is kept, and is over
+            bulk.finish()
+            raise
+        all_free = releasing.give_back(bulk, t, held, by)
+        releasing.end(self._engine, t, held, me, drop=all_free)
         bulk.finish()
         return bulk.result()
 
@@ -401,9 +401,10 @@ def _not_both(filters: dict[str, Any]) -> None:
 _NAMES = ("ids", "status", "topic", "object_id", "error", "since", "fingerprint")
 
 
-def _asked_again(op: Operation) -> dict[str, Any]:
-    """What an interrupted operation was asked for."""
+def _asked_again(op: Operation, ids: list[int] | None) -> dict[str, Any]:
+    """What an interrupted operation was asked for; `ids`: given again."""
     asked: dict[str, Any] = {name: op.filter.get(name) for name in _NAMES}
+    asked["ids"] = asked["ids"] if ids is None else ids
     if asked["since"] is not None:
         asked["since"] = datetime.fromisoformat(asked["since"])
     if op.kind == "rerun":

@@ -28,25 +28,21 @@ def change_chunk(bulk: Bulk, choice: Choice, chunk: Chunk, act: Act) -> None:
     while start < len(chunk.ids):
         part = chunk.ids[start : start + bulk.pace.size]
         start += len(part)
-        _one_step(bulk, choice, part, chunk.skips, act)
+        _one_step(bulk, choice, chunk, part, act)
 
 
-def _one_step(
-    bulk: Bulk, choice: Choice, part: list[int], skips: dict[int, Skip], act: Act
-) -> None:
-    t = choice.tables
-    to_do = [i for i in part if i not in skips]
-    left = [skips[i] for i in part if i in skips]
+def _one_step(bulk: Bulk, choice: Choice, chunk: Chunk, part: list[int], act: Act) -> None:
+    to_do = [i for i in part if i not in chunk.skips]
+    left = [chunk.skips[i] for i in part if i in chunk.skips]
 
     def work(conn: Connection) -> Step:
         ids, gone = choice.lock(conn, to_do)
-        late: dict[int, int] = {}
-        if choice.in_order:
-            late = change.runs_later(conn, t, ids)
+        late: dict[int, Skip] = {}
+        if chunk.behind is not None and ids:
+            late = choice.overtaken(conn, ids, chunk.behind)
             ids = [i for i in ids if i not in late]
-        recorded(conn, t, bulk.op.op_id, ids, act)
-        busy = [Skip(i, Why.RUNS_LATER, other) for i, other in late.items()]
-        return Step(len(part), len(ids), [*left, *gone, *busy])
+        recorded(conn, choice.tables, bulk.op.op_id, ids, act)
+        return Step(len(part), len(ids), [*left, *gone, *late.values()])
 
     bulk.step(part[-1], work)
 
@@ -93,32 +89,67 @@ def _behind(conn: Connection, t: Tables, head: int) -> list[int]:
     return [row.msg_id for row in tail if row.status in over or row.msg_id == head]
 
 
-def rerun_object(bulk: Bulk, choice: Choice, head: int) -> list[int]:
+def rerun_objects(bulk: Bulk, choice: Choice, heads: list[int], left: list[Skip]) -> None:
+    """Each of the heads with all that has run behind it; `left`: those left alone, in order.
+
+    They are booked with the next head, so that after an interruption all up to `last_id` is booked
+    and nothing behind it.
+    """
+    waits = _not_done_here(bulk, choice, left) if bulk.op.steps else left
+    covered: set[int] = set()
+    for head in heads:
+        if head not in covered:
+            before = [skip for skip in waits if skip.msg_id < head]
+            waits = waits[len(before) :]
+            covered.update(_rerun_object(bulk, choice, head, before))
+    if waits:
+        bulk.step(waits[-1].msg_id, lambda conn: Step(len(waits), 0, waits))
+
+
+def _not_done_here(bulk: Bulk, choice: Choice, left: list[Skip]) -> list[Skip]:
+    """Without those that were left alone because this operation has rerun them behind a head."""
+    size = choice.tables.dialect.max_ids
+    ids = [skip.msg_id for skip in left]
+    done: set[int] = set()
+    with connecting(choice.engine) as conn:
+        for start in range(0, len(ids), size):
+            done |= audit.touched(conn, choice.tables, bulk.op.op_id, ids[start : start + size])
+    return [skip for skip in left if skip.msg_id not in done]
+
+
+def _rerun_object(bulk: Bulk, choice: Choice, head: int, before: list[Skip]) -> list[int]:
     """One message and all that has run behind it, in one transaction; returns what was set to new.
 
-    In one, because a worker that sees half of it would run the rest out of order.
+    In one, because a worker that sees half of it would run the rest out of order. `before`: booked
+    with it.
     """
-    t = choice.tables
     done: list[int] = []
 
     def work(conn: Connection) -> Step:
         done.clear()
-        if audit.touched(conn, t, bulk.op.op_id, [head]):  # as one behind another head
-            return Step()
-        if gone := choice.lock(conn, [head])[1]:
-            return Step(1, 0, gone)
-        tail = [row.msg_id for row in change.tail(conn, t, head, limit=MOST_BEHIND + 1)]
-        if len(tail) > MOST_BEHIND:
-            return Step(1, 0, [Skip(head, Why.TOO_LONG)])
-        ids = _lock_tail(conn, t, tail, head)
-        if running := change.runs_later(conn, t, [head]):
-            return Step(1, 0, [Skip(head, Why.RUNS_LATER, running[head])])
-        recorded(conn, t, bulk.op.op_id, ids, lambda c, part: rerun(c, t, part))
-        done.extend(ids)
-        return Step(len(ids), len(ids))
+        step = _all_behind(conn, bulk.op.op_id, choice, head, done)
+        return Step(len(before) + step.matched, step.changed, [*before, *step.skips])
 
     bulk.step(head, work)
     return done
+
+
+def _all_behind(conn: Connection, op_id: int, choice: Choice, head: int, done: list[int]) -> Step:
+    """Lock, look and set to new; `done` gets what was."""
+    t = choice.tables
+    if audit.touched(conn, t, op_id, [head]):  # as one behind another head
+        return Step()
+    if gone := choice.lock(conn, [head])[1]:
+        return Step(1, 0, gone)
+    tail = [row.msg_id for row in change.tail(conn, t, head, limit=MOST_BEHIND + 1)]
+    if len(tail) > MOST_BEHIND:
+        return Step(1, 0, [Skip(head, Why.TOO_LONG)])
+    ids = _lock_tail(conn, t, tail, head)
+    if running := change.runs_later(conn, t, [head]):
+        return Step(1, 0, [Skip(head, Why.RUNS_LATER, running[head])])
+    recorded(conn, t, op_id, ids, lambda c, part: rerun(c, t, part))
+    done.extend(ids)
+    return Step(len(ids), len(ids))
 
 
 def rerun(conn: Connection, t: Tables, ids: list[int]) -> int:

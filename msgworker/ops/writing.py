@@ -35,8 +35,11 @@ class Writing(Call):
         self._found = replace(self._tables, missing=missing)  # made since this App looked
 
     def _resumed(self, kind: str, op_id: int, asked: dict[str, Any]) -> Operation:
-        """An interrupted operation to go on with; raises ConfigError if it is none."""
-        if any(value is not None and value is not False for value in asked.values()):
+        """An interrupted operation to go on with; raises ConfigError if it is none, or was of other
+        ids than are given again."""
+        ids = asked.get("ids")
+        others = [value for name, value in asked.items() if name != "ids"]
+        if any(value is not None and value is not False for value in others):
             raise ConfigError("resume goes on with what was asked for then; give no other choice")
         self._ready()
         asking.ids_of(op_id)
@@ -46,11 +49,14 @@ class Writing(Call):
             raise ConfigError(f"there is no {kind} of number {op_id}; see `msgworker audit`")
         if op.finished_at is not None:
             raise ConfigError(f"{kind} {op_id} is over: {op.changed} messages were changed")
-        if "ids_count" in op.filter:
+        if ids is None and "ids_count" in op.filter:
             raise ConfigError(
                 f"{kind} {op_id} was of {op.filter['ids_count']} ids, which were not kept; give "
-                "the same ids again: those that are through are left alone"
+                "the same ids again beside resume: it goes on behind those that are through"
             )
+        again = {} if ids is None else asking.kept(ids)
+        if any(op.filter.get(name) != value for name, value in again.items()):
+            raise ConfigError(f"these are not the ids that {kind} {op_id} was of; give the same")
         return op
 
     def _bulk(
@@ -84,7 +90,7 @@ class Writing(Call):
         self._ready()
         if pace["rate"] is not None:  # what is looked at ahead must not grow old
             ahead = int(pace["rate"] * LOOK_AHEAD_SECONDS)
-            choice = replace(choice, chunk_size=max(100, min(choice.chunk_size, ahead)))
+            choice = replace(choice, chunk_size=max(1, min(choice.chunk_size, ahead)))
         bulk: Bulk | None = None if op is None else self._bulk(kind, by, asked, op, pace)
         for chunk in choice.chunks(None if op is None else op.last_id):
             bulk = bulk or self._bulk(kind, by, asked, None, pace)

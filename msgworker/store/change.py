@@ -6,16 +6,18 @@ Running rows are never touched; what changed meanwhile is left out and reported 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import joining_widely, now
+from msgworker.dialects import Trouble, joining_widely, now, trouble
 from msgworker.message import Status, Word
+from msgworker.store import window
 from msgworker.store.find import conditions, in_state
 from msgworker.store.fingerprint import fingerprint
 from msgworker.table import Cols, Tables, lit
@@ -129,10 +131,12 @@ def lock(
     *,
     words: Sequence[Word],
     wanted: Filter | None = None,
+    waits: bool = True,
 ) -> list[int]:
     """Lock those of the messages that are in one of these states and still match; by msg_id.
 
-    In the caller's transaction; at most `max_ids` ids.
+    In the caller's transaction; at most `max_ids` ids. waits: else rows that others have locked are
+    left out, where the database can.
     """
 
     def build() -> sa.Select[Any]:
@@ -142,11 +146,13 @@ def lock(
         if wanted is not None:
             query = query.where(*_where(t, c, wanted))
         query = query.order_by(c.msg_id)
-        return query.with_for_update() if t.dialect.row_locks else query
+        if not t.dialect.row_locks:
+            return query
+        return query.with_for_update(skip_locked=not waits and t.dialect.skip_locked)
 
     if not ids:
         return []
-    key = ("change_lock", tuple(words))
+    key = ("change_lock", tuple(words), waits)
     query = build() if wanted is not None else t.built(key, build)
     rows = conn.execute(query, {"mw_ids": list(ids)}).all()
     return [row[0] for row in rows if _in_group(wanted, row[1])]
@@ -219,6 +225,62 @@ def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int
     return {row[0]: row[1] for row in found}
 
 
+class Behind(NamedTuple):
+    """What stood behind messages at a look, to tell later whether their object has gone on.
+
+    objects: of each message that has one. first: the lowest unfinished one behind it, of its
+    object; nothing behind that one starts before it has ended. high: rows above this msg_id may
+    have come since.
+    """
+
+    objects: dict[int, Any]
+    first: dict[int, int]
+    high: int
+
+
+def behind(conn: Connection, t: Tables, ids: Sequence[int]) -> Behind:
+    """What stands behind these messages now: one step into the object index for each."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        source = t.message.alias("n")
+        n = t.cols(source)
+        first = t.hinted(sa.select(t.open_msg_id(n)), source, "object").where(
+            t.open_object(n) == t.object_key(c), t.open_msg_id(n) > c.msg_id, t.open_rows(n)
+        )
+        lowest = first.order_by(t.open_msg_id(n)).limit(sa.literal_column("1")).scalar_subquery()
+        columns: list[Any] = [c.msg_id, c.object_id, lowest.label("n")]
+        return sa.select(*columns).where(t.among(c.msg_id), c.object_id.is_not(None))
+
+    last = window.ends(conn, t)
+    # An id is given at the INSERT and shows at the COMMIT: a few below the highest may yet come.
+    seen = Behind({}, {}, window.LEAST if last is None else last[1] - window.SINCE_SLACK)
+    for start in range(0, len(ids), t.dialect.max_ids):
+        part = list(ids[start : start + t.dialect.max_ids])
+        for msg_id, object_id, first in conn.execute(t.built("behind", build), {"mw_ids": part}):
+            seen.objects[msg_id] = object_id
+            if first is not None:
+                seen.first[msg_id] = first
+    return seen
+
+
+def done_above(conn: Connection, t: Tables, msg_id: int) -> dict[Any, int]:
+    """The highest done message of each object, among those above `msg_id`: object -> msg_id."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        columns: list[Any] = [c.object_id, sa.func.max(c.msg_id)]
+        query = sa.select(*columns).group_by(c.object_id)
+        # With both ends: a planner that does not know the values takes an open range for a third
+        # of the table and reads all of it.
+        low, high = (sa.bindparam(name, type_=sa.BigInteger()) for name in ("low", "high"))
+        came = c.msg_id.between(low, high)
+        return query.where(came, c.status == lit(Status.DONE), c.object_id.is_not(None))
+
+    params = {"low": msg_id + 1, "high": window.MOST}
+    return {row[0]: row[1] for row in conn.execute(t.built("done_above", build), params)}
+
+
 def tail(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> list[Seen]:
     """A message and those of its object behind it, in order, at most `limit`."""
 
@@ -272,7 +334,8 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
     """Give up new, failed and dead messages: dead, with `text` as the last error; return how many.
 
     In the caller's transaction; at most `max_ids` ids. Done and running rows stay as they are.
-    Under on_dead="block" one more try than there are is written, so that the object goes on.
+    Under on_dead="block" one more try than there are is written, so that the object goes on. A text
+    that the column cannot hold is cut.
     """
 
     def build() -> sa.Update:
@@ -291,7 +354,28 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
 
     if not ids:
         return 0
-    params: dict[str, Any] = {"mw_ids": list(ids)}
-    if t.has("last_error"):
-        params["mw_text"] = text
-    return int(conn.execute(t.built("discard", build), params).rowcount)
+    statement, params = t.built("discard", build), {"mw_ids": list(ids)}
+    if not t.has("last_error"):
+        return int(conn.execute(statement, params).rowcount)
+    for fitting in _shorter(text):
+        try:
+            with conn.begin_nested():
+                return int(conn.execute(statement, params | {"mw_text": fitting}).rowcount)
+        except DBAPIError as error:
+            if fitting is None or trouble(error) not in (Trouble.RACE, Trouble.OTHER):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _shorter(text: str) -> Iterator[str | None]:
+    """A text, and what to write where the table does not take it: a column of another character
+    set, or a short one. Cut down to the word by which discarded messages are known, then nothing.
+    """
+    yield text
+    plain = text.encode("ascii", "replace").decode()
+    length = len(plain)
+    while length > len(DISCARDED):
+        yield plain[:length]
+        length //= 2
+    yield DISCARDED
+    yield None

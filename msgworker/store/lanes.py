@@ -15,11 +15,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.message import Status
 from msgworker.store import find, window
 from msgworker.store.find import MessageInfo
 from msgworker.store.window import Found
-from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
+from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, text_lit
 
 BEHIND = 1000
 """Messages behind a head are counted up to this number."""
@@ -45,7 +44,8 @@ def lanes(
     `complete` is False if there are more of them than were looked at.
     """
     keys: dict[Any, None] = {}
-    for key in (*_running(conn, t, limit), *_failing(conn, t, limit), *_oldest(conn, t, limit)):
+    failing = _failing(conn, t, limit, scan)
+    for key in (*_running(conn, t, limit), *failing, *_oldest(conn, t, limit)):
         keys.setdefault(key)
     deepest, objects, entries = _deepest(conn, t, limit, scan)
     for key in deepest:
@@ -79,21 +79,43 @@ def _running(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
     return conn.scalars(t.built("lanes_running", build), {"rows": limit}).all()
 
 
-def _failing(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
+def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any]:
     """Heads that have failed: those that wait for their instant; dead ones if they block."""
+    if t.spec.on_dead == "block" or not t.has("available_at"):
+        return _failed(conn, t, limit)
 
     def build() -> sa.Select[Any]:
         c = t.cols()
-        rows = bindparam("rows", type_=sa.Integer())
-        query = sa.select(_key(t, c)).where(c.object_id.is_not(None), t.unfinished(c))
-        if t.spec.on_dead == "block" or c.available_at is None:
-            query = t.hinted(query, t.message, "failed").where(t.failed_rows(c))
-            return query.order_by(t.failed_key(c)).limit(rows)
-        query = t.hinted(query, t.message, "due")
-        query = query.where(c.available_at.is_not(None), c.status == lit(Status.FAILED))
-        return query.order_by(c.available_at, c.msg_id).limit(rows)
+        assert c.available_at is not None
+        failing = sa.case((sa.and_(t.failed(c), t.unfinished(c)), 1), else_=0)
+        columns: list[ColumnElement[Any]] = [
+            _key(t, c).label("o"),
+            failing.label("f"),
+            c.available_at.label("a"),
+            c.msg_id.label("i"),
+        ]
+        waits = t.hinted(sa.select(*columns), t.message, "due")
+        waits = waits.where(c.available_at.is_not(None))
+        if t.dialect.partial_indexes:
+            waits = waits.where(t.unfinished(c))
+        # Not all that wait have failed: a million may be delayed.
+        most = bindparam("scan", type_=sa.Integer())
+        w = waits.order_by(c.available_at, c.msg_id).limit(most).subquery("w").c
+        query = sa.select(w.o).where(w.f == 1, w.o.is_not(None)).order_by(w.a, w.i)
+        return query.limit(bindparam("rows", type_=sa.Integer()))
 
-    return conn.scalars(t.built("lanes_failing", build), {"rows": limit}).all()
+    params = {"rows": limit, "scan": scan}
+    return conn.scalars(t.built("lanes_failing", build), params).all()
+
+
+def _failed(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        query = sa.select(_key(t, c)).where(c.object_id.is_not(None), t.unfinished(c))
+        query = t.hinted(query, t.message, "failed").where(t.failed_rows(c))
+        return query.order_by(t.failed_key(c)).limit(bindparam("rows", type_=sa.Integer()))
+
+    return conn.scalars(t.built("lanes_failed", build), {"rows": limit}).all()
 
 
 def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
@@ -112,18 +134,49 @@ def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
 
 def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[Any], int, int]:
     """The objects with most entries; how many objects and how many entries were read."""
+    if t.dialect.index_hint is None:
+        return _deepest_of_entries(conn, t, limit, scan)
+
+    # Grouped as the index is walked: a copy of the entries, grouped, takes several times as long.
+    def scanned() -> sa.Select[Any]:
+        query, key, order = _entries(t)
+        return query.order_by(key, order).limit(1).offset(bindparam("scan", type_=sa.Integer()))
+
+    def grouped(bounded: bool) -> sa.Select[Any]:
+        query, key, _ = _entries(t)
+        if bounded:
+            query = query.where(key < bindparam("last", type_=t.key_type))
+        return query.add_columns(sa.func.count().label("n")).group_by(key)
+
+    def deepest(bounded: bool) -> sa.Select[Any]:
+        g = grouped(bounded).subquery("g").c
+        query = sa.select(g.o).order_by(g.n.desc(), g.o)
+        return query.limit(bindparam("rows", type_=sa.Integer()))
+
+    def total() -> sa.Select[Any]:
+        g = grouped(False).subquery("g").c
+        columns: list[Any] = [sa.func.count(), sa.func.sum(g.n)]
+        return sa.select(*columns)
+
+    last = conn.scalar(t.built("lanes_scanned", scanned), {"scan": scan - 1})
+    bounded = last is not None
+    params: dict[str, Any] = {"rows": limit} | ({"last": last} if bounded else {})
+    statement = t.built(("lanes_deepest", bounded), partial(deepest, bounded))
+    keys = list(conn.scalars(statement, params))
+    if bounded:  # the last one is among them, however much of it was read
+        return [*keys, last], len(keys) + 1, scan
+    found = conn.execute(t.built("lanes_total", total)).first()
+    return (keys, int(found[0]), int(found[1] or 0)) if found else ([], 0, 0)
+
+
+def _deepest_of_entries(
+    conn: Connection, t: Tables, limit: int, scan: int
+) -> tuple[list[Any], int, int]:
+    """The same in one statement whose planner has no choice of the index."""
 
     def build() -> sa.Select[Any]:
-        c = t.cols()
-        key = t.open_object(c)
-        query = t.hinted(sa.select(key.label("o")), t.message, "object").where(t.open_rows(c))
-        if t.dialect.case_index is None:
-            query = query.where(key.is_not(None))
-        else:
-            none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
-            between = sa.and_(key > none, key < busy)
-            query = query.where(sa.or_(key < none, between, key > busy))
-        entries = query.order_by(key, t.open_msg_id(c)).limit(bindparam("scan", type_=sa.Integer()))
+        query, key, order = _entries(t)
+        entries = query.order_by(key, order).limit(bindparam("scan", type_=sa.Integer()))
         e = entries.subquery("e")
         grouped = sa.select(e.c.o.label("o"), sa.func.count().label("n")).group_by(e.c.o)
         g = grouped.subquery("g")
@@ -137,6 +190,18 @@ def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[A
     if not found:
         return [], 0, 0
     return [row[0] for row in found], int(found[0][2]), int(found[0][3])
+
+
+def _entries(t: Tables) -> tuple[sa.Select[Any], ColumnElement[Any], ColumnElement[int]]:
+    """Every entry of the object index that has an object, as `o`; and what it is ordered by."""
+    c = t.cols()
+    key = t.open_object(c)
+    query = t.hinted(sa.select(key.label("o")), t.message, "object").where(t.open_rows(c))
+    if t.dialect.case_index is None:
+        return query.where(key.is_not(None)), key, t.open_msg_id(c)
+    none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
+    between = sa.and_(key > none, key < busy)
+    return query.where(sa.or_(key < none, between, key > busy)), key, t.open_msg_id(c)
 
 
 def _heads(conn: Connection, t: Tables, keys: Sequence[Any]) -> dict[Any, tuple[int, int]]:

@@ -154,6 +154,14 @@ def take_over_live(conn: Connection, t: Tables, name: str, *, me: str, ttl: floa
     return bool(conn.execute(change).rowcount)
 
 
+def leave(conn: Connection, t: Tables, name: str, *, taken_by: str) -> bool:
+    """Let a lease that we took over run out now: whoever recovers next goes on with it."""
+    lease = t.lease.c
+    mine = (lease.name == name, lease.taken_by == taken_by)
+    change = sa.update(t.lease).where(*mine).values(term=lease.term + 1, expires_at=now())
+    return bool(conn.execute(change).rowcount)
+
+
 def drop(conn: Connection, t: Tables, name: str, *, taken_by: str | None = None) -> bool:
     """Delete a lease: our own (taken_by None) or one that we took over."""
     lease = t.lease.c

@@ -26,16 +26,19 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
     return written
 
 
+@pytest.mark.xdist_group("tiny run")
 def test_a_tiny_run_reports_each_scenario_with_one_and_two_processes(report):
     got = [(line["scenario"], line["processes"]) for line in report["lines"]]
     assert got == [("B1", 1), ("B1", 2), ("B2", 1), ("B2", 2)]
 
 
+@pytest.mark.xdist_group("tiny run")
 def test_a_tiny_run_finds_no_fault(report):
     faulty = ("order_faults", "overlaps", "missing")
     assert [line[name] for line in report["lines"] for name in faulty] == [0] * 12
 
 
+@pytest.mark.xdist_group("tiny run")
 def test_a_tiny_run_measures_rates_and_counts(report):
     for line in report["lines"]:
         assert line["rates"]
@@ -43,6 +46,7 @@ def test_a_tiny_run_measures_rates_and_counts(report):
         assert 0 < line["statements"] <= line["round_trips"]
 
 
+@pytest.mark.xdist_group("tiny run")
 def test_the_run_says_on_which_machine_and_how_durable(report):
     facts = " ".join(report["facts"])
     assert "cores" in facts

@@ -68,6 +68,7 @@ def test_rerun_of_what_is_behind_its_time(crm: Cli, folder: Path) -> None:
         ("--resume", "x"),
         ("--resume", "1", "--dead"),
         ("--resume", "77"),
+        ("1", "--resume", "77"),
         ("--dead", "--status", "failed"),
         ("--status", "new"),
         ("--status", "done"),

@@ -55,7 +55,7 @@ def test_create_schema_by_eight_threads_at_once(make_app):
     assert apps[0].create_schema() == []
 
 
-def test_create_schema_by_eight_processes_at_once(database, make_app):
+def test_create_schema_by_four_processes_at_once(database, make_app):
     code = (
         "import sys; from msgworker import App; app = App(sys.argv[1]); sys.stdin.readline(); "
         "print(' '.join(app.create_schema()))"
@@ -63,13 +63,13 @@ def test_create_schema_by_eight_processes_at_once(database, make_app):
     command = [sys.executable, "-c", code, database.url]
     pipe = subprocess.PIPE
     started = [
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(8)
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(4)
     ]
     for process in started:  # all are at the same line before the first goes on
         process.stdin.write("go\n")
         process.stdin.flush()
     out = [process.communicate(timeout=120) for process in started]
-    assert [p.returncode for p in started] == [0] * 8, [o[1][-800:] for o in out]
+    assert [p.returncode for p in started] == [0] * 4, [o[1][-800:] for o in out]
     made = [name for text, _ in out for name in text.split()]
     assert set(made) >= NAMES
     assert len(made) == len(set(made))

@@ -400,6 +400,33 @@ def test_lanes_propose_heads_that_run_or_failed_whatever_else_waits(app, table):
     assert (found[0].object_id, found[0].behind) == ("z", 1)
 
 
+def test_lanes_read_a_bounded_part_of_the_delayed_messages(app, table):
+    """A million may wait for their instant; heads that failed are looked for among the first."""
+    (failed,) = send(app, "z")
+    delayed = send(app, *(f"o{i:02}" for i in range(30)))
+    later = datetime.now(UTC) + timedelta(hours=1)
+    m = app.tables.message.c.msg_id
+    table.edit(m.in_(delayed), available_at=later)
+    table.edit(m == failed, status=-1, error_try_times=1, available_at=later + timedelta(minutes=1))
+    with app.engine.connect() as conn:
+        near = lanes.lanes(conn, app.tables, limit=10, scan=30)
+        far = lanes.lanes(conn, app.tables, limit=10, scan=31)
+    assert not near.complete
+    assert "z" not in {one.object_id for one in near}
+    assert "z" in {one.object_id for one in far}
+
+
+def test_lanes_find_a_deep_object_that_is_read_in_part(app):
+    send(app, "a", *["b"] * 6, "c")
+    with app.engine.connect() as conn:
+        part = lanes.lanes(conn, app.tables, limit=1, scan=3)
+        whole = lanes.lanes(conn, app.tables, limit=3, scan=9)
+    assert [(one.object_id, one.behind) for one in part] == [("b", 5)]
+    assert (part.complete, part.looked_at) == (False, 3)
+    assert [(one.object_id, one.behind) for one in whole] == [("b", 5), ("a", 0), ("c", 0)]
+    assert (whole.complete, whole.looked_at) == (True, 8)
+
+
 def test_lanes_count_up_to_a_limit(app, monkeypatch):
     monkeypatch.setattr(lanes, "BEHIND", 3)
     send(app, *["a"] * 6, *["b"] * 4)

@@ -11,10 +11,11 @@ import pytest
 import sqlalchemy as sa
 from tenacity import wait_none
 
-from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
+from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, Reject, SchemaError
 from msgworker.message import Status
+from msgworker.ops import asking, releasing
 from msgworker.ops.bulk import Bulk, Progress, Why
-from msgworker.store import lease, schema
+from msgworker.store import change, lease, schema
 from msgworker.store.fingerprint import fingerprint
 from tests.contract.seeing import Table, Watch, in_thread, send, until
 
@@ -135,6 +136,20 @@ def test_ids_that_are_none(sqlite, ids):
     app.engine.dispose()
 
 
+def test_writes_need_one_connection(app, make_app, table):
+    """Of a user's Engine with a small pool; the steps do not run beside the look."""
+    args = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 1, "poolclass": sa.QueuePool}
+    small = make_app(sa.create_engine(app.engine.url, **args))
+    ids = put(app, *[(f"o{i}", FAILED) for i in range(3)])
+    assert small.ops.rerun(ids[:2]) == 2
+    assert small.ops.rerun(topic="t") == 1
+    assert small.ops.discard(ids, reason="r") == 3
+    assert small.ops.rerun(ids, with_successors=True) == 3
+    put(app, ("p", RUNNING), claimed_by="gone-1")
+    assert small.ops.release("gone-1") == 1
+    assert small.ops.purge("30d") == 0
+
+
 def test_a_long_list_of_ids(app, table):
     many_dead(app, 3000)
     done = app.ops.rerun(range(1, 100_000))
@@ -225,6 +240,75 @@ def test_rerun_of_a_message_whose_later_one_runs_says_so(app, table):
     assert table.statuses == [-1, 1]
 
 
+def test_rerun_leaves_alone_what_is_overtaken_since_the_look(app, table):
+    """The steps of a long rerun come after the look; workers go on meanwhile."""
+    many_dead(app, 300, objects=300)
+    objects = [f"o{i}" for i in range(294, 300)]
+    ended, runs, died, waits, failed, gone = put(app, *[(o, NEW) for o in objects])
+    came: list[int] = []
+
+    def meanwhile(progress: Progress) -> None:
+        if came:
+            return
+        table.edit(table.where(msg_id=ended), status=DONE)
+        table.edit(table.where(msg_id=runs), status=RUNNING, claimed_by="x")
+        table.edit(table.where(msg_id=died), status=FAILED, error_try_times=3)
+        table.edit(table.where(msg_id=failed), status=FAILED, error_try_times=1)
+        with app.engine.begin() as conn:
+            conn.execute(sa.delete(app.tables.message).where(table.where(msg_id=gone)))
+        came.extend(put(app, ("o293", DONE), ("o292", NEW)))
+
+    done = app.ops.rerun(topic="t", progress=meanwhile)
+    assert (done.matched, done.changed, done.skipped) == (300, 295, 5)
+    assert {(skip.msg_id, skip.why, skip.other_id) for skip in done.skips} == {
+        (294, Why.RAN_LATER, came[0]),
+        (295, Why.RAN_LATER, ended),
+        (296, Why.RUNS_LATER, runs),
+        (297, Why.CHANGED, died),
+        (300, Why.CHANGED, gone),
+    }
+    assert [status for (msg_id, status) in table.rows("msg_id", "status") if msg_id <= 300] == [
+        *[NEW] * 293,
+        *[FAILED] * 4,
+        *[NEW] * 2,
+        FAILED,
+    ]
+    assert app.ops.rerun([297, 300]) == 2
+    assert waits
+
+
+def test_rerun_goes_on_while_dead_ones_hold_their_object(blocking_app):
+    """Under on_dead="block" a dead one behind holds the object, unless it was given up."""
+    app, table = blocking_app, Table(blocking_app)
+    many_dead(app, 150, objects=150)
+    held, given_up = put(app, ("o148", FAILED), ("o149", FAILED), topic="x")
+
+    def meanwhile(progress: Progress) -> None:
+        table.edit(table.where(msg_id=given_up), error_try_times=4)
+
+    done = app.ops.rerun(topic="t", progress=meanwhile)
+    assert [(skip.msg_id, skip.why) for skip in done.skips] == [(150, Why.CHANGED)]
+    assert done.changed == 149
+    assert held
+
+
+def test_a_slow_rerun_looks_only_a_little_ahead(sqlite, monkeypatch):
+    app = App(sqlite.url)
+    app.create_schema()
+    put(app, ("a", FAILED))
+    limits: list[int] = []
+    chunk = change.chunk
+
+    def watched(*args: Any, limit: int, **more: Any) -> Any:
+        limits.append(limit)
+        return chunk(*args, limit=limit, **more)
+
+    monkeypatch.setattr(change, "chunk", watched)
+    assert app.ops.rerun(rate=2) == 1
+    assert limits == [40]
+    app.engine.dispose()
+
+
 def test_messages_without_object_have_no_order(app, table):
     put(app, (None, FAILED), (None, DONE))
     assert app.ops.rerun() == 1
@@ -280,6 +364,37 @@ def test_discard(app, table):
     assert table.column("finished_at")[0] is not None
     again = app.ops.discard([ids[0]], reason="x")
     assert (again, again.skips[0].why) == (0, Why.GIVEN_UP)
+
+
+@pytest.mark.parametrize("length", [40, 13, 5])
+def test_discard_where_the_text_is_too_long_for_the_column(make_app, database, length):
+    """Of a table that was adopted; cut, it still says what it must: that people gave it up."""
+    kind = f"VARCHAR({length})"
+    if database.name == "mariadb":
+        kind += " CHARACTER SET ascii"
+    engine = sa.create_engine(database.url)
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE tb (msg_id BIGINT PRIMARY KEY, object_id VARCHAR(20), "
+            "status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL, "
+            f"claimed_by VARCHAR(64), last_error {kind} CHECK (length(last_error) <= {length}))"
+        )
+        conn.exec_driver_sql("INSERT INTO tb (msg_id, object_id) VALUES (1, 'a'), (2, 'b')")
+    engine.dispose()
+    app = make_app(table=MessageTable("tb", payload=None))
+    app.create_schema()
+    table = Table(app)
+    reason = "no use any more " * 5
+    assert app.ops.discard([1, 2], reason=reason, actor="Zo\u00eb") == 2
+    assert table.rows("status", "error_try_times") == [(-1, 3)] * 2
+    assert app.ops.audit()[0].reason == reason
+    text = table.column("last_error")[0]
+    if length < 13:
+        assert text is None
+    else:
+        assert "discarded by Zo\u00eb: no use".startswith(text[:15])
+        assert app.ops.rerun() == 0
+    assert app.ops.rerun([1]) == 1
 
 
 def test_discard_lets_a_blocked_object_go_on(blocking_app):
@@ -436,6 +551,63 @@ def test_an_interrupted_rerun_goes_on_without_counting_twice(app, table):
         app.ops.discard(resume=cut.op_id)
 
 
+def test_an_interrupted_rerun_of_a_long_list_goes_on_with_the_same_ids(app, table, monkeypatch):
+    """So many ids are not kept; what is through is not run again, also if it has ended since."""
+    monkeypatch.setattr(asking, "KEPT_IDS", 250)
+    many_dead(app, 300)
+    table.edit(status=DONE)
+    ids = range(1, 301)
+    with pytest.raises(Cut):
+        app.ops.rerun(ids, force=True, progress=cut_after(1))
+    (cut,) = app.ops.audit()
+    table.edit(table.where(status=NEW), status=DONE)
+    table.edit(table.where(msg_id=1), status=FAILED, error_try_times=3)
+    with pytest.raises(ConfigError, match="same ids again beside resume"):
+        app.ops.rerun(resume=cut.op_id)
+    for others in ([1, 300], range(1, 300), range(2, 302), 7):
+        with pytest.raises(ConfigError, match="not the ids"):
+            app.ops.rerun(others, resume=cut.op_id)
+    with pytest.raises(ConfigError, match="no other choice"):
+        app.ops.rerun(ids, force=True, resume=cut.op_id)
+    done = app.ops.rerun(ids, resume=cut.op_id)
+    assert (done.op_id, done.changed, done.skipped) == (cut.op_id, 300, 0)
+    assert audited(app) == [(cut.op_id, i) for i in ids]
+    assert table.statuses.count(NEW) == 300 - cut.changed
+    assert table.statuses[0] == FAILED
+
+
+def test_an_interrupted_discard_of_ids_goes_on_with_and_without_them(app, table):
+    many_dead(app, 300)
+    table.edit(status=NEW)
+    for given in (None, range(1, 301)):
+        with pytest.raises(Cut):
+            app.ops.discard(range(1, 301), reason="r", progress=cut_after(1))
+        done = app.ops.discard(given, resume=app.ops.audit()[0].op_id)
+        assert done.changed == 300
+        assert set(table.statuses) == {FAILED}
+        table.edit(status=NEW, error_try_times=0, last_error=None)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_an_interrupted_rerun_with_successors_goes_on_to_its_end(app, table, steps):
+    """Wherever it is cut: each message is counted once, those left alone too."""
+    first, waiting, behind, second, third, ended = put(
+        app, ("o", FAILED), ("p", NEW), ("o", FAILED), ("q", FAILED), ("r", FAILED), ("s", DONE)
+    )
+    ids = [first, waiting, behind, second, third, ended]
+    with pytest.raises(Cut):
+        app.ops.rerun(ids, with_successors=True, progress=cut_after(steps))
+    (cut,) = app.ops.audit()
+    table.edit(table.where(msg_id=first), status=DONE)
+    done = app.ops.rerun(resume=cut.op_id)
+    (entry,) = app.ops.audit()
+    assert (entry.matched, entry.changed, entry.skipped) == (6, 4, 2)
+    assert (done.op_id, done.matched, done.changed, done.skipped) == (cut.op_id, 6, 4, 2)
+    assert entry.finished_at is not None
+    with pytest.raises(ConfigError, match="is over"):
+        app.ops.rerun(resume=cut.op_id)
+
+
 def test_two_cannot_go_on_with_one_operation(app):
     many_dead(app, 1000)
     with pytest.raises(Cut):
@@ -547,6 +719,75 @@ def test_release_of_a_dead_instance(app, table):
     with app.engine.connect() as conn:
         assert lease.read_all(conn, app.tables) == []
     assert app.ops.release("gone-1") == 0
+
+
+@pytest.mark.parametrize("leased", [True, False])
+def test_release_does_not_wait_for_locked_rows(app, table, monkeypatch, leased):
+    """They stay as they are, and recovery may go on with them at once."""
+    if not app.tables.dialect.skip_locked:
+        pytest.skip("locks no rows")
+    monkeypatch.setattr(releasing, "AGAIN_AFTER_SECONDS", (0.0, 0.1))
+    ids = put(app, *[(f"o{i}", RUNNING) for i in range(5)], claimed_by="gone-1")
+    if leased:
+        with app.engine.begin() as conn:
+            lease.register(conn, app.tables, "gone-1", ttl=-1.0)
+    m = app.tables.message
+    with app.engine.connect() as frozen:
+        frozen.execute(sa.select(m).where(table.where(msg_id=ids[2])).with_for_update()).all()
+        done = in_thread(lambda: app.ops.release("gone-1"))()
+        frozen.rollback()
+    assert (done.matched, done.changed, done.skipped) == (5, 4, 1)
+    assert [(skip.msg_id, skip.why) for skip in done.skips] == [(ids[2], Why.LOCKED)]
+    assert table.statuses == [-1, -1, 1, -1, -1]
+    (entry,) = app.ops.audit()
+    assert (entry.changed, entry.skipped) == (4, 1)
+    assert entry.finished_at is not None
+    with app.engine.connect() as conn:
+        assert [one.live for one in lease.read_all(conn, app.tables)] == [0] * leased
+    assert app.ops.release("gone-1") == 1
+    assert table.statuses == [-1] * 5
+
+
+def test_release_takes_rows_that_were_locked_for_a_moment(app, table):
+    if not app.tables.dialect.skip_locked:
+        pytest.skip("locks no rows")
+    ids = put(app, *[(f"o{i}", RUNNING) for i in range(3)], claimed_by="gone-1")
+    m = app.tables.message
+    frozen = app.engine.connect()
+    frozen.execute(sa.select(m).where(table.where(msg_id=ids[0])).with_for_update()).all()
+
+    def tell(progress: Progress) -> None:
+        frozen.rollback()
+
+    done = in_thread(lambda: app.ops.release("gone-1", progress=tell))()
+    frozen.close()
+    assert (done.matched, done.changed, done.skipped) == (3, 3, 0)
+    assert table.statuses == [-1] * 3
+
+
+@pytest.mark.parametrize("leased", [True, False])
+def test_a_release_that_somebody_beats_is_over(app, table, monkeypatch, leased):
+    """No operation stays open in the audit; nothing was changed."""
+    put(app, ("a", RUNNING), claimed_by="gone-1")
+    if leased:
+        with app.engine.begin() as conn:
+            lease.register(conn, app.tables, "gone-1", ttl=-1.0)
+    held_by = releasing.held_by
+
+    def beaten(*args: Any) -> Any:
+        held = held_by(*args)
+        with app.engine.begin() as conn:
+            lease.drop(conn, app.tables, "gone-1")
+            lease.register(conn, app.tables, "gone-1", ttl=60.0)
+        return held
+
+    monkeypatch.setattr(releasing, "held_by", beaten)
+    with pytest.raises(MsgworkerError, match="look again"):
+        app.ops.release("gone-1")
+    assert table.statuses == [RUNNING]
+    (entry,) = app.ops.audit()
+    assert (entry.kind, entry.changed) == ("release", 0)
+    assert entry.finished_at is not None
 
 
 def test_release_of_rows_without_a_lease(app, table):

@@ -103,7 +103,10 @@ def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
     for _ in range(ROUNDS):
         victim = trial.spawn().ready()
         before = len(trial.events())
-        until(lambda: len(trial.events()) > before + 20, "work is under way")  # noqa: B023
+        until(
+            lambda: len(trial.events()) > before + 20 or not trial.unfinished(),  # noqa: B023
+            "work is under way",
+        )
         trial.pauses(chance.uniform(0.0, 0.3))
         victim.kill()
     verdict = finish(trial)
