@@ -21,6 +21,12 @@ def is_there(inspector: Inspector, table: sa.Table) -> bool | None:
         return None
 
 
+def _quoted(table: sa.Table) -> str:
+    """The table's name as PostgreSQL's to_regclass reads it; a value, so nothing is escaped."""
+    parts = [part for part in (table.schema, table.name) if part is not None]
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
 def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
     """The lower-case names of a table's indexes, those on expressions included."""
     if conn.dialect.name == "sqlite":  # the inspector leaves out indexes on expressions
@@ -31,7 +37,7 @@ def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
             "SELECT lower(c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
             " WHERE i.indrelid = to_regclass(:table)"
         )
-        quoted = conn.dialect.identifier_preparer.format_table(table)
+        quoted = _quoted(table)
         return set(conn.scalars(sa.text(query), {"table": quoted}))
     with warnings.catch_warnings():
         warnings.simplefilter(
@@ -49,7 +55,7 @@ def invalid_indexes(conn: sa.Connection, table: sa.Table) -> set[str]:
         "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
         " WHERE i.indrelid = to_regclass(:table) AND NOT (i.indisvalid AND i.indisready)"
     )
-    quoted = conn.dialect.identifier_preparer.format_table(table)
+    quoted = _quoted(table)
     return {str(name).lower() for name in conn.scalars(sa.text(query), {"table": quoted})}
 
 
@@ -84,7 +90,7 @@ def row_estimate(conn: sa.Connection, table: sa.Table) -> int | None:
         (key,) = table.primary_key.columns
         span = sa.select(sa.func.max(key) - sa.func.min(key) + 1)
         return conn.scalar(span)
-    quoted = conn.dialect.identifier_preparer.format_table(table)
+    quoted = _quoted(table)
     known = {"table": quoted, "schema": table.schema, "owner": table.schema, "name": table.name}
     if name == "oracle" and table.name.lower() == table.name:
         known["name"] = table.name.upper()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -47,7 +48,14 @@ def connect_defaults(url: URL) -> dict[str, Any]:
 def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, Any]) -> Any:
     # Its connect_timeout is for the socket only: a server, or a proxy, that accepts and stays
     # silent is waited for as long as for the answer to a query.
-    conn = dialect.dbapi.connect(*cargs, **cparams | {"defer_connect": True})
+    args = cparams | {"defer_connect": True}
+    asks_for_tls = any(name.startswith("ssl") or name == "read_default_file" for name in cparams)
+    context = None if cargs or asks_for_tls else _preferred_tls(dialect.dbapi)
+    if context is None:
+        conn = dialect.dbapi.connect(*cargs, **args)
+    else:
+        conn = dialect.dbapi.connect(**args, ssl_disabled=True)
+        conn.ssl, conn.ctx = True, context
     limit, conn._read_timeout = conn._read_timeout, cparams.get("connect_timeout", CONNECT_SECONDS)
     conn.connect()
     conn._read_timeout = limit
@@ -57,6 +65,14 @@ def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, A
             if hasattr(socket, name):  # keepalive itself PyMySQL has switched on
                 conn._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return conn
+
+
+@cache
+def _preferred_tls(dbapi: Any) -> Any:
+    """What PyMySQL makes anew for each connection without TLS options, reading all certificates of
+    the system for it, which takes ten times as long as connecting; None if it makes none."""
+    made = dbapi.connect(defer_connect=True)
+    return made.ctx if made.ssl and hasattr(made, "_ssl_required") else None
 
 
 def sever(conn: sa.Connection) -> None:

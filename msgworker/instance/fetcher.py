@@ -34,6 +34,7 @@ FAST_SECONDS = 5.0
 FEAST_SECONDS = 30.0
 LONGEST_FAST_SECONDS = 600.0
 LONGEST_REST_SECONDS = 30.0
+LEFT_TO_OTHERS = 4.0
 ASK_SECONDS = 0.5
 TOPIC_REPORT_SECONDS = 60.0
 
@@ -304,11 +305,11 @@ class Fetcher(Role):
 
     def _note_round(self, look: Look) -> None:
         """Rounds over many messages that nobody may take (a paused topic, say) go on without idle
-        pauses, but leave the database half of the time, and rest as long as they took."""
+        pauses, but leave the database most of the time, and rest longer than they took."""
         now = time.monotonic()
         if look.complete or look.round_over:
             took = now - self._round_since if self._round_since else 0.0
-            self._rest = min(took, LONGEST_REST_SECONDS)
+            self._rest = min(LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
             self._round_since = self._unseen_seconds = 0.0
         else:
             self._round_since = self._round_since or now
@@ -356,7 +357,7 @@ class Fetcher(Role):
         if did < 0 or self._state.in_hand:
             return TICK_SECONDS
         if self._unseen_seconds:
-            return max(TICK_SECONDS, self._unseen_seconds)
+            return max(TICK_SECONDS, LEFT_TO_OTHERS * self._unseen_seconds)
         if self._linger is not None:
             return FIRST_PAUSE
         self._pause = min(self._state.settings.poll_seconds, self._pause * 1.3)

@@ -26,7 +26,7 @@ from msgworker.dialects import (
 )
 from msgworker.errors import DatabaseUnavailable, HandlerMisuse
 
-SAME_CLAIM_RUNS = 5
+SAME_CLAIM_RUNS = 8
 """How often a user's transaction is run again under one claim when the database rolled it back."""
 
 

@@ -329,7 +329,7 @@ def test_time_limit_ends_a_drain(app, table):
         until(lambda: ctx.cancelled, "the drain is over")
 
     send(app, *["o"] * 5, *range(5, 10))
-    report = app.drain(threads=2, time_limit=0.5, linger=0)
+    report = app.drain(threads=2, time_limit=2.0, linger=0)
     assert report.done == 2
     assert report.left == 8
     assert report.released >= 1

@@ -174,10 +174,13 @@ def _redirect(out: str, err: str) -> None:
 
 
 def main() -> int:
-    import psycopg  # noqa: F401
-    import pymysql  # noqa: F401 - that is what we are for
+    import psycopg  # noqa: F401 - imported once, for all
+    import pymysql
 
+    from msgworker.dialects.drivers import _preferred_tls
     from tests.crash import consumer
+
+    _preferred_tls(pymysql)
 
     return consumer.main(serve(sys.stdin.buffer))
 
