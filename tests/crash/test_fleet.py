@@ -54,7 +54,7 @@ def produce(trial: Trial, count: int, chance: random.Random, *, late: bool) -> N
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize("share", [0.15, pytest.param(1.0, marks=pytest.mark.long)])
 def test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order(
     trial: Trial, database: Any, share: float
 ) -> None:
