@@ -38,7 +38,9 @@ def flagged_by(
         for source, c, index, where in running_rows(t):
             part = t.hinted(sa.select(c.msg_id.label("i")), source, index)
             assert c.claimed_by is not None
-            low = c.msg_id > bindparam("after", type_=sa.BigInteger())  # whatever the column is
+            # "+ 0": else a planner may walk the primary key from there, over all finished rows.
+            behind = c.msg_id + sa.literal_column("0")
+            low = behind > bindparam("after", type_=sa.BigInteger())  # whatever the column is
             parts.append(part.where(where, c.claimed_by == ME, low))
         return _first(sa.union_all(*parts) if len(parts) > 1 else parts[0])
 
