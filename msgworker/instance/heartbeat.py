@@ -337,6 +337,7 @@ class Heartbeat(Role):
         tables = self._state.tables
         text = f"instance {dead_id} died while it had this message in hand"
         given_back, all_of_them, after = 0, True, recover.FIRST
+        enough = time.monotonic() + self._state.settings.heartbeat_seconds  # our own lease is next
         for _ in range(BATCHES_PER_BEAT):
             with self._link.transaction() as conn:
                 ids = recover.flagged_by(conn, tables, dead_id, after=after)
@@ -344,6 +345,9 @@ class Heartbeat(Role):
             given_back += done
             all_of_them &= done == len(ids)
             if len(ids) < recover.BATCH:
+                break
+            if time.monotonic() > enough:
+                all_of_them = False
                 break
             after = ids[-1]
         else:
