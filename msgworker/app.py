@@ -86,7 +86,7 @@ class App:
         """Create what is missing of tables and indexes; return the names of what was created.
 
         Safe to call at every start and from several processes at once. A table that exists already
-        only gets indexes (on MariaDB and MySQL also the hidden virtual columns that they are on).
+        only gets indexes (on MariaDB and MySQL also the hidden generated columns that they are on).
         Raises DatabaseUnavailable, SchemaError.
         """
         made = schema.create(self.engine, self.table, dialects.dialect_of(self.engine))

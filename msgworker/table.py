@@ -202,8 +202,8 @@ class MessageTable(_Names):
     def rule(self) -> str:
         """What "unfinished" means here, as a part of names; empty for the usual rule.
 
-        An index, or a virtual column, made for one rule must not be taken for that of another: what
-        it leaves out would never be found.
+        An index, or a generated column, made for one rule must not be taken for that of another:
+        what it leaves out would never be found.
         """
         if self.max_tries == MAX_TRIES and self.on_dead == "continue":
             return ""
@@ -637,7 +637,7 @@ def _add_indexes(t: Tables) -> None:
     Finished rows stay out of all of them, so they cost nothing (P7; see docs/guarantees.md).
     """
     if t.dialect.case_index == "column":
-        _add_virtual_columns(t)
+        _add_generated_columns(t)
     c = t.cols()
     spec, kind = t.spec, t.dialect.name
     if t.dialect.partial_indexes:
@@ -668,7 +668,7 @@ def _add_indexes(t: Tables) -> None:
     sa.Index(spec.index_name(FAILED), *mark, t.failed_key(c))
 
 
-def _add_virtual_columns(t: Tables) -> None:
+def _add_generated_columns(t: Tables) -> None:
     c = t.message.c
     plain = Cols(**{role: c[name] for role, name in t.names.items()})
     key = dialects.key_text(max(MAX_OBJECT_ID, getattr(plain.object_id.type, "length", 0) or 0))
@@ -685,7 +685,7 @@ def _add_virtual_columns(t: Tables) -> None:
             sa.Column(
                 name,
                 kind,
-                sa.Computed(expression, persisted=False),
+                sa.Computed(expression, persisted=t.dialect.stored_columns),
                 nullable=True,
                 info={dialects.HIDDEN: True},
             )

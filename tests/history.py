@@ -1056,6 +1056,8 @@ def _early_death(book: _Book, story: _Story) -> Iterator[Violation]:
 def _rejected(t: _Try) -> bool:
     """Whether the handler itself asked for death before the last try."""
     ended = t.ended
+    if not t.settles and not t.recovered:  # killed before it could write down its settle
+        return ended is not None and ended.event.detail == "rejected"
     if t.outcome != Outcome.DEAD or not t.runs:
         return False
     return ended is None or ended.event.detail in (None, "rejected")

@@ -8,6 +8,7 @@ STORE = "tests/contract/test_contract_store.py::"
 WORKER = "tests/contract/test_contract_worker.py::"
 APP = "tests/contract/test_contract_app.py::"
 LOCKS = "tests/contract/test_contract_protocol.py::"
+TROUBLE = "tests/contract/test_contract_trouble.py::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ MUTANTS = (
         *_on(LOCKS, "test_the_database_refuses_a_second_running_row", "sqlite", "postgresql"),
     ),
     _m(
-        "no guard, virtual column",
+        "no guard, generated column",
         "table.py",
         'sa.Index(spec.index_name("guard"), key, unique=True)',
         'sa.Index(spec.index_name("guard"), key)',
@@ -258,10 +259,17 @@ MUTANTS = (
     # --- life and death
     _m(
         "recovery without take-over",
-        "instance/heartbeat.py",
+        "instance/recovery.py",
         "            won = lease.take_over(conn, state.tables, seen, me=me, ttl=ttl)\n",
         "            won = bool(ttl)\n",
         *_on(LOCKS, "test_a_dead_lease_is_taken_over_and_then_goes", "sqlite"),
+    ),
+    _m(
+        "a recovery for as long as it takes",
+        "instance/recovery.py",
+        "SHARE = 0.5\n",
+        "SHARE = 500.0\n",
+        *_on(TROUBLE, "test_a_long_recovery_does_not_cost_us_our_own_lease", "sqlite"),
     ),
     _m(
         "the id kept while a settle is under way",
@@ -374,8 +382,8 @@ MUTANTS = (
     ),
     _m(
         "rows of ids without a lease stay",
-        "instance/heartbeat.py",
-        "            if orphan not in known and orphan != state.instance_id:\n",
+        "instance/recovery.py",
+        "            if orphan not in known and orphan != me:\n",
         "            if orphan is None:\n",
         *_on(LOCKS, "test_rows_of_an_id_without_a_lease_are_recovered", "sqlite"),
     ),

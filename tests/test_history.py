@@ -259,6 +259,11 @@ def killed_before_writing_down_its_settle() -> Tale:
     return tale.ends({1: DONE, 2: (2, 1), 3: DONE}, transactional=True, ttl=30)
 
 
+def killed_before_writing_down_that_it_rejected() -> Tale:
+    tale = Tale().insert(1, 2).begin("k", 1).end("k", 1, "rejected").kill("k").run("a", 2)
+    return tale.ends({1: DEAD, 2: DONE}, ttl=30)
+
+
 def commit_whose_answer_was_lost() -> Tale:
     tale = Tale().insert(1, 2).begin("a", 1).end("a", 1).run("b", 2).settle("a", 1, LOST)
     return tale.effect(1, 2).ends({1: DONE, 2: DONE}, transactional=True)
@@ -699,6 +704,11 @@ def i10_dead_after_one_failure() -> Tale:
 
 def i10_dead_though_not_rejected() -> Tale:
     tale = Tale().insert(1).begin("a", 1).end("a", 1, "raised").settle("a", 1, DIES)
+    return tale.ends({1: DEAD})
+
+
+def i10_dead_though_killed_before_it_rejected() -> Tale:
+    tale = Tale().insert(1).begin("k", 1).end("k", 1, "raised").kill("k")
     return tale.ends({1: DEAD})
 
 

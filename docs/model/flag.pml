@@ -455,7 +455,7 @@ inline recovered(m) {
 #endif
   skip }
 #define MAYBEGIN(l) (rpc[r]==0 && (lease[l]==EXPIRED || lease[l]==TAKEN))
-proctype Recovery(byte r) {     /* Heartbeat._recover of somebody who lives */
+proctype Recovery(byte r) {     /* Recovery.run of somebody who lives */
 end:
   do
   :: d_step { MAYBEGIN(1) -> rx[r]=1; rpc[r]=1 }

@@ -22,7 +22,7 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     """Create what is missing of tables and indexes.
 
     Safe to run again, and from several hosts at once. A table that exists already only gets
-    indexes (on MariaDB and MySQL also the hidden virtual columns that they are on).
+    indexes (on MariaDB and MySQL also the hidden generated columns that they are on).
     """
     app = open_app(ctx, given)
     made = app.create_schema()

@@ -25,6 +25,7 @@ from msgworker.dialects.connections import (
 from msgworker.dialects.ddl import (
     HIDDEN,
     adding,
+    adds_many,
     compiler_for,
     created_default,
     dropping_index,
@@ -69,6 +70,7 @@ __all__ = [
     "UtcDateTime",
     "WholeId",
     "adding",
+    "adds_many",
     "big_id",
     "compiler_for",
     "connecting",

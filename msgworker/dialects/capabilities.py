@@ -11,8 +11,9 @@ class Dialect:
     """What a database can do, as far as our statements differ for it.
 
     partial_indexes: an index may have a WHERE; else finished rows are kept out by a CASE.
-    case_index: how a CASE is indexed: "column" (a virtual column) or "function".
+    case_index: how a CASE is indexed: "column" (a generated column) or "function".
     guard_case: the same for the guard.
+    stored_columns: generated columns are stored, not virtual.
     oldest_index: open rows can be walked in order of age without meeting finished ones.
     hops: a recursive query can hop from object to object along an index.
     arrays: a whole batch travels as arrays, and an UPDATE may stand in a WITH.
@@ -40,6 +41,7 @@ class Dialect:
     partial_indexes: bool = False
     case_index: Literal["column", "function"] | None = None
     guard_case: Literal["column", "function"] | None = None
+    stored_columns: bool = False
     oldest_index: bool = False
     hops: bool = False
     arrays: bool = False
@@ -95,6 +97,8 @@ DIALECTS = {
             key_collation="utf8mb4_nopad_bin",
             case_index="column",
             guard_case="column",
+            # After a crash of the server InnoDB may take an index on a virtual column as corrupted.
+            stored_columns=True,
             update_ignore="IGNORE",
             counts_ignored=True,
             bare_unions=True,

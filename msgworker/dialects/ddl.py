@@ -57,7 +57,7 @@ def engine_options(name: str) -> dict[str, Any]:
 
 
 HIDDEN = "msgworker_hidden"
-"""Key in Column.info: keep this virtual column out of SELECT * and of INSERT without columns."""
+"""Key in Column.info: keep this generated column out of SELECT * and of INSERT without columns."""
 
 
 @compiles(CreateColumn, "mysql", "mariadb")
@@ -133,6 +133,12 @@ def _default_text(default: Any) -> str:
 def adding(name: str, column: str) -> str:
     """What ALTER TABLE says to add a column; `column` is its name and type."""
     return f"ADD ({column})" if name == "oracle" else f"ADD COLUMN {column}"
+
+
+def adds_many(name: str) -> bool:
+    """Whether one ALTER TABLE adds several columns better than several: there each may copy the
+    table."""
+    return name in ("mysql", "mariadb")
 
 
 def dropping_index(name: str, index: str, table: str) -> str:

@@ -1,7 +1,7 @@
 """Keep the lease, recover the dead, notice our own death.
 
-What the database decides: whether we hold our lease (a conditional UPDATE on its own clock), who
-is dead (an expired lease, taken over by one winner), which rows of the dead are given back.
+What the database decides: whether we hold our lease (a conditional UPDATE on its own clock), and
+who is dead (recovery.py).
 What local time may decide: only to trust less. We believe in our lease for 2/3 of its time,
 counted on the monotonic clock from the START of the renewal that succeeded; after that no handler
 starts.
@@ -14,15 +14,14 @@ from collections.abc import Callable
 
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import HandlerStuck
+from msgworker.instance.recovery import Recovery
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
 from msgworker.instance.state import Running, State, facts, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
-from msgworker.message import UNWRITABLE
 from msgworker.store import lease, pause, recover
 
 TRUST = 2 / 3
 LEAVE_TRIES = 3
-BATCHES_PER_BEAT = 40
 
 
 class Heartbeat(Role):
@@ -41,9 +40,9 @@ class Heartbeat(Role):
         self.link = self._link = state.link()
         self._on_recovered = on_recovered
         self.on_leaving: Callable[[], None] = lambda: None
-        self._foreign: dict[int, tuple[int, float]] = {}
-        self._refused: set[int] = set()  # rows that cannot be recovered, told once
         self._told_of_pauses = False
+        self._renewed_at = 0.0  # on the monotonic clock
+        self._recovery = Recovery(state, self._link, log=self.log, rest=self._stopping.wait)
 
     def register(self) -> None:
         """Hear what is paused and take the lease on our own id; before the first claim."""
@@ -68,13 +67,17 @@ class Heartbeat(Role):
         self._read_pauses()
         self._watch_handlers()
         self._release_unknown()
-        recovered = self._recover()
+        recovered = self._recovery.run(self._renewed_at)
         if recovered:
             self._on_recovered()
         return recovered
 
     def pause_seconds(self, did: int) -> float:
-        return self._state.settings.heartbeat_seconds
+        """Counted from the renewal: a long beat must not cost us our lease."""
+        if self._recovery.more:
+            return 0.0
+        over = time.monotonic() - self._renewed_at
+        return max(0.0, self._state.settings.heartbeat_seconds - over)
 
     def leave(self) -> bool:
         """Drop the lease at an orderly stop, after the last handler has ended.
@@ -113,7 +116,7 @@ class Heartbeat(Role):
 
     def _renew(self) -> None:
         state = self._state
-        begun = time.monotonic()
+        self._renewed_at = begun = time.monotonic()
         ttl = state.settings.lease_seconds
         with self._link.transaction() as conn:
             alive = lease.renew(
@@ -223,135 +226,3 @@ class Heartbeat(Role):
                 release_unknown(state, self._link)
             finally:
                 state.claiming.release()
-
-    # ------------------------------------------------------------ the dead
-
-    def _recover(self) -> int:
-        """Give back the rows of the dead; a bounded amount per beat."""
-        state = self._state
-        with self._link.transaction() as conn:
-            leases = lease.read_all(conn, state.tables)
-            holders = recover.owners(conn, state.tables)
-        live = sorted(one.name for one in leases if one.live and one.taken_by is None)
-        if state.instance_id in live:
-            state.slot, state.slots = live.index(state.instance_id), len(live)
-        given_back = 0
-        for seen in leases:
-            if seen.name == state.instance_id:
-                continue
-            if not seen.live:
-                given_back += self._take_over(seen)
-            elif seen.taken_by == state.instance_id:  # more was flagged than one beat gives back
-                given_back += self._finish_off(seen)
-        known = {one.name for one in leases}
-        for orphan in holders:
-            if orphan not in known and orphan != state.instance_id:
-                given_back += self._recover_orphan(orphan)
-        return given_back + self._recover_foreign()
-
-    def _recover_foreign(self) -> int:
-        """Rows flagged by nobody we know, that have stood so for `foreign_stale_after` seconds.
-
-        When a foreign consumer flagged them is written nowhere; so we go by how long we have seen
-        them flagged, with the same number of tries.
-        """
-        tables, patience = self._state.tables, self._state.settings.foreign_stale_after
-        if patience is None:
-            return 0
-        with self._link.transaction() as conn:
-            flagged = dict(recover.foreign(conn, tables))
-        now, before = time.monotonic(), self._foreign
-        self._foreign = {
-            msg_id: before[msg_id] if before.get(msg_id, (None,))[0] == tries else (tries, now)
-            for msg_id, tries in flagged.items()
-        }
-        stale = {i: tries for i, (tries, since) in self._foreign.items() if now - since > patience}
-        given_back = 0
-        for tries in set(stale.values()):
-            ids = [i for i in stale if stale[i] == tries]
-            text = f"a foreign consumer had this message in hand for more than {patience:g} s"
-            with self._link.transaction() as conn:
-                given_back += recover.recover_foreign(
-                    conn, tables, ids, seen_tries=tries, text=text
-                )
-        if given_back:
-            self.log.warning("recovered %d messages that a foreign consumer had", given_back)
-        return given_back
-
-    def _take_over(self, seen: lease.Lease) -> int:
-        state = self._state
-        me, ttl = state.instance_id, state.settings.lease_seconds
-        with self._link.transaction() as conn:
-            won = lease.take_over(conn, state.tables, seen, me=me, ttl=ttl)
-        return self._finish_off(seen) if won else 0
-
-    def _finish_off(self, dead: lease.Lease) -> int:
-        """Give back what an instance had whose lease we took over; drop the lease after the last
-        row."""
-        state = self._state
-        given_back, finished = self._give_back(dead.name)
-        if finished:
-            with self._link.transaction() as conn:
-                lease.drop(conn, state.tables, dead.name, taken_by=state.instance_id)
-        return given_back
-
-    def _recover_orphan(self, dead_id: str) -> int:
-        """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
-
-        Looked at once more in a statement of its own: a lease registered between our two reads
-        lives.
-        """
-        with self._link.transaction() as conn:
-            if dead_id in {one.name for one in lease.read_all(conn, self._state.tables)}:
-                return 0
-        return self._give_back(dead_id)[0]
-
-    def _give_back_rows(self, ids: list[int], dead_id: str, text: str) -> int:
-        """How many could be given back; one that cannot be does not hold up the others."""
-        tables = self._state.tables
-        attempts = [(ids, text)] if ids else []
-        done = 0
-        for part, words in attempts:
-            try:
-                with self._link.transaction() as conn:
-                    done += recover.recover(conn, tables, part, dead_id=dead_id, text=words)
-            except Exception as error:
-                if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
-                    raise
-                if len(part) > 1:
-                    attempts += [([one], text) for one in part]
-                elif words != UNWRITABLE:  # the table may not take the text
-                    attempts.append((part, UNWRITABLE))
-                elif part[0] not in self._refused:
-                    self._refused.add(part[0])
-                    why = reason_of(error)
-                    self.log.error("message %s cannot be recovered: %s", part[0], why)
-        return done
-
-    def _give_back(self, dead_id: str) -> tuple[int, bool]:
-        """Batch by batch in short transactions; True if nothing of the dead is left.
-
-        Rows that somebody has locked are left for the next beat: a frozen instance may hold such a
-        lock, and whoever waits for it loses its own lease.
-        """
-        tables = self._state.tables
-        text = f"instance {dead_id} died while it had this message in hand"
-        given_back, all_of_them, after = 0, True, recover.FIRST
-        enough = time.monotonic() + self._state.settings.heartbeat_seconds  # our own lease is next
-        for _ in range(BATCHES_PER_BEAT):
-            with self._link.transaction() as conn:
-                ids = recover.flagged_by(conn, tables, dead_id, after=after)
-            done = self._give_back_rows(ids, dead_id, text)
-            given_back += done
-            all_of_them &= done == len(ids)
-            if len(ids) < recover.BATCH:
-                break
-            if time.monotonic() > enough:
-                all_of_them = False
-                break
-            after = ids[-1]
-        else:
-            all_of_them = False
-        if given_back:
-            self.log.warning("recovered %d messages of dead instance %s", given_back, dead_id)
-        return given_back, all_of_them

@@ -20,7 +20,7 @@ from msgworker.store.claim import ME, or_zero
 from msgworker.store.settle import back_to
 from msgworker.table import NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
 
-BATCH = 500
+BATCH = 250
 FIRST = -(1 << 63)
 FOREIGN = "foreign consumer"
 """Who had a message in hand that was flagged without `claimed_by`."""

@@ -24,8 +24,8 @@ from msgworker.store import audit, pause
 from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
 
 
-def is_virtual(column: sa.Column[Any]) -> bool:
-    """Whether a column is a hidden one of ours, there for an index only."""
+def is_generated(column: sa.Column[Any]) -> bool:
+    """Whether a column is a hidden, generated one of ours, there for an index only."""
     return bool(column.info.get(dialects.HIDDEN))
 
 
@@ -33,7 +33,7 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
     """Create what is missing; return the names of what was created, [] if all was there.
 
     Opens its own transactions. On a table that exists already only indexes are added (and, on
-    MariaDB and MySQL, hidden virtual columns); its columns are left alone.
+    MariaDB and MySQL, hidden generated columns); its columns are left alone.
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
     _check_names(spec, dialect)
@@ -52,7 +52,7 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
         made += _ensure_table(engine, table)
     for table in own_tables(t):
         made += _ensure_columns(engine, table, table.c)
-    made += _ensure_columns(engine, t.message, filter(is_virtual, t.message.c))
+    made += _ensure_columns(engine, t.message, filter(is_generated, t.message.c))
     for table in (t.message, *own_tables(t)):
         for index in ordered_indexes(table):
             made += _ensure_index(engine, t, index)
@@ -174,8 +174,8 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
         problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
     if dialect.case_index == "column":
         there = {str(c["name"]) for c in columns}
-        lacking = [c.name for c in t.message.c if is_virtual(c) and c.name not in there]
-        problems += [f"virtual column {name} is missing" for name in lacking]
+        lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in there]
+        problems += [f"generated column {name} is missing" for name in lacking]
     problems += own
     if problems:
         raise SchemaError(
@@ -391,21 +391,27 @@ def _ensure_columns(
 
     made, wanted = [], list(columns)
     with connecting(engine) as conn:
-        adding = [(column, add_column(conn.dialect, table, column)) for column in lacking(conn)]
-    for column, alter in adding:
+        missing = lacking(conn)
+        together = dialects.adds_many(conn.dialect.name)
+        parts = [missing] if together and missing else [[column] for column in missing]
+        adding = [(part, add_columns(conn.dialect, table, part)) for part in parts]
+    for part, alter in adding:
         statement = sa.text(alter.replace(":", r"\:"))
-        if _attempt(engine, statement, lambda conn, c=column: c not in lacking(conn)):
-            made.append(column.name)
+        if _attempt(engine, statement, lambda conn, p=part: not {*p} & {*lacking(conn)}):
+            made += [column.name for column in part]
     return made
 
 
-def add_column(dialect: sa.Dialect, table: sa.Table, column: sa.Column[Any]) -> str:
-    """The statement that adds a column."""
+def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Column[Any]]) -> str:
+    """The statement that adds columns; more than one only where `dialects.adds_many`."""
     name = dialect.identifier_preparer.format_table(table)
-    if not dialects.takes_default(dialect.name, column):
-        column = sa.Column(column.name, column.type)
-    text = str(CreateColumn(column).compile(dialect=dialect))
-    return f"ALTER TABLE {name} {dialects.adding(dialect.name, text)}"
+    texts = []
+    for column in columns:
+        if not dialects.takes_default(dialect.name, column):
+            column = sa.Column(column.name, column.type)
+        text = str(CreateColumn(column).compile(dialect=dialect))
+        texts.append(dialects.adding(dialect.name, text))
+    return f"ALTER TABLE {name} {', '.join(texts)}"
 
 
 def _ensure_index(engine: Engine, t: Tables, index: sa.Index) -> list[str]:

@@ -19,10 +19,11 @@ from msgworker import App, MessageTable
 from msgworker.dialects import Trouble, no_connection_left, trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance import fetcher as fetcher_module
+from msgworker.instance import recovery
 from msgworker.instance import worker as worker_module
 from msgworker.instance.links import Link
 from msgworker.message import UNWRITABLE
-from msgworker.store import lease
+from msgworker.store import lease, recover
 from tests.contract.fanning import EFFECT, Trying, effects, records, write_effect
 from tests.contract.seeing import Table, assert_facts, in_thread, send, until
 
@@ -71,14 +72,35 @@ def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
         assert lease.read_all(conn, app.tables) == []
 
 
-def dead_holds(app: App, table: Table, name: str = "dead-1", **where: Any) -> None:
+def dead_holds(
+    app: App, table: Table, name: str = "dead-1", *, where: Any = None, **equal: Any
+) -> None:
     """Rows flagged by an instance whose lease has expired."""
-    table.edit(table.where(**where) if where else None, status=1, claimed_by=name)
+    where = table.where(**equal) if equal else where
+    table.edit(where, status=1, claimed_by=name)
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, name, ttl=30.0)
         past = datetime.now(UTC) - timedelta(hours=1)
         theirs = app.tables.lease.c.name == name
         conn.execute(sa.update(app.tables.lease).where(theirs).values(expires_at=past))
+
+
+def test_a_long_recovery_does_not_cost_us_our_own_lease(make_app, monkeypatch):
+    monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
+    monkeypatch.setattr(recovery, "REST_SHARE", 1.0)
+    monkeypatch.setattr(recover, "BATCH", 5)
+    app = make_app(lease_seconds=1.5, poll_seconds=0.05)
+    app.create_schema()
+    table, ran = Table(app), list[int]()
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    ids = send(app, *(f"o{i}" for i in range(30)))
+    for name, where in (("dead-1", "msg_id % 2 = 0"), ("dead-2", "msg_id % 2 = 1")):
+        dead_holds(app, table, name, where=sa.text(where))
+    with app.worker(threads=1) as worker:
+        worker.start()
+        me = worker.instance_id
+        until(lambda: sorted(ran) == ids, "all are recovered and done")
+        assert worker.instance_id == me
 
 
 def refuse(app: App, check: str) -> None:

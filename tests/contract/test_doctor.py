@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.errors import DatabaseUnavailable, SchemaError
+from msgworker.store import schema
 from msgworker.store.doctor import Finding, Severity
 from tests.contract.seeing import Table, send
 
@@ -115,6 +116,61 @@ def test_an_index_is_missing(make_app, app, database, suffix):
     on = " ON msgworker_message" if database.name == "mariadb" else ""
     run(app, f"DROP INDEX msgworker_message_{suffix}{on}")
     found_and_mended(make_app, app, "indexes", f"msgworker_message_{suffix}")
+
+
+def test_generated_columns_are_missing(make_app, app, database):
+    if database.name != "mariadb":
+        pytest.skip("no generated columns there")
+    for suffix in ("guard", "object", "failed"):
+        run(app, f"DROP INDEX msgworker_message_{suffix} ON msgworker_message")
+    for name in GENERATED:
+        run(app, f"ALTER TABLE msgworker_message DROP COLUMN {name}")
+    (told,) = [one for one in needed(app) if one.check == "columns"]
+    assert (len(told.mend), told.detail) == (1, "the table is copied; writers wait meanwhile")
+    found_and_mended(make_app, app, "columns", *GENERATED)
+
+
+def test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them(app, database):
+    if database.name != "mariadb":
+        pytest.skip("no generated columns there")
+    kinds = generated(app)
+    assert kinds == dict.fromkeys(GENERATED, "STORED GENERATED")
+    make_virtual(app)
+    (told,) = [one for one in app.ops.doctor() if "VIRTUAL" in one.text]
+    assert told.severity is Severity.ADVISED
+    (statement,) = told.mend  # one: the guard is never away
+    send(app, "a")
+    run(app, statement)
+    assert generated(app) == kinds
+    assert [one for one in app.ops.doctor() if "VIRTUAL" in one.text] == []
+    assert app.create_schema() == []
+    app.add_handler(None, lambda msg: None)
+    assert app.drain(linger=0).done == 1
+
+
+GENERATED = ("mw_open_object", "mw_running_object", "mw_failed")
+
+
+def generated(app: App) -> dict[str, str]:
+    query = (
+        "SELECT column_name, extra FROM information_schema.columns "
+        "WHERE table_schema = database() AND column_name LIKE 'mw%'"
+    )
+    with app.engine.connect() as conn:
+        found = conn.execute(sa.text(query)).all()
+    return {name: extra.removesuffix(", INVISIBLE") for name, extra in found}
+
+
+def make_virtual(app: App) -> None:
+    """As an earlier version made them."""
+    made = schema.ddl(app.table, "mariadb").splitlines()
+    columns = [line.strip(" ,") for line in made if line.strip().startswith("mw_")]
+    virtual = [f"ADD COLUMN {line.replace('STORED', 'VIRTUAL')}" for line in columns]
+    drops = [f"DROP COLUMN {name}" for name in GENERATED]
+    for suffix in ("guard", "object", "failed"):
+        run(app, f"DROP INDEX msgworker_message_{suffix} ON msgworker_message")
+    run(app, f"ALTER TABLE msgworker_message {', '.join([*drops, *virtual])}")
+    app.create_schema()
 
 
 def test_a_guard_that_is_not_unique(make_app, app, database):

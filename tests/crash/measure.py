@@ -31,7 +31,8 @@ LEASE_SECONDS = 3.0
 POLL_SECONDS = 0.2
 ROUNDS = 5
 DEAD_ROWS = 10_000
-BACKLOG = 60_000
+BACKLOG = 300_000
+"""More than the fleet handles in the whole time."""
 DEAD = "dead-1-0123456789abcdef"
 
 

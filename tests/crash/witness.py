@@ -26,7 +26,7 @@ import sqlalchemy as sa
 from msgworker.errors import Reject
 from msgworker.instance.calling import Caller
 from msgworker.instance.fetcher import Fetcher
-from msgworker.instance.heartbeat import Heartbeat
+from msgworker.instance.recovery import Recovery
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import Lane
 from msgworker.message import Message, Outcome, Settled
@@ -239,10 +239,10 @@ class Witness:
     # ------------------------------------------------------------ recovery
 
     def _watch_recovery(self) -> None:
-        take, give = Heartbeat._take_over, Heartbeat._give_back
+        take, give = Recovery._take_over, Recovery._give_back
         recovering, releasing = recover.recover, recover.release
 
-        def watched_take(self: Heartbeat, seen: lease.Lease) -> int:
+        def watched_take(self: Recovery, seen: lease.Lease) -> int:
             _now.taking = witness._tell.now()
             _now.taken_from = seen.name
             # Should we die before we can tell that we won: see fleet.read_history.
@@ -250,7 +250,7 @@ class Witness:
             witness._tell.record(Kind.LEASE_LOST, instance=seen.name, detail=f"tried {me}")
             return take(self, seen)
 
-        def watched_give(self: Heartbeat, dead_id: str) -> Any:
+        def watched_give(self: Recovery, dead_id: str) -> Any:
             since = witness._tell.now()
             if getattr(_now, "taken_from", None) == dead_id:
                 witness._tell.lease_lost(dead_id, since=_now.taking)
@@ -286,8 +286,8 @@ class Witness:
             return count
 
         witness = self
-        Heartbeat._take_over = watched_take  # type: ignore[method-assign]
-        Heartbeat._give_back = watched_give  # type: ignore[method-assign]
+        Recovery._take_over = watched_take  # type: ignore[method-assign]
+        Recovery._give_back = watched_give  # type: ignore[method-assign]
         recover.recover = watched_recover
         recover.release = watched_release
 

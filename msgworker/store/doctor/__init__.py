@@ -26,6 +26,7 @@ CHECKS = (
     columns.key,
     columns.unfilled,
     rows.odd,
+    indexes.generated,
     indexes.virtual,
     indexes.missing,
     indexes.guard,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex
 
 from msgworker import dialects
 from msgworker.store import schema
-from msgworker.store.doctor.finding import Finding, fine, needed
+from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
 
 WHY = {
@@ -19,18 +22,55 @@ WHY = {
 }
 
 
-def virtual(p: Patient) -> list[Finding]:
+def generated(p: Patient) -> list[Finding]:
     """Hidden columns that the indexes are on."""
-    lacking = [c for c in p.least.message.c if schema.is_virtual(c)]
-    lacking = [c for c in lacking if c.name not in p.columns]
-    return [
-        needed(
-            "columns",
-            f"virtual column {column.name} is missing: an index needs it",
-            p.add(p.least.message, column),
-        )
-        for column in lacking
+    lacking = [c for c in p.least.message.c if schema.is_generated(c) and c.name not in p.columns]
+    if not lacking:
+        return []
+    names = ", ".join(column.name for column in lacking)
+    text = f"generated columns that indexes are on are missing: {names}"
+    return [needed("columns", text, p.add(p.least.message, *lacking), detail=_copies(p))]
+
+
+def virtual(p: Patient) -> list[Finding]:
+    """Hidden columns that somebody made VIRTUAL where they should be stored."""
+    if not p.dialect.stored_columns:
+        return []
+    ours = [c for c in p.least.message.c if schema.is_generated(c)]
+    found = [c for c in ours if _is_virtual(p.columns.get(c.name))]
+    if not found:
+        return []
+    names = ", ".join(column.name for column in found)
+    text = f"columns {names} are VIRTUAL: a crash of the server may leave their indexes corrupted"
+    return [advised("columns", text, _make_stored(p, found), detail=_copies(p))]
+
+
+def _is_virtual(described: Any) -> bool:
+    computed = (described or {}).get("computed")
+    return computed is not None and not computed.get("persisted")
+
+
+def _copies(p: Patient) -> str | None:
+    return "the table is copied; writers wait meanwhile" if p.dialect.stored_columns else None
+
+
+def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
+    """One statement, so that the guard is never away."""
+    table = p.least.message
+    there = dialects.index_names(p.conn, table)
+    on_them = [
+        index
+        for index in schema.ordered_indexes(table)
+        if str(index.name).lower() in there and any(c.name in index.columns for c in columns)
     ]
+    quote = p.conn.dialect.identifier_preparer.quote
+    parts = [f"DROP INDEX {index.name}" for index in on_them]
+    parts += [f"DROP COLUMN {quote(column.name)}" for column in columns]
+    for index in on_them:
+        made = p.sql(CreateIndex(index)).removeprefix("CREATE ")
+        parts.append("ADD " + made.replace(f" ON {p.table_name(table)}", "", 1))
+    adding = p.add(table, *columns)
+    return ", ".join([adding, *parts])
 
 
 def missing(p: Patient) -> list[Finding]:

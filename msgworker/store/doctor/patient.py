@@ -59,8 +59,8 @@ class Patient:
         made = [CreateIndex(index) for index in schema.ordered_indexes(table)]
         return [self.sql(statement) for statement in (CreateTable(table), *made)]
 
-    def add(self, table: sa.Table, column: sa.Column[Any]) -> str:
-        return " ".join(schema.add_column(self.conn.dialect, table, column).split())
+    def add(self, table: sa.Table, *columns: sa.Column[Any]) -> str:
+        return " ".join(schema.add_columns(self.conn.dialect, table, columns).split())
 
 
 def meet(engine: Engine, conn: Connection, spec: MessageTable, dialect: Dialect) -> Patient:

@@ -1,0 +1,207 @@
+"""Give back what the dead had in hand: a part of each heartbeat, on its connection.
+
+The database decides who is dead (an expired lease, taken over by one winner) and which rows are
+given back. A recovery is for a bounded time per beat, so that our own lease is renewed meanwhile,
+and rests between its batches, so that the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+
+from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.instance.links import Link
+from msgworker.instance.state import State
+from msgworker.message import UNWRITABLE
+from msgworker.store import lease, recover
+
+SHARE = 0.5
+"""Of the time between two beats: so long at most a beat recovers, then our own lease is next."""
+REST_FACTOR = 3
+"""A recovery rests so many times as long as its last batch took,"""
+REST_SHARE = 0.05
+"""but at most for this share of the time between two beats."""
+
+
+class Recovery:
+    """The recovery of one instance.
+
+    rest: waits so many seconds, less where the instance stops.
+    more: whether the last round ran out of time; the next one is due at once.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        link: Link,
+        *,
+        log: logging.LoggerAdapter[logging.Logger],
+        rest: Callable[[float], object],
+    ) -> None:
+        self._state = state
+        self._link = link
+        self._log = log
+        self._rest = rest
+        self._until = 0.0  # on the monotonic clock
+        self._foreign: dict[int, tuple[int, float]] = {}
+        self._refused: set[int] = set()  # rows that cannot be recovered, told once
+        self.more = False
+
+    def run(self, renewed_at: float) -> int:
+        """One round, in the beat that began by renewing our lease then (monotonic seconds); returns
+        how many messages were given back."""
+        self._until = renewed_at + SHARE * self._state.settings.heartbeat_seconds
+        self.more = False
+        with self._link.transaction() as conn:
+            leases = lease.read_all(conn, self._state.tables)
+            holders = recover.owners(conn, self._state.tables)
+        self._note_slots(leases)
+        given_back = 0
+        for work in self._due(leases, holders):
+            if self._out_of_time():
+                self.more = True
+                break
+            given_back += work()
+        self.more = self.more and given_back > 0  # what cannot be given back now waits for its beat
+        return given_back + self._recover_foreign()
+
+    def _out_of_time(self) -> bool:
+        return time.monotonic() > self._until
+
+    def _note_slots(self, leases: list[lease.Lease]) -> None:
+        state = self._state
+        live = sorted(one.name for one in leases if one.live and one.taken_by is None)
+        if state.instance_id in live:
+            state.slot, state.slots = live.index(state.instance_id), len(live)
+
+    def _due(self, leases: list[lease.Lease], holders: list[str]) -> Iterator[Callable[[], int]]:
+        """What there is to give back; in any order, so that one that takes long delays none for
+        ever."""
+        me = self._state.instance_id
+        for seen in random.sample(leases, len(leases)):
+            if seen.name == me:
+                continue
+            if not seen.live:
+                yield lambda seen=seen: self._take_over(seen)  # type: ignore[misc]
+            elif seen.taken_by == me:  # more was flagged than one beat gives back
+                yield lambda seen=seen: self._finish_off(seen)  # type: ignore[misc]
+        known = {one.name for one in leases}
+        for orphan in holders:
+            if orphan not in known and orphan != me:
+                yield lambda orphan=orphan: self._recover_orphan(orphan)  # type: ignore[misc]
+
+    def _recover_foreign(self) -> int:
+        """Rows flagged by nobody we know, that have stood so for `foreign_stale_after` seconds.
+
+        When a foreign consumer flagged them is written nowhere; so we go by how long we have seen
+        them flagged, with the same number of tries.
+        """
+        tables, patience = self._state.tables, self._state.settings.foreign_stale_after
+        if patience is None:
+            return 0
+        with self._link.transaction() as conn:
+            flagged = dict(recover.foreign(conn, tables))
+        now, before = time.monotonic(), self._foreign
+        self._foreign = {
+            msg_id: before[msg_id] if before.get(msg_id, (None,))[0] == tries else (tries, now)
+            for msg_id, tries in flagged.items()
+        }
+        stale = {i: tries for i, (tries, since) in self._foreign.items() if now - since > patience}
+        given_back = 0
+        for tries in set(stale.values()):
+            ids = [i for i in stale if stale[i] == tries]
+            text = f"a foreign consumer had this message in hand for more than {patience:g} s"
+            with self._link.transaction() as conn:
+                given_back += recover.recover_foreign(
+                    conn, tables, ids, seen_tries=tries, text=text
+                )
+        if given_back:
+            self._log.warning("recovered %d messages that a foreign consumer had", given_back)
+        return given_back
+
+    def _take_over(self, seen: lease.Lease) -> int:
+        state = self._state
+        me, ttl = state.instance_id, state.settings.lease_seconds
+        with self._link.transaction() as conn:
+            won = lease.take_over(conn, state.tables, seen, me=me, ttl=ttl)
+        return self._finish_off(seen) if won else 0
+
+    def _finish_off(self, dead: lease.Lease) -> int:
+        """Give back what an instance had whose lease we took over; drop the lease after the last
+        row."""
+        state = self._state
+        given_back, finished = self._give_back(dead.name)
+        if finished:
+            with self._link.transaction() as conn:
+                lease.drop(conn, state.tables, dead.name, taken_by=state.instance_id)
+        return given_back
+
+    def _recover_orphan(self, dead_id: str) -> int:
+        """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
+
+        Looked at once more in a statement of its own: a lease registered between our two reads
+        lives.
+        """
+        with self._link.transaction() as conn:
+            if dead_id in {one.name for one in lease.read_all(conn, self._state.tables)}:
+                return 0
+        return self._give_back(dead_id)[0]
+
+    def _give_back_rows(self, ids: list[int], dead_id: str, text: str) -> int:
+        """How many could be given back; one that cannot be does not hold up the others."""
+        tables = self._state.tables
+        attempts = [(ids, text)] if ids else []
+        done = 0
+        for part, words in attempts:
+            if part is not ids and self._out_of_time():
+                break
+            try:
+                with self._link.transaction() as conn:
+                    done += recover.recover(conn, tables, part, dead_id=dead_id, text=words)
+            except Exception as error:
+                if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
+                    raise
+                if len(part) > 1:
+                    attempts += [([one], text) for one in random.sample(part, len(part))]
+                elif words != UNWRITABLE:  # the table may not take the text
+                    attempts.append((part, UNWRITABLE))
+                elif part[0] not in self._refused:
+                    self._refused.add(part[0])
+                    why = reason_of(error)
+                    self._log.error("message %s cannot be recovered: %s", part[0], why)
+        return done
+
+    def _give_back(self, dead_id: str) -> tuple[int, bool]:
+        """Batch by batch in short transactions; True if nothing of the dead is left.
+
+        Rows that somebody has locked are left for the next beat: a frozen instance may hold such a
+        lock, and whoever waits for it loses its own lease.
+        """
+        tables = self._state.tables
+        text = f"instance {dead_id} died while it had this message in hand"
+        given_back, all_of_them, after = 0, True, recover.FIRST
+        while True:
+            begun = time.monotonic()
+            with self._link.transaction() as conn:
+                ids = recover.flagged_by(conn, tables, dead_id, after=after, limit=recover.BATCH)
+            done = self._give_back_rows(ids, dead_id, text)
+            given_back += done
+            all_of_them &= done == len(ids)
+            if len(ids) < recover.BATCH:
+                break
+            self._pause_after(time.monotonic() - begun)
+            if self._out_of_time():
+                self.more, all_of_them = True, False
+                break
+            after = ids[-1]
+        if given_back:
+            self._log.warning("recovered %d messages of dead instance %s", given_back, dead_id)
+        return given_back, all_of_them
+
+    def _pause_after(self, took: float) -> None:
+        """Leave the database to the others after a batch that took so many seconds."""
+        most = REST_SHARE * self._state.settings.heartbeat_seconds
+        self._rest(min(REST_FACTOR * took, most))
