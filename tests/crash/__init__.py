@@ -28,8 +28,9 @@ F21  disk full                                 S   test_hostile: full_disk
 F22  read-only, rights revoked                 SPM test_hostile: rights_that_go_away, read_only
 F23  another writer holds SQLite               S   test_hostile: rival_that_locks
 F24  too few connections, a pool used up       SPM test_hostile: too_few_connections, pool_used_up
-F25  poison: exit, SEGV, kill                  SPM test_kill: poison, several_poisons
+F25  poison: exit, SEGV, kill; no memory left  SPM test_kill: poison, several_poisons, memory
 F26  a handler that hangs                      SPM contract: over_its_timeout, outlives_the_grace
+F27  items that end or hang their threads      SPM test_kill: items_that_end_or_hang
 F28  reruns at once                            SPM contract (app): rerun
 F29  a row deleted or changed while it runs    SPM test_bad_inputs: deletes_or_changes_its_own_row
 F30  a column dropped while running            PM  test_hostile: column_that_is_dropped
@@ -37,6 +38,6 @@ F31  many instances, one object                SPM test_kill: all_frozen; test_f
 F34  leases that a backup did not hold         SPM test_hostile: leases_that_are_gone
 F36  fork after the engine was used            SPM test_hostile: forked_child
 
-Not here: F20 (the database's clock jumps), F27 (threads of a fan-out), memory that runs out by
-RLIMIT_AS (F25). `torture` does most of it at once; `measure` measures recovery.
+Not here: F20 (the database's clock jumps). `torture` does most of it at once; `measure` measures
+recovery.
 """

@@ -9,8 +9,11 @@ its payload:
     "later": 1                   its handler asks to be called later, with this chance out of two
     "counts": ["x", "y"]         a transactional one counts these up, in this order
     "crash": "in-handler"        the process dies, see witness.py; "crashes": N: in N tries
+    "hogs": 3                    its handler takes all memory that there is, in so many tries
+    "items": ["x", "hang"]       items of a fan-out, counted up; in "fails" tries: see `misbehave`
 
-Topics: `plain`, and `exact`, whose transactional handler writes a row into the effects table.
+Topics: `plain`; `exact`, whose transactional handler writes a row into the effects table; `fan`,
+whose handler fans out.
 Prints "ready" when its instances run. Logs warnings to stderr. SIGTERM and SIGINT stop it in order;
 SIGUSR1 writes to stderr what every thread is at.
 """
@@ -21,10 +24,12 @@ import argparse
 import faulthandler
 import logging
 import random
+import resource
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -52,6 +57,9 @@ COUNTERS = sa.Table(
 BACKOFF = wait_random(0.02, 0.2)
 LATER_SECONDS = 0.05
 COUNTING_SECONDS = 0.01
+FAN_SECONDS = 0.5
+HANG_SECONDS = 1.0
+HOG_BYTES = 1 << 20
 
 
 def make_app(options: argparse.Namespace, number: int) -> App:
@@ -68,6 +76,8 @@ def make_app(options: argparse.Namespace, number: int) -> App:
         does = msg.payload
         if does.get("work"):
             time.sleep(does["work"])
+        if attempt <= does.get("hogs", 0):
+            hog()
         if does.get("later") and chance.random() < 0.5:
             raise RetryLater(LATER_SECONDS)
         if does.get("reject"):
@@ -94,7 +104,46 @@ def make_app(options: argparse.Namespace, number: int) -> App:
             time.sleep(COUNTING_SECONDS)
         act(msg, ctx.attempt)
 
+    @app.handler("fan", timeout=FAN_SECONDS, wait=BACKOFF)
+    def fan(msg: Message[Any], ctx: Context) -> None:
+        def run(item: str) -> None:
+            with app.engine.begin() as conn:
+                row = COUNTERS.c.name == item
+                conn.execute(COUNTERS.update().where(row).values(n=COUNTERS.c.n + 1))
+            if ctx.attempt <= msg.payload.get("fails", 0):
+                misbehave(item)
+
+        ctx.fan_out(run, msg.payload["items"], threads=2).raise_for_failed()
+
     return app
+
+
+def hog() -> None:
+    """Take memory until there is none, for this and every other thread, for a moment."""
+    taken = []
+    try:
+        while True:
+            taken.append(bytearray(HOG_BYTES))
+    except MemoryError:
+        time.sleep(0.3)
+        raise
+
+
+def misbehave(item: str) -> None:
+    """What an item does to its thread, by its name."""
+    if "exit" in item:
+        raise SystemExit(3)
+    if "interrupt" in item:
+        raise KeyboardInterrupt
+    if "hang" in item:
+        time.sleep(HANG_SECONDS)
+
+
+def limit_memory(more: int) -> None:
+    """So many bytes more than we have now, and no more."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def come_and_go(app: App, options: argparse.Namespace, number: int, stop: threading.Event) -> None:
@@ -160,6 +209,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--linger", type=float, default=2.0)
     parser.add_argument("--outage-limit", type=float, default=60.0)
     parser.add_argument("--immune", action="store_true", help="die at no point")
+    parser.add_argument("--memory", type=int, default=0, help="MiB that it may take besides")
     parser.add_argument("--wall", type=float, default=0.0, help="shift time.time by seconds")
     parser.add_argument("--workers", type=int, default=0, help="instances that come and go")
     parser.add_argument("--life", type=float, default=3.0, help="seconds that one lives at most")
@@ -169,6 +219,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     options = parse(arguments)
+    if options.memory:
+        limit_memory(options.memory << 20)
     if options.wall:
         true_time = time.time
         time.time = lambda: true_time() + options.wall

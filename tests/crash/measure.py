@@ -99,6 +99,7 @@ def recovery(url: str) -> tuple[float, float, float]:
         begun = time.monotonic()
         until(lambda: left() == 0, "the recovery is over", every=0.02)
         ended = time.monotonic()
+    assert len(handled) < BACKLOG, "the backlog is used up: these are no figures"
     for worker in workers:
         worker.stop()
     before = sum(begun - 1.5 < at < begun - 0.1 for at in handled) / 1.4

@@ -13,9 +13,11 @@ import signal
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from tests.contract.seeing import until
 from tests.crash import witness
+from tests.crash.consumer import COUNTERS
 from tests.crash.fleet import Consumer, Trial, Verdict, assert_clean, pid_of
 from tests.history import Kind, Outcome
 
@@ -36,6 +38,11 @@ def finish(trial: Trial) -> Verdict:
 def starts_of(verdict: Verdict, n: int) -> list[int | None]:
     """The processes that started message n, in order."""
     return [pid_of(event.instance) for event in verdict.of(n, Kind.STARTED)]
+
+
+def last_error(trial: Trial, verdict: Verdict, n: int) -> str:
+    ((text,),) = trial.read("last_error", f"msg_id = {verdict.numbers[n]}")
+    return str(text)
 
 
 def wait_dead(victim: Consumer) -> None:
@@ -254,6 +261,47 @@ def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how
     assert {verdict.row(n).status for n in (behind, *innocents)} == {2}
     exact = [n for n in innocents if trial.sent[n].topic == "exact"]
     assert {verdict.count(n, Kind.EFFECT) for n in exact} == {1}
+
+
+@pytest.mark.ahead(lease=60.0)
+def test_memory_that_runs_out_fails_the_try_and_the_process_goes_on(trial: Trial) -> None:
+    """F25: MemoryError, in the handler and for a moment in every other thread too."""
+    hog = trial.send("p", hogs=99)
+    cured = trial.send("q", hogs=1)
+    innocents = trial.send_many(
+        [(f"o{i % 12}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(60)]
+    )
+    behind = [trial.send("p"), trial.send("q")]
+    consumer = trial.spawn(threads=4, memory=512)
+    verdict = finish(trial)
+    assert consumer.told_to_stop  # it has lived until then
+    assert [verdict.count(n, Kind.STARTED) for n in (hog, cured)] == [3, 2]
+    assert verdict.row(hog).status == -1
+    assert {verdict.row(n).status for n in (cured, *behind, *innocents)} == {2}
+    assert "MemoryError" in last_error(trial, verdict, hog)
+
+
+@pytest.mark.ahead(lease=60.0)
+def test_items_that_end_or_hang_their_threads_fail_alone(trial: Trial) -> None:
+    """F27: SystemExit, KeyboardInterrupt and an item beyond the time of its handler."""
+    items = ["a", "exit", "hang", "interrupt", "b"]
+    doomed = ["c", "exit2", "interrupt2"]
+    with trial.app.engine.begin() as conn:
+        conn.execute(COUNTERS.insert(), [{"name": name, "n": 0} for name in (*items, *doomed)])
+    cured = trial.send("p", "fan", items=items, fails=1)
+    dead = trial.send("q", "fan", items=doomed, fails=99)
+    beside = [trial.send(name) for name in "pqr"]
+    consumer = trial.spawn(threads=2)
+    verdict = finish(trial)  # no thread is left that would hold up its end
+    assert consumer.told_to_stop
+    assert (verdict.row(cured).status, verdict.row(cured).error_try_times) == (2, 1)
+    assert verdict.row(dead).status == -1
+    assert all(name in last_error(trial, verdict, dead) for name in ("exit2", "interrupt2"))
+    assert {verdict.row(n).status for n in beside} == {2}
+    with trial.reader.connect() as conn:
+        ran = {name: n for name, n in conn.execute(sa.select(COUNTERS.c.name, COUNTERS.c.n))}
+    assert [ran[name] for name in ("a", "b", "c", "hang")] == [1, 1, 1, 1]
+    assert [ran[name] for name in ("exit2", "interrupt2")] == [3, 3]
 
 
 def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
