@@ -190,10 +190,9 @@ class _Drain:
             parts.heartbeat.close()
 
     def _beat(self) -> None:
-        now = time.monotonic()
-        if now >= self._beat_at:
-            self._beat_at = now + self._instance.state.settings.heartbeat_seconds
-            self._instance.heartbeat.run_once()
+        if time.monotonic() >= self._beat_at:
+            did = self._instance.heartbeat.run_once()
+            self._beat_at = time.monotonic() + self._instance.heartbeat.pause_seconds(did)
 
     def _handle_all(self, lanes: Lanes) -> None:
         self._todo.extend(lanes.take_back())

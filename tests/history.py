@@ -1047,17 +1047,17 @@ def _early_death(book: _Book, story: _Story) -> Iterator[Violation]:
     tries = story.tries_of(generation)
     discarded = any(c.state == "discarded" for c in story.closes_of(generation))
     own = sum(t.counts for t in tries)
-    if own < book.set.max_tries and not discarded and not any(map(_rejected, tries)):
+    if own < book.set.max_tries and not discarded and not any(_rejected(book, t) for t in tries):
         text = f"{story} is dead after {own} failures and crashes of its own, "
         text += f"max_tries is {book.set.max_tries}"
         yield _violation(Rule.I10, text, *_last_of(story, inf))
 
 
-def _rejected(t: _Try) -> bool:
+def _rejected(book: _Book, t: _Try) -> bool:
     """Whether the handler itself asked for death before the last try."""
     ended = t.ended
-    if not t.settles and not t.recovered:  # killed before it could write down its settle
-        return ended is not None and ended.event.detail == "rejected"
+    if ended is not None and book.excused(t) and not t.recovered:
+        return ended.event.detail == "rejected"
     if t.outcome != Outcome.DEAD or not t.runs:
         return False
     return ended is None or ended.event.detail in (None, "rejected")

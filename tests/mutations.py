@@ -267,8 +267,8 @@ MUTANTS = (
     _m(
         "a recovery for as long as it takes",
         "instance/recovery.py",
-        "SHARE = 0.5\n",
-        "SHARE = 500.0\n",
+        "BEAT_SHARE = 0.5\n",
+        "BEAT_SHARE = 500.0\n",
         *_on(TROUBLE, "test_a_long_recovery_does_not_cost_us_our_own_lease", "sqlite"),
     ),
     _m(

@@ -264,6 +264,11 @@ def killed_before_writing_down_that_it_rejected() -> Tale:
     return tale.ends({1: DEAD, 2: DONE}, ttl=30)
 
 
+def rejected_though_the_answer_was_lost() -> Tale:
+    tale = Tale().insert(1).begin("a", 1).end("a", 1, "rejected").settle("a", 1, LOST)
+    return tale.ends({1: DEAD})
+
+
 def commit_whose_answer_was_lost() -> Tale:
     tale = Tale().insert(1, 2).begin("a", 1).end("a", 1).run("b", 2).settle("a", 1, LOST)
     return tale.effect(1, 2).ends({1: DONE, 2: DONE}, transactional=True)
@@ -709,6 +714,11 @@ def i10_dead_though_not_rejected() -> Tale:
 
 def i10_dead_though_killed_before_it_rejected() -> Tale:
     tale = Tale().insert(1).begin("k", 1).end("k", 1, "raised").kill("k")
+    return tale.ends({1: DEAD})
+
+
+def i10_dead_though_nobody_wrote_down_that_it_rejected() -> Tale:
+    tale = Tale().insert(1).begin("a", 1).end("a", 1, "rejected")
     return tale.ends({1: DEAD})
 
 

@@ -8,6 +8,7 @@ messages.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.instance.lanes import Lanes
-from msgworker.instance.role import Role
+from msgworker.instance.role import EVERYDAY, Role
 from msgworker.instance.search import Look, Search
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import Lane, State, in_quarantine
@@ -270,9 +271,10 @@ class Fetcher(Role):
                 runs = claim.read_runs(conn, self._state.tables, heads, limit=run)
         except Exception as error:
             # The heads are flagged: they must run, if without followers.
-            unexpected = trouble(error) is Trouble.OTHER
+            kind = trouble(error)
+            level = logging.DEBUG if kind in EVERYDAY else logging.WARNING  # an outage is told once
             text = "runs could not be read; going on with the heads: %s"
-            self.log.warning(text, reason_of(error), exc_info=unexpected)
+            self.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
             return
         topics = self._state.topics
         for lane in lanes:
@@ -322,6 +324,8 @@ class Fetcher(Role):
             self._suspect = False
             self._barren = 0
             self._search.forget()
+            return
+        if self._state.recovering:  # what is given back may be ours to do
             return
         if not self._looked_afresh:  # what was remembered between looks may have hidden something
             self._looked_afresh = True

@@ -42,7 +42,9 @@ class Heartbeat(Role):
         self.on_leaving: Callable[[], None] = lambda: None
         self._told_of_pauses = False
         self._renewed_at = 0.0  # on the monotonic clock
-        self._recovery = Recovery(state, self._link, log=self.log, rest=self._stopping.wait)
+        self._recovery = Recovery(
+            state, self._link, log=self.log, rest=self._stopping.wait, on_batch=on_recovered
+        )
 
     def register(self) -> None:
         """Hear what is paused and take the lease on our own id; before the first claim."""
@@ -67,10 +69,7 @@ class Heartbeat(Role):
         self._read_pauses()
         self._watch_handlers()
         self._release_unknown()
-        recovered = self._recovery.run(self._renewed_at)
-        if recovered:
-            self._on_recovered()
-        return recovered
+        return self._recovery.run(self._renewed_at)
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the renewal: a long beat must not cost us our lease."""

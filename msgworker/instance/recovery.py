@@ -18,8 +18,12 @@ from msgworker.instance.state import State
 from msgworker.message import UNWRITABLE
 from msgworker.store import lease, recover
 
-SHARE = 0.5
-"""Of the time between two beats: so long at most a beat recovers, then our own lease is next."""
+OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
+"""Errors that may be about one row of a batch."""
+BEAT_SHARE = 0.5
+"""Of the time between two beats: so long at most a beat recovers, then our own lease is next;"""
+LEAST_SHARE = 0.1
+"""but so long at least, however long the rest of the beat has taken."""
 REST_FACTOR = 3
 """A recovery rests so many times as long as its last batch took,"""
 REST_SHARE = 0.05
@@ -29,7 +33,8 @@ REST_SHARE = 0.05
 class Recovery:
     """The recovery of one instance.
 
-    rest: waits so many seconds, less where the instance stops.
+    rest: waits so many seconds; true, perhaps earlier, where the instance stops.
+    on_batch: told after each batch that was given back.
     more: whether the last round ran out of time; the next one is due at once.
     """
 
@@ -39,13 +44,17 @@ class Recovery:
         link: Link,
         *,
         log: logging.LoggerAdapter[logging.Logger],
-        rest: Callable[[float], object],
+        rest: Callable[[float], bool],
+        on_batch: Callable[[], None],
     ) -> None:
         self._state = state
         self._link = link
         self._log = log
         self._rest = rest
+        self._on_batch = on_batch
         self._until = 0.0  # on the monotonic clock
+        self._moved = False  # whether this round has got on
+        self._seen: dict[str, int] = {}  # how far into the rows of the dead, where time ran out
         self._foreign: dict[int, tuple[int, float]] = {}
         self._refused: set[int] = set()  # rows that cannot be recovered, told once
         self.more = False
@@ -53,20 +62,26 @@ class Recovery:
     def run(self, renewed_at: float) -> int:
         """One round, in the beat that began by renewing our lease then (monotonic seconds); returns
         how many messages were given back."""
-        self._until = renewed_at + SHARE * self._state.settings.heartbeat_seconds
-        self.more = False
+        state, beat = self._state, self._state.settings.heartbeat_seconds
+        self.more = self._moved = False
         with self._link.transaction() as conn:
-            leases = lease.read_all(conn, self._state.tables)
-            holders = recover.owners(conn, self._state.tables)
+            leases = lease.read_all(conn, state.tables)
+            holders = recover.owners(conn, state.tables)
         self._note_slots(leases)
+        self._until = max(renewed_at + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
         given_back = 0
-        for work in self._due(leases, holders):
-            if self._out_of_time():
-                self.more = True
-                break
-            given_back += work()
-        self.more = self.more and given_back > 0  # what cannot be given back now waits for its beat
-        return given_back + self._recover_foreign()
+        try:
+            for work in self._due(leases, holders):
+                state.recovering = True
+                given_back += work()
+                if self._out_of_time():
+                    self.more = True
+                    break
+            given_back += self._recover_foreign()
+            self.more = self.more and self._moved  # what cannot be given back waits for its beat
+        finally:
+            state.recovering = self.more
+        return given_back
 
     def _out_of_time(self) -> bool:
         return time.monotonic() > self._until
@@ -137,6 +152,7 @@ class Recovery:
         if finished:
             with self._link.transaction() as conn:
                 lease.drop(conn, state.tables, dead.name, taken_by=state.instance_id)
+            self._moved = True
         return given_back
 
     def _recover_orphan(self, dead_id: str) -> int:
@@ -150,39 +166,17 @@ class Recovery:
                 return 0
         return self._give_back(dead_id)[0]
 
-    def _give_back_rows(self, ids: list[int], dead_id: str, text: str) -> int:
-        """How many could be given back; one that cannot be does not hold up the others."""
-        tables = self._state.tables
-        attempts = [(ids, text)] if ids else []
-        done = 0
-        for part, words in attempts:
-            if part is not ids and self._out_of_time():
-                break
-            try:
-                with self._link.transaction() as conn:
-                    done += recover.recover(conn, tables, part, dead_id=dead_id, text=words)
-            except Exception as error:
-                if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
-                    raise
-                if len(part) > 1:
-                    attempts += [([one], text) for one in random.sample(part, len(part))]
-                elif words != UNWRITABLE:  # the table may not take the text
-                    attempts.append((part, UNWRITABLE))
-                elif part[0] not in self._refused:
-                    self._refused.add(part[0])
-                    why = reason_of(error)
-                    self._log.error("message %s cannot be recovered: %s", part[0], why)
-        return done
-
     def _give_back(self, dead_id: str) -> tuple[int, bool]:
         """Batch by batch in short transactions; True if nothing of the dead is left.
 
         Rows that somebody has locked are left for the next beat: a frozen instance may hold such a
-        lock, and whoever waits for it loses its own lease.
+        lock, and whoever waits for it loses its own lease. Where time runs out, the next round goes
+        on behind what this one has seen.
         """
         tables = self._state.tables
         text = f"instance {dead_id} died while it had this message in hand"
-        given_back, all_of_them, after = 0, True, recover.FIRST
+        after = self._seen.pop(dead_id, recover.FIRST)
+        given_back, all_of_them = 0, after == recover.FIRST
         while True:
             begun = time.monotonic()
             with self._link.transaction() as conn:
@@ -190,18 +184,54 @@ class Recovery:
             done = self._give_back_rows(ids, dead_id, text)
             given_back += done
             all_of_them &= done == len(ids)
+            if done:
+                self._moved = True
+                self._on_batch()
             if len(ids) < recover.BATCH:
                 break
-            self._pause_after(time.monotonic() - begun)
-            if self._out_of_time():
-                self.more, all_of_them = True, False
-                break
             after = ids[-1]
+            if self._rest_after(time.monotonic() - begun) or self._out_of_time():
+                self._seen[dead_id], all_of_them = after, False
+                break
         if given_back:
             self._log.warning("recovered %d messages of dead instance %s", given_back, dead_id)
         return given_back, all_of_them
 
-    def _pause_after(self, took: float) -> None:
-        """Leave the database to the others after a batch that took so many seconds."""
+    def _give_back_rows(self, ids: list[int], dead_id: str, text: str) -> int:
+        """How many could be given back; one that cannot be does not hold up the others."""
+        if not ids:
+            return 0
+        try:
+            return self._try_to(ids, dead_id, text)
+        except Exception as error:
+            if trouble(error) not in OF_A_ROW:
+                raise
+        done = 0
+        for one in random.sample(ids, len(ids)):
+            if self._out_of_time():
+                break
+            done += self._give_back_one(one, dead_id, text)
+        return done
+
+    def _give_back_one(self, msg_id: int, dead_id: str, text: str) -> int:
+        for words in (text, UNWRITABLE):  # the table may not take the text
+            try:
+                return self._try_to([msg_id], dead_id, words)
+            except Exception as error:
+                if trouble(error) not in OF_A_ROW:
+                    raise
+                why = reason_of(error)
+        if msg_id not in self._refused:
+            self._refused.add(msg_id)
+            self._log.error("message %s cannot be recovered: %s", msg_id, why)
+        return 0
+
+    def _try_to(self, ids: list[int], dead_id: str, text: str) -> int:
+        with self._link.transaction() as conn:
+            return recover.recover(conn, self._state.tables, ids, dead_id=dead_id, text=text)
+
+    def _rest_after(self, took: float) -> bool:
+        """Leave the database to the others after a batch that took so many seconds; True if the
+        instance stops."""
         most = REST_SHARE * self._state.settings.heartbeat_seconds
-        self._rest(min(REST_FACTOR * took, most))
+        return self._rest(min(REST_FACTOR * took, most))

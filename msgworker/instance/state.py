@@ -122,6 +122,7 @@ class State:
     wants_new_id: there are stuck messages, or a doubtful one is to be claimed: as soon as our hands
     are empty, we go on under another id.
     fasts: nothing new is started, so that our hands get empty.
+    recovering: what the dead had is being given back now, some of it perhaps to us.
     left_for: why the instance leaves on its own account.
     paused: topics of which no handler starts; read in every heartbeat.
     """
@@ -151,6 +152,7 @@ class State:
     left_for: MsgworkerError | None = None
     slot: int = 0
     slots: int = 1
+    recovering: bool = False
     away: Away = field(default_factory=Away)
     none_left: Callable[[], None] = lambda: None
 

@@ -17,9 +17,13 @@ def release_unknown(state: State, link: Link) -> int:
     """Give such rows back without a try; the caller holds `state.claiming`. Returns how many."""
     with link.transaction() as conn:
         rows = recover.flagged_by(conn, state.tables, state.instance_id, limit=LIMIT)
-        known = state.known() if rows else set()
-        unknown = [msg_id for msg_id in rows if msg_id not in known][: recover.BATCH]
-        released = recover.release(conn, state.tables, unknown, me=state.instance_id)
+    known = state.known() if rows else set()
+    unknown = [msg_id for msg_id in rows if msg_id not in known]
+    released = 0
+    for begin in range(0, len(unknown), recover.BATCH):
+        part = unknown[begin : begin + recover.BATCH]
+        with link.transaction() as conn:
+            released += recover.release(conn, state.tables, part, me=state.instance_id)
     if released:
         state.log.warning("%d messages were flagged by us but not in hand; released", released)
     return released

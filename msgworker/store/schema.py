@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -43,8 +44,10 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
         inspector = sa.inspect(conn)
         live = live_name(inspector, spec)
         problems = [] if live is None else storage_problem(storage_of(inspector, live, spec.schema))
-    if problems:
-        raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
+        if problems:
+            raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
+        if live is not None:
+            dialect = for_table(inspector, spec, live, dialect)
     t = tables_for(
         spec if live is None else named(spec, live), dialect, _columns(engine, spec, live)
     )
@@ -286,6 +289,23 @@ def _require(spec: MessageTable, kinds: dict[str, Any]) -> None:
         raise SchemaError(f"table {spec.name} has no column {', '.join(lacking)}")
 
 
+def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dialect) -> Dialect:
+    """What the database can do on this table: columns that are computed from one that a foreign key
+    changes cannot be stored."""
+    if not dialect.stored_columns:
+        return dialect
+    bases = {spec.names()[role].lower() for role in ("object_id", "status", "error_try_times")}
+    for key in inspector.get_foreign_keys(live, schema=spec.schema):
+        options = {act: str(does).upper() for act, does in key.get("options", {}).items()}
+        changes = options.get("onupdate") in CHANGING or options.get("ondelete") in CHANGING[1:]
+        if changes and bases & {name.lower() for name in key["constrained_columns"]}:
+            return replace(dialect, stored_columns=False)
+    return dialect
+
+
+CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
+
+
 def unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
     """Columns that an INSERT of ours leaves out although they need a value."""
     ours = {t.names[role] for role in SENT if role in t.names}
@@ -389,17 +409,23 @@ def _ensure_columns(
         there = {str(c["name"]).lower() for c in found}
         return [column for column in wanted if column.name.lower() not in there]
 
-    made, wanted = [], list(columns)
-    with connecting(engine) as conn:
-        missing = lacking(conn)
-        together = dialects.adds_many(conn.dialect.name)
-        parts = [missing] if together and missing else [[column] for column in missing]
-        adding = [(part, add_columns(conn.dialect, table, part)) for part in parts]
-    for part, alter in adding:
+    made: list[str] = []
+    wanted = list(columns)
+    while True:
+        with connecting(engine) as conn:
+            missing = lacking(conn)
+            if not missing:
+                return made
+            part = missing if dialects.adds_many(conn.dialect.name) else missing[:1]
+            alter = add_columns(conn.dialect, table, part)
         statement = sa.text(alter.replace(":", r"\:"))
-        if _attempt(engine, statement, lambda conn, p=part: not {*p} & {*lacking(conn)}):
+        fewer = partial(_fewer, lacking, len(missing))  # somebody else has added one: look again
+        if _attempt(engine, statement, fewer):
             made += [column.name for column in part]
-    return made
+
+
+def _fewer(lacking: Callable[[Connection], list[Any]], than: int, conn: Connection) -> bool:
+    return len(lacking(conn)) < than
 
 
 def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Column[Any]]) -> str:

@@ -21,7 +21,7 @@ from msgworker.errors import SchemaError
 from msgworker.instance.state import Running
 from msgworker.instance.worker import Instance
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store import claim, lease, settle
+from msgworker.store import claim, lease, recover, settle
 from tests.contract.seeing import Table, in_thread, send, until
 
 ME = "me-1"
@@ -225,6 +225,35 @@ def test_rows_of_ours_that_no_lane_knows_are_given_back(one, app, table):
     table.edit(table.where(object_id="a"), status=1, claimed_by=one.state.instance_id)
     one.heartbeat.run_once()
     assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)] * 2
+
+
+@pytest.mark.parametrize(("lost", "told"), [(True, 0), (False, 1)])
+def test_heads_run_though_their_runs_could_not_be_read(one, app, monkeypatch, caplog, lost, told):
+    """A lost connection is told by the next round: an outage is one line in the log."""
+
+    def fails(*arguments: Any, **options: Any) -> Any:
+        raise sa.exc.DBAPIError("SELECT", {}, Exception("x"), connection_invalidated=lost)
+
+    monkeypatch.setattr(claim, "read_runs", fails)
+    ids = send(app, "a", "a")
+    assert fetch(one) == 1
+    assert [lane.row.msg_id for lane in one.state.in_hand] == ids[:1]
+    assert len([r for r in caplog.records if "runs could not be read" in r.getMessage()]) == told
+
+
+def test_all_rows_that_no_lane_knows_are_given_back_at_once(one, app, table, monkeypatch):
+    monkeypatch.setattr(recover, "BATCH", 2)
+    send(app, *"abcde")
+    table.edit(None, status=1, claimed_by=one.state.instance_id)
+    one.heartbeat.run_once()
+    assert table.statuses == [0] * 5
+
+
+def test_a_beat_that_has_taken_long_recovers_all_the_same(one, app, table):
+    send(app, "a", "b")
+    table.edit(None, status=1, claimed_by="dead-1")
+    assert one.heartbeat._recovery.run(time.monotonic() - 100.0) == 2
+    assert table.rows("status", "error_try_times") == [(-1, 1)] * 2
 
 
 def test_a_sweep_leaves_what_is_in_hand(one, app, table):

@@ -103,6 +103,19 @@ def test_a_long_recovery_does_not_cost_us_our_own_lease(make_app, monkeypatch):
         assert worker.instance_id == me
 
 
+def test_a_drain_waits_for_what_it_recovers(make_app, monkeypatch):
+    monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
+    monkeypatch.setattr(recovery, "REST_SHARE", 0.4)
+    monkeypatch.setattr(recover, "BATCH", 2)
+    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    send(app, *"abcdefgh")
+    dead_holds(app, table)
+    assert app.drain(linger=0).done == 8
+
+
 def refuse(app: App, check: str) -> None:
     """Forbid what does not fulfil `check`, as a constraint or trigger of the user's would."""
     if app.engine.dialect.name == "sqlite":
@@ -136,6 +149,25 @@ def test_a_row_that_cannot_be_recovered_does_not_hold_up_the_others(make_app, ca
     assert len(told) == 1
 
 
+def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(make_app, monkeypatch):
+    """Time runs out after each batch here: the next round goes on where the last one ended."""
+    monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
+    monkeypatch.setattr(recovery, "REST_SHARE", 1.0)
+    monkeypatch.setattr(recover, "BATCH", 2)
+    app = make_app(lease_seconds=1.5, poll_seconds=0.05)
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    send(app, "refused", "refused2", "refused3", "refused4", "a", "b", "c")
+    dead_holds(app, table)
+    refuse(app, "status <> -1 OR substr(object_id, 1, 7) <> 'refused'")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        me = worker.instance_id
+        until(lambda: table.statuses == [1, 1, 1, 1, 2, 2, 2], "the others are recovered and done")
+        assert worker.instance_id == me
+
+
 def test_recovery_into_a_column_that_is_too_short_for_its_words(make_app):
     app = make_app(lease_seconds=3.0, poll_seconds=0.05)
     app.create_schema()
@@ -147,12 +179,12 @@ def test_recovery_into_a_column_that_is_too_short_for_its_words(make_app):
         conn.exec_driver_sql(f"ALTER TABLE msgworker_message {kind}")
     table = Table(app)
     app.add_handler("t", lambda msg: None)
-    send(app, "a")
+    ids = send(app, *(f"o{i}" for i in range(240)))
     dead_holds(app, table)
     with app.worker(threads=1) as worker:
         worker.start()
-        until(lambda: table.statuses == [2], "recovered and done")
-    assert table.one("error_try_times", "last_error") == (1, UNWRITABLE)
+        until(lambda: table.statuses == [2] * len(ids), "recovered and done")
+    assert set(table.rows("error_try_times", "last_error")) == {(1, UNWRITABLE)}
 
 
 def test_recovery_on_a_table_with_a_small_key(make_app):

@@ -148,6 +148,62 @@ def test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them(app, d
     assert app.drain(linger=0).done == 1
 
 
+@pytest.mark.parametrize(
+    ("acts", "kind"),
+    [
+        ("ON UPDATE CASCADE", "VIRTUAL GENERATED"),
+        ("ON DELETE SET NULL", "VIRTUAL GENERATED"),
+        ("ON DELETE CASCADE", "STORED GENERATED"),
+    ],
+)
+def test_what_a_foreign_key_changes_is_not_stored(mariadb, acts, kind):
+    """MariaDB refuses such columns."""
+    app = App(mariadb.url, table=MessageTable("tb"))
+    run(
+        app,
+        "CREATE TABLE theirs (id varchar(20) PRIMARY KEY)",
+        f"{THEIRS}, FOREIGN KEY (object_id) REFERENCES theirs (id) {acts})",
+        "INSERT INTO theirs VALUES ('a')",
+    )
+    mend(app)
+    assert not [name for name in app.create_schema() if name.startswith(("mw_", "tb_"))]
+    assert set(generated(app).values()) == {kind}
+    assert [one for one in app.ops.doctor() if "VIRTUAL" in one.text] == []
+    app.add_handler(None, lambda msg: None)
+    send(app, "a")
+    assert app.drain(linger=0).done == 1
+    app.engine.dispose()
+
+
+THEIRS = (
+    "CREATE TABLE tb (msg_id bigint AUTO_INCREMENT PRIMARY KEY, topic varchar(20), "
+    "object_id varchar(20), payload text, status smallint DEFAULT 0, "
+    "error_try_times smallint DEFAULT 0"
+)
+
+
+def test_two_rules_add_their_columns_at_once(mariadb, monkeypatch):
+    """Generated columns are added together; some of them may be there by then."""
+    one = App(mariadb.url, table=MessageTable("tb"))
+    other = App(mariadb.url, table=MessageTable("tb", max_tries=5))
+    adding, made = schema.add_columns, list[str]()
+
+    def after_the_other(*arguments: Any) -> str:
+        text = adding(*arguments)
+        monkeypatch.setattr(schema, "add_columns", adding)
+        made.extend(other.create_schema())
+        return text
+
+    run(one, f"{THEIRS})")
+    monkeypatch.setattr(schema, "add_columns", after_the_other)
+    made += one.create_schema()
+    assert {*GENERATED, "mw_open_object_t5"} <= set(made)
+    assert len(made) == len(set(made))
+    assert one.create_schema() == other.create_schema() == []
+    for app in (one, other):
+        app.engine.dispose()
+
+
 GENERATED = ("mw_open_object", "mw_running_object", "mw_failed")
 
 

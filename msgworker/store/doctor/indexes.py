@@ -22,7 +22,7 @@ WHY = {
 }
 
 
-def generated(p: Patient) -> list[Finding]:
+def columns(p: Patient) -> list[Finding]:
     """Hidden columns that the indexes are on."""
     lacking = [c for c in p.least.message.c if schema.is_generated(c) and c.name not in p.columns]
     if not lacking:
@@ -32,7 +32,7 @@ def generated(p: Patient) -> list[Finding]:
     return [needed("columns", text, p.add(p.least.message, *lacking), detail=_copies(p))]
 
 
-def virtual(p: Patient) -> list[Finding]:
+def not_stored(p: Patient) -> list[Finding]:
     """Hidden columns that somebody made VIRTUAL where they should be stored."""
     if not p.dialect.stored_columns:
         return []

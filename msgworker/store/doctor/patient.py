@@ -70,6 +70,7 @@ def meet(engine: Engine, conn: Connection, spec: MessageTable, dialect: Dialect)
     if name is None:
         ideal = tables_for(spec, dialect)
         return Patient(engine, conn, inspector, dialect, spec, False, {}, ideal, ideal, None)
+    dialect = schema.for_table(inspector, spec, name, dialect)
     spec = schema.named(spec, name)
     described = inspector.get_columns(name, schema=spec.schema)
     kinds = {str(c["name"]): c["type"] for c in described}
