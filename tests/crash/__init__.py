@@ -38,6 +38,6 @@ F31  many instances, one object                SPM test_kill: all_frozen; test_f
 F34  leases that a backup did not hold         SPM test_hostile: leases_that_are_gone
 F36  fork after the engine was used            SPM test_hostile: forked_child
 
-Not here: F20 (the database's clock jumps). `torture` does most of it at once; `measure` measures
-recovery.
+Not here: F20 (the database's clock jumps). `torture` does most of it at once (test_torture for
+a few seconds); `measure` measures recovery.
 """

@@ -65,6 +65,7 @@ class Torture:
     chance: random.Random
     cutter: Cutter
     server: servers.Server | None = None
+    crash_seconds: float = CRASH_SECONDS
     score: Score = field(default_factory=Score)
 
     def __post_init__(self) -> None:
@@ -104,7 +105,7 @@ class Torture:
             (self._stop_in_order, 2 * KILL_SECONDS),
         ]
         if self.server is not None:
-            acts.append((self._crash, CRASH_SECONDS))
+            acts.append((self._crash, self.crash_seconds))
         begin = time.monotonic() + 3
         return [(act, every, begin + self.chance.uniform(0, every)) for act, every in acts]
 
@@ -250,6 +251,17 @@ def database(name: str, folder: Path) -> Iterator[tuple[str, str, servers.Server
         server.remove()
 
 
+@contextlib.contextmanager
+def running(name: str, folder: Path, processes: int, seed: int) -> Iterator[Torture]:
+    """A torture that can be run; raises CannotHave."""
+    with contextlib.ExitStack() as stack:
+        theirs, ours, server = stack.enter_context(database(name, folder))
+        trial = Trial(theirs, folder, lease=LEASE_SECONDS, sends_with=ours)
+        stack.callback(trial.close)
+        cutter = Cutter(ours, CUT_SECONDS, random.Random(seed))
+        yield Torture(trial, processes, random.Random(seed), cutter, server)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -274,14 +286,10 @@ def torture(name: str, options: argparse.Namespace) -> int:
         folder = folder / f"{name}-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            theirs, ours, server = stack.enter_context(database(name, folder))
+            run = stack.enter_context(running(name, folder, processes, seed))
         except servers.CannotHave as reason:
             print(f"{name} is not there: {reason}", file=sys.stderr)
             return 3
-        trial = Trial(theirs, folder, lease=LEASE_SECONDS, sends_with=ours)
-        stack.callback(trial.close)
-        cutter = Cutter(ours, CUT_SECONDS, random.Random(seed))
-        run = Torture(trial, processes, random.Random(seed), cutter, server)
         verdict = run.run(options.seconds)
         print(report(run, verdict), flush=True)
         left = sum(row.status in (0, 1) for row in verdict.rows.values())
