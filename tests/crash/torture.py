@@ -65,6 +65,7 @@ class Torture:
     chance: random.Random
     cutter: Cutter
     server: servers.Server | None = None
+    kill_seconds: float = KILL_SECONDS
     crash_seconds: float = CRASH_SECONDS
     score: Score = field(default_factory=Score)
 
@@ -100,9 +101,9 @@ class Torture:
 
     def _plan(self) -> list[tuple[Callable[[], None], float, float]]:
         acts: list[tuple[Callable[[], None], float]] = [
-            (self._kill, KILL_SECONDS),
+            (self._kill, self.kill_seconds),
             (self._pause, PAUSE_SECONDS),
-            (self._stop_in_order, 2 * KILL_SECONDS),
+            (self._stop_in_order, 2 * self.kill_seconds),
         ]
         if self.server is not None:
             acts.append((self._crash, self.crash_seconds))
