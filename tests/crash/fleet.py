@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from msgworker import App
+from msgworker.store import tries
 from tests import history
 from tests.contract.seeing import until
 from tests.crash import nursery
@@ -420,6 +421,7 @@ class Trial:
 
     def _told(self, rows: dict[int, Row]) -> list[Event]:
         told = self.events()
+        told += self._untold_recoveries(told)
         ids = {e.instance for e in told} | {e.detail for e in told if e.kind == Kind.RECOVERED}
         ids |= {row.claimed_by for row in rows.values()}
         killed = []
@@ -432,6 +434,23 @@ class Trial:
                     if i is not None and pid_of(i) == consumer.pid
                 ]
         return tidy(told, killed)
+
+    def _untold_recoveries(self, told: list[Event]) -> Iterator[Event]:
+        """Recoveries of killed instances that nobody could write down: the answer to their COMMIT
+        was lost, or who did it was killed. Each has left a failed try in the database."""
+        killed = {consumer.pid for consumer in self.consumers if consumer.was_killed}
+        known = {(e.msg_id, e.detail) for e in told if e.kind == Kind.RECOVERED}
+        ahead = time.time() - time.monotonic()
+        t = self.app.tables.tried.c
+        query = sa.select(t.msg_id, t.instance, t.ended_at).where(t.kind == tries.Kind.CRASH)
+        with self.reader.connect() as conn:
+            found = conn.execute(query).all()
+        for msg_id, dead, ended_at in found:
+            if pid_of(dead) in killed and (msg_id, dead) not in known:
+                at = ended_at.timestamp() - ahead
+                yield Event(
+                    Kind.RECOVERED, at + 0.01, "nobody", msg_id, detail=dead, since=at - 0.01
+                )
 
 
 _PID = re.compile(r"-(\d+)-[0-9a-f]{16}$")
