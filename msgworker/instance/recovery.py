@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.instance.links import Link
@@ -100,13 +101,13 @@ class Recovery:
             if seen.name == me:
                 continue
             if not seen.live:
-                yield lambda seen=seen: self._take_over(seen)  # type: ignore[misc]
+                yield partial(self._take_over, seen)
             elif seen.taken_by == me:  # more was flagged than one beat gives back
-                yield lambda seen=seen: self._finish_off(seen)  # type: ignore[misc]
+                yield partial(self._finish_off, seen)
         known = {one.name for one in leases}
         for orphan in holders:
             if orphan not in known and orphan != me:
-                yield lambda orphan=orphan: self._recover_orphan(orphan)  # type: ignore[misc]
+                yield partial(self._recover_orphan, orphan)
 
     def _recover_foreign(self) -> int:
         """Rows flagged by nobody we know, that have stood so for `foreign_stale_after` seconds.
