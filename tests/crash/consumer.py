@@ -172,7 +172,8 @@ def several(options: argparse.Namespace) -> None:
         thread.start()
     print("ready", flush=True)
     for thread in threads:
-        thread.join()
+        while thread.is_alive():
+            thread.join(0.2)  # without a time a signal that comes just before the wait is not seen
 
 
 def single(options: argparse.Namespace) -> int:
