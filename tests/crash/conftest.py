@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ahead: its Trial runs ahead, beside those of other tests")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist's own, that looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where the tests run on several processes (xdist), all trials belong to one of them."""
     for item in items:
@@ -81,8 +82,12 @@ def _name_of(item: Any) -> str:
 def ahead(
     request: pytest.FixtureRequest, servers: Fleet, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Ahead]:
-    """Starts them all."""
-    made = Ahead(request.session.items, servers, tmp_path_factory.mktemp("trials"))
+    """Starts them all: in one process, or each would start them all."""
+    items = request.session.items
+    grouped = any(item.nodeid.endswith("@ahead") for item in items)
+    if getattr(request.config.option, "loadgroup", False) and not grouped:
+        pytest.fail("this pytest makes pytest-xdist forget its groups: take the one of '.[dev]'")
+    made = Ahead(items, servers, tmp_path_factory.mktemp("trials"))
     yield made
     made.close()
 
