@@ -190,7 +190,7 @@ class _Drain:
             parts.heartbeat.close()
 
     def _beat(self) -> None:
-        if time.monotonic() >= self._beat_at:
+        if time.monotonic() >= self._beat_at or self._instance.state.doubted_at:
             did = self._instance.heartbeat.run_once()
             self._beat_at = time.monotonic() + self._instance.heartbeat.pause_seconds(did)
 

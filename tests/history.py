@@ -515,10 +515,16 @@ def _file_recovery(book: _Book, story: _Story, mark: _Mark) -> None:
     dead = mark.event.detail
     if dead is None or dead == "foreign":
         return _file_foreign_done(book, story, mark)
-    tries = story.held.get(dead, [])
-    t = next((t for t in reversed(tries) if t.claim and t.claim.early < mark.late), None)
-    over = t is not None and (t.recovered or (t.written and t.written.late < mark.early))
-    if t is None or (over and dead in book.killed):
+    tries = [t for t in reversed(story.held.get(dead, [])) if t.claim]
+
+    def is_over(t: _Try) -> bool:
+        return bool(t.recovered or (t.written and t.written.late < mark.early))
+
+    # One whose record came later may be meant, but only if the one known by then was over.
+    known = next((t for t in tries if t.claim and t.claim.late <= mark.late), None)
+    latest = next((t for t in tries if t.claim and t.claim.early < mark.late), None)
+    t = latest if known is None or is_over(known) else known
+    if t is None or (is_over(t) and dead in book.killed):
         t = story.open_try(dead, book.lost_at(dead))
     t.recovered = t.recovered or mark
     t.begun = min(t.begun, mark.late)

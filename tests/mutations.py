@@ -338,6 +338,22 @@ MUTANTS = (
         LOCKS + "test_leases_are_judged_by_the_database_s_clock",
     ),
     _m(
+        "the dead live on where the clock was put back",
+        "instance/recovery.py",
+        "if one.ahead and one.name",
+        "if one.ahead > 1 and one.name",
+        *_on(LOCKS, "test_the_dead_do_not_live_on_where_the_clock_was_put_back", "sqlite"),
+    ),
+    _m(
+        "a lost message makes nobody ask for the lease",
+        "instance/settler.py",
+        "            self.on_lost()  # before",
+        "            # before",
+        *_on(
+            TROUBLE, "test_who_was_declared_dead_learns_it_from_the_first_message_it_lost", "sqlite"
+        ),
+    ),
+    _m(
         "handlers start without trust in the lease",
         "instance/lanes.py",
         "            if not state.trusted():  # wait",

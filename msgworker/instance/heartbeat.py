@@ -22,6 +22,8 @@ from msgworker.store import lease, pause, recover
 
 TRUST = 2 / 3
 LEAVE_TRIES = 3
+LEAST_DOUBT_SHARE = 0.1
+"""Of the time between two beats: so old at least is a renewal that may be doubted."""
 
 
 class Heartbeat(Role):
@@ -73,10 +75,19 @@ class Heartbeat(Role):
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the renewal: a long beat must not cost us our lease."""
-        if self._recovery.more:
+        if self._recovery.more or self._state.doubted_at:
             return 0.0
         over = time.monotonic() - self._renewed_at
         return max(0.0, self._state.settings.heartbeat_seconds - over)
+
+    def doubt(self) -> None:
+        """A message was taken from us: nothing is claimed or started until we have asked for our
+        lease, which is at once, though not again and again. Else an instance that was declared dead
+        would go on claiming until its next beat, and every time somebody counts a crash for it."""
+        now = time.monotonic()
+        if now - self._renewed_at > LEAST_DOUBT_SHARE * self._state.settings.heartbeat_seconds:
+            self._state.doubted_at = now
+            self.wake()
 
     def leave(self) -> bool:
         """Drop the lease at an orderly stop, after the last handler has ended.
@@ -123,6 +134,8 @@ class Heartbeat(Role):
             )
         if alive and begun < state.trusted_until:
             state.trusted_until = begun + TRUST * ttl
+            if state.doubted_at <= begun:
+                state.doubted_at = 0.0
             return
         self._reborn()
 

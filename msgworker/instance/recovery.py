@@ -70,6 +70,7 @@ class Recovery:
             holders = recover.owners(conn, state.tables)
         self._note_slots(leases)
         self._until = max(renewed_at + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
+        self._count_anew([one for one in leases if one.ahead and one.name != state.instance_id])
         given_back = 0
         try:
             for work in self._due(leases, holders):
@@ -85,13 +86,28 @@ class Recovery:
         return given_back
 
     def _out_of_time(self) -> bool:
-        return time.monotonic() > self._until
+        """Or needed for our own lease."""
+        return time.monotonic() > self._until or bool(self._state.doubted_at)
 
     def _note_slots(self, leases: list[lease.Lease]) -> None:
         state = self._state
         live = sorted(one.name for one in leases if one.live and one.taken_by is None)
         if state.instance_id in live:
             state.slot, state.slots = live.index(state.instance_id), len(live)
+
+    def _count_anew(self, ahead: list[lease.Lease]) -> None:
+        """The database's clock was put back: so long as it is behind their last renewal, the dead
+        would look alive."""
+        state, ttl = self._state, self._state.settings.lease_seconds
+        changed = 0
+        for one in random.sample(ahead, len(ahead)):
+            with self._link.transaction() as conn:
+                changed += lease.count_anew(conn, state.tables, one, least=ttl)
+            if self._out_of_time():
+                break
+        if changed:
+            text = "the database's clock was put back: the time of %d leases counts from now"
+            self._log.warning(text, changed)
 
     def _due(self, leases: list[lease.Lease], holders: list[str]) -> Iterator[Callable[[], int]]:
         """What there is to give back; in any order, so that one that takes long delays none for

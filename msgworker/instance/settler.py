@@ -36,6 +36,7 @@ class Settler:
         self.link = self._link = state.link()
         self.outage = Outage(state.log, "settle", state.away)
         self.on_progress: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[], None] = lambda: None
         self.pace: Callable[[], float] = lambda: 1.0  # seconds a handler takes, on average
 
     def add(self, lane: Lane, nothing_waits: bool) -> None:
@@ -142,6 +143,7 @@ class Settler:
         else:
             fate = became.get(lane.row.msg_id, Settled.LOST)
         if fate is Settled.LOST:
+            self.on_lost()  # before the object is free for us
             self._lost(lane)
             return False
         self._book(lane)

@@ -125,6 +125,8 @@ class State:
     recovering: what the dead had is being given back now, some of it perhaps to us.
     left_for: why the instance leaves on its own account.
     paused: topics of which no handler starts; read in every heartbeat.
+    doubted_at: since when, on the monotonic clock, we are in doubt whether we were declared dead; 0
+    for not.
     """
 
     engine: sa.Engine
@@ -146,6 +148,7 @@ class State:
     fasts: bool = False
     tally: Tally = field(default_factory=Tally)
     trusted_until: float = 0.0
+    doubted_at: float = 0.0
     stopping: threading.Event = field(default_factory=threading.Event)
     claiming: threading.Lock = field(default_factory=threading.Lock)
     give_up_at: float | None = None
@@ -162,8 +165,9 @@ class State:
         return Link(self.engine, self.turns, tuning, lambda: self.none_left())
 
     def trusted(self) -> bool:
-        """Whether we may still start handlers: a renewal has succeeded lately enough."""
-        return time.monotonic() < self.trusted_until
+        """Whether we may still claim and start handlers: a renewal has succeeded lately enough, and
+        after what made us doubt it."""
+        return not self.doubted_at and time.monotonic() < self.trusted_until
 
     def wait_for_trust(self, over: Callable[[], bool]) -> bool:
         """Wait while our lease is in doubt; False as soon as `over` tells that waiting is in
@@ -212,6 +216,7 @@ class State:
         """Take another id: nothing that was sent under the old one can mean us any more."""
         self.instance_id = new_id
         self.log.extra = {"instance": new_id}
+        self.doubted_at = 0.0
         self.doubtful.clear()
         self.stuck = set()
         self.wants_new_id = False

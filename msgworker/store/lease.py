@@ -20,16 +20,20 @@ from msgworker.dialects import now, now_plus
 from msgworker.table import Tables
 
 INSTANCE = "instance"
+AHEAD_SECONDS = 1.0
+"""A renewal so much later than now: more than the clocks of the nodes of a cluster differ."""
 
 
 class Lease(NamedTuple):
-    """A lease as read; `live` by the database's clock at the moment of reading."""
+    """A lease as read; `live` by the database's clock at the moment of reading, `ahead` where that
+    clock was put back since the last renewal."""
 
     name: str
     kind: str
     term: int
     taken_by: str | None
     live: int
+    ahead: int
     started_at: datetime
     renewed_at: datetime
     expires_at: datetime
@@ -98,12 +102,15 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
 
     def build() -> Any:
         live = sa.case((lease.expires_at > now(), 1), else_=0)
+        soon = now_plus(sa.literal(AHEAD_SECONDS, sa.Float()))
+        ahead = sa.case((lease.renewed_at > soon, 1), else_=0)
         columns = (
             lease.name,
             lease.kind,
             lease.term,
             lease.taken_by,
             live,
+            ahead,
             lease.started_at,
             lease.renewed_at,
             lease.expires_at,
@@ -115,6 +122,28 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
 
     found = conn.execute(t.built("leases", build), {"kind": kind})
     return [Lease._make(row) for row in found]
+
+
+def count_anew(conn: Connection, t: Tables, seen: Lease, *, least: float) -> bool:
+    """Let the time of a lease, `least` seconds or more, begin now; for one that is `ahead`, which
+    nobody could take over until the clock is where it was.
+
+    Never less than a renewal at this moment would give, so the living lose nothing by it. Names the
+    term that was seen: after a renewal or a take-over it changes nothing.
+    """
+    lease = t.lease.c
+
+    def build() -> sa.Update:
+        return (
+            sa.update(t.lease)
+            .where(lease.name == bindparam("whose"), lease.term == bindparam("seen"))
+            .values(renewed_at=now(), expires_at=now_plus(bindparam("ttl", type_=sa.Float())))
+        )
+
+    lasts = (seen.expires_at - seen.renewed_at).total_seconds()
+    ttl = least if seen.taken_by else max(least, lasts)
+    params = {"whose": seen.name, "seen": seen.term, "ttl": ttl}
+    return bool(conn.execute(t.built("count_anew", build), params).rowcount)
 
 
 def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) -> bool:

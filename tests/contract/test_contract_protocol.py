@@ -292,6 +292,42 @@ def test_a_dead_lease_is_taken_over_and_then_goes(one, app, table):
     assert list(leases(app)) == [one.state.instance_id]
 
 
+def test_the_dead_do_not_live_on_where_the_clock_was_put_back(one, app, table, caplog):
+    send(app, "a")
+    with app.engine.begin() as conn:
+        for name in ("dead-1", "dead-2"):
+            lease.register(conn, app.tables, name, ttl=30.0)
+    table.edit(status=1, claimed_by="dead-1")
+    c = app.tables.lease.c
+    day = datetime.now(UTC) + timedelta(days=1)
+    for columns in ({"renewed_at": day, "expires_at": day + timedelta(seconds=30)}, {}):
+        with app.engine.begin() as conn:  # our own too: we renew it
+            conn.execute(sa.update(app.tables.lease).values(**columns or {"label": "x"}))
+        assert one.heartbeat.run_once() == 0
+        assert table.statuses == [1]
+        soon = datetime.now(UTC) + timedelta(seconds=60)
+        assert all(found.live and found.expires_at < soon for found in leases(app).values())
+    told = [r.getMessage() for r in caplog.records if "put back" in r.getMessage()]
+    assert told == ["the database's clock was put back: the time of 2 leases counts from now"]
+    with app.engine.begin() as conn:
+        past = datetime.now(UTC) - timedelta(hours=1)
+        conn.execute(sa.update(app.tables.lease).where(c.name == "dead-1").values(expires_at=past))
+    assert one.heartbeat.run_once() == 1
+
+
+def test_a_recovery_makes_way_for_a_doubt_of_our_own_lease(one, app, table):
+    send(app, *(f"o{i}" for i in range(recover.BATCH + 1)))
+    table.edit(status=1, claimed_by="gone-1")
+    assert one.heartbeat._renewed_at == 0.0
+    one.heartbeat.doubt()
+    assert not one.state.trusted()
+    assert one.heartbeat._recovery.run(time.monotonic()) == recover.BATCH
+    assert one.heartbeat.pause_seconds(0) == 0.0
+    assert one.heartbeat.run_once() == 1
+    assert one.state.trusted()
+    assert one.heartbeat.pause_seconds(1) > 0.0
+
+
 def test_rows_of_an_id_without_a_lease_are_recovered(one, app, table):
     send(app, "a", "b")
     table.edit(table.where(object_id="a"), status=1, claimed_by="gone-1")

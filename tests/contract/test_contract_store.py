@@ -697,6 +697,45 @@ def test_a_take_over_has_one_winner_and_is_for_ever(store):
     assert store(lease.take_over, _lease(store, ME), me="third-3", ttl=30.0) is True
 
 
+def _shift(store: Store, name: str, by: timedelta) -> None:
+    """As if the database's clock had been put back by so much (ahead, if negative)."""
+    table, one = store.t.lease, _lease(store, name)
+    times = {"renewed_at": one.renewed_at + by, "expires_at": one.expires_at + by}
+    with store.app.engine.begin() as conn:
+        conn.execute(sa.update(table).where(table.c.name == name).values(**times))
+
+
+def _lasts(one: lease.Lease) -> float:
+    return (one.expires_at - one.renewed_at).total_seconds()
+
+
+def test_a_lease_from_before_the_clock_was_put_back_counts_anew(store):
+    store(lease.register, ME, ttl=60.0)
+    before = _lease(store, ME)
+    assert not before.ahead
+    _shift(store, ME, timedelta(days=1))
+    seen = _lease(store, ME)
+    assert (seen.ahead, seen.live) == (True, True)
+    assert store(lease.count_anew, seen, least=5.0) is True
+    anew = _lease(store, ME)
+    assert (anew.ahead, anew.live, anew.term) == (False, True, seen.term)
+    assert _lasts(anew) == pytest.approx(60.0, abs=1.0)
+    assert anew.expires_at - before.expires_at < timedelta(minutes=1)
+    assert store(lease.renew, ME, ttl=60.0) is True  # it lives
+    assert store(lease.count_anew, anew, least=5.0) is False  # and has been renewed since
+
+
+def test_a_take_over_from_before_the_clock_was_put_back_counts_anew(store):
+    store(lease.register, ME, ttl=60.0)
+    _expire(store, ME)
+    assert store(lease.take_over, _lease(store, ME), me=OTHER, ttl=9000.0) is True
+    _shift(store, ME, timedelta(days=1))
+    assert store(lease.count_anew, _lease(store, ME), least=30.0) is True
+    taken = _lease(store, ME)
+    assert (taken.taken_by, taken.live, taken.ahead) == (OTHER, True, False)
+    assert _lasts(taken) == pytest.approx(30.0, abs=1.0)
+
+
 def test_a_renewal_between_look_and_take_over_wins(store):
     store(lease.register, ME, ttl=30.0)
     _expire(store, ME)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from tenacity import wait_none
 
-from msgworker import App, MessageTable
+from msgworker import App, Message, MessageTable
 from msgworker.dialects import Trouble, no_connection_left, trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance import fetcher as fetcher_module
@@ -462,3 +462,53 @@ def test_no_connection_at_all_is_an_outage_whatever_the_driver_says(app) -> None
         pytest.fail("there is no connection")
     assert trouble(error.value) is Trouble.LOST
     assert told == []  # nobody else need give back theirs
+
+
+def test_who_was_declared_dead_learns_it_from_the_first_message_it_lost(make_app):
+    """Not from its next beat, 20 s later: until then it would claim what others have to recover."""
+    app = make_app(lease_seconds=60)
+    app.create_schema()
+    started, go = threading.Event(), threading.Event()
+
+    @app.handler("t")
+    def handle(msg: Message) -> None:
+        started.set()
+        go.wait(60)
+
+    (msg_id,) = send(app, "a")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        assert started.wait(60)
+        name = worker.instance_id
+        time.sleep(2.1)  # a renewal so young is not doubted
+        with app.engine.begin() as conn:
+            assert lease.take_over_live(conn, app.tables, name, me="ops", ttl=60)
+            text = "taken away"
+            assert recover.recover(conn, app.tables, [msg_id], dead_id=name, text=text) == 1
+        go.set()
+        until(lambda: worker.instance_id != name, "it is another", seconds=10)
+        until(lambda: Table(app).statuses == [2], "the message is done")
+
+
+def test_a_renewal_is_not_doubted_again_and_again(make_app):
+    """A handler that changes its own rows loses each of them: that costs no beats."""
+    app = make_app(lease_seconds=60)
+    app.create_schema()
+    c = app.tables.cols()
+
+    @app.handler("t")
+    def handle(msg: Message) -> None:
+        with app.engine.begin() as conn:
+            conn.execute(sa.delete(app.tables.message).where(c.msg_id == msg.msg_id))
+
+    send(app, *(f"o{i}" for i in range(30)))
+    with app.worker(threads=2) as worker:
+        worker.start()
+        until(lambda: Table(app).statuses == [], "all are gone")
+        with app.engine.begin() as conn:
+            ((term,),) = conn.execute(
+                sa.select(app.tables.lease.c.term).where(
+                    app.tables.lease.c.name == worker.instance_id
+                )
+            )
+    assert term <= 2

@@ -24,6 +24,7 @@ F16  deadlocks, lock timeouts                  SPM test_hostile: deadlocks, riva
 F17  late commits                              PM  test_fleet; torture (SQLite has one writer)
 F18  gaps in the ids                           SPM test_kill: all_frozen
 F19  wall clocks a day off                     SPM test_kill: wall_clocks (Python's clock only)
+F20  the database's clock jumps                SPM test_kill: clock_of_the_database (leases moved)
 F21  disk full                                 S   test_hostile: full_disk
 F22  read-only, rights revoked                 SPM test_hostile: rights_that_go_away, read_only
 F23  another writer holds SQLite               S   test_hostile: rival_that_locks
@@ -38,6 +39,5 @@ F31  many instances, one object                SPM test_kill: all_frozen; test_f
 F34  leases that a backup did not hold         SPM test_hostile: leases_that_are_gone
 F36  fork after the engine was used            SPM test_hostile: forked_child
 
-Not here: F20 (the database's clock jumps). `torture` does most of it at once (test_torture for
-a few seconds); `measure` measures recovery.
+`torture` does most of it at once (test_torture for a few seconds); `measure` measures recovery.
 """

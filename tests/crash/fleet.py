@@ -325,6 +325,19 @@ class Trial:
         with self.reader.connect() as conn:
             return list(conn.scalars(sa.text("SELECT name FROM msgworker_lease ORDER BY name")))
 
+    def jump(self, seconds: float) -> None:
+        """As if the database's clock had been put forward so far (back, if negative): what it is
+        compared with is moved the other way."""
+        by = {
+            "sqlite": "strftime('%Y-%m-%d %H:%M:%f', {}, '{:+f} seconds')",
+            "postgresql": "{} + interval '{:f} seconds'",
+            "mysql": "{} + INTERVAL {:f} SECOND",
+        }[self.backend]
+        columns = ("expires_at", "renewed_at", "started_at")
+        changes = ", ".join(f"{name} = {by.format(name, -seconds)}" for name in columns)
+        with self.reader.connect() as conn:
+            conn.exec_driver_sql(f"UPDATE msgworker_lease SET {changes}")
+
     def pauses(self, seconds: float) -> None:
         """Let some time go by, as part of what is tried."""
         self._over.wait(seconds)

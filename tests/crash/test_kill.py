@@ -384,3 +384,35 @@ def test_wall_clocks_of_consumers_do_not_matter(trial: Trial) -> None:
     verdict = finish(trial)
     assert {verdict.row(n).status for n in numbers} == {2}
     assert {verdict.row(n).error_try_times for n in numbers[:-1]} == {0}
+
+
+def test_killed_when_the_clock_of_the_database_was_put_back(trial: Trial) -> None:
+    """F20: or the dead would look alive for a day."""
+    held = trial.send("a", crash=witness.IN_HANDLER, crashes=99)
+    behind = trial.send("a")
+    victim = trial.spawn()
+    wait_dead(victim)
+    trial.jump(-86_400)
+    heir = trial.spawn(immune=True)
+    verdict = finish(trial)  # which judges that it was in time
+    assert starts_of(verdict, held) == [victim.pid, heir.pid]
+    assert starts_of(verdict, behind) == [heir.pid]
+    assert heir.err.read_text().count("clock was put back") == 1
+
+
+def test_clock_of_the_database_put_forward_costs_tries_and_breaks_nothing(trial: Trial) -> None:
+    """F20: every lease is over at once. Who has not noticed yet may claim what another lost: a try
+    for each of them, but never for the one that recovers."""
+    loads: list[Any] = [
+        (f"o{i % 15}", ("plain", "exact")[i % 2], {"work": 0.02}) for i in range(300)
+    ]
+    numbers = trial.send_many(loads)
+    fleet = [trial.spawn(threads=2).ready() for _ in range(3)]
+    until(lambda: len(trial.events()) > 30, "work is under way")
+    trial.jump(86_400)
+    verdict = finish(trial)
+    assert {verdict.row(n).status for n in numbers} == {2}
+    assert max(verdict.row(n).error_try_times for n in numbers) < len(fleet)
+    exact = [n for n in numbers if trial.sent[n].topic == "exact"]
+    assert {verdict.count(n, Kind.EFFECT) for n in exact} == {1}
+    assert any("lost its lease" in consumer.err.read_text() for consumer in fleet)

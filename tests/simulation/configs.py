@@ -28,6 +28,8 @@ _ALL = (
     ),
     # People and producers: rerun, discard, late commits; and a stop.
     Config(name="ops", late=0.3, ops=5, stops=1, pauses=1, lost=0.04),
+    # The database's clock is put forward and back, while processes die and stand still.
+    Config(name="clock", instances=3, steps=120, jumps=4, kills=2, pauses=2, stalls=2, poison=0.05),
     # The seed's own consumer beside ours.
     Config(name="foreign", late=0.3, ops=3, foreign=True, kills=1, pauses=1),
     # A dead message holds its object.

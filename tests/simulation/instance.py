@@ -609,6 +609,10 @@ class Instance:
         leases = self._read(lambda conn: lease.read_all(conn, t))
         yield None
         holders = self._read(lambda conn: recover.owners(conn, t))
+        for one in leases:
+            if one.ahead and one.name != self.id:
+                yield None
+                self._send(Act.LEASE, partial(lease.count_anew, t=t, seen=one, least=TTL))
         for seen in leases:
             if not seen.live and seen.name != self.id:
                 yield from self._take_over(seen)

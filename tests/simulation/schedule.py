@@ -45,6 +45,7 @@ class Config:
     pauses: int = 0
     stops: int = 0
     stalls: int = 0  # one thread stands still
+    jumps: int = 0  # the database's clock is put forward or back
     poison: float = 0.0  # a message kills its process
     transactional: float = 0.0
     habits: Habits = field(default_factory=Habits)
@@ -117,6 +118,7 @@ class Schedule:
             "pause": config.pauses,
             "stop": config.stops,
             "stall": config.stalls,
+            "jump": config.jumps,
         }
         self.trace: list[tuple[float, int, str]] = []
         self.taken = 0
@@ -269,6 +271,11 @@ class Schedule:
         if kind is None or not targets:
             return False
         self.left[kind] -= 1
+        if kind == "jump":
+            by = self.rng.choice((-40.0, -12.0, -0.5, 0.5, 12.0, 40.0, 100.0))
+            self._note(f"the database's clock jumps by {by:g} seconds")
+            self.world.clock.ahead += by
+            return True
         victim = self.rng.choice(targets)
         if kind == "stall":
             threads = [a for a in self.actors if a.instance is victim and a.started]

@@ -8,6 +8,7 @@ did, or whose reply was lost, is in the history all the same.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -56,11 +57,13 @@ class Act(StrEnum):
 
 
 class Clock:
-    """Virtual seconds: `time` for the instances, strftime for the database."""
+    """Virtual seconds: `time` for the instances, strftime for the database; `ahead`: how far the
+    database's clock was put forward (or back, negative)."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._text = ("", -1.0)
+        self.ahead = 0.0
+        self._text = ("", math.nan)
 
     def monotonic(self) -> float:
         return self.seconds
@@ -70,12 +73,13 @@ class Clock:
     def strftime(self, _format: str, _now: str, modifier: str = "0 seconds") -> str:
         """What SQLite's strftime('%Y-%m-%d %H:%M:%f', 'now', 'n seconds') gives."""
         plus = float(modifier.removesuffix(" seconds"))
-        if plus == 0.0 and self._text[1] == self.seconds:
+        now = self.seconds + self.ahead
+        if plus == 0.0 and self._text[1] == now:
             return self._text[0]
-        moment = EPOCH + timedelta(seconds=self.seconds + plus)
+        moment = EPOCH + timedelta(seconds=now + plus)
         text = moment.isoformat(" ", "milliseconds")
         if plus == 0.0:
-            self._text = (text, self.seconds)
+            self._text = (text, now)
         return text
 
 
@@ -130,7 +134,7 @@ class World:
         """Empty tables, a clock at 0, no history."""
         for table in (self.t.message.name, self.t.lease.name, "effects"):
             self.raw.execute(f"DELETE FROM {table}")
-        self.clock.seconds = 0.0
+        self.clock.seconds = self.clock.ahead = 0.0
         self.events: list[Event] = []
         self.violations: list[Violation] = []
         self.observed: list[tuple[float, list[tuple[str | None, int, int]]]] = []
@@ -260,7 +264,8 @@ class World:
         text = self.raw.execute(query).fetchone()[0]
         if text is None:
             return None
-        return (datetime.fromisoformat(text) - EPOCH).total_seconds() - self.clock.seconds
+        now = self.clock.seconds + self.clock.ahead
+        return (datetime.fromisoformat(text) - EPOCH).total_seconds() - now
 
 
 @contextmanager
