@@ -197,6 +197,7 @@ class _Drain:
     def _handle_all(self, lanes: Lanes) -> None:
         self._todo.extend(lanes.take_back())
         while self._todo:
+            self._beat()
             lane = self._todo.popleft()
             if lane.owner != self._instance.state.instance_id:
                 continue

@@ -218,7 +218,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     """Every function of store/, so that every statement is built and sent."""
     row = Row(1, "a", "t", None, 0, 0, 0, None, None)
     candidates = [Candidate(1, "a", 0, 0, 0, "t", 1, None)]
-    seen = lease.Lease("x", "instance", 1, None, False, *[datetime.now(UTC)] * 3, None, 0)
+    seen = lease.Lease("x", "instance", 1, None, 0, 1, *[datetime.now(UTC)] * 3, None, 0)
     many = list(range(2500))
     log.rows["FOR UPDATE"] = [LOCKED]
     log.rows["count(*) AS count_1 \n"] = [(0,)]
@@ -248,6 +248,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield lease.renew, {"name": "x", "ttl": 30.0}
     yield lease.read_all, {}
     yield lease.take_over, {"seen": seen, "me": "me", "ttl": 30.0}
+    yield lease.count_anew, {"seen": seen}
     yield lease.take_over_live, {"name": "x", "me": "me", "ttl": 30.0}
     yield lease.leave, {"name": "x", "taken_by": "me"}
     yield lease.drop, {"name": "x"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,24 @@ def test_handlers_of_another_app_on_a_fresh_database(msgworker_db: Database) -> 
     assert drain(ours).done == 1
     assert seen == ["a"]
     assert ours.settings.lease_seconds == 7
+
+
+def test_a_lost_message_holds_up_nothing_behind_it(msgworker_db: Database) -> None:
+    """Its loss makes the lease doubtful, and items start only with a lease that is not."""
+    app = msgworker_db.app(lease_seconds=3)
+
+    def handle(msg: Message, ctx: Context) -> None:
+        if msg.object_id == "a":
+            time.sleep(0.15)  # more than a tenth of a heartbeat
+            c = app.tables.cols()
+            with app.engine.begin() as conn:
+                conn.execute(sa.delete(app.tables.message).where(c.msg_id == msg.msg_id))
+        else:
+            ctx.fan_out(lambda item: item, [1, 2], threads=2)
+
+    app.add_handler("t", handle)
+    send(app, "a", "b")
+    assert drain(app).done == 1
 
 
 def test_back_off_goes_by_the_clock(app: App, msgworker_db: Database) -> None:

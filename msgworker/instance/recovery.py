@@ -98,11 +98,10 @@ class Recovery:
     def _count_anew(self, ahead: list[lease.Lease]) -> None:
         """The database's clock was put back: so long as it is behind their last renewal, the dead
         would look alive."""
-        state, ttl = self._state, self._state.settings.lease_seconds
         changed = 0
         for one in random.sample(ahead, len(ahead)):
             with self._link.transaction() as conn:
-                changed += lease.count_anew(conn, state.tables, one, least=ttl)
+                changed += lease.count_anew(conn, self._state.tables, one)
             if self._out_of_time():
                 break
         if changed:

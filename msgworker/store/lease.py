@@ -26,7 +26,7 @@ AHEAD_SECONDS = 1.0
 
 class Lease(NamedTuple):
     """A lease as read; `live` by the database's clock at the moment of reading, `ahead` where that
-    clock was put back since the last renewal."""
+    clock was put back since the last renewal or take-over, which `renewed_at` is."""
 
     name: str
     kind: str
@@ -124,24 +124,28 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
     return [Lease._make(row) for row in found]
 
 
-def count_anew(conn: Connection, t: Tables, seen: Lease, *, least: float) -> bool:
-    """Let the time of a lease, `least` seconds or more, begin now; for one that is `ahead`, which
-    nobody could take over until the clock is where it was.
+def count_anew(conn: Connection, t: Tables, seen: Lease) -> bool:
+    """Let the time of a lease begin now; for one that is `ahead`, which nobody could take over
+    until the clock is where it was.
 
-    Never less than a renewal at this moment would give, so the living lose nothing by it. Names the
-    term that was seen: after a renewal or a take-over it changes nothing.
+    As long as a renewal or a take-over at this moment would make it, so the living lose nothing by
+    it. Names the term that was seen: after a renewal or a take-over it changes nothing, and nothing
+    where somebody else has done it.
     """
     lease = t.lease.c
 
     def build() -> sa.Update:
         return (
             sa.update(t.lease)
-            .where(lease.name == bindparam("whose"), lease.term == bindparam("seen"))
+            .where(
+                lease.name == bindparam("whose"),
+                lease.term == bindparam("seen"),
+                lease.renewed_at > now(),
+            )
             .values(renewed_at=now(), expires_at=now_plus(bindparam("ttl", type_=sa.Float())))
         )
 
-    lasts = (seen.expires_at - seen.renewed_at).total_seconds()
-    ttl = least if seen.taken_by else max(least, lasts)
+    ttl = max(0.0, (seen.expires_at - seen.renewed_at).total_seconds())
     params = {"whose": seen.name, "seen": seen.term, "ttl": ttl}
     return bool(conn.execute(t.built("count_anew", build), params).rowcount)
 
@@ -164,6 +168,7 @@ def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) 
             .values(
                 term=lease.term + 1,
                 taken_by=bindparam("me"),
+                renewed_at=now(),
                 expires_at=now_plus(bindparam("ttl", type_=sa.Float())),
             )
         )
@@ -175,10 +180,11 @@ def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) 
 def take_over_live(conn: Connection, t: Tables, name: str, *, me: str, ttl: float) -> bool:
     """Declare an instance dead although its lease lives: ops' decision (`release`)."""
     lease = t.lease.c
+    until = now_plus(sa.literal(ttl, sa.Float()))
     change = (
         sa.update(t.lease)
         .where(lease.name == name, lease.taken_by.is_(None))
-        .values(term=lease.term + 1, taken_by=me, expires_at=now_plus(sa.literal(ttl, sa.Float())))
+        .values(term=lease.term + 1, taken_by=me, renewed_at=now(), expires_at=until)
     )
     return bool(conn.execute(change).rowcount)
 

@@ -401,18 +401,16 @@ def test_killed_when_the_clock_of_the_database_was_put_back(trial: Trial) -> Non
 
 
 def test_clock_of_the_database_put_forward_costs_tries_and_breaks_nothing(trial: Trial) -> None:
-    """F20: every lease is over at once. Who has not noticed yet may claim what another lost: a try
-    for each of them, but never for the one that recovers."""
-    loads: list[Any] = [
-        (f"o{i % 15}", ("plain", "exact")[i % 2], {"work": 0.02}) for i in range(300)
-    ]
+    """F20: every lease is over at once. Who has not noticed yet may claim again what it lost; one
+    of two has, since it recovers, so that nothing dies of it."""
+    does = {"work": 0.05}  # two beats of work, at least, are left after the jump
+    loads: list[Any] = [(f"o{i % 15}", ("plain", "exact")[i % 2], does) for i in range(300)]
     numbers = trial.send_many(loads)
-    fleet = [trial.spawn(threads=2).ready() for _ in range(3)]
+    fleet = [trial.spawn(threads=2).ready() for _ in range(2)]
     until(lambda: len(trial.events()) > 30, "work is under way")
     trial.jump(86_400)
     verdict = finish(trial)
     assert {verdict.row(n).status for n in numbers} == {2}
-    assert max(verdict.row(n).error_try_times for n in numbers) < len(fleet)
     exact = [n for n in numbers if trial.sent[n].topic == "exact"]
     assert {verdict.count(n, Kind.EFFECT) for n in exact} == {1}
     assert any("lost its lease" in consumer.err.read_text() for consumer in fleet)
