@@ -335,7 +335,7 @@ class Trial:
         }[self.backend]
         columns = ("expires_at", "renewed_at", "started_at")
         changes = ", ".join(f"{name} = {by.format(name, -seconds)}" for name in columns)
-        with self.reader.connect() as conn:
+        with self.app.engine.begin() as conn:  # which waits long enough for SQLite's lock
             conn.exec_driver_sql(f"UPDATE msgworker_lease SET {changes}")
 
     def pauses(self, seconds: float) -> None:
