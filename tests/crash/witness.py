@@ -21,8 +21,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import sqlalchemy as sa
-
 from msgworker.errors import Reject
 from msgworker.instance.calling import Caller
 from msgworker.instance.fetcher import Fetcher
@@ -30,7 +28,7 @@ from msgworker.instance.recovery import Recovery
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import Lane
 from msgworker.message import Message, Outcome, Settled
-from msgworker.store import claim, lease, recover, settle
+from msgworker.store import claim, lease, recover, settle, tries
 from tests.history import Kind, Recorder
 from tests.history import Outcome as Told
 
@@ -240,7 +238,7 @@ class Witness:
 
     def _watch_recovery(self) -> None:
         take, give = Recovery._take_over, Recovery._give_back
-        recovering, releasing = recover.recover, recover.release
+        recovering, releasing, keeping = recover.recover, recover.release, tries.keep
 
         def watched_take(self: Recovery, seen: lease.Lease) -> int:
             _now.taking = witness._tell.now()
@@ -270,9 +268,15 @@ class Witness:
             return found
 
         def watched_recover(conn: Any, t: Any, ids: Any, *, dead_id: str, text: str) -> int:
+            # Not all of `ids`, of which others may have given some back since they were read.
+            _now.crashes = []
             count = recovering(conn, t, ids, dead_id=dead_id, text=text)
-            _now.given_back.append(ids if count == len(ids) else _with_text(conn, t, ids, text))
+            _now.given_back.append(_now.crashes)
             return count
+
+        def watched_keep(conn: Any, t: Any, failures: Any, *, instance: str) -> None:
+            _now.crashes = [one.msg_id for one in failures if one.kind is tries.Kind.CRASH]
+            keeping(conn, t, failures, instance=instance)
 
         def watched_release(conn: Any, t: Any, ids: Sequence[int], *, me: str) -> int:
             since = witness._tell.now()
@@ -288,15 +292,9 @@ class Witness:
         witness = self
         Recovery._take_over = watched_take  # type: ignore[method-assign]
         Recovery._give_back = watched_give  # type: ignore[method-assign]
+        tries.keep = watched_keep
         recover.recover = watched_recover
         recover.release = watched_release
-
-
-def _with_text(conn: Any, t: Any, ids: Sequence[int], text: str) -> list[int]:
-    """Those of `ids` that our own transaction has just given back."""
-    c = t.cols()
-    query = sa.select(c.msg_id).where(c.msg_id.in_(ids), c.status == -1, c.last_error == text)
-    return list(conn.scalars(query))
 
 
 # ---------------------------------------------------------------- dying
