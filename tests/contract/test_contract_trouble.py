@@ -89,7 +89,7 @@ def test_a_long_recovery_does_not_cost_us_our_own_lease(make_app, monkeypatch):
     monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
     monkeypatch.setattr(recovery, "REST_SHARE", 1.0)
     monkeypatch.setattr(recover, "BATCH", 5)
-    app = make_app(lease_seconds=1.5, poll_seconds=0.05)
+    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
     app.create_schema()
     table, ran = Table(app), list[int]()
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
@@ -154,7 +154,7 @@ def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(make_app
     monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
     monkeypatch.setattr(recovery, "REST_SHARE", 1.0)
     monkeypatch.setattr(recover, "BATCH", 2)
-    app = make_app(lease_seconds=1.5, poll_seconds=0.05)
+    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
     app.create_schema()
     table = Table(app)
     app.add_handler("t", lambda msg: None)
@@ -287,7 +287,7 @@ def test_a_heartbeat_does_not_wait_for_a_claim_to_take_a_new_id(app):
 
 
 def test_an_outcome_that_a_unique_index_of_the_user_refuses_ends_its_lane(make_app, caplog):
-    app = make_app(lease_seconds=1.0, poll_seconds=0.02)
+    app = make_app(lease_seconds=30.0, poll_seconds=0.02)
     app.create_schema()
     table = Table(app)
     error = app.tables.message.c.last_error

@@ -170,7 +170,7 @@ def test_what_is_done_stays_done_whatever_comes_late(app):
 
 
 def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_app):
-    app = make_app(lease_seconds=1.0, poll_seconds=0.02)
+    app = make_app(lease_seconds=3.0, poll_seconds=0.02)
     app.create_schema()
     ran = Ran()
 
