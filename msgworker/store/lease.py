@@ -153,9 +153,17 @@ def count_anew(conn: Connection, t: Tables, seen: Lease) -> bool:
 def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) -> bool:
     """Declare the holder of an expired lease dead; True for the one winner.
 
-    Names the term that was seen, so a renewal or another take-over in between makes it fail.
+    Names the term that was seen, so a renewal or another take-over in between makes it fail. A
+    lease that is locked is not waited for: a process that stands still in its renewal may hold the
+    lock, and whoever waits for it loses its own lease.
     """
     lease = t.lease.c
+
+    def free() -> Any:
+        query = sa.select(lease.name).where(
+            lease.name == bindparam("dead"), lease.term == bindparam("seen")
+        )
+        return query.with_for_update(skip_locked=t.dialect.skip_locked)
 
     def build() -> sa.Update:
         return (
@@ -173,7 +181,10 @@ def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) 
             )
         )
 
-    params = {"dead": seen.name, "seen": seen.term, "me": me, "ttl": ttl}
+    params: dict[str, Any] = {"dead": seen.name, "seen": seen.term}
+    if t.dialect.row_locks and not conn.execute(t.built("take_over_free", free), params).all():
+        return False
+    params |= {"me": me, "ttl": ttl}
     return bool(conn.execute(t.built("take_over", build), params).rowcount)
 
 

@@ -516,3 +516,26 @@ def test_a_renewal_is_not_doubted_again_and_again(make_app):
                 )
             )
     assert term <= 2
+
+
+def test_a_lease_that_its_frozen_holder_has_locked_is_not_waited_for(make_app):
+    """It stands still in the middle of its renewal: the others are recovered all the same."""
+    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
+    app.create_schema()
+    only_servers(app)
+    table, ran = Table(app), list[int]()
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    frozen, other = send(app, "a", "b")
+    dead_holds(app, table, "frozen-1", where=sa.text(f"msg_id = {frozen}"))
+    dead_holds(app, table, "dead-1", where=sa.text(f"msg_id = {other}"))
+    with app.engine.begin() as conn:
+        own = app.tables.lease.c.name == "frozen-1"
+        conn.execute(sa.update(app.tables.lease).where(own).values(in_hand=1))
+        with app.worker(threads=1) as worker:
+            worker.start()
+            me = worker.instance_id
+            until(lambda: ran == [other], "the other is recovered", seconds=20)
+            time.sleep(4.0)
+            assert worker.instance_id == me
+            conn.rollback()
+            until(lambda: ran == [other, frozen], "then this one, too")
