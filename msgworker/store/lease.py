@@ -124,6 +124,22 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
     return [Lease._make(row) for row in found]
 
 
+def _free(conn: Connection, t: Tables, seen: Lease) -> bool:
+    """Lock a lease that is as it was seen, unless somebody has: a process that stands still in its
+    renewal may hold the lock, and whoever waits for it loses its own lease."""
+    if not t.dialect.row_locks:
+        return True
+    lease = t.lease.c
+
+    def build() -> Any:
+        same = (lease.name == bindparam("whose"), lease.term == bindparam("seen"))
+        query = sa.select(lease.name).where(*same)
+        return query.with_for_update(skip_locked=t.dialect.skip_locked)
+
+    params = {"whose": seen.name, "seen": seen.term}
+    return bool(conn.execute(t.built("lease_free", build), params).all())
+
+
 def count_anew(conn: Connection, t: Tables, seen: Lease) -> bool:
     """Let the time of a lease begin now; for one that is `ahead`, which nobody could take over
     until the clock is where it was.
@@ -145,6 +161,8 @@ def count_anew(conn: Connection, t: Tables, seen: Lease) -> bool:
             .values(renewed_at=now(), expires_at=now_plus(bindparam("ttl", type_=sa.Float())))
         )
 
+    if not _free(conn, t, seen):
+        return False
     ttl = max(0.0, (seen.expires_at - seen.renewed_at).total_seconds())
     params = {"whose": seen.name, "seen": seen.term, "ttl": ttl}
     return bool(conn.execute(t.built("count_anew", build), params).rowcount)
@@ -154,16 +172,9 @@ def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) 
     """Declare the holder of an expired lease dead; True for the one winner.
 
     Names the term that was seen, so a renewal or another take-over in between makes it fail. A
-    lease that is locked is not waited for: a process that stands still in its renewal may hold the
-    lock, and whoever waits for it loses its own lease.
+    lease that is locked is not waited for.
     """
     lease = t.lease.c
-
-    def free() -> Any:
-        query = sa.select(lease.name).where(
-            lease.name == bindparam("dead"), lease.term == bindparam("seen")
-        )
-        return query.with_for_update(skip_locked=t.dialect.skip_locked)
 
     def build() -> sa.Update:
         return (
@@ -181,10 +192,9 @@ def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) 
             )
         )
 
-    params: dict[str, Any] = {"dead": seen.name, "seen": seen.term}
-    if t.dialect.row_locks and not conn.execute(t.built("take_over_free", free), params).all():
+    if not _free(conn, t, seen):
         return False
-    params |= {"me": me, "ttl": ttl}
+    params = {"dead": seen.name, "seen": seen.term, "me": me, "ttl": ttl}
     return bool(conn.execute(t.built("take_over", build), params).rowcount)
 
 
