@@ -37,7 +37,7 @@ from msgworker.dialects.ddl import (
     zone_is_lost,
 )
 from msgworker.dialects.doctor import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
-from msgworker.dialects.drivers import listen, sever, wait_for_notice
+from msgworker.dialects.drivers import committing_each, listen, sever, wait_for_notice
 from msgworker.dialects.engines import dialect_of, open_engine, parse_url, rolled_back
 from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.sqlite import DATABASE_SET_UP, network_mount, set_up_database
@@ -72,6 +72,7 @@ __all__ = [
     "adding",
     "adds_many",
     "big_id",
+    "committing_each",
     "compiler_for",
     "connecting",
     "created_default",

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
+ISOLATION: Final = "READ COMMITTED"
+"""Of every connection of ours, whatever the server's or the engine's default is."""
 CONNECT_SECONDS = 10
 READ_SECONDS = 600
 WRITE_SECONDS = 60
@@ -73,6 +77,17 @@ def _preferred_tls(dbapi: Any) -> Any:
     the system for it, which takes ten times as long as connecting; None if it makes none."""
     made = dbapi.connect(defer_connect=True)
     return made.ctx if made.ssl and hasattr(made, "_ssl_required") else None
+
+
+@contextmanager
+def committing_each(conn: sa.Connection) -> Iterator[None]:
+    """In a transaction that has not begun at the server, which is not SQLite: each statement of the
+    block commits by itself. After an error the connection has to be given back."""
+    # Not by execution options: each change of them is remembered as long as the connection lives.
+    raw: Any = conn.connection.dbapi_connection
+    conn.dialect.set_isolation_level(raw, "AUTOCOMMIT")
+    yield
+    conn.dialect.set_isolation_level(raw, ISOLATION)
 
 
 def sever(conn: sa.Connection) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.connections import connecting
-from msgworker.dialects.drivers import _connect_pymysql, connect_defaults
+from msgworker.dialects.drivers import ISOLATION, _connect_pymysql, connect_defaults
 from msgworker.dialects.sqlite import (
     SQLITE_LEAST,
     _begin_immediate,
@@ -128,8 +128,7 @@ def open_engine(source: object) -> sa.Engine:
         event.listen(engine, "begin", _begin_immediate)
         event.listen(engine, "engine_connect", _busy_timeout)
         return engine
-    # Set per connection, whatever the server's or the engine's default is.
-    engine = engine.execution_options(isolation_level="READ COMMITTED")
+    engine = engine.execution_options(isolation_level=ISOLATION)
     event.listen(engine, "handle_error", _note_rollback)
     return engine
 

@@ -128,7 +128,7 @@ class Heartbeat(Role):
         state = self._state
         self._renewed_at = begun = time.monotonic()
         ttl = state.settings.lease_seconds
-        with self._link.transaction() as conn:
+        with self._link.single() as conn:  # whoever stands still now holds no lock on its lease
             alive = lease.renew(
                 conn, state.tables, state.instance_id, ttl=ttl, in_hand=len(state.in_hand)
             )

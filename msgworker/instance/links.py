@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import (
     Trouble,
+    committing_each,
     no_connection_left,
     reason_of,
     rolled_back,
@@ -103,7 +104,8 @@ class Turns:
 
 class Link:
     """`statement()`: each statement stands alone. `transaction()`: commits at the end. Each has a
-    connection of its own, so a role that needs no speed uses one of them only.
+    connection of its own, so a role that needs no speed uses one of them only. `single()`: one
+    statement that stands alone, on the connection of `transaction()`.
 
     turns: what to hold during a transaction, see Turns; None where writers do not get in their way.
     tuned: statements that set and reset something for the session of `statement()`.
@@ -121,7 +123,7 @@ class Link:
         self._engine = engine
         self._none_left = none_left
         self._tuned = tuned
-        self._turns = turns or nullcontext()
+        self._turns = turns
         self._alone: Connection | None = None
         self._together: Connection | None = None
         self.busy_since: float | None = None  # when what runs on it now began
@@ -177,13 +179,24 @@ class Link:
         try:
             if self._together is None:
                 self._together = self._connect()
-            with self._turns, self._together.begin():
+            with self._turns or nullcontext(), self._together.begin():
                 yield self._together
         except BaseException as error:
             self.close(lost=trouble(error) is Trouble.LOST)
             raise
         finally:
             self.busy_since = None
+
+    @contextmanager
+    def single(self) -> Iterator[Connection]:
+        """For one statement, which the database commits with it: a process that stands still before
+        its next word holds no lock. Where writers take turns, a transaction."""
+        with self.transaction() as conn:
+            if self._turns:
+                yield conn
+                return
+            with committing_each(conn):
+                yield conn
 
     def close(self, *, lost: bool = False) -> None:
         """Give the connections back, as they were.

@@ -518,8 +518,32 @@ def test_a_renewal_is_not_doubted_again_and_again(make_app):
     assert term <= 2
 
 
-def test_a_lease_that_its_frozen_holder_has_locked_is_not_waited_for(make_app):
-    """It stands still in the middle of its renewal: the others are recovered all the same."""
+def test_who_stands_still_after_its_renewal_holds_no_lock(make_app):
+    """Frozen there, it would keep what it holds from whoever takes over its lease."""
+    app = make_app(lease_seconds=1.0)
+    app.create_schema()
+    only_servers(app)
+    app.add_handler("t", lambda msg: None)
+    other, seen = app.engine.connect(), list[list[Any]]()
+    free = sa.select(app.tables.lease.c.name).with_for_update(skip_locked=True)
+
+    def look(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if statement.startswith("UPDATE msgworker_lease SET term"):
+            seen.append(list(other.execute(free).scalars()))
+            other.rollback()
+
+    sa.event.listen(app.engine, "after_cursor_execute", look)
+    with other, app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: len(seen) > 2, "it renews", seconds=20)
+        assert seen[-1] == [worker.instance_id]
+        assert not app.engine.dialect.detect_autocommit_setting(
+            worker._instance.heartbeat.link._together.connection.dbapi_connection
+        )
+
+
+def test_a_lease_that_somebody_has_locked_is_not_waited_for(make_app):
+    """A session of its frozen holder, say: the others are recovered all the same."""
     app = make_app(lease_seconds=3.0, poll_seconds=0.05)
     app.create_schema()
     only_servers(app)

@@ -150,12 +150,9 @@ def test_object_of_a_killed_process_goes_on_with_the_heir(trial: Trial) -> None:
 
 
 def holds_the_only_lock(trial: Trial) -> bool:
-    """Whether nobody can write, because a process was frozen in the middle of it; or, where rows
-    are locked, take over its lease."""
+    """Whether nobody can write, because a process was frozen in the middle of it."""
     if trial.backend != "sqlite":
-        free = sa.text("SELECT name FROM msgworker_lease FOR UPDATE SKIP LOCKED")
-        with trial.reader.connect() as db:
-            return len(db.execute(free).all()) < len(trial.instances())
+        return False
     with contextlib.closing(sqlite3.connect(str(make_url(trial.url).database), timeout=1)) as conn:
         try:
             conn.execute("BEGIN IMMEDIATE")
