@@ -51,14 +51,16 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
     t = tables_for(
         spec if live is None else named(spec, live), dialect, _columns(engine, spec, live)
     )
-    for table in (t.message, *own_tables(t)):
-        made += _ensure_table(engine, table)
-    for table in own_tables(t):
-        made += _ensure_columns(engine, table, table.c)
-    made += _ensure_columns(engine, t.message, filter(is_generated, t.message.c))
-    for table in (t.message, *own_tables(t)):
+    tables = (t.message, *own_tables(t))
+    new = {table for table in tables if _ensure_table(engine, table)}
+    made += (table.name for table in tables if table in new)
+    for table in (*own_tables(t), t.message):
+        if table not in new:
+            columns = filter(is_generated, table.c) if table is t.message else table.c
+            made += _ensure_columns(engine, table, columns)
+    for table in tables:
         for index in ordered_indexes(table):
-            made += _ensure_index(engine, t, index)
+            made += _ensure_index(engine, t, index, look=table not in new)
     return made
 
 
@@ -388,15 +390,17 @@ def _attempt(engine: Engine, statement: Any, there: Any) -> bool:
     return True
 
 
-def _ensure_table(engine: Engine, table: sa.Table) -> list[str]:
+def _ensure_table(engine: Engine, table: sa.Table) -> bool:
+    """True if it was not there: then it has all its columns now, and nothing else."""
+
     def there(conn: Connection) -> bool:
         inspector = sa.inspect(conn)
         return inspector.has_table(table.name, schema=table.schema)
 
     with connecting(engine) as conn:
         if there(conn):
-            return []
-    return [table.name] if _attempt(engine, CreateTable(table), there) else []
+            return False
+    return _attempt(engine, CreateTable(table), there)
 
 
 def _ensure_columns(
@@ -440,11 +444,13 @@ def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Colum
     return f"ALTER TABLE {name} {', '.join(texts)}"
 
 
-def _ensure_index(engine: Engine, t: Tables, index: sa.Index) -> list[str]:
+def _ensure_index(engine: Engine, t: Tables, index: sa.Index, *, look: bool) -> list[str]:
+    """look: whether it may be there."""
     name = str(index.name)
-    with connecting(engine) as conn:
-        if _has_index(conn, index.table, name):
-            return []
+    if look:
+        with connecting(engine) as conn:
+            if _has_index(conn, index.table, name):
+                return []
     try:
         made = _attempt(
             engine, CreateIndex(index), lambda conn: _has_index(conn, index.table, name)
