@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from tests.servers import VARIABLES, CannotHave, Fleet, session
+from tests.servers import VARIABLES, CannotHave, Fleet, plain_engine, session
 
 NAMES = ["sqlite", "postgresql", "mariadb"]
 _number = itertools.count(1)
@@ -50,7 +51,7 @@ class Database:
 
     def engine(self) -> sa.Engine:
         """A plain engine of its own, disposed of at the end of the test."""
-        engine = sa.create_engine(self.url)
+        engine = plain_engine(self.url)
         self._engines.append(engine)
         return engine
 
@@ -113,32 +114,35 @@ def _emptied_it(base: sa.URL, label: str) -> bool:
     settings = "pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase"
     if _administer(base, f"SELECT 1 FROM {settings} WHERE {for_all}"):
         return False
+    inside = base.set(database=label)
+    engine = plain_engine(inside, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     try:
-        inside = base.set(database=label)
-        found = _administer(
-            inside,
-            "SELECT quote_ident(nspname) FROM pg_namespace "
-            "WHERE nspname NOT LIKE 'pg\\_%%' AND nspname <> 'information_schema'",
-        )
-        for (schema,) in found:
-            _administer(inside, f"DROP SCHEMA {schema} CASCADE")
-        _administer(inside, "CREATE SCHEMA public")
-        _administer(inside, "GRANT USAGE ON SCHEMA public TO PUBLIC")
+        with engine.connect() as conn:
+            found = conn.exec_driver_sql(
+                "SELECT quote_ident(nspname) FROM pg_namespace "
+                "WHERE nspname NOT LIKE 'pg\\_%%' AND nspname <> 'information_schema'",
+            )
+            for schema in found.scalars().all():
+                conn.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
+            conn.exec_driver_sql("CREATE SCHEMA public")
+            conn.exec_driver_sql("GRANT USAGE ON SCHEMA public TO PUBLIC")
     except sa.exc.DBAPIError:  # a session of the test's is still at it
         return False
     return True
 
 
 def _administer(base: sa.URL, statement: str) -> list[tuple[Any, ...]]:
-    url = base
-    if base.get_backend_name() == "postgresql" and not base.database:
-        url = base.set(database="postgres")
-    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-    with engine.connect() as conn:
+    with _administrator(base).connect() as conn:
         done = conn.exec_driver_sql(statement)
-        rows = [tuple(row) for row in done] if done.returns_rows else []
-    engine.dispose()
-    return rows
+        return [tuple(row) for row in done] if done.returns_rows else []
+
+
+@cache
+def _administrator(base: sa.URL) -> sa.Engine:
+    """Its connection is kept: making one costs more than most of what is done on it."""
+    if base.get_backend_name() == "postgresql" and not base.database:
+        base = base.set(database="postgres")
+    return plain_engine(base, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
 
 
 @pytest.fixture(params=NAMES)

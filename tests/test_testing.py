@@ -57,11 +57,11 @@ def test_handlers_of_another_app_on_a_fresh_database(msgworker_db: Database) -> 
 
 def test_a_lost_message_holds_up_nothing_behind_it(msgworker_db: Database) -> None:
     """Its loss makes the lease doubtful, and items start only with a lease that is not."""
-    app = msgworker_db.app(lease_seconds=3)
+    app = msgworker_db.app(lease_seconds=12)
 
     def handle(msg: Message, ctx: Context) -> None:
         if msg.object_id == "a":
-            time.sleep(0.15)  # more than a tenth of a heartbeat
+            time.sleep(0.5)  # more than a tenth of a heartbeat
             c = app.tables.cols()
             with app.engine.begin() as conn:
                 conn.execute(sa.delete(app.tables.message).where(c.msg_id == msg.msg_id))

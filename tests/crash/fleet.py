@@ -29,6 +29,7 @@ from tests.crash import nursery
 from tests.crash.consumer import EFFECTS
 from tests.crash.proxy import Proxy
 from tests.history import Event, Final, Kind, Row, Violation
+from tests.servers import plain_engine
 
 LOOK_SECONDS = 0.1
 MARGIN_SECONDS = 2.5
@@ -190,7 +191,7 @@ class Trial:
         self.app = App(self.sends_with or self.url)
         self.app.create_schema()
         # Plain sessions of our own: nothing of the product's is between us and the rows.
-        self.reader = sa.create_engine(
+        self.reader = plain_engine(
             self.sends_with or self.url, isolation_level="AUTOCOMMIT", pool_pre_ping=True
         )
         EFFECTS.metadata.create_all(self.app.engine)

@@ -25,7 +25,7 @@ from tests.conftest import NAMES, _fresh
 from tests.contract.seeing import until
 from tests.crash.fleet import Trial
 from tests.history import Kind
-from tests.servers import session
+from tests.servers import plain_engine, session
 
 LEASE_SECONDS = 3.0
 POLL_SECONDS = 0.2
@@ -83,7 +83,7 @@ def recovery(url: str) -> tuple[float, float, float]:
             {"dead": DEAD},
         )
     held = _transactions(apps)
-    reader = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    reader = plain_engine(url, isolation_level="AUTOCOMMIT")
     count = sa.text("SELECT count(*) FROM msgworker_message WHERE claimed_by = :dead")
     workers = [app.worker(threads=2) for app in apps]
     with apps[0].engine.begin() as conn:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
+from tests.servers import plain_engine
+
 ROLE = "mw_consumer"
 
 
@@ -19,7 +21,7 @@ def consumer_url(url: str) -> str:
     if parsed.get_backend_name() == "postgresql":
         parsed = parsed.update_query_dict({"application_name": ROLE})
     else:
-        engine = sa.create_engine(url, poolclass=sa.NullPool)
+        engine = plain_engine(url, poolclass=sa.NullPool)
         with engine.begin() as conn:
             for host in ("%", "localhost"):
                 name = f"'{ROLE}'@'{host}'"
@@ -50,7 +52,7 @@ class Cutter:
             thread.join(10)
 
     def _work(self) -> None:
-        engine = sa.create_engine(self._url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        engine = plain_engine(self._url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         while not self._over.wait(self._seconds):
             try:
                 with engine.connect() as conn:

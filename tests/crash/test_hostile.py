@@ -23,6 +23,7 @@ from tests.crash.consumer import COUNTERS
 from tests.crash.fleet import Trial, Verdict, assert_clean
 from tests.crash.sessions import ROLE, consumer_url
 from tests.history import Kind
+from tests.servers import plain_engine
 
 ON_SERVERS = pytest.mark.parametrize("trial", ["postgresql", "mariadb"], indirect=True)
 SHORT_WAITS = {
@@ -42,7 +43,7 @@ def finish(trial: Trial) -> Verdict:
 @contextmanager
 def session(trial: Trial) -> Iterator[sa.Connection]:
     """A session of an administrator, each statement on its own."""
-    engine = sa.create_engine(
+    engine = plain_engine(
         trial.sends_with or trial.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool
     )
     with engine.connect() as conn:

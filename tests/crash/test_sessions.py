@@ -81,7 +81,7 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
 
 def make_database(server: servers.Server) -> str:
     """The URL of a new database on it."""
-    engine = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    engine = servers.plain_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as conn:
         conn.exec_driver_sql("CREATE DATABASE trial")
     return f"{server.url}trial"

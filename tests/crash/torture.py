@@ -243,7 +243,9 @@ def database(name: str, folder: Path) -> Iterator[tuple[str, str, servers.Server
         return
     server = servers.start(name)
     try:
-        admin = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        admin = servers.plain_engine(
+            server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool
+        )
         with admin.connect() as conn:
             conn.exec_driver_sql("CREATE DATABASE torture")
         url = f"{server.url}torture"
