@@ -14,7 +14,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from tests.servers import VARIABLES, CannotHave, Fleet, plain_engine, session
+from tests.engines import plain_engine
+from tests.servers import VARIABLES, CannotHave, Fleet, session
 
 NAMES = ["sqlite", "postgresql", "mariadb"]
 _number = itertools.count(1)

@@ -383,6 +383,20 @@ MUTANTS = (
         *_on(LOCKS, "test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
     ),
     _m(
+        "the renewal in a transaction",
+        "instance/heartbeat.py",
+        "        with self._link.single() as conn:",
+        "        with self._link.transaction() as conn:",
+        *_on(TROUBLE, "test_who_stands_still_after_its_renewal_holds_no_lock", "postgresql"),
+    ),
+    _m(
+        "a locked lease is waited for",
+        "store/lease.py",
+        "    if not t.dialect.row_locks:\n        return True\n",
+        "    return True\n",
+        *_on(TROUBLE, "test_a_lease_that_somebody_has_locked_is_not_waited_for", "postgresql"),
+    ),
+    _m(
         "no sweep of unknown rows",
         "instance/heartbeat.py",
         "        self._release_unknown()\n",

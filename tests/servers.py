@@ -20,10 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import sqlalchemy as sa
-from sqlalchemy.engine import make_url
 
 VARIABLES = {
     "postgresql": "MSGWORKER_TEST_POSTGRESQL_URL",
@@ -33,18 +29,6 @@ VARIABLES = {
 MISSING = "MSGWORKER_TEST_MISSING"
 """JSON, server -> why it cannot be had: what a process that tried it tells those it starts."""
 START_SECONDS = 60.0
-
-
-def plain_engine(url: str | sa.URL, **options: Any) -> sa.Engine:
-    """An Engine that knows nothing of msgworker.
-
-    Without TLS options in the URL PyMySQL reads all certificates of the machine for each
-    connection, which takes longer than all else that is done on most of them.
-    """
-    parsed = make_url(url)
-    if parsed.get_driver_name() == "pymysql" and not any("ssl" in key for key in parsed.query):
-        options["connect_args"] = {"ssl_disabled": True}
-    return sa.create_engine(url, **options)
 
 
 class CannotHave(Exception):

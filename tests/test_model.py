@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,13 @@ def test_every_variant_is_in_the_page_and_every_switch_is_used() -> None:
         switches = set(re.findall(r"^#if(?:n?def)? .*?\b((?:B|C)_[A-Z_]+)", text, re.M))
         used = {flag for v in VARIANTS if v.model == name for flag in v.flags.split()}
         assert switches - used == set()
+
+
+def test_make_model_needs_nothing_but_python() -> None:
+    """It runs without the virtual environment."""
+    command = [sys.executable, "-S", "-c", "import tests.model"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @with_spin

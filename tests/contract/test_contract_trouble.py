@@ -550,16 +550,18 @@ def test_a_lease_that_somebody_has_locked_is_not_waited_for(make_app):
     table, ran = Table(app), list[int]()
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     frozen, other = send(app, "a", "b")
-    dead_holds(app, table, "frozen-1", where=sa.text(f"msg_id = {frozen}"))
-    dead_holds(app, table, "dead-1", where=sa.text(f"msg_id = {other}"))
+    dead_holds(app, table, "dead-1", where=sa.text(f"msg_id = {frozen}"))
+    dead_holds(app, table, "dead-2", where=sa.text(f"msg_id = {other}"))
     with app.engine.begin() as conn:
-        own = app.tables.lease.c.name == "frozen-1"
+        own = app.tables.lease.c.name == "dead-1"  # the first to be looked at
         conn.execute(sa.update(app.tables.lease).where(own).values(in_hand=1))
         with app.worker(threads=1) as worker:
             worker.start()
             me = worker.instance_id
             until(lambda: ran == [other], "the other is recovered", seconds=20)
-            time.sleep(4.0)
+            time.sleep(4.0)  # longer than we may trust our lease without a beat
+            (later,) = send(app, "c")
+            until(lambda: ran == [other, later], "we are trusted")
             assert worker.instance_id == me
             conn.rollback()
-            until(lambda: ran == [other, frozen], "then this one, too")
+            until(lambda: ran == [other, later, frozen], "then this one, too")

@@ -28,8 +28,8 @@ from tests.contract.seeing import until
 from tests.crash import nursery
 from tests.crash.consumer import EFFECTS
 from tests.crash.proxy import Proxy
+from tests.engines import plain_engine
 from tests.history import Event, Final, Kind, Row, Violation
-from tests.servers import plain_engine
 
 LOOK_SECONDS = 0.1
 MARGIN_SECONDS = 2.5

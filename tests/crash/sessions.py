@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from tests.servers import plain_engine
+from tests.engines import plain_engine
 
 ROLE = "mw_consumer"
 

@@ -22,8 +22,8 @@ from tests.contract.seeing import in_thread, until
 from tests.crash.consumer import COUNTERS
 from tests.crash.fleet import Trial, Verdict, assert_clean
 from tests.crash.sessions import ROLE, consumer_url
+from tests.engines import plain_engine
 from tests.history import Kind
-from tests.servers import plain_engine
 
 ON_SERVERS = pytest.mark.parametrize("trial", ["postgresql", "mariadb"], indirect=True)
 SHORT_WAITS = {

@@ -16,6 +16,7 @@ from tests.conftest import Database
 from tests.contract.seeing import until
 from tests.crash.fleet import Load, Trial, Verdict, assert_clean
 from tests.crash.sessions import Cutter, consumer_url
+from tests.engines import plain_engine
 from tests.history import Kind
 
 MESSAGES = 1200
@@ -81,7 +82,7 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
 
 def make_database(server: servers.Server) -> str:
     """The URL of a new database on it."""
-    engine = servers.plain_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    engine = plain_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as conn:
         conn.exec_driver_sql("CREATE DATABASE trial")
     return f"{server.url}trial"

@@ -30,6 +30,7 @@ from tests import servers
 from tests.crash import witness
 from tests.crash.fleet import Consumer, Trial, Verdict, load
 from tests.crash.sessions import Cutter, consumer_url
+from tests.engines import plain_engine
 from tests.history import Kind
 
 PROCESSES = {"postgresql": 8, "mariadb": 8, "sqlite": 4}
@@ -243,9 +244,7 @@ def database(name: str, folder: Path) -> Iterator[tuple[str, str, servers.Server
         return
     server = servers.start(name)
     try:
-        admin = servers.plain_engine(
-            server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool
-        )
+        admin = plain_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with admin.connect() as conn:
             conn.exec_driver_sql("CREATE DATABASE torture")
         url = f"{server.url}torture"
