@@ -383,6 +383,20 @@ MUTANTS = (
         *_on(LOCKS, "test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
     ),
     _m(
+        "a renewal after the end of trust",
+        "instance/heartbeat.py",
+        "if begun >= state.trusted_until or not",
+        "if not",
+        *_on(TROUBLE, "test_who_wakes_after_its_lease_is_over_does_not_ask_for_it", "postgresql"),
+    ),
+    _m(
+        "a settle of a lost id is sent again and again",
+        "instance/settler.py",
+        "if self._state.instance_id != me:  # whoever",
+        "if not me:  # whoever",
+        *_on(TROUBLE, "test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
+    ),
+    _m(
         "the renewal in a transaction",
         "instance/heartbeat.py",
         "        with self._link.single() as conn:",

@@ -30,8 +30,11 @@ def _quoted(table: sa.Table) -> str:
 def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
     """The lower-case names of a table's indexes, those on expressions included."""
     if conn.dialect.name == "sqlite":  # the inspector leaves out indexes on expressions
-        query = "SELECT lower(name) FROM sqlite_master WHERE type = 'index'"
-        return set(conn.scalars(sa.text(query)))
+        query = (
+            "SELECT lower(name) FROM sqlite_master"
+            " WHERE type = 'index' AND lower(tbl_name) = lower(:table)"
+        )
+        return set(conn.scalars(sa.text(query), {"table": table.name}))
     if conn.dialect.name == "postgresql":  # a small part of what the inspector asks
         query = (
             "SELECT lower(c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
@@ -62,8 +65,11 @@ def invalid_indexes(conn: sa.Connection, table: sa.Table) -> set[str]:
 def index_is_unique(conn: sa.Connection, table: sa.Table, index: str) -> bool | None:
     """Whether an index is unique; None if the database does not tell."""
     if conn.dialect.name == "sqlite":
-        query = "SELECT sql FROM sqlite_master WHERE type = 'index' AND lower(name) = :name"
-        text = conn.scalar(sa.text(query), {"name": index.lower()})
+        query = (
+            "SELECT sql FROM sqlite_master WHERE type = 'index' AND lower(name) = lower(:name)"
+            " AND lower(tbl_name) = lower(:table)"
+        )
+        text = conn.scalar(sa.text(query), {"name": index, "table": table.name})
         return None if text is None else "UNIQUE" in str(text).upper().split(" ON ")[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # indexes on expressions

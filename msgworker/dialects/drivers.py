@@ -81,8 +81,8 @@ def _preferred_tls(dbapi: Any) -> Any:
 
 @contextmanager
 def committing_each(conn: sa.Connection) -> Iterator[None]:
-    """In a transaction that has not begun at the server, which is not SQLite: each statement of the
-    block commits by itself. After an error the connection has to be given back."""
+    """Between two transactions, not on SQLite: each statement of the block commits by itself. After
+    an error the connection has to be given back."""
     # Not by execution options: each change of them is remembered as long as the connection lives.
     raw: Any = conn.connection.dbapi_connection
     conn.dialect.set_isolation_level(raw, "AUTOCOMMIT")

@@ -3,12 +3,13 @@
 What the database decides: whether we hold our lease (a conditional UPDATE on its own clock), and
 who is dead (recovery.py).
 What local time may decide: only to trust less. We believe in our lease for 2/3 of its time,
-counted on the monotonic clock from the START of the renewal that succeeded; after that no handler
-starts.
+counted from the START of the renewal that succeeded; after that no handler starts, and nothing is
+renewed any more: we go on as another instance.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -16,12 +17,13 @@ from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import HandlerStuck
 from msgworker.instance.recovery import Recovery
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
-from msgworker.instance.state import Running, State, facts, new_instance_id
+from msgworker.instance.state import Running, State, clock, facts, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import lease, pause, recover
 
 TRUST = 2 / 3
 LEAVE_TRIES = 3
+LEAVE_SECONDS = 10.0  # so long one of them may wait for an answer; no watchdog is there any more
 LEAST_DOUBT_SHARE = 0.1
 """Of the time between two beats: so old at least is a renewal that may be doubted."""
 
@@ -56,7 +58,7 @@ class Heartbeat(Role):
     def _register(self, name: str) -> float:
         """Take the lease on an id; returns until when it may be trusted."""
         state = self._state
-        begun = time.monotonic()
+        begun = clock()
         ttl = state.settings.lease_seconds
         with self._link.transaction() as conn:
             lease.register(
@@ -97,6 +99,9 @@ class Heartbeat(Role):
         """
         try:
             for attempt in range(1, LEAVE_TRIES + 1):
+                late = threading.Timer(LEAVE_SECONDS, self._link.cut)
+                late.daemon = True
+                late.start()
                 try:
                     return self._leave()
                 except Exception as error:
@@ -104,6 +109,8 @@ class Heartbeat(Role):
                     if not mild or attempt == LEAVE_TRIES or self._state.gave_up():
                         raise
                     time.sleep(pause_after(OUTAGE_WAIT, attempt))
+                finally:
+                    late.cancel()
             raise AssertionError("unreachable")
         finally:
             self.close()
@@ -126,32 +133,37 @@ class Heartbeat(Role):
 
     def _renew(self) -> None:
         state = self._state
-        self._renewed_at = begun = time.monotonic()
-        ttl = state.settings.lease_seconds
+        begun, ttl = clock(), state.settings.lease_seconds
+        self._renewed_at = time.monotonic()
+        if begun >= state.trusted_until or not self._renewed(ttl):
+            self._reborn()
+            return
+        state.trusted_until = begun + TRUST * ttl
+        if state.doubted_at <= self._renewed_at:
+            state.doubted_at = 0.0
+
+    def _renewed(self, ttl: float) -> bool:
+        state = self._state
         with self._link.single() as conn:  # whoever stands still now holds no lock on its lease
-            alive = lease.renew(
+            return lease.renew(
                 conn, state.tables, state.instance_id, ttl=ttl, in_hand=len(state.in_hand)
             )
-        if alive and begun < state.trusted_until:
-            state.trusted_until = begun + TRUST * ttl
-            if state.doubted_at <= begun:
-                state.doubted_at = 0.0
-            return
-        self._reborn()
 
     def _reborn(self) -> None:
-        """Declared dead, or silent for too long: forget everything, take a new id.
+        """Declared dead, or silent for too long: take a new id, forget everything.
 
         The old lease is left to expire, so that somebody recovers the rows we may still have
-        flagged.
+        flagged; who does so may have it locked.
         """
         state = self._state
-        old = state.instance_id
+        old, new = state.instance_id, new_instance_id(self._label)
+        state.trusted_until = 0.0
+        self._read_pauses()
+        trusted_until = self._register(new)
         with state.claiming:
-            state.trusted_until = 0.0
-            state.forget_all(new_instance_id(self._label))
-        self.log.warning("instance %s lost its lease; going on as %s", old, state.instance_id)
-        self.register()
+            state.forget_all(new)
+            state.trusted_until = trusted_until
+        self.log.warning("instance %s lost its lease; going on as %s", old, new)
 
     def _read_pauses(self) -> None:
         state = self._state

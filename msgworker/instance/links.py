@@ -175,12 +175,16 @@ class Link:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """A connection in a transaction of its own."""
+        with self._opened() as conn, self._turns or nullcontext(), conn.begin():
+            yield conn
+
+    @contextmanager
+    def _opened(self) -> Iterator[Connection]:
         self._begin()
         try:
             if self._together is None:
                 self._together = self._connect()
-            with self._turns or nullcontext(), self._together.begin():
-                yield self._together
+            yield self._together
         except BaseException as error:
             self.close(lost=trouble(error) is Trouble.LOST)
             raise
@@ -191,12 +195,12 @@ class Link:
     def single(self) -> Iterator[Connection]:
         """For one statement, which the database commits with it: a process that stands still before
         its next word holds no lock. Where writers take turns, a transaction."""
-        with self.transaction() as conn:
-            if self._turns:
+        if self._turns is not None:
+            with self.transaction() as conn:
                 yield conn
-                return
-            with committing_each(conn):
-                yield conn
+            return
+        with self._opened() as conn, committing_each(conn), conn.begin():
+            yield conn
 
     def close(self, *, lost: bool = False) -> None:
         """Give the connections back, as they were.

@@ -201,6 +201,8 @@ class Settler:
                 if self._state.gave_up():
                     return became
                 if kind is Trouble.AGAIN:
+                    if self._state.instance_id != me:  # whoever recovers us may have them locked
+                        return became | dict.fromkeys(left, Settled.LOST)
                     time.sleep(min(pause, 0.2))
                     continue
                 left = {i: lane for i, lane in left.items() if i not in became}

@@ -125,6 +125,7 @@ class State:
     recovering: what the dead had is being given back now, some of it perhaps to us.
     left_for: why the instance leaves on its own account.
     paused: topics of which no handler starts; read in every heartbeat.
+    trusted_until: by `clock`, so long we believe that our lease is ours.
     doubted_at: since when, on the monotonic clock, we are in doubt whether we were declared dead; 0
     for not.
     """
@@ -167,7 +168,7 @@ class State:
     def trusted(self) -> bool:
         """Whether we may still claim and start handlers: a renewal has succeeded lately enough, and
         after what made us doubt it."""
-        return not self.doubted_at and time.monotonic() < self.trusted_until
+        return not self.doubted_at and clock() < self.trusted_until
 
     def wait_for_trust(self, over: Callable[[], bool]) -> bool:
         """Wait while our lease is in doubt; False as soon as `over` tells that waiting is in
@@ -232,6 +233,15 @@ class State:
         """Objects and messages whose handler still runs here under an id that was lost."""
         old = [r.row for r in list(self.running.values()) if r.owner != self.instance_id]
         return {r.object_id for r in old if r.object_id is not None}, {r.msg_id for r in old}
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+def clock() -> float:
+    """Seconds, for what we believe of our lease: they go on while the machine sleeps, which those
+    of `time.monotonic` do not everywhere."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 def facts(row: Row) -> dict[str, Any]:

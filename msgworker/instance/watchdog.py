@@ -16,7 +16,7 @@ from typing import Protocol
 
 from msgworker.instance.links import Link
 from msgworker.instance.role import Role
-from msgworker.instance.state import State
+from msgworker.instance.state import State, clock
 
 LOOK_SECONDS = 5.0
 LEAST_SECONDS = 5.0  # so long anything may take on a busy machine
@@ -75,7 +75,7 @@ class Watchdog(Role):
         """After the end of our lease by our own clock the handlers are told, whoever is stuck."""
         state = self._state
         rest = state.settings.heartbeat_seconds  # trust ends so long before the lease does
-        if time.monotonic() > state.trusted_until + rest:
+        if clock() > state.trusted_until + rest:
             for running in list(state.running.values()):
                 running.cancelled = True
 

@@ -17,6 +17,8 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any
 
+from tenacity import Retrying, retry_if_exception, stop_after_delay
+
 from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError
 from msgworker.instance.calling import Caller
@@ -24,6 +26,7 @@ from msgworker.instance.fetcher import Fetcher
 from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.listener import Listener
+from msgworker.instance.role import OUTAGE_WAIT
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
 from msgworker.instance.watchdog import Watchdog
@@ -224,7 +227,7 @@ class Worker:
             finally:
                 self.stop(0.0 if lost else grace)
             instance.raise_why_it_left()
-        return instance.report(begun, lost=lost)
+        return instance.report(begun, lost=lost, outage_limit=outage_limit)
 
 
 class Instance:
@@ -341,17 +344,25 @@ class Instance:
         if self.state.left_for is not None:
             raise self.state.left_for
 
-    def report(self, begun: float, *, lost: bool = False) -> Report:
-        """What was done since `begun` (monotonic); lost: the database is given up."""
+    def report(self, begun: float, *, lost: bool = False, outage_limit: float = 0.0) -> Report:
+        """What was done since `begun` (monotonic); lost: the database is given up, which it is too
+        if it stays away for `outage_limit` seconds now."""
+        counting = Retrying(
+            retry=retry_if_exception(lambda e: trouble(e) in (Trouble.LOST, Trouble.AGAIN)),
+            wait=OUTAGE_WAIT,
+            stop=stop_after_delay(outage_limit),
+            retry_error_callback=lambda _: None,
+        )
+        left = None if lost else counting(self._count_left)
         tally = self.state.tally
         return Report(
             done=tally.done,
             failed=tally.dead,
             retried=tally.retried,
             released=tally.released,
-            left=0 if lost else self._count_left(),
+            left=left or 0,
             seconds=time.monotonic() - begun,
-            database_lost=lost,
+            database_lost=left is None,
         )
 
     def _count_left(self) -> int:

@@ -124,20 +124,18 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
     return [Lease._make(row) for row in found]
 
 
-def _free(conn: Connection, t: Tables, seen: Lease) -> bool:
-    """Lock a lease that is as it was seen, unless somebody has: a process that stands still in its
-    renewal may hold the lock, and whoever waits for it loses its own lease."""
+def _free(conn: Connection, t: Tables, name: str) -> bool:
+    """Lock a lease, unless somebody has: a process that stands still may hold the lock, and whoever
+    waits for it loses its own lease."""
     if not t.dialect.row_locks:
         return True
     lease = t.lease.c
 
     def build() -> Any:
-        same = (lease.name == bindparam("whose"), lease.term == bindparam("seen"))
-        query = sa.select(lease.name).where(*same)
+        query = sa.select(lease.name).where(lease.name == bindparam("whose"))
         return query.with_for_update(skip_locked=t.dialect.skip_locked)
 
-    params = {"whose": seen.name, "seen": seen.term}
-    return bool(conn.execute(t.built("lease_free", build), params).all())
+    return bool(conn.execute(t.built("lease_free", build), {"whose": name}).all())
 
 
 def count_anew(conn: Connection, t: Tables, seen: Lease) -> bool:
@@ -161,7 +159,7 @@ def count_anew(conn: Connection, t: Tables, seen: Lease) -> bool:
             .values(renewed_at=now(), expires_at=now_plus(bindparam("ttl", type_=sa.Float())))
         )
 
-    if not _free(conn, t, seen):
+    if not _free(conn, t, seen.name):
         return False
     ttl = max(0.0, (seen.expires_at - seen.renewed_at).total_seconds())
     params = {"whose": seen.name, "seen": seen.term, "ttl": ttl}
@@ -192,7 +190,7 @@ def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) 
             )
         )
 
-    if not _free(conn, t, seen):
+    if not _free(conn, t, seen.name):
         return False
     params = {"dead": seen.name, "seen": seen.term, "me": me, "ttl": ttl}
     return bool(conn.execute(t.built("take_over", build), params).rowcount)
@@ -219,7 +217,10 @@ def leave(conn: Connection, t: Tables, name: str, *, taken_by: str) -> bool:
 
 
 def drop(conn: Connection, t: Tables, name: str, *, taken_by: str | None = None) -> bool:
-    """Delete a lease: our own (taken_by None) or one that we took over."""
+    """Delete a lease: our own (taken_by None) or one that we took over; one that somebody has
+    locked is left."""
+    if not _free(conn, t, name):
+        return False
     lease = t.lease.c
     holder = lease.taken_by.is_(None) if taken_by is None else lease.taken_by == taken_by
     return bool(conn.execute(sa.delete(t.lease).where(lease.name == name, holder)).rowcount)

@@ -106,23 +106,13 @@ def _recover(
     by: str,
     text: str,
 ) -> int:
-    def held() -> Select[Any]:
-        # Locked, so that exactly the rows that are given back get a try in their history; rows that
-        # others have locked are not waited for.
-        c = t.cols()
-        query = sa.select(c.msg_id).where(t.among(c.msg_id), *whose(c)).order_by(c.msg_id)
-        if not t.dialect.row_locks:
-            return query
-        return query.with_for_update(skip_locked=t.dialect.skip_locked)
-
     def build() -> sa.Update:
         c = t.cols()
         change = sa.update(t.message).where(t.among(c.msg_id), *whose(c))
         return change.values(_recovered_values(t))
 
-    if not ids:
-        return 0
-    mine = list(conn.scalars(t.built((key, "held"), held), params | {"mw_ids": list(ids)}))
+    # Locked, so that exactly the rows that are given back get a try in their history.
+    mine = _locked(conn, t, key, ids, whose, params)
     if not mine:
         return 0
     params |= {"mw_ids": mine, "mw_text": text}
@@ -130,6 +120,29 @@ def _recover(
     crashes = [tries.Failure(i, tries.Kind.CRASH, text) for i in mine]
     tries.keep(conn, t, crashes, instance=by)
     return given_back
+
+
+def _locked(
+    conn: Connection,
+    t: Tables,
+    key: str,
+    ids: Sequence[int],
+    whose: Callable[[Cols], list[ColumnElement[bool]]],
+    params: dict[str, Any],
+) -> list[int]:
+    """Lock those of some rows that are still whose they were; rows that others have locked are not
+    waited for."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        query = sa.select(c.msg_id).where(t.among(c.msg_id), *whose(c)).order_by(c.msg_id)
+        if not t.dialect.row_locks:
+            return query
+        return query.with_for_update(skip_locked=t.dialect.skip_locked)
+
+    if not ids:
+        return []
+    return list(conn.scalars(t.built((key, "held"), build), params | {"mw_ids": list(ids)}))
 
 
 def _recovered_values(t: Tables) -> dict[str, Any]:
@@ -166,7 +179,8 @@ def foreign(conn: Connection, t: Tables, *, limit: int = BATCH) -> list[tuple[in
 
 
 def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
-    """Give our own rows back without a try; return how many were still ours."""
+    """Give our own rows back without a try; return how many were still ours. Rows that somebody has
+    locked are left."""
 
     def build() -> sa.Update:
         c = t.cols()
@@ -176,9 +190,11 @@ def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
             .values(t.values(status=back_to(t), available_at=sa.null(), claimed_by=sa.null()))
         )
 
-    if not ids:
+    params = {"mw_me": me}
+    free = _locked(conn, t, "release", ids, lambda c: [t.mine(c, ME)], params)
+    if not free:
         return 0
-    return int(conn.execute(t.built("release", build), {"mw_ids": list(ids), "mw_me": me}).rowcount)
+    return int(conn.execute(t.built("release", build), params | {"mw_ids": free}).rowcount)
 
 
 def running_rows(

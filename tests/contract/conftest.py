@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from msgworker import App, MessageTable
+from msgworker.instance.worker import Instance
 from tests.contract.seeing import Table
 
 MakeApp = Callable[..., App]
@@ -48,3 +49,21 @@ def blocking_app(make_app: MakeApp) -> App:
 def table(app: App) -> Table:
     """What stands in the table of `app`."""
     return Table(app)
+
+
+@pytest.fixture
+def ran() -> list[int]:
+    """The messages that the handler of `one` has run."""
+    return []
+
+
+@pytest.fixture
+def one(app: App, ran: list[int]) -> Iterator[Instance]:
+    """An instance that holds its lease; no thread of it runs."""
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    made = Instance(app._state(app._chosen(None)), 1, None, "")
+    made.heartbeat.register()
+    yield made
+    made.settler.close()
+    for role in (made.fetcher, made.heartbeat):
+        role._link.close()

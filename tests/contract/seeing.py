@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message
+from msgworker.instance.worker import Instance
 
 PATIENCE_SECONDS = 60.0
 
@@ -134,6 +135,12 @@ class Watch:
             assert ids == sorted(set(ids)), f"object {object_id}: {ids}"
         if expected is not None:
             assert sorted(self.ids) == sorted(expected)
+
+
+def fetch(one: Instance) -> int:
+    """One round of the claim loop that looks at everything afresh."""
+    one.fetcher._search.forget()
+    return one.fetcher.run_once()
 
 
 def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:

@@ -23,6 +23,7 @@ from tenacity.wait import (
 )
 
 from msgworker import App, Context, Message, MessageTable, MsgworkerError, Reject, RetryLater
+from msgworker.errors import SchemaError
 from tests.contract.seeing import Table, Watch, assert_facts, in_thread, send, until
 
 NAMES = {
@@ -869,3 +870,14 @@ def test_an_empty_topic_is_a_topic_of_its_own(app, table):
 def test_drain_without_any_handler_is_an_error(app):
     with pytest.raises(MsgworkerError, match="no handler"):
         app.drain()
+
+
+def test_a_schema_whose_index_names_another_table_has_is_refused(sqlite):
+    """On SQLite the names of indexes stay with a table that is renamed."""
+    app = App(sqlite.url)
+    app.create_schema()
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE msgworker_message RENAME TO old")
+    with pytest.raises(SchemaError, match="msgworker_message_guard already exists"):
+        app.create_schema()
+    app.engine.dispose()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,37 +17,12 @@ from tenacity import wait_none
 
 from msgworker import App, Message
 from msgworker.errors import SchemaError
-from msgworker.instance.state import Running
-from msgworker.instance.worker import Instance
+from msgworker.instance.state import Running, clock
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, lease, recover, settle
-from tests.contract.seeing import Table, in_thread, send, until
+from tests.contract.seeing import Table, fetch, in_thread, send, until
 
 ME = "me-1"
-
-
-@pytest.fixture
-def ran() -> list[int]:
-    """The messages that the handler of `one` has run."""
-    return []
-
-
-@pytest.fixture
-def one(app: App, ran: list[int]) -> Iterator[Instance]:
-    """An instance that holds its lease; no thread of it runs."""
-    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
-    made = Instance(app._state(app._chosen(None)), 1, None, "")
-    made.heartbeat.register()
-    yield made
-    made.settler.close()
-    for role in (made.fetcher, made.heartbeat):
-        role._link.close()
-
-
-def fetch(one: Instance) -> int:
-    """One round of the claim loop that looks at everything afresh."""
-    one.fetcher._search.forget()
-    return one.fetcher.run_once()
 
 
 def flagged(app: App, *ids: int, me: str = ME) -> None:
@@ -162,7 +136,7 @@ def test_no_handler_starts_while_the_lease_is_in_doubt(one, app, ran):
     try:
         until(lambda: ran or asked.waits >= 3, "the handler thread has looked")
         assert ran == []
-        one.state.trusted_until = time.monotonic() + 3600
+        one.state.trusted_until = clock() + 3600
         until(lambda: ran == ids, "started when the lease is sure again")
     finally:
         one.lanes.close()

@@ -19,13 +19,13 @@ from msgworker import App, Message, MessageTable
 from msgworker.dialects import Trouble, no_connection_left, trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance import fetcher as fetcher_module
-from msgworker.instance import recovery
+from msgworker.instance import heartbeat, recovery
 from msgworker.instance import worker as worker_module
 from msgworker.instance.links import Link
 from msgworker.message import UNWRITABLE
-from msgworker.store import lease, recover
+from msgworker.store import find, lease, recover
 from tests.contract.fanning import EFFECT, Trying, effects, records, write_effect
-from tests.contract.seeing import Table, assert_facts, in_thread, send, until
+from tests.contract.seeing import Table, assert_facts, fetch, in_thread, send, until
 
 SLEEP = {"postgresql": "SELECT pg_sleep(60)", "mysql": "SELECT sleep(60)"}
 
@@ -540,6 +540,128 @@ def test_who_stands_still_after_its_renewal_holds_no_lock(make_app):
         assert not app.engine.dialect.detect_autocommit_setting(
             worker._instance.heartbeat.link._together.connection.dbapi_connection
         )
+
+
+def test_listeners_of_the_user_s_engine_do_not_end_the_renewals(make_app):
+    """What a listener says at the beginning of a transaction, for row level security, say."""
+    app = make_app(lease_seconds=1.0)
+    app.create_schema()
+    only_servers(app)
+    app.add_handler("t", lambda msg: None)
+    sa.event.listen(app.engine, "begin", lambda conn: conn.exec_driver_sql("SELECT 1"))
+    with app.worker(threads=1) as worker:
+        worker.start()
+        me = worker.instance_id
+
+        def term() -> int:
+            with app.engine.begin() as conn:
+                return max(x.term for x in lease.read_all(conn, app.tables) if x.name == me)
+
+        until(lambda: term() > 3, "it renews", seconds=20)
+
+
+def test_who_wakes_after_its_lease_is_over_does_not_ask_for_it(one, app, table):
+    """Whoever recovers it may have the lease locked and stand still, too."""
+    only_servers(app)
+    send(app, "a")
+    assert fetch(one) == 1
+    old = one.state.instance_id
+    one.state.trusted_until = 0.0
+    with app.engine.begin() as conn:
+        mine = app.tables.lease.c.name == old
+        conn.execute(sa.update(app.tables.lease).where(mine).values(in_hand=1))
+        beat = in_thread(one.heartbeat.run_once)
+        until(one.state.trusted, "it goes on as another", seconds=20)
+        assert one.state.instance_id != old
+        assert one.state.in_hand == set()
+        conn.rollback()
+    beat()
+    with app.engine.begin() as conn:
+        assert {x.name: x.term for x in lease.read_all(conn, app.tables)}[old] == 0
+    assert table.statuses == [1]
+
+
+def test_trust_goes_on_to_end_while_the_machine_sleeps(one, monkeypatch):
+    real = time.clock_gettime
+    assert one.state.trusted()
+    monkeypatch.setattr(time, "clock_gettime", lambda which: real(which) + 60)
+    assert not one.state.trusted()
+    old = one.state.instance_id
+    one.heartbeat.run_once()
+    assert one.state.trusted()
+    assert one.state.instance_id != old
+
+
+def test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked(one, app, table):
+    """Flagged by us and in no hand: it is left for recovery."""
+    only_servers(app)
+    ids = send(app, "a", "b")
+    table.edit(status=1, claimed_by=one.state.instance_id)
+    with app.engine.begin() as conn:
+        c = app.tables.cols()
+        conn.execute(sa.select(c.msg_id).where(c.msg_id == ids[0]).with_for_update())
+        assert in_thread(one.heartbeat.leave)() is False
+        conn.rollback()
+    assert table.statuses == [1, 0]
+
+
+def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
+    only_servers(app)
+    monkeypatch.setattr(heartbeat, "LEAVE_SECONDS", 0.5)
+    hangs = iter([True])
+
+    def holds_nothing(state: Any, link: Link) -> bool:
+        with link.transaction() as conn:
+            if next(hangs, False):
+                conn.exec_driver_sql(SLEEP[app.engine.dialect.name])
+        return True
+
+    monkeypatch.setattr(heartbeat, "holds_nothing", holds_nothing)
+    begun = time.monotonic()
+    assert in_thread(one.heartbeat.leave)() is True
+    assert time.monotonic() - begun < 20
+    with app.engine.begin() as conn:
+        assert lease.read_all(conn, app.tables) == []
+
+
+def test_a_settle_of_an_id_that_was_lost_is_not_sent_again(one, app, table, monkeypatch):
+    """Whoever recovers it may have the rows locked and stand still: the new self has to settle."""
+    send(app, "a")
+    assert fetch(one) == 1
+    (lane,) = one.lanes.take_back()
+    sent = []
+
+    def refused(*args: Any) -> None:
+        sent.append(args)
+        assert len(sent) == 1
+        one.state.forget_all("new-self")
+        raise DBAPIError("", {}, psycopg.errors.LockNotAvailable())
+
+    monkeypatch.setattr(one.settler, "_write_once", refused)
+    one.settler.add(lane, True)
+    assert len(sent) == 1
+    assert one.state.tally.lost == 1
+
+
+def test_a_session_that_ends_at_the_last_count_does_not_fail_a_drain(app, monkeypatch):
+    app.add_handler("t", lambda msg: None)
+    real, asked = find.unfinished, []
+
+    def unfinished(conn: Any, t: Any) -> int:
+        asked.append(conn)
+        if len(asked) < 3:
+            raise DatabaseUnavailable("gone")
+        return real(conn, t)
+
+    monkeypatch.setattr(find, "unfinished", unfinished)
+    send(app, "a")
+    assert outcome_of(app.drain(linger=0)) == (1, 0, False)
+    asked.clear()
+    assert outcome_of(app.drain(linger=0, outage_limit=0.0)) == (0, 0, True)
+
+
+def outcome_of(report: Any) -> tuple[int, int, bool]:
+    return report.done, report.left, report.database_lost
 
 
 def test_a_lease_that_somebody_has_locked_is_not_waited_for(make_app):

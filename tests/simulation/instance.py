@@ -71,7 +71,7 @@ class Flaws:
     sending_only: bool = False  # leaves alone only the very messages whose settle is not answered
     beside_quarantine: bool = False  # claims others while a quarantined message is in hand
     stop_unswept: bool = False  # drops the lease without looking for rows that no lane knows
-    ghosts_of_look: bool = False  # claims under a new id what was looked for under the old one
+    ghosts_of_look: bool = False  # claims what the old self looked for, before it has a lease
     claim_unlocked: bool = False  # the sweep of unknown rows does not wait for claims in flight
 
 
@@ -545,13 +545,10 @@ class Instance:
 
     def _register(self) -> None:
         """Before anything else; at the start of a process it is waited for."""
-        self._register_as(self.id, lambda act, fn: self.world.commit(act, self.id, fn))
-
-    def _register_as(
-        self, me: str, send: Callable[[Act, Callable[[Connection], None]], None]
-    ) -> None:
-        begun = self.world.clock.seconds
-        send(Act.LEASE, lambda conn: lease.register(conn, self.world.t, me, ttl=TTL))
+        begun, me = self.world.clock.seconds, self.id
+        self.world.commit(
+            Act.LEASE, me, lambda conn: lease.register(conn, self.world.t, me, ttl=TTL)
+        )
         self.state.trusted_until = begun + TRUST
 
     def heartbeat(self) -> Steps[None]:
@@ -575,17 +572,24 @@ class Instance:
     def _renew(self) -> Steps[None]:
         state, me, t = self.state, self.id, self.world.t
         begun = self.world.clock.seconds
-        yield None
-        alive = self._send(Act.LEASE, lambda conn: lease.renew(conn, t, me, ttl=TTL))
-        yield None
-        if alive and begun < state.trusted_until:
-            state.trusted_until = begun + TRUST
-            return
-        yield self._free
+        if begun < state.trusted_until:
+            yield None
+            alive = self._send(Act.LEASE, lambda conn: lease.renew(conn, t, me, ttl=TTL))
+            yield None
+            if alive:
+                state.trusted_until = begun + TRUST
+                return
         state.trusted_until = 0.0
-        state.forget_all(self._new_id())
+        new = self._new_id()
+        if self.flaws.ghosts_of_look:  # another before it has a lease: its rows are orphans
+            yield self._free
+            state.forget_all(new)
         yield None
-        self._register_as(self.id, self._send)
+        begun = self.world.clock.seconds
+        self._send(Act.LEASE, lambda conn: lease.register(conn, t, new, ttl=TTL), new)
+        yield self._free
+        state.forget_all(new)
+        state.trusted_until = begun + TRUST
 
     def _sweep(self) -> Steps[None]:
         """Give back rows flagged by us that no lane knows."""

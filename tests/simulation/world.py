@@ -70,6 +70,9 @@ class Clock:
 
     perf_counter = monotonic
 
+    def clock_gettime(self, _which: int) -> float:
+        return self.seconds
+
     def strftime(self, _format: str, _now: str, modifier: str = "0 seconds") -> str:
         """What SQLite's strftime('%Y-%m-%d %H:%M:%f', 'now', 'n seconds') gives."""
         plus = float(modifier.removesuffix(" seconds"))
