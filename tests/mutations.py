@@ -356,7 +356,7 @@ MUTANTS = (
     _m(
         "handlers start without trust in the lease",
         "instance/lanes.py",
-        "            if not state.trusted():  # wait",
+        "            if not trusted:  # wait",
         "            if state.stopping is None:  # wait",
         *_on(LOCKS, "test_no_handler_starts_while_the_lease_is_in_doubt", "sqlite"),
     ),

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import HandlerStuck
@@ -99,21 +100,28 @@ class Heartbeat(Role):
         """
         try:
             for attempt in range(1, LEAVE_TRIES + 1):
-                late = threading.Timer(LEAVE_SECONDS, self._link.cut)
-                late.daemon = True
-                late.start()
                 try:
-                    return self._leave()
+                    with self._cut_after(LEAVE_SECONDS):
+                        return self._leave()
                 except Exception as error:
                     mild = trouble(error) in (Trouble.LOST, Trouble.AGAIN)
                     if not mild or attempt == LEAVE_TRIES or self._state.gave_up():
                         raise
                     time.sleep(pause_after(OUTAGE_WAIT, attempt))
-                finally:
-                    late.cancel()
             raise AssertionError("unreachable")
         finally:
             self.close()
+
+    @contextmanager
+    def _cut_after(self, seconds: float) -> Iterator[None]:
+        late = threading.Timer(seconds, self._link.cut)
+        late.daemon = True
+        late.start()
+        try:
+            yield
+        finally:
+            late.cancel()
+            late.join()
 
     def close(self) -> None:
         """Give the connection back; the lease is left as it is."""
@@ -150,20 +158,20 @@ class Heartbeat(Role):
             )
 
     def _reborn(self) -> None:
-        """Declared dead, or silent for too long: take a new id, forget everything.
+        """Declared dead, or silent for too long: forget everything, take a new id.
 
         The old lease is left to expire, so that somebody recovers the rows we may still have
-        flagged; who does so may have it locked.
+        flagged; who does so may have it locked. As long as the database is away nothing is
+        forgotten: what was handled may still be settled when it is there again.
         """
         state = self._state
-        old, new = state.instance_id, new_instance_id(self._label)
+        old = state.instance_id
         state.trusted_until = 0.0
-        self._read_pauses()
-        trusted_until = self._register(new)
+        holds_nothing(state, self._link)  # the database is there
         with state.claiming:
-            state.forget_all(new)
-            state.trusted_until = trusted_until
-        self.log.warning("instance %s lost its lease; going on as %s", old, new)
+            state.forget_all(new_instance_id(self._label))
+        self.log.warning("instance %s lost its lease; going on as %s", old, state.instance_id)
+        self.register()
 
     def _read_pauses(self) -> None:
         state = self._state

@@ -127,9 +127,10 @@ class Lanes:
     def _work(self) -> None:
         state = self._state
         while (lane := self._next()) is not None:
+            trusted = state.trusted()  # as whoever owns the lane, if that has not changed since
             if lane.owner != state.instance_id:  # forgotten: recovery gives the rows back
                 continue
-            if not state.trusted():  # wait until the heartbeat has found out whether we still live
+            if not trusted:  # wait until the heartbeat has found out whether we still live
                 self._ready.append(lane)
                 if state.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
                     time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which is not far

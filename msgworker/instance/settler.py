@@ -202,7 +202,7 @@ class Settler:
                     return became
                 if kind is Trouble.AGAIN:
                     if self._state.instance_id != me:  # whoever recovers us may have them locked
-                        return became | dict.fromkeys(left, Settled.LOST)
+                        return became
                     time.sleep(min(pause, 0.2))
                     continue
                 left = {i: lane for i, lane in left.items() if i not in became}

@@ -173,11 +173,13 @@ class State:
     def wait_for_trust(self, over: Callable[[], bool]) -> bool:
         """Wait while our lease is in doubt; False as soon as `over` tells that waiting is in
         vain."""
-        while not over():
-            if self.trusted():
+        while True:
+            trusted = self.trusted()  # as whom we were then, which `over` may ask
+            if over():
+                return False
+            if trusted:
                 return True
             time.sleep(TRUST_PAUSE_SECONDS)
-        return False
 
     def is_paused(self, row: Row) -> bool:
         """Whether the message's handler may not start now because its topic is paused."""

@@ -227,6 +227,9 @@ class Worker:
             finally:
                 self.stop(0.0 if lost else grace)
             instance.raise_why_it_left()
+        if deadline is not None:
+            rest = max(GIVE_UP_SECONDS, deadline - time.monotonic())
+            outage_limit = min(outage_limit, rest)
         return instance.report(begun, lost=lost, outage_limit=outage_limit)
 
 
@@ -346,9 +349,9 @@ class Instance:
 
     def report(self, begun: float, *, lost: bool = False, outage_limit: float = 0.0) -> Report:
         """What was done since `begun` (monotonic); lost: the database is given up, which it is too
-        if it stays away for `outage_limit` seconds now."""
+        if it is away now and stays so for `outage_limit` seconds."""
         counting = Retrying(
-            retry=retry_if_exception(lambda e: trouble(e) in (Trouble.LOST, Trouble.AGAIN)),
+            retry=retry_if_exception(lambda error: trouble(error) is Trouble.LOST),
             wait=OUTAGE_WAIT,
             stop=stop_after_delay(outage_limit),
             retry_error_callback=lambda _: None,

@@ -71,7 +71,7 @@ class Flaws:
     sending_only: bool = False  # leaves alone only the very messages whose settle is not answered
     beside_quarantine: bool = False  # claims others while a quarantined message is in hand
     stop_unswept: bool = False  # drops the lease without looking for rows that no lane knows
-    ghosts_of_look: bool = False  # claims what the old self looked for, before it has a lease
+    ghosts_of_look: bool = False  # claims under a new id what was looked for under the old one
     claim_unlocked: bool = False  # the sweep of unknown rows does not wait for claims in flight
 
 
@@ -580,15 +580,13 @@ class Instance:
                 state.trusted_until = begun + TRUST
                 return
         state.trusted_until = 0.0
-        new = self._new_id()
-        if self.flaws.ghosts_of_look:  # another before it has a lease: its rows are orphans
-            yield self._free
-            state.forget_all(new)
         yield None
-        begun = self.world.clock.seconds
-        self._send(Act.LEASE, lambda conn: lease.register(conn, t, new, ttl=TTL), new)
+        self._read(lambda conn: recover.flagged_by(conn, t, me, limit=1))  # the database is there
         yield self._free
-        state.forget_all(new)
+        state.forget_all(self._new_id())
+        yield None
+        new, begun = self.id, self.world.clock.seconds
+        self._send(Act.LEASE, lambda conn: lease.register(conn, t, new, ttl=TTL))
         state.trusted_until = begun + TRUST
 
     def _sweep(self) -> Steps[None]:
