@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
 from sqlalchemy.engine import make_url
 
 from tests.engines import plain_engine
@@ -25,6 +26,10 @@ if os.environ.get(VARIABLES["oracle"]):
 else:
     _not_tested["oracle"] = "no server; its SQL is compiled and linted only"
 
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("msgworker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("msgworker")
 
 _shared: list[Fleet] = []  # of a run on several processes, in the one that starts the others
 

@@ -1432,9 +1432,9 @@ def all_late(count: int) -> Tale:
 @pytest.mark.parametrize("tell", [one_hot_object, many_objects, all_late])
 def test_a_hundred_thousand_events_take_seconds(tell: Callable[[int], Tale]) -> None:
     tale = tell(20_000)
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert tale.broken() == set()
-    assert time.perf_counter() - begun < 10  # 1.3 s on the machine it was written on
+    assert time.process_time() - begun < 30  # 1 to 3 s; a quadratic check would take hours
 
 
 def test_line_and_back() -> None:
