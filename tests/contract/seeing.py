@@ -24,12 +24,16 @@ def until(
     seconds: float = PATIENCE_SECONDS,
     every: float = 0.02,
 ) -> Any:
-    """Wait until the condition holds and return its value; fail with `what` after the deadline."""
+    """Wait until the condition holds and return its value; fail with `what` after the deadline.
+
+    every: seconds between the first looks; up to five times as long where it takes time.
+    """
     deadline = time.monotonic() + seconds
-    pause = threading.Event()
+    pause, longest = threading.Event(), 5 * every
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         pause.wait(every)
+        every = min(1.2 * every, longest)
     return found
 
 

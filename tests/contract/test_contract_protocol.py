@@ -312,7 +312,7 @@ def test_rows_of_an_id_without_a_lease_are_recovered(one, app, table):
 
 
 def test_the_lease_is_kept_while_a_stop_waits_for_a_handler(make_app):
-    app = make_app(lease_seconds=3)
+    app = make_app(lease_seconds=6)
     app.create_schema()
     started, go = threading.Event(), threading.Event()
 

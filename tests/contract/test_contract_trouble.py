@@ -49,7 +49,7 @@ def cut(app: App, conn: sa.Connection) -> None:
 
 def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
     """A frozen instance may hold the lock: whoever waited for it would lose its own lease."""
-    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
+    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
     app.create_schema()
     only_servers(app)
     table, ran = Table(app), list[int]()
@@ -63,7 +63,7 @@ def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
         me = worker.instance_id
         until(lambda: sorted(ran) == [second, third], "the others are recovered")
         begun = time.monotonic()
-        until(lambda: time.monotonic() > begun + 4.0, "a lease later")
+        until(lambda: time.monotonic() > begun + 7.0, "a lease later")
         assert worker.instance_id == me
         assert table.statuses == [1, 2, 2]
         frozen.rollback()
@@ -89,7 +89,7 @@ def test_a_long_recovery_does_not_cost_us_our_own_lease(make_app, monkeypatch):
     monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
     monkeypatch.setattr(recovery, "REST_SHARE", 1.0)
     monkeypatch.setattr(recover, "BATCH", 5)
-    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
+    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
     app.create_schema()
     table, ran = Table(app), list[int]()
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
@@ -131,7 +131,7 @@ def refuse(app: App, check: str) -> None:
 
 
 def test_a_row_that_cannot_be_recovered_does_not_hold_up_the_others(make_app, caplog):
-    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
+    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
     app.create_schema()
     table = Table(app)
     app.add_handler("t", lambda msg: None)
@@ -154,7 +154,7 @@ def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(make_app
     monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
     monkeypatch.setattr(recovery, "REST_SHARE", 1.0)
     monkeypatch.setattr(recover, "BATCH", 2)
-    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
+    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
     app.create_schema()
     table = Table(app)
     app.add_handler("t", lambda msg: None)
@@ -692,7 +692,7 @@ def outcome_of(report: Any) -> tuple[int, int, bool]:
 
 def test_a_lease_that_somebody_has_locked_is_not_waited_for(make_app):
     """A session of its frozen holder, say: the others are recovered all the same."""
-    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
+    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
     app.create_schema()
     only_servers(app)
     table, ran = Table(app), list[int]()
@@ -707,7 +707,7 @@ def test_a_lease_that_somebody_has_locked_is_not_waited_for(make_app):
             worker.start()
             me = worker.instance_id
             until(lambda: ran == [other], "the other is recovered", seconds=20)
-            time.sleep(4.0)  # longer than we may trust our lease without a beat
+            time.sleep(5.0)  # longer than we may trust our lease without a beat
             (later,) = send(app, "c")
             until(lambda: ran == [other, later], "we are trusted")
             assert worker.instance_id == me

@@ -823,7 +823,7 @@ def test_release_refuses_what_is_no_instance(sqlite, name):
 
 def test_release_by_force_fences_the_living(make_app):
     """Its messages run elsewhere only when it starts nothing more; what it writes is refused."""
-    app = make_app(lease_seconds=3)
+    app = make_app(lease_seconds=6)
     app.create_schema()
     table = Table(app)
     hold, watch = threading.Event(), Watch()

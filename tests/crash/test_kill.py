@@ -166,7 +166,7 @@ def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
     trial: Trial, topic: str
 ) -> None:
     """F5: SIGSTOP in the handler until somebody else has done the message, then SIGCONT."""
-    frozen = trial.send("a", topic, work=0.5)
+    frozen = trial.send("a", topic, work=2.0)
     behind = trial.send("a", topic)
     zombie = trial.spawn(threads=1).ready()
     until(lambda: trial.seen(frozen, Kind.STARTED), "it is in the handler")

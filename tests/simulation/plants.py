@@ -257,8 +257,10 @@ PLANTS = {
         _plant("only the settled row waits", "answers", "I1 I4", flaws=Flaws(sending_only=True)),
         _plant("beside a quarantined", "quarantine", "I10", flaws=Flaws(beside_quarantine=True)),
         _plant("stop without a sweep", "stops", "I8", flaws=Flaws(stop_unswept=True)),
-        _plant("ghosts of the old look", "zombies", "I1", flaws=Flaws(ghosts_of_look=True)),
-        _plant("due follower hides head", "ops", "I3", patch=due_first),
+        _plant(
+            "ghosts of the old look", "zombies", "I1", flaws=Flaws(ghosts_of_look=True), rare=True
+        ),
+        _plant("due follower hides head", "ops", "I3", patch=due_first, rare=True),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=any_claim),
     )
 }
