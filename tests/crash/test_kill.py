@@ -235,8 +235,9 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
     until(lambda: trial.seen(held, Kind.STARTED), "the long handler runs")
     until(lambda: all(trial.seen(n, Kind.SETTLED) for n in beside), "the others are through")
     consumer.send(signal.SIGTERM)
+    trial.pauses(trial.lease * 1.5)  # it has heard of it, and keeps its lease
     late = trial.send("late")
-    trial.pauses(trial.lease * 1.5)  # the lease is kept meanwhile
+    trial.pauses(1.0)
     assert consumer.running
     assert [row[0] for row in trial.read("object_id", "status = 1")] == ["a"]
     assert not trial.seen(late, Kind.CLAIMED)
