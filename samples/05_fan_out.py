@@ -25,7 +25,7 @@ from msgworker import App, Context, Message
 PARTS = 2
 THREADS = 5
 ACCOUNT_SECONDS = 0.01
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = 3.0
 
 
 def make_app(url: str, journal: Path, threads: int) -> App:

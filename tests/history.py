@@ -482,6 +482,9 @@ def _write_book(events: Iterable[Event], final: Final, settings: _Settings) -> _
     for mark in marks:
         if mark.event.kind in _FILE:
             _FILE[mark.event.kind](book, book.story(mark.event), mark)
+    for mark in marks:  # all settles before: a zombie's may be recorded after the recovery
+        if mark.event.kind == Kind.RECOVERED:
+            _file_recovery(book, book.story(mark.event), mark)
     for story in book.stories.values():
         _number(story)
         story.closes = list(_closes(story, settings.max_tries))
@@ -518,7 +521,7 @@ def _file_recovery(book: _Book, story: _Story, mark: _Mark) -> None:
     tries = [t for t in reversed(story.held.get(dead, [])) if t.claim]
 
     def is_over(t: _Try) -> bool:
-        return bool(t.recovered or (t.written and t.written.late < mark.early))
+        return bool(t.recovered or (t.written and t.written.early < mark.late))
 
     # One whose record came later may be meant, but only if the one known by then was over.
     known = next((t for t in tries if t.claim and t.claim.late <= mark.late), None)
@@ -546,7 +549,6 @@ _FILE: dict[Kind, Callable[[_Book, _Story, _Mark], None]] = {
     Kind.STARTED: _file_start,
     Kind.ENDED: _file_end,
     Kind.SETTLED: _file_settle,
-    Kind.RECOVERED: _file_recovery,
     Kind.RERUN: lambda _, story, mark: story.reruns.append(mark),
     Kind.DISCARDED: lambda _, story, mark: story.discards.append(mark),
     Kind.EFFECT: lambda _, story, mark: story.effects.append(mark),

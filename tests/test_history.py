@@ -384,6 +384,13 @@ def last_try_after_a_crash_runs_alone() -> Tale:
     return tale.run("a", 2).ends({1: (2, 2), 2: (2, 1)})
 
 
+def zombie_writes_down_late_what_it_did_before() -> Tale:
+    tale = Tale().insert(1).begin("z", 1, 1).end("z", 1).lose("z").recover("a", 1, "z")
+    tale.settle("z", 1, FAILED, since=4.2).claim("z", 1, 2, since=4.5)
+    tale.start("z", 1).end("z", 1).settle("z", 1, LOST)
+    return tale.begin("a", 1, 3).finish("a", 1).ends({1: (2, 2)})
+
+
 GOOD = [tell for tell in list(globals().values())
         if getattr(tell, "__annotations__", None) == {"return": "Tale"}] + [Tale]  # fmt: skip
 

@@ -22,7 +22,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=500,
     )
 
 

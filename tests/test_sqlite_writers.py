@@ -18,7 +18,7 @@ from msgworker import App, dialects
 from msgworker.dialects import sqlite
 
 HOLD_SECONDS, GAP_SECONDS = 0.02, 0.0005
-WANTED, ROUNDS_EACH = 20, 15  # measured: 3 rounds each with short looks, 65 with SQLite's waiting
+WANTED, ROUNDS_EACH = 20, 30  # measured: 3 rounds each with short looks, 65 with SQLite's waiting
 
 
 def test_what_is_committed_is_on_disk_but_for_an_engine_of_the_user_s(tmp_path: Path) -> None:

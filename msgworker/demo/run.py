@@ -110,7 +110,7 @@ class _Demo:
         if self.kill:
             self.kill_one()
         self.stop_one()
-        self.wait_until(lambda: not self.unfinished(), "the end")
+        self.wait_until(lambda: not self.unfinished() and self.only_the_living(), "the end")
         self.fleet.end()
         self.say(f"All is over after {time.monotonic() - begun:.0f} s.\n")
         seen = read(self.app, self.held)
@@ -131,8 +131,7 @@ class _Demo:
         """Start them all and wait until each has registered its lease."""
         for _ in range(self.processes):
             self.fleet.start()
-        lease = sa.select(sa.func.count()).select_from(self.app.tables.lease)
-        self.wait_until(lambda: self.ask(lease).scalar_one() >= self.processes, "its start")
+        self.wait_until(lambda: self.leases() >= self.processes, "its start")
         self.say(f"{self.processes} worker processes run; 2 % of the purchases fail once.")
 
     def produce(self) -> None:
@@ -201,6 +200,14 @@ class _Demo:
         """Read without a lock: a halted worker may be the one writer."""
         with self.app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
             return conn.execute(query).freeze()()
+
+    def leases(self) -> int:
+        count = sa.select(sa.func.count()).select_from(self.app.tables.lease)
+        return int(self.ask(count).scalar_one())
+
+    def only_the_living(self) -> bool:
+        """Whether all leases are those of workers that run: one that was lost is gone soon."""
+        return self.leases() <= len(self.fleet.names)
 
     def unfinished(self) -> int:
         words = (Word.NEW, Word.PROCESSING, Word.FAILED)

@@ -242,6 +242,7 @@ class Fetcher(Role):
             self._read_runs(lanes)
         self._barren = 0
         self._looked_afresh = False
+        self._overdue_since = None
         self._lanes.put(lanes)
         return len(rows)
 
@@ -343,6 +344,8 @@ class Fetcher(Role):
             if now - self._overdue_since > self.overdue_seconds:
                 self.exhausted = True
                 self.stop()
+        else:
+            self._overdue_since = None
 
     def _report_topics(self) -> None:
         unknown = self._search.unknown_topics

@@ -19,7 +19,7 @@ CRM = """
 import os, time
 from msgworker import App, Reject
 
-app = App(os.environ.get("CRM_URL", "sqlite:///crm.db"), lease_seconds=3)
+app = App(os.environ.get("CRM_URL", "sqlite:///crm.db"), lease_seconds=9)
 other = object()
 
 @app.handler("settle")

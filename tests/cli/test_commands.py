@@ -322,7 +322,7 @@ def test_config_shows_value_and_origin(cli: Cli, folder: Path) -> None:
     assert "msg_id=ID, payload=none" in text
     with_app = json.loads(cli("config", "--json", "--app", "crm:app").stdout)
     values = {row["setting"]: (row["value"], row["origin"]) for row in with_app}
-    assert values["lease_seconds"] == (3.0, "crm:app")
+    assert values["lease_seconds"] == (9.0, "crm:app")
     assert values["threads"] == (9, "msgworker.toml")
 
 

@@ -85,7 +85,7 @@ def children(parent: Program) -> list[int]:
 def gone(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return state == "Z"
 
@@ -114,7 +114,7 @@ def test_second_signal_stops_at_once(app: App, start: Callable[..., Program]) ->
     until(lambda: states(app).get("processing", 0) == 4, "all run")
     pids = children(child)
     child.send_signal(signal.SIGTERM)
-    until(lambda: states(app).get("processing", 0) == 4, "they still run")
+    until(lambda: states(app).get("processing", 0) >= 2, "they still run")
     until(lambda: child.send_signal(signal.SIGTERM) or child.poll() is not None, "it ends")
     # The last of our signals may meet the parent when its children are gone already.
     assert child.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
@@ -163,7 +163,7 @@ def test_handler_that_hangs_ends_the_program(
 
 def test_run_ends_when_its_time_is_over(app: App, start: Callable[..., Program]) -> None:
     fill(app, 10)
-    child = start("run", "crm:app", "--processes", 2, "--time-limit", "1s", "--quiet")
+    child = start("run", "crm:app", "--processes", 2, "--time-limit", "4s", "--quiet")
     out, log = child.communicate(timeout=30)
     assert (child.returncode, out, log) == (0, "", "")
     assert states(app) == {"done": 10}

@@ -146,7 +146,7 @@ def test_a_handler_that_outlives_the_grace_time_keeps_its_flag(app, table):
 
 
 def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(make_app):
-    app = make_app(lease_seconds=3.0)
+    app = make_app()
     app.create_schema()
     table = Table(app)
     send(app, "o", "o", "p")
@@ -595,7 +595,7 @@ def test_rules_changed_on_a_table_that_exists(make_app, app, rules):
 @pytest.fixture
 def hangs(make_app):
     """An App whose handler "hangs" runs, longer than it may, until the event that comes with it."""
-    app = make_app(lease_seconds=3.0)
+    app = make_app(lease_seconds=6.0)
     app.create_schema()
     end = threading.Event()
     app.add_handler(
@@ -613,7 +613,7 @@ def test_instance_leaves_for_a_handler_that_hangs_and_others_recover(hangs, make
     (stuck,) = send(app, "o", topic="hangs")
     with pytest.raises(HandlerStuck, match=f"message {stuck}"):
         getattr(app.worker(threads=2), way)()
-    assert len(_leases(app)) == 1  # left to expire: then the crash is counted
+    assert table.one("claimed_by") in _leases(app)  # left to expire: then the crash is counted
     assert table.one("status", "error_try_times") == (1, 0)
     other = make_app(lease_seconds=3.0)
     other.add_handler("hangs", lambda msg: None)
@@ -657,8 +657,7 @@ def test_message_of_a_foreign_consumer_is_left_alone_unless_asked(make_app):
     behind = send(app, "o")
     with app.worker(threads=1) as worker:
         worker.start()
-        until(lambda: _beats(app) > 2, "several heartbeats have passed")
-        assert table.statuses == [1, 2, 0]
+        until(lambda: _beats(app) > 2 and table.statuses == [1, 2, 0], "several heartbeats later")
     patient = make_app(lease_seconds=3.0, foreign_stale_after=1.0)
     patient.add_handler("t", lambda msg: None)
     with patient.worker(threads=1) as worker:
@@ -704,7 +703,7 @@ def test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only(ap
         app.ops.rerun([first], force=True)
         until(lambda: table.statuses == [2] * 6 and len(ran) == 7, "done again")
         assert ran[6] == worker.instance_id != ran[0]
-        assert _leases(app) == [ran[6]]
+        until(lambda: _leases(app) == [ran[6]], "the old lease is gone")
     assert _leases(app) == []
 
 

@@ -107,7 +107,7 @@ def test_purges_and_reruns_at_once(app, table):
 
 def test_pauses_beside_a_worker(make_app):
     """Pausing and resuming again and again: order and exclusion hold, no try is counted."""
-    app = make_app(lease_seconds=5)
+    app = make_app()
     app.create_schema()
     table, watch = Table(app), Watch()
     app.add_handler(None, watch)
@@ -116,11 +116,13 @@ def test_pauses_beside_a_worker(make_app):
         send(app, *(f"o{i}" for i in range(5)), topic="b")
     with app.worker(threads=3) as worker:
         worker.start()
+        assert worker._instance is not None
+        beat = worker._instance.heartbeat.wake
         for _ in range(2):
             app.ops.pause("a")
-            until(lambda: worker.paused == {"a"}, "paused")
+            until(lambda: beat() or worker.paused == {"a"}, "paused")
             app.ops.resume("a")
-            until(lambda: not worker.paused, "resumed")
+            until(lambda: beat() or not worker.paused, "resumed")
         until(lambda: set(table.statuses) == {2}, "all done")
     watch.assert_exclusive()
     watch.assert_in_order(table.column("msg_id"))

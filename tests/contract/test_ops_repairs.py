@@ -883,7 +883,7 @@ def test_a_pause_in_the_middle_of_a_run_keeps_order(app, table):
 
 
 def test_instances_honour_a_pause_within_a_heartbeat(make_app):
-    app = make_app(lease_seconds=3)
+    app = make_app(lease_seconds=9)
     app.create_schema()
     table, watch = Table(app), Watch()
     hold = threading.Event()

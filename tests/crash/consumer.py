@@ -57,8 +57,8 @@ COUNTERS = sa.Table(
 BACKOFF = wait_random(0.02, 0.2)
 LATER_SECONDS = 0.05
 COUNTING_SECONDS = 0.01
-FAN_SECONDS = 0.5
-HANG_SECONDS = 1.0
+FAN_SECONDS = 3.0
+HANG_SECONDS = 4.0
 HOG_BYTES = 1 << 20
 
 
@@ -181,7 +181,13 @@ def single(options: argparse.Namespace) -> int:
     app = make_app(options, 0)
     worker = app.worker(threads=options.threads)
     app.tables  # noqa: B018 - so that "ready" means that it really is
-    print("ready", flush=True)
+    make = worker._make_state
+
+    def ready(*args: Any, **options: Any) -> Any:
+        print("ready", flush=True)  # a signal is heard of from now on
+        return make(*args, **options)
+
+    worker._make_state = ready  # type: ignore[method-assign]
     if options.drain:
         report = worker.drain(
             signals=True, linger=options.linger, outage_limit=options.outage_limit

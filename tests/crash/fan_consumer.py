@@ -39,7 +39,7 @@ def main() -> None:
     chance = random.Random()
 
     def work() -> None:
-        time.sleep(chance.uniform(0.0, 0.006))
+        time.sleep(chance.uniform(0.0, 0.012))
 
     def exact(item: int, conn: sa.Connection) -> None:
         work()

@@ -18,7 +18,7 @@ from tests.contract.seeing import Table, until
 from tests.crash.fan_consumer import EFFECT, make_app
 
 ROOT = Path(__file__).parent.parent.parent
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = 2.0
 
 
 class Victim:
@@ -65,7 +65,7 @@ def kill_again_and_again(database: Any, folder: Path, *, kills: int, items: int)
             before = count(EFFECT)
             victim = Victim(database.url, folder / "log")
             try:
-                more = chance.randint(1, items // (kills + 1))
+                more = chance.randint(1, max(1, items // (2 * (kills + 1))))
                 until(lambda: count(EFFECT) > before + more, "items run", every=0.001)  # noqa: B023
                 killed_in_the_middle += 1 in table.statuses
             finally:

@@ -188,7 +188,9 @@ def test_rights_that_go_away_end_the_run_with_a_clear_error(trial: Trial) -> Non
     trial.send_many([(f"o{i % 10}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(300)])
     consumer = trial.spawn(through=url).ready()
     until(lambda: len(trial.events()) > 30, "work is under way")
+    consumer.pause()  # so that it has its sessions until they are ended
     give_back = take_rights(trial)
+    consumer.resume()
     assert consumer.wait() == 3
     assert "gave up: cannot use the database" in consumer.err.read_text()
     assert not trial.read("msg_id", "status = -1")

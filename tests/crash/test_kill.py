@@ -55,7 +55,7 @@ def heir_after(trial: Trial, victim: Consumer) -> Consumer:
     """Start a second process once the lease of the first is over: it recovers at its start, and may
     then have a lease that no busy machine makes it lose."""
     wait_dead(victim)
-    trial.pauses(trial.lease)
+    trial.pauses(trial.lease + 1.0)  # its last renewal may have arrived after its death
     return trial.spawn(lease=HEIR_SECONDS, immune=True).ready()
 
 
@@ -153,7 +153,9 @@ def holds_the_only_lock(trial: Trial) -> bool:
     """Whether nobody can write, because a process was frozen in the middle of it."""
     if trial.backend != "sqlite":
         return False
-    with contextlib.closing(sqlite3.connect(str(make_url(trial.url).database), timeout=1)) as conn:
+    with contextlib.closing(
+        sqlite3.connect(str(make_url(trial.url).database), timeout=0.1)
+    ) as conn:
         try:
             conn.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
@@ -174,6 +176,7 @@ def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
     zombie.pause()
     while not all_stuck and holds_the_only_lock(trial):  # its heartbeat was just writing
         zombie.resume()
+        trial.pauses(0.02)
         zombie.pause()
     heir = trial.spawn().ready()
     if all_stuck:
@@ -239,7 +242,8 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
     late = trial.send("late")
     trial.pauses(1.0)
     assert consumer.running
-    assert [row[0] for row in trial.read("object_id", "status = 1")] == ["a"]
+    if "lost its lease" not in consumer.err.read_text():  # on a machine as slow as that
+        assert [row[0] for row in trial.read("object_id", "status = 1")] == ["a"]
     assert not trial.seen(late, Kind.CLAIMED)
     consumer.send(signal.SIGTERM)
     assert consumer.wait() == -signal.SIGTERM

@@ -14,7 +14,7 @@ from tests.servers import CannotHave
 SECONDS = 7.0
 PROCESSES = 4
 KILL_SECONDS = 0.8
-CRASH_SECONDS = 3.0  # one crash at least
+CRASH_SECONDS = 2.0  # one crash at least
 
 
 @pytest.mark.timeout(240)
