@@ -49,7 +49,7 @@ def test_the_masked_text_is_for_people() -> None:
 def test_any_text_has_a_short_stable_fingerprint(text: str) -> None:
     assert fingerprint(text) == fingerprint(text)
     assert len(fingerprint(text)) == 12
-    assert len(masked(text)) <= 3000 + 10
+    assert len(masked(text)) <= 3000 + 100
 
 
 @pytest.mark.parametrize("text", ["'" * 2000, "a1-" * 700, "=(" * 1000, "@" * 2000, "x'" * 1000])
