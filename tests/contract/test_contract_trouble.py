@@ -156,9 +156,9 @@ def test_a_row_that_cannot_be_recovered_does_not_hold_up_the_others(make_app, ca
 def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(make_app, monkeypatch):
     """Time runs out after each batch here: the next round goes on where the last one ended."""
     monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
-    monkeypatch.setattr(recovery, "REST_SHARE", 1.0)
+    monkeypatch.setattr(recovery, "REST_SHARE", 0.5)
     monkeypatch.setattr(recover, "BATCH", 2)
-    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
+    app = make_app(lease_seconds=9.0, poll_seconds=0.05)
     app.create_schema()
     table = Table(app)
     app.add_handler("t", lambda msg: None)
