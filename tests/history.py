@@ -521,7 +521,11 @@ def _file_recovery(book: _Book, story: _Story, mark: _Mark) -> None:
     tries = [t for t in reversed(story.held.get(dead, [])) if t.claim]
 
     def is_over(t: _Try) -> bool:
-        return bool(t.recovered or (t.written and t.written.early < mark.late))
+        if t.recovered or not t.written:
+            return bool(t.recovered)
+        if dead in book.killed:
+            return t.written.late < mark.early
+        return t.written.early < mark.late  # a zombie may write down late what it did before
 
     # One whose record came later may be meant, but only if the one known by then was over.
     known = next((t for t in tries if t.claim and t.claim.late <= mark.late), None)

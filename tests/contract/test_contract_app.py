@@ -342,8 +342,8 @@ def test_time_limit_ends_a_drain(app, table):
     assert set(table.column("error_try_times")) == {0}
 
 
-def test_linger_sits_out_short_back_offs(app):
-    @app.handler("t", wait=wait_fixed(0.3))
+def assert_the_third_try_is_waited_for(app: App, back_off: float) -> None:
+    @app.handler("t", wait=wait_fixed(back_off))
     def handle(msg: Message, ctx: Context) -> None:
         if ctx.attempt < 3:
             raise ValueError("not yet")
@@ -351,6 +351,10 @@ def test_linger_sits_out_short_back_offs(app):
     send(app, "o")
     report = app.drain(linger=5)
     assert (report.done, report.retried, report.left) == (1, 2, 0)
+
+
+def test_linger_sits_out_short_back_offs(app):
+    assert_the_third_try_is_waited_for(app, 0.3)
 
 
 def test_a_message_that_becomes_due_while_a_drain_looks_is_not_left(app, monkeypatch):
@@ -364,14 +368,7 @@ def test_a_message_that_becomes_due_while_a_drain_looks_is_not_left(app, monkeyp
     monkeypatch.setattr(claim, "next_due_seconds", due_now)
     monkeypatch.setattr(fetcher, "OVERDUE_SECONDS", 0.5)
 
-    @app.handler("t", wait=wait_fixed(1.0))
-    def handle(msg: Message, ctx: Context) -> None:
-        if ctx.attempt < 3:
-            raise ValueError("not yet")
-
-    send(app, "o")
-    report = app.drain(linger=5)
-    assert (report.done, report.retried, report.left) == (1, 2, 0)
+    assert_the_third_try_is_waited_for(app, 1.0)
 
 
 def test_no_linger_leaves_what_is_not_due(app):

@@ -183,9 +183,9 @@ def single(options: argparse.Namespace) -> int:
     app.tables  # noqa: B018 - so that "ready" means that it really is
     make = worker._make_state
 
-    def ready(*args: Any, **options: Any) -> Any:
+    def ready() -> Any:
         print("ready", flush=True)  # a signal is heard of from now on
-        return make(*args, **options)
+        return make()
 
     worker._make_state = ready  # type: ignore[method-assign]
     if options.drain:

@@ -231,6 +231,7 @@ def test_told_to_stop_under_load_leaves_nothing_behind(trial: Trial, number: int
         assert not consumer.complaints
 
 
+@pytest.mark.ahead(lease=8.0)
 def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None:
     held = trial.send("a", work=120)
     beside = trial.send_many([(f"o{i}", "plain", {}) for i in range(20)])
@@ -242,8 +243,7 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
     late = trial.send("late")
     trial.pauses(1.0)
     assert consumer.running
-    if "lost its lease" not in consumer.err.read_text():  # on a machine as slow as that
-        assert [row[0] for row in trial.read("object_id", "status = 1")] == ["a"]
+    assert [row[0] for row in trial.read("object_id", "status = 1")] == ["a"]
     assert not trial.seen(late, Kind.CLAIMED)
     consumer.send(signal.SIGTERM)
     assert consumer.wait() == -signal.SIGTERM
