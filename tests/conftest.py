@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy.engine import make_url
 
 from tests.engines import plain_engine
+from tests.model import need_spin
 from tests.servers import VARIABLES, CannotHave, Fleet, session
 
 NAMES = ["sqlite", "postgresql", "mariadb"]
@@ -35,11 +37,14 @@ _shared: list[Fleet] = []  # of a run on several processes, in the one that star
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where the tests run on several processes (xdist), start the servers once, for all of them."""
+    """Where the tests run on several processes (xdist), start the servers once, for all of them;
+    what they need is installed by one process, too."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         _shared.append(Fleet(durable=False))
         _shared[0].offer()
         _not_tested.update(_shared[0].missing)
+        with contextlib.suppress(CannotHave):  # the tests of the model say why they are skipped
+            need_spin()
 
 
 def pytest_unconfigure() -> None:

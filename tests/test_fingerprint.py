@@ -45,11 +45,17 @@ def test_the_masked_text_is_for_people() -> None:
     assert masked(text) == "ValueError: no account # of '#' at don't [crm.py:9]"
 
 
-@given(st.text(max_size=3000))
-def test_any_text_has_a_short_stable_fingerprint(text: str) -> None:
+@given(st.text(max_size=3000), st.sampled_from(["", " [crm.py:9]"]))
+def test_any_text_has_a_short_stable_fingerprint(text: str, place: str) -> None:
+    text = text.replace("]", "") + place
     assert fingerprint(text) == fingerprint(text)
     assert len(fingerprint(text)) == 12
-    assert len(masked(text)) <= 3000 + 100
+    assert len(masked(text)) <= 300 + len(place)
+    assert masked(text).endswith(place)
+
+
+def test_of_a_long_text_the_beginning_and_the_place_are_kept() -> None:
+    assert masked("x " * 500 + "[crm.py:9]") == "x " * 150 + " [crm.py:9]"
 
 
 @pytest.mark.parametrize("text", ["'" * 2000, "a1-" * 700, "=(" * 1000, "@" * 2000, "x'" * 1000])

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.model import FOLDER, VARIANTS, Variant, check
+from tests.model import FOLDER, VARIANTS, Variant, check, need_spin
+from tests.servers import CannotHave
 
 ROOT = Path(__file__).parent.parent
 PAGE = (FOLDER / "README.md").read_text()
 STEP = re.compile(r"`((?:msgworker|samples)/[a-z_/]+\.py)(?::([A-Za-z_.]+))?`")
 STEPS = sorted(set(STEP.findall(PAGE)))
 QUICK = ("failures", "short runs", "stop", "no fence", "no guard, rerun", "all end: poison")
-with_spin = pytest.mark.skipif(
-    not (shutil.which("spin") and shutil.which("gcc")), reason="spin is not installed: make model"
-)
+with_spin = pytest.mark.usefixtures("spin")
+
+
+@pytest.fixture
+def spin() -> None:
+    """Spin and a C compiler, installed as the database servers are."""
+    try:
+        need_spin()
+    except CannotHave as reason:
+        pytest.skip(str(reason))
 
 
 def names_in(path: Path) -> set[str]:

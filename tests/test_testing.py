@@ -87,6 +87,20 @@ def test_back_off_goes_by_the_clock(app: App, msgworker_db: Database) -> None:
     assert states(app) == [("dead", MAX_TRIES)]
 
 
+def test_the_default_back_off_doubles_from_a_second(app: App, msgworker_db: Database) -> None:
+    def fail(msg: Message) -> None:
+        raise ValueError("no")
+
+    app.add_handler("t", fail)
+    send(app, "a")
+    for least in (1, 2):  # and up to a second more, by chance
+        drain(app)
+        (info,) = app.ops.find()
+        wait = info.available_at - msgworker_db.clock.now
+        assert timedelta(seconds=least) <= wait <= timedelta(seconds=least + 1)
+        msgworker_db.clock.advance(wait)
+
+
 def test_delayed_message_waits_for_the_clock(app: App, msgworker_db: Database) -> None:
     app.add_handler("t", lambda msg: None)
     msgworker_db.clock.set(datetime(2030, 1, 1, tzinfo=UTC))

@@ -28,7 +28,8 @@ _RULES = [
 
 
 def masked(error_text: str) -> str:
-    """The text of an error as all errors of its kind have it; at most 300 characters."""
+    """The text of an error as all errors of its kind have it: at most 300 characters of it, and its
+    place."""
     place = _PLACE.search(error_text)
     rest = error_text[: place.start()] if place else error_text
     kind = _TYPE.match(rest)

@@ -248,7 +248,7 @@ def test_a_message_in_quarantine_gets_its_turn_among_slow_handlers(app, table, m
     table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
     with app.worker(threads=2) as worker:
         worker.start()
-        until(lambda: "q" in ran, "it had its turn", seconds=20)
+        until(lambda: "q" in ran, "it had its turn")
         until(lambda: len(ran) > ran.index("q") + 4, "the others go on")
         worker.stop(grace=30)
     assert len(ran) < 601  # long before all the others
@@ -256,8 +256,10 @@ def test_a_message_in_quarantine_gets_its_turn_among_slow_handlers(app, table, m
     assert table_of["q"] == 2
 
 
-def test_what_waits_behind_a_paused_topic_is_found_soon(make_app):
-    app = make_app(poll_seconds=1.0)
+def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
+    """Many looks, and no idle pause between them: a single one would take longer than we wait."""
+    monkeypatch.setattr(fetcher_module, "FIRST_PAUSE", 600.0)
+    app = make_app(poll_seconds=600.0)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
     ran: list[int] = []
@@ -268,7 +270,7 @@ def test_what_waits_behind_a_paused_topic_is_found_soon(make_app):
     app.ops.pause("t")
     with app.worker(threads=1) as worker:
         worker.start()
-        until(lambda: ran, "found", seconds=15)
+        until(lambda: ran, "found")
 
 
 def test_a_heartbeat_does_not_wait_for_a_claim_to_take_a_new_id(app):
@@ -469,8 +471,8 @@ def test_no_connection_at_all_is_an_outage_whatever_the_driver_says(app) -> None
 
 
 def test_who_was_declared_dead_learns_it_from_the_first_message_it_lost(make_app):
-    """Not from its next beat, 20 s later: until then it would claim what others have to recover."""
-    app = make_app(lease_seconds=60)
+    """Not from its next beat, minutes later: until then it would claim what others recover."""
+    app = make_app(lease_seconds=900)
     app.create_schema()
     started, go = threading.Event(), threading.Event()
 
@@ -488,13 +490,13 @@ def test_who_was_declared_dead_learns_it_from_the_first_message_it_lost(make_app
         assert instance is not None
         heartbeat = instance.heartbeat
         until(lambda: heartbeat._renewed_at, "the first beat")
-        until(lambda: time.monotonic() - heartbeat._renewed_at > 2.1, "it may be doubted")
+        heartbeat._renewed_at -= 100.0  # long ago: it may be doubted
         with app.engine.begin() as conn:
-            assert lease.take_over_live(conn, app.tables, name, me="ops", ttl=60)
+            assert lease.take_over_live(conn, app.tables, name, me="ops", ttl=900)
             text = "taken away"
             assert recover.recover(conn, app.tables, [msg_id], dead_id=name, text=text) == 1
         go.set()
-        until(lambda: worker.instance_id != name, "it is another", seconds=10)
+        until(lambda: worker.instance_id != name, "it is another")
         until(lambda: Table(app).statuses == [2], "the message is done")
 
 
@@ -539,13 +541,12 @@ def test_who_stands_still_after_its_renewal_holds_no_lock(make_app):
     sa.event.listen(app.engine, "after_cursor_execute", look)
     with other, app.worker(threads=1) as worker:
         worker.start()
-        until(lambda: len(seen) > 2, "it renews", seconds=20)
+        until(lambda: len(seen) > 2, "it renews")
         assert worker.instance_id in seen[-1]
         raw = worker._instance.heartbeat.link._together.connection.dbapi_connection
         until(
             lambda: not app.engine.dialect.detect_autocommit_setting(raw),
             "its other transactions are as before",
-            seconds=10,
         )
 
 
@@ -578,7 +579,7 @@ def test_who_wakes_after_its_lease_is_over_does_not_ask_for_it(one, app, table):
         mine = app.tables.lease.c.name == old
         conn.execute(sa.update(app.tables.lease).where(mine).values(in_hand=1))
         beat = in_thread(one.heartbeat.run_once)
-        until(one.state.trusted, "it goes on as another", seconds=20)
+        until(one.state.trusted, "it goes on as another")
         assert one.state.instance_id != old
         assert one.state.in_hand == set()
         conn.rollback()
@@ -713,7 +714,7 @@ def test_a_lease_that_somebody_has_locked_is_not_waited_for(make_app):
         with app.worker(threads=1) as worker:
             worker.start()
             me = worker.instance_id
-            until(lambda: ran == [other], "the other is recovered", seconds=20)
+            until(lambda: ran == [other], "the other is recovered")
             time.sleep(7.0)  # longer than we may trust our lease without a beat
             (later,) = send(app, "c")
             until(lambda: ran == [other, later], "we are trusted")
