@@ -27,14 +27,8 @@ LEAST_SHARE = 0.1
 """but so long at least, however long the rest of the beat has taken."""
 REST_FACTOR = 3
 """A recovery rests so many times as long as its last batch took,"""
-REST_SHARE = 0.15
+REST_SHARE = 0.05
 """but at most for this share of the time between two beats."""
-LOCKED_SECONDS = 0.4
-"""A batch is halved where it had its rows locked for longer, and doubled where for half as long;"""
-FIRST_ROWS = 100
-"""it begins with so many rows,"""
-LEAST_ROWS = 25
-"""and has at least so many; `recover.BATCH` at most."""
 
 
 class Recovery:
@@ -64,7 +58,6 @@ class Recovery:
         self._seen: dict[str, int] = {}  # how far into the rows of the dead, where time ran out
         self._foreign: dict[int, tuple[int, float]] = {}
         self._refused: set[int] = set()  # rows that cannot be recovered, told once
-        self._rows = FIRST_ROWS  # of the next batch
         self.more = False
 
     def run(self, renewed_at: float) -> int:
@@ -201,16 +194,16 @@ class Recovery:
         after = self._seen.pop(dead_id, recover.FIRST)
         given_back, all_of_them = 0, after == recover.FIRST
         while True:
-            begun, most = time.monotonic(), min(self._rows, recover.BATCH)
+            begun = time.monotonic()
             with self._link.transaction() as conn:
-                ids = recover.flagged_by(conn, tables, dead_id, after=after, limit=most)
+                ids = recover.flagged_by(conn, tables, dead_id, after=after, limit=recover.BATCH)
             done = self._give_back_rows(ids, dead_id, text)
             given_back += done
             all_of_them &= done == len(ids)
             if done:
                 self._moved = True
                 self._on_batch()
-            if len(ids) < most:
+            if len(ids) < recover.BATCH:
                 break
             after = ids[-1]
             if self._rest_after(time.monotonic() - begun) or self._out_of_time():
@@ -251,17 +244,7 @@ class Recovery:
 
     def _try_to(self, ids: list[int], dead_id: str, text: str) -> int:
         with self._link.transaction() as conn:
-            begun = time.monotonic()
-            done = recover.recover(conn, self._state.tables, ids, dead_id=dead_id, text=text)
-        self._fit_batch(len(ids), time.monotonic() - begun)
-        return done
-
-    def _fit_batch(self, rows: int, locked: float) -> None:
-        """By how many seconds so many rows were locked: a slow database gets smaller batches."""
-        if locked > LOCKED_SECONDS:
-            self._rows = max(LEAST_ROWS, self._rows // 2)
-        elif rows >= self._rows and locked < LOCKED_SECONDS / 2:
-            self._rows = min(recover.BATCH, self._rows * 2)
+            return recover.recover(conn, self._state.tables, ids, dead_id=dead_id, text=text)
 
     def _rest_after(self, took: float) -> bool:
         """Leave the database to the others after a batch that took so many seconds; True if the

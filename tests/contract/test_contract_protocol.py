@@ -17,7 +17,6 @@ from tenacity import wait_none
 
 from msgworker import App, Message
 from msgworker.errors import SchemaError
-from msgworker.instance import recovery
 from msgworker.instance.state import Running, clock
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, lease, recover, settle
@@ -298,43 +297,16 @@ def test_the_dead_do_not_live_on_where_the_clock_was_put_back(one, app, table, c
 
 
 def test_a_recovery_makes_way_for_a_doubt_of_our_own_lease(one, app, table):
-    send(app, *(f"o{i}" for i in range(recovery.FIRST_ROWS + 1)))
+    send(app, *(f"o{i}" for i in range(recover.BATCH + 1)))
     table.edit(status=1, claimed_by="gone-1")
     assert one.heartbeat._renewed_at == 0.0
     one.heartbeat.doubt()
     assert not one.state.trusted()
-    assert one.heartbeat._recovery.run(time.monotonic()) == recovery.FIRST_ROWS
+    assert one.heartbeat._recovery.run(time.monotonic()) == recover.BATCH
     assert one.heartbeat.pause_seconds(0) == 0.0
     assert one.heartbeat.run_once() == 1
     assert one.state.trusted()
     assert one.heartbeat.pause_seconds(1) > 0.0
-
-
-@pytest.mark.parametrize(
-    ("locked_seconds", "sizes"),
-    [(1e9, [100, 200, 250, 250]), (0.0, [100, 50, 25, 25])],
-    ids=["quick", "slow"],
-)
-def test_batches_of_a_recovery_follow_the_time_that_rows_are_locked(
-    one, app, table, monkeypatch, locked_seconds, sizes
-):
-    monkeypatch.setattr(recovery, "LOCKED_SECONDS", locked_seconds)
-    monkeypatch.setattr(recovery, "REST_FACTOR", 0)
-    real, seen = recover.recover, list[int]()
-
-    def note(conn: Any, t: Any, ids: list[int], **more: Any) -> int:
-        seen.append(len(ids))
-        return real(conn, t, ids, **more)
-
-    monkeypatch.setattr(recover, "recover", note)
-    send(app, *(f"o{i}" for i in range(sum(sizes))))
-    table.edit(status=1, claimed_by="gone-1")
-    beats = 0
-    while set(table.statuses) == {1, -1} or beats == 0:
-        one.heartbeat.run_once()
-        beats += 1
-    assert seen == sizes
-    assert set(table.statuses) == {-1}
 
 
 def test_rows_of_an_id_without_a_lease_are_recovered(one, app, table):
