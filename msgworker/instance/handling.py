@@ -143,7 +143,8 @@ class Context:
         Items run again after a crash: without transactional_items at most the last 200 (or as many
         as run at once, if that is more). Raises ConfigError for bad arguments, before anything
         runs; HandlerMisuse in a transactional handler; LostClaim, HandlerTimeout or RetryLater when
-        no further item may start: the claim is lost, the time is over, or the worker stops.
+        no further item may start: the claim is lost, the time is over, or the worker stops (or its
+        lease may be over, because the database is away).
         """
         if self._fans is None:
             raise HandlerMisuse(

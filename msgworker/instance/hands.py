@@ -62,7 +62,7 @@ class Ended:
 
 
 class Stopped(RetryLater):
-    """The worker stops in the middle of a fan-out; no try is counted."""
+    """The worker stops in the middle of a fan-out, or its lease may be over; no try is counted."""
 
 
 class Claim:

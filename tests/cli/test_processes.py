@@ -8,8 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,19 +17,9 @@ import pytest
 from msgworker import App
 from msgworker.cli.processes import ending, total
 from tests.cli.conftest import Cli, environment, program
+from tests.contract.seeing import until
 
 Program = subprocess.Popen[str]
-
-
-def until(seen: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """Wait until `seen` gives something; fail at the deadline."""
-    deadline, pause = time.monotonic() + seconds, threading.Event()
-    while time.monotonic() < deadline:
-        found = seen()
-        if found:
-            return found
-        pause.wait(0.05)
-    return pytest.fail(f"not within {seconds} s: {what}")
 
 
 @pytest.fixture

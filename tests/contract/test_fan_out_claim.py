@@ -23,7 +23,9 @@ from msgworker import (
     MessageTable,
     RetryLater,
 )
+from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.itemrun import BATCH
+from msgworker.instance.watchdog import Watchdog
 from msgworker.store import items as store
 from msgworker.store import lease, recover
 from msgworker.store.items import Record
@@ -170,7 +172,8 @@ def test_what_is_done_stays_done_whatever_comes_late(app):
     assert records(app) == {"a": (DONE, 1, "7", None)}
 
 
-def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_app):
+def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_app, monkeypatch):
+    monkeypatch.setattr(Watchdog, "_cancel_handlers", lambda self: None)  # the heartbeat tells them
     app = make_app(lease_seconds=6.0, poll_seconds=0.02)
     app.create_schema()
     ran, once = Ran(), threading.Lock()
@@ -192,6 +195,47 @@ def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_a
     assert trying.results[0].done == 200
     assert max(ran.counts.values()) <= 2
     assert len(ran.items) < 300
+
+
+def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, monkeypatch):
+    """The watchdog tells the handlers before the heartbeat knows whether the lease is lost."""
+    waiting, gate = threading.Event(), threading.Event()
+    reborn = Heartbeat._reborn
+
+    def later(self: Heartbeat) -> None:
+        waiting.set()
+        assert gate.wait(60)
+        reborn(self)
+
+    monkeypatch.setattr(Heartbeat, "_reborn", later)
+    app = make_app(lease_seconds=6.0, poll_seconds=0.02)
+    app.create_schema()
+    table, ran = Table(app), Ran()
+
+    def act(n: int) -> None:
+        ran(n)
+        if len(ran.items) == 30:
+            assert worker._instance is not None
+            while not waiting.wait(0.02):  # a renewal that is under way would put it right
+                worker._instance.state.trusted_until = 0.0  # as after a long silence
+        if waiting.is_set() and not trying.errors:
+            time.sleep(0.05)
+
+    trying = Trying(app, lambda ctx: ctx.fan_out(act, range(200), threads=1))
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: trying.errors, "the items were stopped")
+        name = worker.instance_id
+        until(lambda: table.statuses == [0], "the message is given back")
+        assert table.one("error_try_times") == 0
+        stopped_at = len(ran.items)
+        assert len(records(app)) == stopped_at < 200
+        gate.set()
+        until(lambda: trying.results, "the rest is through")
+        assert worker.instance_id != name
+    assert isinstance(trying.errors[0], RetryLater)
+    assert trying.results[0].done == 200
+    assert ran.counts == {n: 1 for n in range(200)}
 
 
 # ---------------------------------------------------------------- stop and timeout
