@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # Most tests wait more than they compute: one process more than there are cores, six at most.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 1 : 6)))
-RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+# A test process that crashes ends the run: with groups xdist would wait for its tests for ever.
+RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 .PHONY: help demo test test-long check format ddl bench torture model mutants clean
 
