@@ -31,7 +31,7 @@ from msgworker.demo.purchases import Purchase
 from msgworker.message import Status, Word
 
 LEASE_SECONDS = 4.0
-LIMIT_SECONDS = 110.0
+LIMIT_SECONDS = 300.0
 LOOK_SECONDS = 0.05
 STATEMENTS = 100
 WITHOUT_ADDRESS = 7

@@ -526,7 +526,7 @@ def test_a_renewal_is_not_doubted_again_and_again(make_app):
 
 def test_who_stands_still_after_its_renewal_holds_no_lock(make_app):
     """Frozen there, it would keep what it holds from whoever takes over its lease."""
-    app = make_app(lease_seconds=3.0)
+    app = make_app(lease_seconds=6.0)
     app.create_schema()
     only_servers(app)
     app.add_handler("t", lambda msg: None)

@@ -615,7 +615,7 @@ def test_instance_leaves_for_a_handler_that_hangs_and_others_recover(hangs, make
         getattr(app.worker(threads=2), way)()
     assert table.one("claimed_by") in _leases(app)  # left to expire: then the crash is counted
     assert table.one("status", "error_try_times") == (1, 0)
-    other = make_app(lease_seconds=3.0)
+    other = make_app(lease_seconds=6.0)
     other.add_handler("hangs", lambda msg: None)
     with other.worker(threads=1) as heir:
         heir.start()
@@ -658,7 +658,7 @@ def test_message_of_a_foreign_consumer_is_left_alone_unless_asked(make_app):
     with app.worker(threads=1) as worker:
         worker.start()
         until(lambda: _beats(app) > 2 and table.statuses == [1, 2, 0], "several heartbeats later")
-    patient = make_app(lease_seconds=3.0, foreign_stale_after=1.0)
+    patient = make_app(lease_seconds=6.0, foreign_stale_after=1.0)
     patient.add_handler("t", lambda msg: None)
     with patient.worker(threads=1) as worker:
         worker.start()

@@ -364,7 +364,7 @@ def test_a_column_that_is_dropped_under_us_ends_the_run_and_is_named(
 def test_leases_that_are_gone_make_new_instances(database: Database) -> None:
     """F34: a backup is restored, and the lease of who is alive is not in it: it goes on as another
     instance, and what it held is recovered."""
-    app = App(database.url, poll_seconds=0.05, lease_seconds=1.5)
+    app = App(database.url, poll_seconds=0.05, lease_seconds=9)
     app.create_schema()
     seen: list[tuple[str, Any]] = []
     gone = []
