@@ -144,7 +144,7 @@ class Context:
         as run at once, if that is more). Raises ConfigError for bad arguments, before anything
         runs; HandlerMisuse in a transactional handler; LostClaim, HandlerTimeout or RetryLater when
         no further item may start: the claim is lost, the time is over, or the worker stops (or its
-        lease may be over, because the database is away).
+        lease may be over, and it does not know yet whether it is lost).
         """
         if self._fans is None:
             raise HandlerMisuse(
