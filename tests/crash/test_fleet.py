@@ -18,6 +18,7 @@ SHAPES = {"sqlite": (3, 2, 2000), "other": (4, 4, 5000)}  # processes, instances
 OBJECTS = 300
 LATE_COMMITS = 20
 STOP_EVERY_SECONDS = 2.5
+DEADLINE_SECONDS = 300.0
 
 
 @pytest.fixture
@@ -27,8 +28,14 @@ def trial(database: Any, tmp_path: Path) -> Iterator[Trial]:
     made.close()
 
 
-def produce(trial: Trial, count: int, chance: random.Random, *, late: bool) -> None:
-    """Send the second half of the messages while the fleet works, with some that commit late."""
+def produce(
+    trial: Trial, count: int, chance: random.Random, stopped: threading.Event, *, late: bool
+) -> None:
+    """Send the second half of the messages while the fleet works, with some that commit late.
+
+    The last of them wait until an instance was told to stop: however quick the machine, the
+    fleet then works with somebody gone.
+    """
     messages = load(count, OBJECTS, chance)
     pause = threading.Event()
     holders = []
@@ -38,6 +45,8 @@ def produce(trial: Trial, count: int, chance: random.Random, *, late: bool) -> N
             holders.append(threading.Thread(target=trial.send_late, args=args))
     while messages:
         part, messages = messages[:50], messages[50:]
+        if not messages:
+            stopped.wait(DEADLINE_SECONDS)
         trial.send_many(part)
         if holders:
             holders[0].start()
@@ -65,18 +74,22 @@ def test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order(
     chance = random.Random(seed)
     for part in range(0, count // 2, 100):
         trial.send_many(load(min(100, count // 2 - part), OBJECTS, chance))
+    stopped = threading.Event()
     producer = threading.Thread(
         target=produce,
-        args=(trial, count - count // 2, chance),
+        args=(trial, count - count // 2, chance, stopped),
         kwargs={"late": database.name != "sqlite"},
+        daemon=True,
     )
     lives = [trial.spawn(workers=workers, seed=f"{seed}-{i}") for i in range(processes)]
     producer.start()
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + DEADLINE_SECONDS
     stop_at = time.monotonic() + STOP_EVERY_SECONDS
     pause = threading.Event()
     while producer.is_alive() or trial.unfinished():
-        assert time.monotonic() < deadline, f"{trial.unfinished()} messages are left"
+        assert time.monotonic() < deadline, (
+            f"{trial.unfinished()} messages left after {len(trial.consumers) - processes} stops"
+        )
         pause.wait(0.1)
         if not all(life.is_ready for life in lives):
             stop_at = time.monotonic() + STOP_EVERY_SECONDS  # they work together for so long
@@ -84,8 +97,10 @@ def test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order(
             life = chance.choice(lives)
             lives.remove(life)
             life.send(signal.SIGTERM)
+            stopped.set()
             lives.append(trial.spawn(workers=workers, seed=f"{seed}-{len(trial.consumers)}"))
     producer.join()
+    assert stopped.is_set(), "nobody was stopped: this was no fleet that comes and goes"
     trial.stop_all()
     assert {consumer.wait() for consumer in trial.consumers} == {0}
     verdict = trial.judge(orderly=True)
