@@ -240,15 +240,17 @@ class MariaDB(Server):
             raise CannotHave("no mariadbd found")
         self.server = server
         self.give_folder()
-        data = self.folder / "data"
-        arguments = ["--no-defaults", f"--datadir={data}", "--skip-test-db"]
+        arguments = [*self.folders(), "--skip-test-db"]
         run(maker, *arguments, "--auth-root-authentication-method=normal", user=self.user)
+
+    def folders(self) -> list[str]:
+        """Its own folder for temporary tables, too: a server that starts removes all it finds."""
+        return ["--no-defaults", f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"]
 
     def command(self) -> list[str]:
         return [
             self.server,
-            "--no-defaults",
-            f"--datadir={self.folder / 'data'}",
+            *self.folders(),
             f"--socket={self.folder / 's.sock'}",
             f"--port={self.port}",
             "--bind-address=127.0.0.1",
