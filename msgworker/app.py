@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from tenacity.wait import wait_base
 
 from msgworker import dialects
-from msgworker.config import MAX_THREADS, Settings, nearest, number, whole
+from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.handling import Registry, TimeoutAction, make_handler
 from msgworker.instance.links import Turns
@@ -26,7 +26,7 @@ from msgworker.ops import Ops
 from msgworker.payload import clean, encode
 from msgworker.store import schema
 from msgworker.store import send as store
-from msgworker.table import MAX_OBJECT_ID, MessageTable, Tables
+from msgworker.table import COLUMNS, MAX_OBJECT_ID, MessageTable, Tables
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEND_CHUNK = 5000
@@ -76,6 +76,16 @@ class App:
         self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
         self._turns = Turns()
         self._drains = 0
+
+    @classmethod
+    def from_config(cls, conf: Configuration | None = None, *, label: str = "") -> App:
+        """An App with the database, table and settings of the configuration.
+
+        conf: what `config.load` gives; left out, it is read as the command line reads it:
+        environment, ./msgworker.toml, ./pyproject.toml. Raises ConfigError.
+        """
+        conf = load() if conf is None else conf
+        return cls(conf.url, table=table_from(conf), label=label, **conf.group("app"))
 
     def __repr__(self) -> str:
         return f"App({dialects.masked(self.engine.url)!r}, table={self.table.name!r})"
@@ -369,6 +379,19 @@ class App:
     def ops(self) -> Ops:
         """What people may do: look and repair."""
         return Ops(self.engine, lambda: self.tables, self.table)
+
+
+def table_from(conf: Configuration) -> MessageTable:
+    """The message table that the configuration describes; raises ConfigError."""
+    rules = conf.group("table")
+    name, columns = rules.pop("table"), rules.pop("columns")
+    for role in columns:
+        if role not in COLUMNS:
+            raise ConfigError(
+                f"unknown column {role!r:.60} in columns ({conf.origins['columns']}); "
+                f"{nearest(role, COLUMNS)}"
+            )
+    return MessageTable(name, **rules, **columns)
 
 
 def _connection(target: object) -> Connection:

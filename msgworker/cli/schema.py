@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from msgworker import dialects
+from msgworker.app import table_from
 from msgworker.cli.options import as_json, common, configure, flags
 from msgworker.cli.output import print_json, safe
-from msgworker.cli.target import open_app, table_from, target
+from msgworker.cli.target import open_app, target
 from msgworker.store import schema
 
 

@@ -17,8 +17,8 @@ from msgworker import App, MessageTable, dialects
 from msgworker.cli.failing import Usage
 from msgworker.cli.group import Call
 from msgworker.cli.options import configure, flags
-from msgworker.config import SETTINGS, Configuration, nearest
-from msgworker.errors import ConfigError, MsgworkerError
+from msgworker.config import SETTINGS, Configuration
+from msgworker.errors import MsgworkerError
 from msgworker.table import COLUMNS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,23 +48,8 @@ def open_app(ctx: click.Context, given: dict[str, Any]) -> App:
 
 def app_from(conf: Configuration, ctx: click.Context) -> App:
     """An App without handlers, made from the configuration."""
-    url = conf.url
-    _keep_secrets(ctx, url)
-    app = App(url, table=table_from(conf), **conf.group("app"))
-    return _opened(ctx, app)
-
-
-def table_from(conf: Configuration) -> MessageTable:
-    """The message table that the configuration describes; raises ConfigError."""
-    rules = conf.group("table")
-    name, columns = rules.pop("table"), rules.pop("columns")
-    for role in columns:
-        if role not in COLUMNS:
-            raise ConfigError(
-                f"unknown column {role!r:.60} in columns ({conf.origins['columns']}); "
-                f"{nearest(role, COLUMNS)}"
-            )
-    return MessageTable(name, **rules, **columns)
+    _keep_secrets(ctx, conf.url)
+    return _opened(ctx, App.from_config(conf))
 
 
 def import_app(ref: str, ctx: click.Context) -> App:
@@ -134,12 +119,14 @@ def settings_of(app: App) -> dict[str, Any]:
         for name, s in SETTINGS.items()
         if s.group == "table" and name not in ("table", "columns")
     }
-    plain = MessageTable().names()
-    columns = {
-        role: table.names().get(role) for role in COLUMNS if table.names().get(role) != plain[role]
-    }
     url = app.engine.url.render_as_string(hide_password=False)
-    return {"url": url, "table": table.name, "columns": columns, **rules, **own}
+    return {"url": url, "table": table.name, "columns": columns_of(table), **rules, **own}
+
+
+def columns_of(table: MessageTable) -> dict[str, str | None]:
+    """The columns that are not named as in a table of our own."""
+    names, plain = table.names(), MessageTable().names()
+    return {role: names.get(role) for role in COLUMNS if names.get(role) != plain[role]}
 
 
 def _opened(ctx: click.Context, app: App) -> App:

@@ -14,13 +14,15 @@ from typing import Any, TypeVar
 
 import click
 
-from msgworker import App, Report, Worker
+from msgworker import App, Report, Worker, dialects
+from msgworker.app import table_from
 from msgworker.cli.logs import Progress
 from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import print_json
 from msgworker.cli.processes import Fleet
-from msgworker.cli.target import import_app, settings_of
-from msgworker.config import SETTINGS, Configuration, flag_of
+from msgworker.cli.target import columns_of, import_app, settings_of
+from msgworker.config import SETTINGS, Configuration, Group, flag_of
+from msgworker.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 TICK_SECONDS = 0.2
@@ -34,6 +36,7 @@ HANDED_ON = (
     "log_level",
     "log_format",
 )
+OF_THE_APP: tuple[Group, ...] = ("database", "table", "app")
 log = logging.getLogger("msgworker.cli")
 
 
@@ -132,15 +135,23 @@ def _checked_app(ctx: click.Context, ref: str, conf: Configuration) -> App:
 
 
 def unused(conf: Configuration, own: dict[str, Any]) -> list[str]:
-    """Settings that somebody made and that an imported App overrules with another value."""
-    found = []
-    for name, value in own.items():
-        if not conf.given(name) or conf[name] == value:
-            continue
-        if name == "url" and "${" in conf[name] and conf.url == value:
-            continue
-        found.append(name)
-    return found
+    """Settings that somebody made and that an imported App overrules with another value.
+
+    own: as of `settings_of`; what is not in it was left at its default.
+    """
+    names = [n for n, s in SETTINGS.items() if s.group in OF_THE_APP and conf.given(n)]
+    return [n for n in names if not _same(conf, n, own.get(n, SETTINGS[n].default))]
+
+
+def _same(conf: Configuration, name: str, value: Any) -> bool:
+    if name == "columns":  # a column may be named as it is named anyway
+        return bool(columns_of(table_from(conf)) == value)
+    if name != "url":
+        return bool(conf[name] == value)
+    try:
+        return dialects.same_database(conf.url, value)
+    except ConfigError:  # a placeholder that nobody fills in, say: the App has not asked for it
+        return False
 
 
 # ---------------------------------------------------------------- one process

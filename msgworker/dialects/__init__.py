@@ -38,7 +38,13 @@ from msgworker.dialects.ddl import (
 )
 from msgworker.dialects.doctor import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
 from msgworker.dialects.drivers import committing_each, listen, sever, wait_for_notice
-from msgworker.dialects.engines import dialect_of, open_engine, parse_url, rolled_back
+from msgworker.dialects.engines import (
+    dialect_of,
+    open_engine,
+    parse_url,
+    rolled_back,
+    same_database,
+)
 from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.sqlite import DATABASE_SET_UP, network_mount, set_up_database
 from msgworker.dialects.troubles import Trouble, no_connection_left, reason_of, trouble
@@ -104,6 +110,7 @@ __all__ = [
     "retyping",
     "rolled_back",
     "row_estimate",
+    "same_database",
     "seconds_since",
     "secrets_of",
     "set_up_database",

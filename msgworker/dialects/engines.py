@@ -30,6 +30,7 @@ _DRIVERS = {
     "mariadb": ("mariadb+pymysql", "mysql"),
     "oracle": ("oracle+oracledb", "oracle"),
 }
+_PORTS = {"postgresql": 5432, "mysql": 3306, "oracle": 1521}
 _ASYNC = re.compile(r"\+(asyncpg|aiosqlite|aiomysql|asyncmy|psycopg_async|oracledb_async)\b")
 
 
@@ -71,6 +72,26 @@ def parse_url(url: object) -> URL:
     if "+" not in text and backend in _DRIVERS:
         parsed = parsed.set(drivername=_DRIVERS[backend][0])
     return parsed
+
+
+def same_database(one: str | URL, other: str | URL) -> bool:
+    """Whether two URLs mean the same, however they are written: a default driver or port left out,
+    another encoding of the password, another order of the query, a relative path of a file.
+
+    Raises ConfigError for one that cannot be read.
+    """
+    return _plainly(parse_url(one)) == _plainly(parse_url(other))
+
+
+def _plainly(url: URL) -> URL:
+    backend = url.get_backend_name().replace("mariadb", "mysql")
+    url = url.set(drivername=f"{backend}+{url.get_driver_name()}")
+    if backend == "sqlite":
+        # A name such as file:x.db?uri=true is the driver's to read.
+        path = url.database or ""
+        return url if path.startswith("file:") else url.set(database=os.path.realpath(path))
+    port = url.port or _PORTS.get(backend)
+    return url.set(host=(url.host or "").lower(), port=port)
 
 
 def _in_memory(url: URL) -> bool:

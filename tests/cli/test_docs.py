@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+from msgworker.app import table_from
 from msgworker.cli import main
 from msgworker.cli.group import COMMANDS
-from msgworker.cli.target import table_from
+from msgworker.cli.target import settings_of
+from msgworker.cli.work import unused
 from msgworker.config import SETTINGS, load
 from tests.cli.conftest import ROOT
 
@@ -76,6 +79,22 @@ def test_the_example_file_is_read(tmp_path: Path) -> None:
     assert conf.url == "postgresql+psycopg://crm:p%40ss@dbhost/crm"
     table = table_from(conf)
     assert (table.name, table.msg_id, table.payload) == ("crm.tb_cus_msg", "msgID", None)
+
+
+def test_the_examples_of_the_page_warn_of_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = re.search(r"```toml\n(.*?)```", CONFIGURATION, re.S)
+    programs = re.findall(r"```python\n(.*?)```", CONFIGURATION, re.S)
+    assert example
+    assert programs
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DB_PASSWORD", "a+b c@")
+    (tmp_path / "msgworker.toml").write_text(example[1])
+    for program in programs:
+        made: dict[str, Any] = {}
+        exec(program, made)
+        assert unused(load(), settings_of(made["app"])) == []
 
 
 def test_exit_codes_are_documented() -> None:

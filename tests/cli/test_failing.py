@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import MessageTable, dialects
+from msgworker.app import table_from
 from msgworker.cli import main
-from msgworker.cli.target import table_from
 from msgworker.config import load
 from msgworker.errors import ConfigError
 from tests.cli.conftest import Cli, environment
