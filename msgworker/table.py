@@ -460,6 +460,14 @@ class Tables:
         """Values for an UPDATE or INSERT by role; columns that are not there are left out."""
         return {self.names[role]: value for role, value in roles.items() if role in self.names}
 
+    def tries_last(self, values: dict[str, Any]) -> list[tuple[str, Any]]:
+        """`values` of an UPDATE in which other columns depend on the tries, for `ordered_values`.
+
+        MariaDB and MySQL assign from left to right: behind it they would see the new number.
+        """
+        last = self.names["error_try_times"]
+        return sorted(values.items(), key=lambda item: item[0] == last)
+
     # -- the guard
 
     @property

@@ -109,7 +109,7 @@ def _recover(
     def build() -> sa.Update:
         c = t.cols()
         change = sa.update(t.message).where(t.among(c.msg_id), *whose(c))
-        return change.values(_recovered_values(t))
+        return change.ordered_values(*t.tries_last(_recovered_values(t)))
 
     # Locked, so that exactly the rows that are given back get a try in their history.
     mine = _locked(conn, t, key, ids, whose, params)

@@ -263,7 +263,8 @@ def _statement(t: Tables, outcome: Outcome) -> sa.Update:
             times = sa.func.coalesce(c.later_times, sa.literal_column("0"))
             same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))
         mine = (t.among(c.msg_id), t.mine(c, ME), *same_claim)
-        return sa.update(t.message).where(*mine).values(_outcome_values(t, outcome))
+        values = t.tries_last(_outcome_values(t, outcome))
+        return sa.update(t.message).where(*mine).ordered_values(*values)
 
     return t.built(("outcome", outcome), build)
 

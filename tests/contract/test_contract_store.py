@@ -624,6 +624,24 @@ def test_recover_gives_back_with_a_try_and_a_crash_counted(store):
     assert store(recover.recover, [], dead_id=ME, text="none") == 0
 
 
+def test_the_last_failure_but_one_waits_for_its_back_off(store):
+    (one,) = send(store.app, "a")
+    store.flagged(one)
+    store.row(one, error_try_times=1)
+    failed = Settlement(one, Outcome.FAILED, delay_seconds=50, tries=1, error="x")
+    assert store.settle(failed) == {one: Settled.ENDED}
+    tries, waits, finished = store.table.one("error_try_times", "available_at", "finished_at")
+    assert (tries, waits is not None, finished) == (2, True, None)
+
+
+def test_the_last_crash_but_one_does_not_finish_a_message(store):
+    (one,) = send(store.app, "a")
+    store.flagged(one)
+    store.row(one, error_try_times=1)
+    assert store(recover.recover, [one], dead_id=ME, text="x") == 1
+    assert store.table.one("error_try_times", "finished_at") == (2, None)
+
+
 def test_a_recovered_row_is_not_settled(store):
     a1, a2 = send(store.app, "a", "a")
     store.flagged(a1)
