@@ -305,7 +305,9 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield change.given_up, {"ids": some}
     log.rows = {"count(*)": [(0,)]}
     yield change.states, {"ids": some}
-    yield change.tail, {"msg_id": 1, "limit": 10}
+    yield change.tail, {"msg_id": 1, "done": None, "limit": 10}
+    yield change.tail, {"msg_id": 1, "done": some, "limit": 10}
+    yield change.done_behind, {"msg_id": 1}
     yield change.rerun, {"ids": some, "done_too": True}
     yield change.discard, {"ids": some, "text": "discarded by me: why"}
     begun = {"kind": "rerun", "actor": "me", "reason": "why", "asked": {"ids": [1]}}

@@ -116,11 +116,23 @@ def carry_out(
             return would
         if total > 1 or (always_ask and total):
             many = f"{plural(total, 'message')} of {app.table.name}"
-            confirm(question.format(many), yes=yes)
+            confirm(question.format(many + _aside(would)), yes=yes)
+        if _aside(would):
+            note(f"{plural(total, 'message')}{_aside(would)}")
     elif dry_run:
         raise Usage("--resume has no --dry-run; `msgworker audit` shows how far it has come")
     with _watched(None if total is None else would.matched) as tell:
         return write(**asked, progress=tell)
+
+
+def _aside(would: Repaired) -> str:
+    """What a rerun does that its number does not tell."""
+    said = []
+    if would.done_again:
+        said.append(f"{would.done_again:,} of them done: handled again")
+    if would.stay_done:
+        said.append(f"{would.stay_done:,} behind that are done stay done")
+    return f" ({'; '.join(said)})" if said else ""
 
 
 @contextmanager
@@ -159,7 +171,7 @@ def tell_result(done: Repaired, *, word: str, verb: str, json: bool, named: int 
     if json:
         print_json(as_json_of(done, word))
     elif done.dry_run:
-        click.echo(f"would {verb} {plural(done.changed, 'message')}")
+        click.echo(f"would {verb} {plural(done.changed, 'message')}{_aside(done)}")
         for info in done.sample:
             click.echo(
                 f"  {info.msg_id}  {info.status}  {safe(info.topic)}  {safe(info.object_id)}"
@@ -188,6 +200,8 @@ def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
         "why": {str(reason): count for reason, count in done.why},
         "dry_run": done.dry_run,
     }
+    if done.dry_run and done.kind == "rerun":
+        found |= {"done_again": done.done_again, "stay_done": done.stay_done}
     if done.dry_run:
         found["sample"] = [as_dict(info) for info in done.sample]
     return found

@@ -17,7 +17,12 @@ from msgworker.cli.target import open_app, target
 @click.option("--dead", is_flag=True, help="All dead messages: --status dead.")
 @click.option("--force", is_flag=True, help="Those that are done, or behind their time, too.")
 @click.option(
-    "--with-successors", is_flag=True, help="And all behind them that have run, in order."
+    "--with-successors",
+    is_flag=True,
+    help="And what is failed or dead behind them, in order; done ones stay done.",
+)
+@click.option(
+    "--also-done", is_flag=True, help="With --with-successors: what is done behind them, too."
 )
 @long_work
 @writes
@@ -31,6 +36,7 @@ def rerun(
     dead: bool,
     force: bool,
     with_successors: bool,
+    also_done: bool,
     dry_run: bool,
     yes: bool,
     actor: str | None,
@@ -42,7 +48,8 @@ def rerun(
 
     By id, or by filter: dead ones, if no --status is given. New and running messages are left
     alone. So are those behind which a later one of their object has run: see --force and
-    --with-successors.
+    --with-successors. What is done is handled again only with --force or --also-done: its handler
+    then meets what it wrote before.
     """
     if dead and given["status"] not in (None, "dead"):
         raise Usage("--dead means --status dead; give one of them")
@@ -58,6 +65,7 @@ def rerun(
         yes=yes,
         force=force,
         with_successors=with_successors,
+        also_done=also_done,
         actor=actor,
         reason=reason,
         **chosen,

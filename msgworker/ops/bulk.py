@@ -73,8 +73,8 @@ _SAYS = {
     Why.GIVEN_UP: "is discarded already",
     Why.RAN_LATER: (
         "is behind its time: message {} of its object has run already; --force (force=True) runs "
-        "it nevertheless, --with-successors (with_successors=True) runs the object again from "
-        "there on"
+        "it nevertheless, --with-successors (with_successors=True) runs it and then, in order, "
+        "what is failed or dead behind it"
     ),
     Why.RUNS_LATER: "is behind its time: message {} of its object runs now; try again later",
     Why.TOO_LONG: "has more messages behind it than one transaction can take",
@@ -92,7 +92,9 @@ class Repaired(int):
 
     op_id: its number in the audit, None if nothing was to be done. matched: messages that were
     looked at. skipped: how many of them were left alone; why: how many for which reason; skips: the
-    first of them. sample: of a dry run, the first messages that would be changed.
+    first of them. Of a dry run: sample: the first messages that would be changed; done_again: how
+    many of them are done, so that their handlers would run again; stay_done: how many behind them
+    are done and would stay so.
     """
 
     kind: str
@@ -104,6 +106,8 @@ class Repaired(int):
     why: tuple[tuple[Why, int], ...] = ()
     skips: tuple[Skip, ...] = ()
     sample: tuple[MessageInfo, ...] = ()
+    done_again: int = 0
+    stay_done: int = 0
 
     def __new__(cls, *args: Any, **values: Any) -> Repaired:
         return super().__new__(cls, values.get("changed", 0))

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.dialects import connecting
-from msgworker.message import Word, word_of
+from msgworker.message import Status, Word, word_of
 from msgworker.ops.bulk import Skip, Why
 from msgworker.store import change
 from msgworker.store.change import Behind, Filter, Seen
@@ -131,6 +131,12 @@ class Choice:
         given_up = set() if self.given_up else change.given_up(conn, self.tables, ids)
         whys = {i: Why.GIVEN_UP if i in given_up else self._why(i, seen) for i in ids}
         return {i: Skip(i, why) for i, why in whys.items() if why is not None}
+
+    def done_among(self, ids: list[int]) -> int:
+        """How many of the messages are done now."""
+        with connecting(self.engine) as conn:
+            seen = change.states(conn, self.tables, ids)
+        return sum(row.status == Status.DONE for row in seen.values())
 
     def _why(self, msg_id: int, seen: Mapping[int, Seen]) -> Why | None:
         if msg_id not in seen:

@@ -50,6 +50,7 @@ class Repairs(Writing):
         fingerprint: str | None = None,
         force: bool = False,
         with_successors: bool = False,
+        also_done: bool = False,
         dry_run: bool = False,
         actor: str | None = None,
         reason: str | None = None,
@@ -64,8 +65,9 @@ class Repairs(Writing):
         them). New and running messages never; done ones only with force.
 
         A message behind which a later one of its object is done or runs is left alone, unless
-        force. with_successors: that message and all behind it that have run are set to new, in
-        one transaction per object, so that they run again in order.
+        force. with_successors: that message and what is failed or dead behind it are set to new, in
+        one transaction per object, so that they run again in order; what is done behind it stays
+        done, unless also_done. Where one of them runs, all are left alone.
         rate: messages a second at most. resume: go on with an interrupted operation, by its op_id;
         nothing is changed or counted twice. More than 10,000 ids are not kept: give them again with
         it. progress: called after each transaction.
@@ -79,7 +81,7 @@ class Repairs(Writing):
             "fingerprint": fingerprint,
         }
         asked = {"ids": asking.ids_of(ids)} | chosen
-        asked |= {"force": force, "with_successors": with_successors}
+        asked |= {"force": force, "with_successors": with_successors, "also_done": also_done}
         by = asking.who(actor, reason)
         op = self._resumed("rerun", resume, asked) if resume is not None else None
         asked = asked if op is None else _asked_again(op, asked["ids"])
@@ -99,9 +101,15 @@ class Repairs(Writing):
         ids: list[int] | None,
         force: bool,
         with_successors: bool,
+        also_done: bool,
         status: str | Word | None,
         **filters: Any,
     ) -> Choice:
+        if also_done and not with_successors:
+            raise ConfigError(
+                "also_done (--also-done) is about what is done behind the messages; give "
+                "with_successors (--with-successors) too"
+            )
         one = asking.word(status, (*_RERUN, Word.DONE), "are not rerun: they have yet to run")
         if one is Word.DONE and not force:
             raise ConfigError("messages that are done are rerun only with --force (force=True)")
@@ -132,14 +140,17 @@ class Repairs(Writing):
         pace: dict[str, Any],
     ) -> Repaired:
         heads, left = rerunning.heads_of(choice, None if op is None else op.last_id)
+        also_done = bool(asked["also_done"])
         if dry_run:
-            found = {i for head in heads for i in rerunning.behind(choice, head)}
-            return self._would("rerun", sorted(found), len(found) + len(left), left)
+            found = rerunning.would(choice, heads, also_done=also_done)
+            left = [skip for skip in left if skip.msg_id not in found.ids] + found.skips
+            told = self._would("rerun", sorted(found.ids), len(found.ids) + len(left), left)
+            return replace(told, done_again=len(found.done), stay_done=found.stay_done)
         self._ready()
         if not heads and op is None:
             return self._nothing("rerun", left)
         bulk = self._bulk("rerun", by, asked, op, pace)
-        rerunning.rerun_objects(bulk, choice, heads, left)
+        rerunning.rerun_objects(bulk, choice, heads, left, also_done=also_done)
         bulk.finish()
         return bulk.result()
 
@@ -408,6 +419,6 @@ def _asked_again(op: Operation, ids: list[int] | None) -> dict[str, Any]:
     if asked["since"] is not None:
         asked["since"] = datetime.fromisoformat(asked["since"])
     if op.kind == "rerun":
-        for name in ("force", "with_successors"):
+        for name in ("force", "with_successors", "also_done"):
             asked[name] = bool(op.filter.get(name))
     return asked

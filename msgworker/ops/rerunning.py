@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
@@ -12,11 +13,12 @@ from msgworker.message import Status, Word
 from msgworker.ops.bulk import Bulk, Skip, Step, Why
 from msgworker.ops.choosing import Choice, Chunk
 from msgworker.store import audit, change
+from msgworker.store.change import Seen
 from msgworker.table import Tables
 
 MOST_HEADS = 100
 MOST_BEHIND = 10_000
-ENDED = (Word.FAILED, Word.DEAD, Word.DONE)
+NOT_DONE = (Word.FAILED, Word.DEAD)
 
 Act = Callable[[Connection, list[int]], int]
 """Change locked and recorded rows in the caller's transaction; returns how many."""
@@ -77,31 +79,68 @@ def heads_of(choice: Choice, after: int | None = None) -> tuple[list[int], list[
     return heads, skips
 
 
-def behind(choice: Choice, head: int) -> list[int]:
-    """A message and those behind it that have run: what a rerun with successors would change."""
-    with connecting(choice.engine) as conn:
-        return _behind(conn, choice.tables, head)
+@dataclass(slots=True)
+class Would:
+    """What a rerun with successors would change.
 
-
-def _behind(conn: Connection, t: Tables, head: int) -> list[int]:
-    tail = change.tail(conn, t, head, limit=MOST_BEHIND + 1)
-    over = (Status.FAILED, Status.DONE)
-    return [row.msg_id for row in tail if row.status in over or row.msg_id == head]
-
-
-def rerun_objects(bulk: Bulk, choice: Choice, heads: list[int], left: list[Skip]) -> None:
-    """Each of the heads with all that has run behind it; `left`: those left alone, in order.
-
-    They are booked with the next head, so that after an interruption all up to `last_id` is booked
-    and nothing behind it.
+    done: those of `ids` that are done. stay_done: how many done ones behind them stay so. skips:
+    heads that would be left alone.
     """
+
+    ids: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    stay_done: int = 0
+    skips: list[Skip] = field(default_factory=list)
+
+
+def would(choice: Choice, heads: list[int], *, also_done: bool) -> Would:
+    """What a rerun of the heads with their successors would change now."""
+    t, found = choice.tables, Would()
+    with connecting(choice.engine) as conn:
+        running = change.runs_later(conn, t, heads)
+        found.skips = [Skip(head, Why.RUNS_LATER, running[head]) for head in sorted(running)]
+        for head in heads:
+            if head in found.ids or head in running:
+                continue
+            tail = _tail(conn, t, head, None if also_done else heads)
+            over = {row.msg_id for row in tail if row.status in (Status.FAILED, Status.DONE)}
+            done = {row.msg_id for row in tail if row.status == Status.DONE}
+            found.ids |= over - (_given_up(conn, t, sorted(over)) - {head})
+            found.done |= done
+            if not also_done:
+                found.stay_done += change.done_behind(conn, t, head) - len(done - {head})
+    return found
+
+
+def _tail(conn: Connection, t: Tables, head: int, done: list[int] | None) -> list[Seen]:
+    return change.tail(conn, t, head, done=done, limit=MOST_BEHIND + 1)
+
+
+def _given_up(conn: Connection, t: Tables, ids: list[int]) -> set[int]:
+    found: set[int] = set()
+    for start in range(0, len(ids), t.dialect.max_ids):
+        found |= change.given_up(conn, t, ids[start : start + t.dialect.max_ids])
+    return found
+
+
+def rerun_objects(
+    bulk: Bulk, choice: Choice, heads: list[int], left: list[Skip], *, also_done: bool
+) -> None:
+    """Each of the heads with what is not done behind it; `left`: those left alone, in order.
+
+    also_done: with the done ones behind it, too; else only those that are heads themselves.
+    Those left alone are booked with the next head, so that after an interruption all up to
+    `last_id` is booked and nothing behind it.
+    """
+    done_too = None if also_done else heads
     waits = _not_done_here(bulk, choice, left) if bulk.op.steps else left
     covered: set[int] = set()
     for head in heads:
         if head not in covered:
-            before = [skip for skip in waits if skip.msg_id < head]
-            waits = waits[len(before) :]
-            covered.update(_rerun_object(bulk, choice, head, before))
+            before = [s for s in waits if s.msg_id < head and s.msg_id not in covered]
+            waits = [s for s in waits if s.msg_id > head]
+            covered.update(_rerun_object(bulk, choice, head, before, done_too))
+    waits = [s for s in waits if s.msg_id not in covered]
     if waits:
         bulk.step(waits[-1].msg_id, lambda conn: Step(len(waits), 0, waits))
 
@@ -117,34 +156,43 @@ def _not_done_here(bulk: Bulk, choice: Choice, left: list[Skip]) -> list[Skip]:
     return [skip for skip in left if skip.msg_id not in done]
 
 
-def _rerun_object(bulk: Bulk, choice: Choice, head: int, before: list[Skip]) -> list[int]:
-    """One message and all that has run behind it, in one transaction; returns what was set to new.
+def _rerun_object(
+    bulk: Bulk, choice: Choice, head: int, before: list[Skip], done_too: list[int] | None
+) -> list[int]:
+    """One message and those behind it, in one transaction; returns what was set to new.
 
     In one, because a worker that sees half of it would run the rest out of order. `before`: booked
-    with it.
+    with it. done_too: of the done ones only these; None = all.
     """
     done: list[int] = []
 
     def work(conn: Connection) -> Step:
         done.clear()
-        step = _all_behind(conn, bulk.op.op_id, choice, head, done)
+        step = _all_behind(conn, bulk.op.op_id, choice, head, done_too, done)
         return Step(len(before) + step.matched, step.changed, [*before, *step.skips])
 
     bulk.step(head, work)
     return done
 
 
-def _all_behind(conn: Connection, op_id: int, choice: Choice, head: int, done: list[int]) -> Step:
+def _all_behind(
+    conn: Connection,
+    op_id: int,
+    choice: Choice,
+    head: int,
+    done_too: list[int] | None,
+    done: list[int],
+) -> Step:
     """Lock, look and set to new; `done` gets what was."""
     t = choice.tables
     if audit.touched(conn, t, op_id, [head]):  # as one behind another head
         return Step()
     if gone := choice.lock(conn, [head])[1]:
         return Step(1, 0, gone)
-    tail = [row.msg_id for row in change.tail(conn, t, head, limit=MOST_BEHIND + 1)]
+    tail = [row.msg_id for row in _tail(conn, t, head, done_too)]
     if len(tail) > MOST_BEHIND:
         return Step(1, 0, [Skip(head, Why.TOO_LONG)])
-    ids = _lock_tail(conn, t, tail, head)
+    ids = _lock_tail(conn, t, tail, head, done_too)
     if running := change.runs_later(conn, t, [head]):
         return Step(1, 0, [Skip(head, Why.RUNS_LATER, running[head])])
     recorded(conn, t, op_id, ids, lambda c, part: rerun(c, t, part))
@@ -157,14 +205,21 @@ def rerun(conn: Connection, t: Tables, ids: list[int]) -> int:
     return change.rerun(conn, t, ids, done_too=True)
 
 
-def _lock_tail(conn: Connection, t: Tables, tail: list[int], head: int) -> list[int]:
+def _lock_tail(
+    conn: Connection, t: Tables, tail: list[int], head: int, done_too: list[int] | None
+) -> list[int]:
     """Lock all of it, the new ones too, so that none of them is claimed meanwhile; return those
     to set to new."""
     found: list[int] = []
     for start in range(0, len(tail), t.dialect.max_ids):
         part = tail[start : start + t.dialect.max_ids]
         change.lock(conn, t, part, words=(Word.NEW,))
-        ended = change.lock(conn, t, part, words=ENDED)
+        if done_too is None:
+            ended = change.lock(conn, t, part, words=(*NOT_DONE, Word.DONE))
+        else:  # one that ran when the tail was read may have ended since
+            ended = change.lock(conn, t, part, words=NOT_DONE)
+            named = [i for i in part if i in done_too]
+            ended = sorted(ended + change.lock(conn, t, named, words=(Word.DONE,)))
         away = change.given_up(conn, t, ended) - {head}
         found += [i for i in ended if i not in away]
     return found

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgworker.dialects import connecting
 from msgworker.errors import ConfigError, SchemaError
+from msgworker.message import Word
 from msgworker.ops import asking, rerunning
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Repaired, Skip, Skips
@@ -102,10 +103,12 @@ class Writing(Call):
 
     def _would_change(self, kind: str, choice: Choice) -> Repaired:
         first: list[int] = []
-        matched, skips = 0, Skips()
+        matched, done, skips = 0, 0, Skips()
         for chunk in choice.chunks():
             matched += len(chunk.ids)
             skips.add(chunk.skips.values())
+            if Word.DONE in choice.words:
+                done += choice.done_among([i for i in chunk.ids if i not in chunk.skips])
             if len(first) < SAMPLE:
                 first += [i for i in chunk.ids if i not in chunk.skips][: SAMPLE - len(first)]
         skipped = skips.counts.total()
@@ -115,6 +118,7 @@ class Writing(Call):
             skipped=skipped,
             why=skips.why,
             skips=tuple(skips.first),
+            done_again=done,
         )
 
     def _would(self, kind: str, ids: list[int], matched: int, left: list[Skip]) -> Repaired:

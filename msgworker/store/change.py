@@ -281,23 +281,45 @@ def done_above(conn: Connection, t: Tables, msg_id: int) -> dict[Any, int]:
     return {row[0]: row[1] for row in conn.execute(t.built("done_above", build), params)}
 
 
-def tail(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> list[Seen]:
-    """A message and those of its object behind it, in order, at most `limit`."""
+def tail(
+    conn: Connection, t: Tables, msg_id: int, *, done: Sequence[int] | None, limit: int
+) -> list[Seen]:
+    """A message and those of its object behind it, in order, at most `limit`.
+
+    done: of those that are done only these, at most `max_ids`; None = all.
+    """
 
     def build() -> sa.Select[Any]:
-        head = t.message.alias("h")
-        h, c = t.cols(head), t.cols()
-        mine = sa.select(h.object_id).where(h.msg_id == sa.bindparam("head")).scalar_subquery()
-        where = sa.or_(
-            c.msg_id == sa.bindparam("head"),
-            sa.and_(c.msg_id > sa.bindparam("head"), c.object_id == mine),
-        )
+        c = t.cols()
+        where = sa.or_(c.msg_id == sa.bindparam("head"), _behind_it(t, c))
+        if done is not None:
+            where = sa.and_(where, sa.or_(c.status != lit(Status.DONE), t.among(c.msg_id)))
         columns: list[Any] = [c.msg_id, c.status, t.tries(c)]
         query = sa.select(*columns).where(where).order_by(c.msg_id)
         return query.limit(sa.bindparam("rows", type_=sa.Integer()))
 
-    found = conn.execute(t.built("tail", build), {"head": msg_id, "rows": limit})
+    params: dict[str, Any] = {"head": msg_id, "rows": limit}
+    if done is not None:
+        params["mw_ids"] = list(done)
+    found = conn.execute(t.built(("tail", done is None), build), params)
     return [Seen._make(row) for row in found]
+
+
+def done_behind(conn: Connection, t: Tables, msg_id: int) -> int:
+    """How many messages of its object behind a message are done."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        query = sa.select(sa.func.count(c.msg_id))
+        return query.where(_behind_it(t, c), c.status == lit(Status.DONE))
+
+    return int(conn.scalar(t.built("done_behind", build), {"head": msg_id}) or 0)
+
+
+def _behind_it(t: Tables, c: Cols) -> ColumnElement[bool]:
+    h = t.cols(t.message.alias("h"))
+    mine = sa.select(h.object_id).where(h.msg_id == sa.bindparam("head")).scalar_subquery()
+    return sa.and_(c.msg_id > sa.bindparam("head"), c.object_id == mine)
 
 
 # ---------------------------------------------------------------- changing

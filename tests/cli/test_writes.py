@@ -53,9 +53,34 @@ def test_rerun_of_what_is_behind_its_time(crm: Cli, folder: Path) -> None:
     assert (done.exit_code, done.stdout) == (5, "rerun 0\n")
     for text in ("message 2 of its object has run", "--force", "--with-successors"):
         assert text in done.stderr
+    alone = crm("rerun", 1, "--with-successors", "--dry-run", *AT)
+    assert alone.stdout.startswith("would rerun 1 message (1 behind that are done stay done)\n")
+    also = ("--with-successors", "--also-done")
+    would = crm("rerun", 1, *also, "--dry-run", *AT)
+    assert would.stdout.startswith("would rerun 2 messages (1 of them done: handled again)\n")
+    found = json.loads(crm("rerun", 1, *also, "--dry-run", "--json", *AT).stdout)
+    assert (found["rerun"], found["done_again"], found["stay_done"]) == (2, 1, 0)
+    asked = crm("rerun", 1, *also, *AT)
+    assert (asked.exit_code, states(folder)) == (2, [-1, 2])
+    assert "Set 2 messages of msgworker_message (1 of them done: handled again) to new?" in (
+        asked.stderr
+    )
+    done = crm("rerun", 1, *also, "--yes", *AT)
+    assert (done.exit_code, done.stdout) == (0, "rerun 2\n")
+    assert done.stderr == "2 messages (1 of them done: handled again)\n"
+    assert states(folder) == [0, 0]
+
+
+def test_rerun_with_successors_leaves_done_ones_and_says_so(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 3)
+    sql(folder, "UPDATE msgworker_message SET object_id = 'o'")
+    sql(folder, "UPDATE msgworker_message SET status = 2 WHERE msg_id = 2")
     done = crm("rerun", 1, "--with-successors", "--yes", *AT)
     assert (done.exit_code, done.stdout) == (0, "rerun 2\n")
-    assert states(folder) == [0, 0]
+    assert done.stderr == "2 messages (1 behind that are done stay done)\n"
+    assert states(folder) == [0, 2, 0]
+    refused = crm("rerun", 1, "--also-done", *AT)
+    assert (refused.exit_code, "--with-successors" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

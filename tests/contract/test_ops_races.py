@@ -51,7 +51,8 @@ def test_reruns_with_successors_beside_a_worker(app, table):
         worker.start()
         for _ in range(12):
             some = chance.sample(ids, 3)
-            changed += app.ops.rerun(some, with_successors=True, force=True)
+            also = chance.random() < 0.5
+            changed += app.ops.rerun(some, with_successors=True, force=True, also_done=also)
         until(
             lambda: set(table.statuses) <= {2, -1} and len(watch.spans) == 60 + changed,
             "all have run again",

@@ -314,14 +314,15 @@ def test_messages_without_object_have_no_order(app, table):
     assert app.ops.rerun() == 1
 
 
-def test_rerun_with_successors_runs_the_object_again_in_order(app, table):
+def test_also_done_runs_the_object_again_in_order(app, table):
     first, *rest = put(app, ("o", FAILED), ("o", DONE), ("o", NEW), ("o", FAILED), ("o", DONE))
     put(app, ("p", DONE), ("p", FAILED))
     watch = Watch()
     app.add_handler("t", watch)
-    would = app.ops.rerun([first], with_successors=True, dry_run=True)
-    assert would == 4
-    done = app.ops.rerun([first], with_successors=True)
+    also: dict[str, Any] = {"with_successors": True, "also_done": True}
+    would = app.ops.rerun([first], **also, dry_run=True)
+    assert (would, would.done_again, would.stay_done) == (4, 2, 0)
+    done = app.ops.rerun([first], **also)
     assert (done, done.skipped) == (4, 0)
     assert table.statuses == [0, 0, 0, 0, 0, 2, -1]
     assert app.drain(linger=0).done == 5
@@ -331,8 +332,10 @@ def test_rerun_with_successors_runs_the_object_again_in_order(app, table):
 
 def test_with_successors_of_several_messages_of_one_object(app, table):
     ids = put(app, ("o", FAILED), ("o", FAILED), ("o", DONE))
-    done = app.ops.rerun(ids[:2], with_successors=True)
-    assert (done.changed, done.skipped) == (3, 0)
+    would = app.ops.rerun(ids, with_successors=True, also_done=True, dry_run=True)
+    done = app.ops.rerun(ids, with_successors=True, also_done=True)
+    assert (would.matched, would.changed, would.skipped) == (3, 3, 0)
+    assert (done.matched, done.changed, done.skipped) == (3, 3, 0)
     assert table.statuses == [0, 0, 0]
 
 
@@ -344,10 +347,98 @@ def test_with_successors_waits_for_what_runs(app, table):
 
 
 def test_with_successors_leaves_what_was_discarded(app, table):
-    ids = put(app, ("o", FAILED), ("o", NEW), ("o", DONE))
+    ids = put(app, ("o", FAILED), ("o", NEW), ("o", FAILED))
     app.ops.discard([ids[1]], reason="wrong")
+    assert app.ops.rerun([ids[0]], with_successors=True, dry_run=True) == 2
     assert app.ops.rerun([ids[0]], with_successors=True) == 2
     assert table.statuses == [0, -1, 0]
+
+
+def test_with_successors_leaves_what_is_done(app, table):
+    """The handler of a done message would meet the rows that it wrote."""
+    first, *_, last = ids = put(
+        app, ("o", FAILED), ("o", DONE), ("o", FAILED), ("o", NEW), ("o", DONE), ("o", FAILED)
+    )
+    put(app, ("p", DONE))
+    watch = Watch()
+    app.add_handler("t", watch)
+    for_these: dict[str, Any] = {"ids": [first], "with_successors": True}
+    would = app.ops.rerun(**for_these, dry_run=True)
+    assert (would.matched, would.changed, would.done_again, would.stay_done) == (3, 3, 0, 2)
+    assert [info.msg_id for info in would.sample] == [first, ids[2], last]
+    done = app.ops.rerun(**for_these)
+    assert (done.matched, done.changed, done.skipped) == (3, 3, 0)
+    assert table.statuses == [0, 2, 0, 0, 2, 0, 2]
+    assert app.drain(linger=0).done == 4
+    watch.assert_in_order([first, ids[2], ids[3], last])
+
+
+def test_rerun_behind_done_ones_needs_to_be_said(app, table):
+    """It runs after them: with_successors and force say that it may."""
+    first, *rest = put(app, ("o", FAILED), ("o", DONE), ("o", DONE))
+    assert app.ops.rerun([first]).skips[0].why is Why.RAN_LATER
+    for says in ({"with_successors": True}, {"force": True}):
+        would = app.ops.rerun([first], **says, dry_run=True)
+        assert (would.changed, would.done_again) == (1, 0)
+        assert app.ops.rerun([first], **says) == 1
+        assert table.statuses == [0, 2, 2]
+        table.edit(table.where(msg_id=first), status=FAILED, error_try_times=3)
+    assert audited(app)[-1][1] == first
+    assert rest
+
+
+def test_a_done_message_runs_again_by_its_own_name_alone(app, table):
+    """force takes a done head; what is done behind it is no head, and stays."""
+    first, second, third, last = put(app, ("o", DONE), ("o", DONE), ("o", DONE), ("o", FAILED))
+    says: dict[str, Any] = {"with_successors": True, "force": True}
+    assert app.ops.rerun([first], with_successors=True).skips[0].why is Why.DONE
+    would = app.ops.rerun([first, third], **says, dry_run=True)
+    assert (would.changed, would.done_again, would.stay_done) == (3, 2, 1)
+    done = app.ops.rerun([first, third], **says)
+    assert (done.matched, done.changed) == (3, 3)
+    assert table.statuses == [0, 2, 0, 0]
+    assert audited(app) == [(done.op_id, first), (done.op_id, third), (done.op_id, last)]
+    assert app.ops.rerun([second], force=True, dry_run=True).done_again == 1
+
+
+def test_also_done_without_successors_is_refused(app, table):
+    (first,) = put(app, ("o", FAILED))
+    with pytest.raises(ConfigError, match="with_successors"):
+        app.ops.rerun([first], also_done=True)
+    assert table.statuses == [-1]
+
+
+def test_an_interrupted_rerun_goes_on_with_the_done_ones_it_was_asked_for(app, table):
+    ids = put(app, ("o", FAILED), ("o", DONE), ("p", FAILED), ("p", DONE))
+    with pytest.raises(Cut):
+        app.ops.rerun([ids[0], ids[2]], with_successors=True, also_done=True, progress=cut_after(1))
+    assert table.statuses == [0, 0, -1, 2]
+    assert app.ops.rerun(resume=app.ops.audit()[0].op_id) == 4
+    assert table.statuses == [0, 0, 0, 0]
+
+
+def test_a_rerun_of_done_transactional_messages_meets_their_rows_only_if_asked(app, table):
+    """What a run has written is there: a rerun of done ones doubles it, or fails at its key."""
+    meta = sa.MetaData()
+    paid = sa.Table("paid", meta, sa.Column("k", sa.String(100), primary_key=True))
+    meta.create_all(app.engine)
+    broken = [True]
+
+    @app.handler("t", transactional=True, wait=wait_none())
+    def pay(msg: Message, ctx: Any) -> None:
+        if broken[0] and msg.msg_id % 4 == 1:
+            raise ValueError("no such account")
+        ctx.connection.execute(paid.insert().values(k=msg.idempotency_key))
+
+    send(app, *["o"] * 8)
+    app.drain(linger=0)
+    assert table.statuses == [-1, 2, 2, 2, -1, 2, 2, 2]
+    broken[0] = False
+    assert app.ops.rerun(topic="t", with_successors=True) == 2
+    assert app.drain(linger=0).failed == 0
+    assert table.statuses == [2] * 8
+    app.ops.rerun([1], force=True, with_successors=True, also_done=True)
+    assert app.drain(linger=0).failed == 8  # asked for by name
 
 
 # ---------------------------------------------------------------- discard
