@@ -17,7 +17,7 @@ from tenacity.wait import wait_base
 
 from msgworker import dialects
 from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
-from msgworker.errors import ConfigError, SchemaError
+from msgworker.errors import ConfigError, HandlerError, SchemaError
 from msgworker.instance.handling import Registry, TimeoutAction, make_handler
 from msgworker.instance.links import Turns
 from msgworker.instance.state import State, logger_for, new_instance_id
@@ -123,6 +123,7 @@ class App:
         timeout: float | None = None,
         timeout_action: TimeoutAction = "report",
         wait: wait_base | None = None,
+        max_tries: int | None = None,
     ) -> Callable[[F], F]:
         """Register a function as the handler of a topic (no topic: of every other topic).
 
@@ -132,8 +133,10 @@ class App:
         timeout: seconds; a handler that runs longer is reported and its try fails when it returns.
         timeout_action: "restart" = the instance also finishes the rest and leaves, and `run` or
         `drain` raises HandlerStuck: end the process, the message is then recovered.
-        wait: a tenacity wait strategy for the back-off. Raises HandlerError at once for bad
-        functions.
+        wait: a tenacity wait strategy for the back-off; left out: `backoff_seconds` of the App, by
+        default about 20 s, then about 100 s. max_tries: dead after so many failed tries, at most
+        the table's `max_tries`; tries that a crash ended go by the table's alone.
+        Raises HandlerError at once for bad functions and options.
         """
         if callable(topic):  # @app.handler without parentheses
             self.add_handler(None, topic)
@@ -147,6 +150,7 @@ class App:
                 timeout=timeout,
                 timeout_action=timeout_action,
                 wait=wait,
+                max_tries=max_tries,
             )
             return fn
 
@@ -154,7 +158,14 @@ class App:
 
     def add_handler(self, topic: str | None, fn: Callable[..., Any], **options: Any) -> None:
         """`handler` as a plain call."""
-        self._registry.add(make_handler(topic, fn, **options))
+        made = make_handler(topic, fn, **options)
+        if made.max_tries is not None and made.max_tries > self.table.max_tries:
+            raise HandlerError(
+                f"max_tries={made.max_tries} of a handler is more than the {self.table.max_tries} "
+                f"tries of the table {self.table.name}, which go for all who look at it; raise "
+                "those: MessageTable(max_tries=...)"
+            )
+        self._registry.add(made)
 
     @property
     def topics(self) -> frozenset[str] | None:
@@ -289,6 +300,7 @@ class App:
         threads: int = 4,
         time_limit: float | None = None,
         linger: float = 5.0,
+        retry_linger: float | None = None,
         overlap: str = "skip",
         max_concurrent: int | None = None,
         topics: Iterable[str] | None = None,
@@ -296,9 +308,11 @@ class App:
         signals: bool = False,
         outage_limit: float = 60.0,
     ) -> Report:
-        """Handle messages until none is due now or within `linger` seconds, or until `time_limit`.
+        """Handle messages until none is due now or soon, or until `time_limit`.
 
         For batch jobs and timers. All times are in seconds. threads, topics: as in `worker`.
+        linger: wait for what becomes due within this time. retry_linger: and so long for the next
+        try of messages that have failed; None = 300, or 0 where linger is 0.
         time_limit: stop in order after this time; None = no limit. grace: how long running handlers
         may go on at a stop. overlap: "skip" returns at once (Report.skipped) while another drain of
         this App runs in this process; "allow" lets up to `max_concurrent` run. signals: SIGTERM and
@@ -314,6 +328,8 @@ class App:
         if time_limit is not None:
             number("time_limit", time_limit, 0, 366 * 86_400)
         number("linger", linger, 0, 366 * 86_400)
+        if retry_linger is not None:
+            number("retry_linger", retry_linger, 0, 366 * 86_400)
         number("grace", grace, 0, 366 * 86_400)
         number("outage_limit", outage_limit, 0, 366 * 86_400)
         if max_concurrent is not None:
@@ -329,6 +345,7 @@ class App:
             return worker.drain(
                 time_limit=time_limit,
                 linger=linger,
+                retry_linger=retry_linger,
                 grace=grace,
                 signals=signals,
                 outage_limit=outage_limit,

@@ -25,6 +25,8 @@ MAX_PROCESSES = 256
 YEAR_SECONDS = 366 * 86_400.0
 MAX_FILE_BYTES = 1_000_000
 PREFIX = "MSGWORKER_"
+MAX_TRIES = 1000
+BACKOFF_SECONDS = 20.0
 
 _LIMITS: dict[str, tuple[float, float]] = {
     "lease_seconds": (0.3, 86_400),
@@ -32,6 +34,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "run_limit": (0, 10_000),
     "lanes_limit": (1, 100_000),
     "foreign_stale_after": (1, YEAR_SECONDS),
+    "backoff_seconds": (0, 480),
 }
 
 
@@ -46,6 +49,9 @@ class Settings:
     notify: on PostgreSQL, wake up workers of other processes when a message is sent.
     foreign_stale_after: seconds after which a message that a foreign consumer has flagged is taken
     from it; None = never. Its price: a foreign consumer that is only slow is then not excluded.
+    backoff_seconds: the pause after a first failed try; each further one is five times as long, all
+    are up to a quarter longer, so that not all come back at once, and 600 s at most. 0 = none. A
+    handler's own `wait` goes before it.
     """
 
     lease_seconds: float = 30.0
@@ -54,6 +60,7 @@ class Settings:
     lanes_limit: int = 1000
     notify: bool = False
     foreign_stale_after: float | None = None
+    backoff_seconds: float = BACKOFF_SECONDS
 
     def __post_init__(self) -> None:
         number("lease_seconds", self.lease_seconds, *_LIMITS["lease_seconds"])
@@ -62,6 +69,7 @@ class Settings:
         whole("lanes_limit", self.lanes_limit, *_LIMITS["lanes_limit"])
         if self.foreign_stale_after is not None:
             number("foreign_stale_after", self.foreign_stale_after, *_LIMITS["foreign_stale_after"])
+        number("backoff_seconds", self.backoff_seconds, *_LIMITS["backoff_seconds"])
         if not isinstance(self.notify, bool):
             raise ConfigError(f"notify must be True or False, got {self.notify!r}")
 
@@ -285,6 +293,7 @@ SETTINGS: dict[str, Setting] = {
             "seconds",
             "take messages from a foreign consumer after this time; unset: never",
         ),
+        _app("backoff_seconds", "seconds", "the pause after a first failed try; then 5 times it"),
         Setting(
             name="threads",
             kind="whole",
@@ -322,6 +331,13 @@ SETTINGS: dict[str, Setting] = {
             group="work",
             about="drain waits this long for messages that become due",
             default=5.0,
+        ),
+        Setting(
+            name="retry_linger",
+            kind="seconds",
+            group="work",
+            about="drain waits this long for the next try of failed ones; 0 if linger is 0",
+            default=300.0,
         ),
         Setting(
             name="outage_limit",

@@ -106,12 +106,17 @@ UNWRITABLE = "(the error could not be stored)"
 """Stands in `last_error` where the table did not take the text."""
 
 
+SPENT = " (dead after {} of {} tries that its handler allows)"
+"""How the error of a message ends that is dead before the table's rule says so."""
+
+
 class Outcome(enum.StrEnum):
     """What is written for a message that was in our hands."""
 
     DONE = "done"
     FAILED = "failed"
     DEAD = "dead"
+    SPENT = "spent"  # failed, and its handler allows no more tries: dead
     LATER = "later"
     RELEASED = "released"
 

@@ -19,6 +19,7 @@ from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.types import TypeEngine
 
 from msgworker import dialects
+from msgworker.config import MAX_TRIES as MOST_TRIES
 from msgworker.config import nearest
 from msgworker.dialects import Dialect, KeyText, UtcDateTime, now, now_plus
 from msgworker.errors import ConfigError
@@ -152,8 +153,8 @@ class MessageTable(_Names):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{key} must be a whole number from {least} on, got {value!r}")
-        if self.max_tries > 1000:
-            raise ConfigError(f"max_tries must be at most 1000, got {self.max_tries}")
+        if self.max_tries > MOST_TRIES:
+            raise ConfigError(f"max_tries must be at most {MOST_TRIES}, got {self.max_tries}")
         delay = self.visibility_delay_seconds
         if (
             isinstance(delay, bool)

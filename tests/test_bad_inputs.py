@@ -50,6 +50,7 @@ def make_app(database: Any) -> Iterator[MakeApp]:
     made: list[App] = []
 
     def make(url_or_engine: Any = None, **options: Any) -> App:
+        options = {"backoff_seconds": 1, **options}
         made.append(App(url_or_engine or database.url, **options))
         return made[-1]
 

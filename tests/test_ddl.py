@@ -19,6 +19,7 @@ from msgworker.store import (
     change,
     claim,
     counts,
+    due,
     explain,
     failures,
     find,
@@ -227,7 +228,9 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield claim.heads, {"after": None, "limit": 10}
     yield claim.heads, {"after": "o", "limit": 10}
     yield claim.loose, {"after": 0, "limit": 10}
-    yield claim.next_due_seconds, {}
+    waits = {"linger": 5.0, "retry_linger": 300.0}
+    yield due.coming, {"topics": None, "paused": (), **waits}
+    yield due.coming, {"topics": ["a", "b"], "paused": ["b"], **waits}
     yield claim.flag, {"candidates": candidates, "me": "me"}
     log.rowcount = 0  # something was lost: what has been flagged is read back
     yield claim.flag, {"candidates": candidates, "me": "me"}

@@ -31,12 +31,14 @@ HANDED_ON = (
     "topics",
     "time_limit",
     "linger",
+    "retry_linger",
     "outage_limit",
     "grace",
     "log_level",
     "log_format",
 )
 OF_THE_APP: tuple[Group, ...] = ("database", "table", "app")
+OF_DRAIN = ("linger", "retry_linger", "outage_limit")
 log = logging.getLogger("msgworker.cli")
 
 
@@ -75,7 +77,7 @@ def run(ctx: click.Context, /, ref: str, quiet: bool, report_fd: int | None, **g
 
 @click.command("drain")
 @working
-@flags("linger", "outage_limit")
+@flags("linger", "retry_linger", "outage_limit")
 @as_json
 @common
 @click.pass_context
@@ -116,10 +118,16 @@ def _drain_here(app: App, conf: Configuration, quiet: bool, report_fd: int | Non
         return worker.drain(
             time_limit=conf["time_limit"],
             linger=conf["linger"],
+            retry_linger=_retry_linger(conf),
             outage_limit=conf["outage_limit"],
             grace=conf["grace"],
             signals=True,
         )
+
+
+def _retry_linger(conf: Configuration) -> float | None:
+    """None: left to the drain, which waits for nothing without `linger`."""
+    return float(conf["retry_linger"]) if conf.given("retry_linger") else None
 
 
 def _checked_app(ctx: click.Context, ref: str, conf: Configuration) -> App:
@@ -213,7 +221,9 @@ def _fleet(
     arguments = [command, ref, "--processes", "1"]
     for name in HANDED_ON:
         value = conf[name]
-        if value is None or (name in ("linger", "outage_limit") and command == "run"):
+        if value is None or (name in OF_DRAIN and command == "run"):
+            continue
+        if name == "retry_linger" and not conf.given(name):
             continue
         values = value if SETTINGS[name].kind == "texts" else [value]
         for each in values:

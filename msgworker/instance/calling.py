@@ -18,10 +18,12 @@ from msgworker.errors import HandlerTimeout, LostClaim, PayloadError, RetryLater
 from msgworker.instance.fanout import Fans
 from msgworker.instance.handling import (
     DONE,
+    Backoff,
     Context,
     Handler,
     LoopThread,
     Result,
+    limited,
     result_of_error,
     result_of_return,
     typed,
@@ -51,6 +53,7 @@ class Caller:
     def __init__(self, state: State) -> None:
         self._state = state
         self._loop = LoopThread()
+        self._backoff = Backoff(state.settings.backoff_seconds)
         self._local = threading.local()
         self._links: list[Link] = []
         self.before_settle: Callable[[Lane], None] = lambda lane: None
@@ -89,6 +92,8 @@ class Caller:
         finally:
             state.running.pop(ident, None)
         result = self._checked(result, handler, running, lane)
+        if result is not DONE:
+            result = limited(result, handler, row.tries + 1, state.tables.spec.max_tries)
         if result.error is not None:
             result.error = without(result.error, self._secrets)
         lane.result = result
@@ -124,9 +129,8 @@ class Caller:
         finally:
             fans.close()
 
-    @staticmethod
-    def _returned(value: Any, handler: Handler, attempt: int) -> Result:
-        return DONE if value is None else result_of_return(value, handler, attempt)
+    def _returned(self, value: Any, handler: Handler, attempt: int) -> Result:
+        return DONE if value is None else result_of_return(value, handler, attempt, self._backoff)
 
     def _raised(self, error: BaseException, handler: Handler, row: Row) -> Result:
         if isinstance(error, _Undo):
@@ -139,7 +143,7 @@ class Caller:
         if not isinstance(error, PayloadError | RetryLater):
             text = "handler of topic %s raised"
             self._state.log.debug(text, handler.topic, exc_info=error, extra=facts(row))
-        return result_of_error(error, handler, row.tries + 1)
+        return result_of_error(error, handler, row.tries + 1, self._backoff)
 
     def _checked(self, result: Result, handler: Handler, running: Running, lane: Lane) -> Result:
         """Late results and worn-out wishes become failed tries."""
@@ -151,7 +155,7 @@ class Caller:
                 late = HandlerTimeout(
                     f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
                 )
-                return result_of_error(late, handler, lane.row.tries + 1)
+                return result_of_error(late, handler, lane.row.tries + 1, self._backoff)
         if result.outcome is Outcome.LATER and self._worn_out(lane):
             text = clean(f"asked for RetryLater too often, or nothing can wait; {result.error}")
             return Result(Outcome.FAILED, text, result.delay_seconds)

@@ -23,7 +23,7 @@ from msgworker.instance.settler import Settler
 from msgworker.instance.state import Lane, State, in_quarantine
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.message import topic_of
-from msgworker.store import claim
+from msgworker.store import claim, due
 from msgworker.store.claim import Candidate, Row
 
 FIRST_PAUSE = 0.01
@@ -81,6 +81,7 @@ class Fetcher(Role):
         lanes: Lanes,
         settler: Settler,
         drain_linger: float | None = None,
+        retry_linger: float = 0.0,
     ) -> None:
         super().__init__("fetcher", state.log, state.away)
         self._state = state
@@ -91,6 +92,8 @@ class Fetcher(Role):
         settings = state.settings
         self._appetite = Appetite(lanes.threads, settings.lanes_limit, settings.run_limit)
         self._linger = drain_linger
+        self._retry_linger = retry_linger
+        self._awaits: float | None = None  # a drain: seconds until there is something to do again
         self._barren = 0
         self._looked_afresh = False
         self._overdue_since: float | None = None
@@ -294,6 +297,7 @@ class Fetcher(Role):
 
     def _nothing(self, look: Look) -> int:
         self._note_round(look)
+        self._awaits = None
         if self._state.in_hand:
             self._barren = 0
             self._looked_afresh = False
@@ -333,19 +337,27 @@ class Fetcher(Role):
             self._search.forget()
             return
         with self._link.statement() as conn:
-            due_in = claim.next_due_seconds(conn, self._state.tables)
-        if due_in is None or due_in > linger:
+            coming = due.coming(
+                conn,
+                self._state.tables,
+                topics=self._state.topics,
+                paused=self._state.paused,
+                linger=linger,
+                retry_linger=self._retry_linger,
+            )
+        self._awaits = coming.seconds
+        if coming.seconds is not None:
+            self._overdue_since = None
+        elif not coming.overdue:
             self.exhausted = True
             self.stop()
-        elif due_in == 0.0:
+        else:
             # Due, but nothing could be claimed: it waits behind something that is not ours.
             now = time.monotonic()
             self._overdue_since = self._overdue_since or now
             if now - self._overdue_since > self.overdue_seconds:
                 self.exhausted = True
                 self.stop()
-        else:
-            self._overdue_since = None
 
     def _report_topics(self) -> None:
         unknown = self._search.unknown_topics
@@ -365,9 +377,11 @@ class Fetcher(Role):
             return TICK_SECONDS
         if self._unseen_seconds:
             return max(TICK_SECONDS, LEFT_TO_OTHERS * self._unseen_seconds)
-        if self._linger is not None:
+        if self._linger is not None and self._awaits is None:
             return FIRST_PAUSE
         self._pause = min(self._state.settings.poll_seconds, self._pause * 1.3)
+        if self._awaits is not None:
+            return max(FIRST_PAUSE, min(self._pause, self._awaits))
         return max(self._rest, self._pause * random.uniform(0.75, 1.0))
 
     def wake(self) -> None:

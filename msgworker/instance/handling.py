@@ -9,21 +9,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import random
 import sys
 import threading
 import typing
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NotRequired, Protocol, Required
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
-from tenacity.wait import wait_base, wait_exponential_jitter
+from tenacity import RetryCallState
+from tenacity.wait import wait_base, wait_exponential
 from typing_extensions import TypedDict
 
-from msgworker.config import number
+from msgworker.config import BACKOFF_SECONDS, MAX_TRIES, number, whole
 from msgworker.errors import (
     ConfigError,
     HandlerError,
@@ -34,7 +36,7 @@ from msgworker.errors import (
     RetryLater,
 )
 from msgworker.instance.role import pause_after
-from msgworker.message import Message, Outcome
+from msgworker.message import SPENT, Message, Outcome
 from msgworker.payload import clean
 from msgworker.table import MAX_ERROR
 
@@ -43,9 +45,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("msgworker.handling")
 
-DEFAULT_WAIT: wait_base = wait_exponential_jitter(initial=1, max=60)
+BACKOFF_FACTOR = 5
+LONGEST_BACKOFF_SECONDS = 480.0
+"""Before the jitter, which makes it 600 s at most."""
+JITTER = 0.25
 MAX_BACKOFF_SECONDS = 30 * 86_400.0
 TimeoutAction = typing.Literal["report", "restart"]
+
+
+class Backoff(wait_base):
+    """The back-off of handlers that say none: `first` seconds after the first failed try (0 = at
+    once), five times as long after each further one, up to a quarter longer, 600 s at most."""
+
+    def __init__(self, first: float) -> None:
+        self._plain = wait_exponential(
+            multiplier=first, exp_base=BACKOFF_FACTOR, max=LONGEST_BACKOFF_SECONDS
+        )
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        return self._plain(retry_state) * random.uniform(1, 1 + JITTER)
+
+
+DEFAULT_WAIT: wait_base = Backoff(BACKOFF_SECONDS)
 
 
 class Cancellable(Protocol):
@@ -181,14 +202,15 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A registered handler."""
+    """A registered handler. wait: None = the App's back-off. max_tries: None = the table's rule."""
 
     topic: str | None
     fn: Callable[..., Any]
     transactional: bool = False
     timeout: float | None = None
     timeout_action: TimeoutAction = "report"
-    wait: wait_base = DEFAULT_WAIT
+    wait: wait_base | None = None
+    max_tries: int | None = None
     takes_context: bool = True
     is_async: bool = False
     payload_type: TypeAdapter[Any] | None = None
@@ -203,6 +225,7 @@ def make_handler(
     timeout: float | None = None,
     timeout_action: TimeoutAction = "report",
     wait: wait_base | None = None,
+    max_tries: int | None = None,
 ) -> Handler:
     """Check a function and its options; raises HandlerError before anything runs."""
     name = getattr(fn, "__qualname__", repr(fn))
@@ -221,6 +244,8 @@ def make_handler(
         raise HandlerError(f'handler {name}: timeout_action="restart" needs a timeout')
     if wait is not None and not callable(wait):
         raise HandlerError(f"wait of handler {name} must be a tenacity wait strategy, got {wait!r}")
+    if max_tries is not None:
+        _check_max_tries(name, max_tries)
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
         getattr(fn, "__call__", None)  # noqa: B004 - an object with async __call__
     )
@@ -234,11 +259,19 @@ def make_handler(
         transactional=bool(transactional),
         timeout=timeout,
         timeout_action=timeout_action,
-        wait=wait or DEFAULT_WAIT,
+        wait=wait,
+        max_tries=max_tries,
         takes_context=_takes_context(fn, name),
         is_async=is_async,
         payload_type=_payload_type(fn),
     )
+
+
+def _check_max_tries(name: str, max_tries: object) -> None:
+    try:
+        whole(f"max_tries of handler {name}", max_tries, 1, MAX_TRIES)
+    except ConfigError as error:
+        raise HandlerError(str(error)) from None
 
 
 def _takes_context(fn: Callable[..., Any], name: str) -> bool:
@@ -335,33 +368,45 @@ def _text(value: object) -> str:
         return "<unprintable>"
 
 
-def result_of_error(error: BaseException, handler: Handler | None, attempt: int) -> Result:
-    """The outcome that an exception of a handler stands for."""
+def result_of_error(
+    error: BaseException, handler: Handler, attempt: int, backoff: wait_base = DEFAULT_WAIT
+) -> Result:
+    """The outcome that an exception of a handler stands for; backoff: if the handler says none."""
     if isinstance(error, Reject):
         return Result(Outcome.DEAD, clean(f"rejected: {_text(error.reason)}"))
     if isinstance(error, PayloadError):
         return Result(Outcome.DEAD, describe(error))
     if isinstance(error, RetryLater):
         return Result(Outcome.LATER, clean(f"retry later: {_text(error)}"), error.after_seconds)
-    wait = handler.wait if handler else DEFAULT_WAIT
     try:
-        delay = pause_after(wait, attempt, error)
+        delay = pause_after(handler.wait or backoff, attempt, error)
         if not 0 <= delay <= MAX_BACKOFF_SECONDS:
             raise ConfigError(f"back-off of {delay!r} s")
     except BaseException:
-        log.exception(
-            "the wait strategy of topic %s failed; 60 s instead", handler and handler.topic
-        )
+        log.exception("the wait strategy of topic %s failed; 60 s instead", handler.topic)
         delay = 60.0
     return Result(Outcome.FAILED, describe(error), delay)
 
 
-def result_of_return(value: Any, handler: Handler, attempt: int) -> Result:
+def limited(result: Result, handler: Handler, attempt: int, max_tries: int) -> Result:
+    """The same, but no more tries than the handler allows, where the table (max_tries) allows
+    more."""
+    most = handler.max_tries
+    if result.outcome is not Outcome.FAILED or most is None or not most <= attempt < max_tries:
+        return result
+    why = SPENT.format(attempt, most)
+    error = clean(result.error or "", MAX_ERROR - len(why)) + why
+    return replace(result, outcome=Outcome.SPENT, error=error)
+
+
+def result_of_return(
+    value: Any, handler: Handler, attempt: int, backoff: wait_base = DEFAULT_WAIT
+) -> Result:
     """The outcome that a handler's return value stands for."""
     if value is None:
         return DONE
     if isinstance(value, Reject | RetryLater):
-        return result_of_error(value, handler, attempt)
+        return result_of_error(value, handler, attempt, backoff)
     if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
         if inspect.iscoroutine(value):
             value.close()
@@ -369,10 +414,10 @@ def result_of_return(value: Any, handler: Handler, attempt: int) -> Result:
             f"the handler returned a {type(value).__name__} that nobody runs; "
             "declare it `async def` or run it"
         )
-        return result_of_error(error, handler, attempt)
+        return result_of_error(error, handler, attempt, backoff)
     if isinstance(value, Future | asyncio.Future):
         error = HandlerMisuse("the handler returned a future; wait for it inside the handler")
-        return result_of_error(error, handler, attempt)
+        return result_of_error(error, handler, attempt, backoff)
     _warn_return(handler, value)
     return DONE
 

@@ -175,7 +175,7 @@ class Settler:
         if outcome is Outcome.FAILED and lane.row.tries + 1 < max_tries:
             tally.retried += 1
             level, what = "info", "failed"
-        elif outcome in (Outcome.FAILED, Outcome.DEAD):
+        elif outcome in (Outcome.FAILED, Outcome.DEAD, Outcome.SPENT):
             tally.dead += 1
             level, what = "warning", "is dead"
         elif outcome is Outcome.LATER:

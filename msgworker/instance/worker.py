@@ -35,6 +35,7 @@ from msgworker.store import find
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
 GRACE = 30.0
+RETRY_LINGER = 300.0
 ROLE_SECONDS = 5.0  # so long a role may take to end, after the last handler has
 
 
@@ -133,12 +134,13 @@ class Worker:
         if instance.state.left_for is not None:
             leave()
 
-    def _start(self, linger: float | None) -> Instance:
+    def _start(self, linger: float | None, retry_linger: float = 0.0) -> Instance:
         with self._lock:
             if self._instance is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
             self._stop_asked.clear()
-            instance = Instance(self._make_state(), self._threads, linger, self._label)
+            state, label = self._make_state(), self._label
+            instance = Instance(state, self._threads, linger, label, retry_linger)
             instance.start()
             self._instance = instance
         return instance
@@ -199,20 +201,24 @@ class Worker:
         *,
         time_limit: float | None = None,
         linger: float = 5.0,
+        retry_linger: float | None = None,
         grace: float = GRACE,
         signals: bool = False,
         outage_limit: float = 60.0,
     ) -> Report:
         """Work until nothing is due now or within `linger` seconds, or until `time_limit`.
 
-        All times are in seconds. outage_limit: give up (Report.database_lost) when the database has
-        been away for so long. signals, grace and what is raised: as in `run`.
+        All times are in seconds. retry_linger: so long it waits for the next try of what has
+        failed; None = 300, or 0 where linger is 0. outage_limit: give up (Report.database_lost)
+        when the database has been away for so long. signals, grace and what is raised: as in `run`.
         """
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
         lost = False
+        if retry_linger is None:
+            retry_linger = RETRY_LINGER if linger else 0.0
         with _Signals(self._stop_asked.set if signals else None) as told:
-            instance = self._start(linger)
+            instance = self._start(linger, retry_linger)
             if told.first_came:  # while it was being started
                 self._stop_asked.set()
             try:
@@ -236,14 +242,27 @@ class Worker:
 class Instance:
     """The parts of one instance, wired."""
 
-    def __init__(self, state: State, threads: int, linger: float | None, label: str) -> None:
+    def __init__(
+        self,
+        state: State,
+        threads: int,
+        linger: float | None,
+        label: str,
+        retry_linger: float = 0.0,
+    ) -> None:
         self.state = state
         self.caller = Caller(state)
         self.settler = Settler(state, go_on=lambda *a, **k: self.lanes.put(*a, **k))
         self.lanes = Lanes(
             state, threads=threads, handle=self.caller.handle, settle=self.settler.add
         )
-        self.fetcher = Fetcher(state, lanes=self.lanes, settler=self.settler, drain_linger=linger)
+        self.fetcher = Fetcher(
+            state,
+            lanes=self.lanes,
+            settler=self.settler,
+            drain_linger=linger,
+            retry_linger=retry_linger,
+        )
         self.listener = Listener(state, heard=self.fetcher.wake)
         self.leave: Callable[[], None] = lambda: None
         self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from msgworker.dialects import UtcDateTime, now, seconds_since, text_length
+from msgworker.dialects import UtcDateTime, now, text_length
 from msgworker.message import Status
 from msgworker.table import NO_OBJECT, Cols, Tables, lit, text_lit
 
@@ -247,22 +247,6 @@ def loose(conn: Connection, t: Tables, *, after: int, limit: int) -> list[Candid
 
     found = conn.execute(t.built("loose", build), {"after": after, "rows": limit}).all()
     return [Candidate._make(row) for row in found]
-
-
-def next_due_seconds(conn: Connection, t: Tables) -> float | None:
-    """Seconds until the next waiting row becomes due (0 if one is), None if none waits."""
-    if not t.has("available_at"):
-        return None
-
-    def build() -> Select[Any]:
-        c = t.cols()
-        assert c.available_at is not None
-        where = (t.claimable(c), t.unfinished(c), c.available_at.is_not(None))
-        query = t.hinted(sa.select(seconds_since(c.available_at)), t.message, "due")
-        return query.where(*where).order_by(c.available_at).limit(sa.literal_column("1"))
-
-    past = conn.execute(t.built("next_due", build)).scalar()
-    return None if past is None else max(0.0, -float(past))
 
 
 # ---------------------------------------------------------------- flag

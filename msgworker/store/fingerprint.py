@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import re
 
+from msgworker.message import SPENT
+
 MASKED_LENGTH = 300
 DIGITS = 12
 MASK = "#"
 
 _PLACE = re.compile(r" \[([^\[\]\s]+:\d+)\]\s*$")
+_SPENT = re.compile(re.escape(SPENT).replace(r"\{\}", r"\d+") + "$")
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?=: |$)")
 _RULES = [
     (re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'(?!\w)"), f"'{MASK}'"),
@@ -30,6 +33,7 @@ _RULES = [
 def masked(error_text: str) -> str:
     """The text of an error as all errors of its kind have it: at most 300 characters of it, and its
     place."""
+    error_text = _SPENT.sub("", error_text)  # the same failure as that of the tries before it
     place = _PLACE.search(error_text)
     rest = error_text[: place.start()] if place else error_text
     kind = _TYPE.match(rest)

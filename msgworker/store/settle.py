@@ -230,7 +230,11 @@ def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
         raise FlagMissing
 
 
-_KINDS = {Outcome.FAILED: tries.Kind.FAILED, Outcome.DEAD: tries.Kind.REJECTED}
+_KINDS = {
+    Outcome.FAILED: tries.Kind.FAILED,
+    Outcome.SPENT: tries.Kind.FAILED,
+    Outcome.DEAD: tries.Kind.REJECTED,
+}
 
 
 def _keep_tries(conn: Connection, t: Tables, written: Sequence[Settlement], me: str) -> None:
@@ -245,7 +249,7 @@ def _outcome_params(s: Settlement) -> dict[str, Any]:
     error = None if s.error is None else s.error[:MAX_ERROR]
     if s.outcome is Outcome.RELEASED:
         return {}
-    if s.outcome is Outcome.DEAD:
+    if s.outcome in (Outcome.DEAD, Outcome.SPENT):
         return {"mw_error": error}
     return {"mw_error": error, "mw_delay": float(s.delay_seconds)}
 
@@ -285,7 +289,7 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
             last_error=error,
             claimed_by=sa.null(),
         )
-    if outcome is Outcome.DEAD:
+    if outcome in (Outcome.DEAD, Outcome.SPENT):
         return t.values(
             status=lit(Status.FAILED),
             error_try_times=sa.literal_column(str(t.spec.max_tries)),

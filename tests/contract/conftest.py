@@ -20,7 +20,7 @@ def make_app(database: Any) -> Iterator[MakeApp]:
     made: list[App] = []
 
     def make(url_or_engine: Any = None, **options: Any) -> App:
-        app = App(url_or_engine or database.url, **options)
+        app = App(url_or_engine or database.url, **{"backoff_seconds": 1, **options})
         made.append(app)
         return app
 

@@ -26,7 +26,7 @@ from tenacity.wait import (
 from msgworker import App, Context, Message, MessageTable, MsgworkerError, Reject, RetryLater
 from msgworker.errors import SchemaError
 from msgworker.instance import fetcher
-from msgworker.store import claim
+from msgworker.store import due
 from msgworker.table import Tables
 from tests.contract.seeing import Table, Watch, assert_facts, in_thread, send, until
 
@@ -359,13 +359,13 @@ def test_linger_sits_out_short_back_offs(app):
 
 def test_a_message_that_becomes_due_while_a_drain_looks_is_not_left(app, monkeypatch):
     """Found by no look, then due when it asks how long to wait: no sign of something in the way."""
-    ask, asked = claim.next_due_seconds, itertools.count()
+    ask, asked = due.coming, itertools.count()
 
-    def due_now(conn: sa.Connection, tables: Tables) -> float | None:
-        seconds = ask(conn, tables)
-        return 0.0 if seconds and next(asked) % 2 else seconds
+    def due_now(conn: sa.Connection, tables: Tables, **waits: Any) -> due.Coming:
+        found = ask(conn, tables, **waits)
+        return due.Coming(True) if found.seconds and next(asked) % 2 else found
 
-    monkeypatch.setattr(claim, "next_due_seconds", due_now)
+    monkeypatch.setattr(due, "coming", due_now)
     monkeypatch.setattr(fetcher, "OVERDUE_SECONDS", 0.5)
 
     assert_the_third_try_is_waited_for(app, 1.0)

@@ -16,6 +16,7 @@ from msgworker import App, MessageTable
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, lease, recover, settle
 from msgworker.store.claim import Candidate, Row
+from msgworker.store.due import Coming, coming
 from tests.contract.seeing import Table, in_thread, send, until
 
 LONG_AGO = (datetime(1970, 1, 2, tzinfo=UTC), 0)
@@ -181,14 +182,48 @@ def test_loose_finds_open_rows_without_an_object(store):
     assert _ids(store(claim.loose, after=-1, limit=1)) == [ids[0]]
 
 
-def test_next_due_seconds(store):
-    assert store(claim.next_due_seconds) is None
+def _coming(store: Store, linger: float = 5.0, retry_linger: float = 300.0, **more: Any) -> Coming:
+    options: dict[str, Any] = {"topics": None, "paused": (), **more}
+    return store(coming, linger=linger, retry_linger=retry_linger, **options)
+
+
+def test_a_drain_waits_for_what_becomes_due_within_its_linger(store):
+    assert _coming(store) == Coming(False, None)
     send(store.app, "now")
-    assert store(claim.next_due_seconds) is None
+    assert _coming(store) == Coming(False, None)
     send(store.app, "later", delay=3600)
-    assert 3000 < store(claim.next_due_seconds) < 3700
+    assert _coming(store) == Coming(False, None)
+    overdue, seconds = _coming(store, linger=4000)
+    assert (overdue, 3000 < seconds < 3700) == (False, True)
     send(store.app, "past", at=datetime.now(UTC) - timedelta(hours=1))
-    assert store(claim.next_due_seconds) == 0.0
+    overdue, seconds = _coming(store, linger=4000)
+    assert (overdue, 3000 < seconds < 3700) == (True, True)
+
+
+def test_a_drain_waits_longer_for_what_has_failed(store):
+    new, failed, dead, _behind = send(store.app, "n", "f", "d", "f", delay=100)
+    store.row(failed, status=-1, error_try_times=1)
+    store.row(dead, status=-1, error_try_times=3)
+    overdue, seconds = _coming(store)
+    assert (overdue, 50 < seconds < 110) == (False, True)
+    assert _coming(store, retry_linger=10) == Coming(False, None)
+    store.row(failed, status=0, error_try_times=0)
+    assert _coming(store) == Coming(False, None)
+    store.row(new, status=-1, error_try_times=2)
+    assert _coming(store).seconds is not None
+
+
+def test_a_drain_does_not_wait_for_what_it_may_not_start(store):
+    first, second = send(store.app, "o", "o", delay=100, topic="x")
+    store.row(second, status=-1, error_try_times=1)
+    assert _coming(store).seconds is None  # behind the first one, which is late
+    store.row(first, status=2)
+    assert _coming(store).seconds is not None
+    assert _coming(store, topics=["y"]).seconds is None
+    assert _coming(store, topics=["x", "y"], paused=["x"]).seconds is None
+    assert _coming(store, topics=["x", "y"], paused=["y"]).seconds is not None
+    store.row(first, status=1, claimed_by="somebody")
+    assert _coming(store).seconds is None
 
 
 # ---------------------------------------------------------------- flag
@@ -863,7 +898,8 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     yield "heads from start", (obj,), lambda r: r(claim.heads, after=None, limit=100)
     yield "heads", (obj,), lambda r: r(claim.heads, after="o250", limit=100)
     yield "due", (due,), lambda r: r(claim.due_after, since=LONG_AGO, limit=100)
-    yield "next due", (due,), lambda r: r(claim.next_due_seconds)
+    waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
+    yield "coming", (due, obj, guard), lambda r: r(coming, **waits)
     yield "loose", (obj, oldest), lambda r: r(claim.loose, after=0, limit=100)
     yield "flag", (key,), lambda r: r(claim.flag, seen, me=ME)
     yield "flag one", (key,), lambda r: r(claim.flag, seen[:1], me=ME)

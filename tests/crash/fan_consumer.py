@@ -26,7 +26,8 @@ TRIES = 100
 
 
 def make_app(url: str, *, lease: float) -> App:
-    return App(url, table=MessageTable(max_tries=TRIES), lease_seconds=lease, poll_seconds=0.05)
+    table = MessageTable(max_tries=TRIES)
+    return App(url, table=table, lease_seconds=lease, poll_seconds=0.05, backoff_seconds=1)
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def test_a_savepoint_that_went_with_its_transaction_means_again(mariadb: Databas
 def test_a_deadlock_that_a_handler_swallows_does_not_halve_its_writes(mariadb: Database) -> None:
     """Rule I6: the database has rolled back what the handler wrote before; were the rest committed,
     it would have taken effect by half."""
-    app = App(mariadb.url, poll_seconds=0.05)
+    app = App(mariadb.url, poll_seconds=0.05, backoff_seconds=1)
     app.create_schema()
     with app.engine.begin() as conn:
         for statement in (
@@ -256,7 +256,7 @@ def test_a_pool_that_is_used_up_is_waited_for(database: Database) -> None:
     engine = sa.create_engine(
         database.url, pool_size=5, max_overflow=0, pool_timeout=0.3, **_threads(database)
     )
-    app = App(engine)
+    app = App(engine, backoff_seconds=1)
     app.create_schema()
     done: list[int] = []
     app.add_handler("t", lambda msg: done.append(msg.msg_id))
@@ -302,7 +302,7 @@ def test_a_full_disk_pauses_the_work_and_counts_no_try_for_it(
     def limit(raw: Any, record: Any) -> None:
         raw.execute(f"PRAGMA max_page_count={most[0]}")
 
-    app = App(engine, poll_seconds=0.05)
+    app = App(engine, poll_seconds=0.05, backoff_seconds=1)
     app.create_schema()
 
     @app.handler("t", wait=wait_none())
@@ -345,7 +345,7 @@ def test_a_column_that_is_dropped_under_us_ends_the_run_and_is_named(
 ) -> None:
     """F30."""
     database: Database = request.getfixturevalue(served)
-    app = App(database.url, poll_seconds=0.05)
+    app = App(database.url, poll_seconds=0.05, backoff_seconds=1)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
     worker = app.worker()
@@ -364,7 +364,7 @@ def test_a_column_that_is_dropped_under_us_ends_the_run_and_is_named(
 def test_leases_that_are_gone_make_new_instances(database: Database) -> None:
     """F34: a backup is restored, and the lease of who is alive is not in it: it goes on as another
     instance, and what it held is recovered."""
-    app = App(database.url, poll_seconds=0.05, lease_seconds=9)
+    app = App(database.url, poll_seconds=0.05, lease_seconds=9, backoff_seconds=1)
     app.create_schema()
     seen: list[tuple[str, Any]] = []
     gone = []
@@ -396,7 +396,7 @@ def test_leases_that_are_gone_make_new_instances(database: Database) -> None:
 
 def test_a_forked_child_has_connections_of_its_own(database: Database) -> None:
     """F36: an App that has been used, then a fork: both go on with it."""
-    app = App(database.url)
+    app = App(database.url, backoff_seconds=1)
     app.create_schema()
     app.tables  # noqa: B018 - a connection is in the pool now
     app.add_handler("t", lambda msg: None)

@@ -1,0 +1,107 @@
+"""When there is something to do again: what a drain that finds nothing waits for.
+
+Only heads that this instance could start then: waiting for what it may not touch is in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.dialects import now, now_plus, seconds_since
+from msgworker.message import DEFAULT_TOPIC
+from msgworker.table import Cols, Tables, text_lit
+
+ONE: ColumnElement[int] = sa.literal_column("1")
+
+
+class Coming(NamedTuple):
+    """overdue: the instant of a row has come, and it is not claimed. seconds: until the next one
+    that is worth waiting for, None if there is none."""
+
+    overdue: bool = False
+    seconds: float | None = None
+
+
+def coming(
+    conn: Connection,
+    t: Tables,
+    *,
+    topics: Collection[str] | None,
+    paused: Collection[str],
+    linger: float,
+    retry_linger: float,
+) -> Coming:
+    """What becomes due within `linger` seconds, or within `retry_linger` if it has failed before.
+
+    topics: those handled, None = all. One step into the index by instant, and over what stands
+    there before it that may not be started.
+    """
+    if not t.has("available_at"):
+        return Coming()
+
+    def build(some: bool, but: bool) -> sa.Select[Any]:
+        linger, retry = (bindparam(f"mw_{name}", type_=sa.Float()) for name in ("linger", "retry"))
+        parts = [_overdue(t), _next(t, linger, some, but), _next(t, retry, some, but, failed=True)]
+        return sa.select(*(part.scalar_subquery().label(f"d{i}") for i, part in enumerate(parts)))
+
+    if not t.has("topic"):  # every message is of one topic
+        handled = topics is None or DEFAULT_TOPIC in topics
+        nothing = not handled or DEFAULT_TOPIC in paused
+        linger, retry_linger = (-1.0, -1.0) if nothing else (linger, retry_linger)
+        topics, paused = None, ()
+    key = (topics is not None, bool(paused))
+    params: dict[str, Any] = {"mw_linger": float(linger), "mw_retry": float(retry_linger)}
+    if topics is not None:
+        params["mw_topics"] = sorted(topics)
+    if paused:
+        params["mw_paused"] = sorted(paused)
+    found = conn.execute(t.built(("coming", *key), lambda: build(*key)), params).first()
+    if found is None:
+        return Coming()
+    ahead = [max(0.0, -float(past)) for past in found[1:] if past is not None]
+    return Coming(found[0] is not None, min(ahead, default=None))
+
+
+def _overdue(t: Tables) -> sa.Select[Any]:
+    source = t.message.alias("o")
+    c = t.cols(source)
+    assert c.available_at is not None
+    where = (t.claimable(c), t.unfinished(c), c.available_at.is_not(None), c.available_at <= now())
+    query = t.hinted(sa.select(ONE), source, "due").where(*where)
+    return query.order_by(c.available_at).limit(ONE)
+
+
+def _next(
+    t: Tables, within: ColumnElement[Any], some: bool, but: bool, *, failed: bool = False
+) -> sa.Select[Any]:
+    source = t.message.alias("w")
+    c = t.cols(source)
+    assert c.available_at is not None
+    query = t.hinted(sa.select(seconds_since(c.available_at)), source, "due").where(
+        t.claimable(c),
+        t.unfinished(c),
+        c.available_at > now(),
+        c.available_at <= now_plus(within),
+        *_handled(c, some, but),
+        sa.not_(t.earlier_unfinished(c)),
+        sa.not_(t.object_is_running(c)),
+    )
+    if failed:
+        query = query.where(t.failed(c))
+    return query.order_by(c.available_at).limit(ONE)
+
+
+def _handled(c: Cols, some: bool, but: bool) -> list[ColumnElement[bool]]:
+    if c.topic is None:
+        return []
+    topic = sa.func.coalesce(c.topic, text_lit(DEFAULT_TOPIC))
+    where: list[ColumnElement[bool]] = []
+    if some:
+        where.append(topic.in_(bindparam("mw_topics", expanding=True)))
+    if but:
+        where.append(topic.not_in(bindparam("mw_paused", expanding=True)))
+    return where

@@ -1,0 +1,271 @@
+"""When a failed message is tried again, how often, and how long a drain waits for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity.wait import wait_fixed, wait_none
+
+from msgworker import App, ConfigError, Context, HandlerError, Message, MessageTable, RetryLater
+from msgworker.instance import fetcher
+from msgworker.instance.handling import Backoff
+from msgworker.instance.role import pause_after
+from msgworker.store import due
+from msgworker.store.fingerprint import fingerprint
+from msgworker.testing import Crashed, Database, drain
+from tests.contract.seeing import in_thread, send, until
+
+OUTAGE = "the neighbour is away"
+
+
+def fail(msg: Message) -> None:
+    raise ConnectionError(OUTAGE)
+
+
+# ---------------------------------------------------------------- the default
+
+
+@pytest.mark.parametrize(
+    ("attempt", "least", "most"), [(1, 20, 25), (2, 100, 125), (3, 480, 600), (900, 480, 600)]
+)
+def test_a_pause_is_five_times_the_one_before_and_ten_minutes_at_most(attempt, least, most):
+    pauses = [pause_after(Backoff(20), attempt) for _ in range(200)]
+    assert least <= min(pauses) < max(pauses) <= most
+
+
+def test_a_back_off_of_nothing_is_at_once():
+    assert {pause_after(Backoff(0), attempt) for attempt in (1, 2, 3)} == {0.0}
+
+
+def test_a_message_outlives_an_outage_of_a_minute(msgworker_db: Database):
+    app, clock = msgworker_db.app(), msgworker_db.clock
+    back_at = clock.now.timestamp() + 60
+
+    @app.handler("t")
+    def call_neighbour(msg: Message) -> None:
+        if clock.now.timestamp() < back_at:
+            raise ConnectionError(OUTAGE)
+
+    send(app, "o")
+    done = []
+    for _ in range(40):
+        done.append(drain(app).done)
+        clock.advance(5)
+    assert sum(done) == 1
+
+
+@pytest.mark.parametrize(("given", "least", "most"), [(None, 20, 25), (3, 3, 3.75)])
+def test_the_first_pause_is_a_setting_of_the_app(msgworker_db: Database, given, least, most):
+    settings = {} if given is None else {"backoff_seconds": given}
+    app = msgworker_db.app(**settings)
+    app.add_handler("t", fail)
+    send(app, "o")
+    report = drain(app)
+    (message,) = app.ops.find()
+    pause = (message.available_at - msgworker_db.clock.now).total_seconds()
+    assert report.retried == 1
+    assert least <= pause <= most + 0.01
+
+
+def test_a_handler_s_own_wait_goes_before_the_app_s(msgworker_db: Database):
+    app = msgworker_db.app(backoff_seconds=3)
+    app.add_handler("t", fail, wait=wait_fixed(1000))
+    send(app, "o")
+    drain(app)
+    (message,) = app.ops.find()
+    assert round((message.available_at - msgworker_db.clock.now).total_seconds()) == 1000
+
+
+# ---------------------------------------------------------------- a drain waits
+
+
+@pytest.fixture
+def flaky(app: App) -> list[int]:
+    """The tries of messages that succeed at their second one; it comes after 0.7 s."""
+    tries: list[int] = []
+
+    @app.handler("t", wait=wait_fixed(0.7))
+    def handle(msg: Message, ctx: Context) -> None:
+        tries.append(ctx.attempt)
+        if msg.payload != "good" and ctx.attempt < 2:
+            raise ConnectionError(OUTAGE)
+
+    return tries
+
+
+def test_a_drain_waits_for_a_retry_beyond_its_linger(app, flaky):
+    send(app, "o")
+    report = app.drain(linger=0.05)
+    assert (report.done, report.retried, report.left, flaky) == (1, 1, 0, [1, 2])
+
+
+def test_a_drain_without_linger_waits_for_no_retry_either(app, flaky):
+    send(app, "o")
+    report = app.drain(linger=0)
+    assert (report.done, report.retried, report.left) == (0, 1, 1)
+
+
+def test_a_drain_waits_for_retries_alone_if_told_so(app, flaky):
+    send(app, "o")
+    send(app, "p", delay=1.5)
+    report = app.drain(linger=0, retry_linger=60)
+    assert (report.done, report.retried, report.left) == (1, 1, 1)
+
+
+def test_a_drain_leaves_a_retry_that_comes_too_late(app):
+    app.add_handler("t", fail, wait=wait_fixed(3600))
+    send(app, "o")
+    report = app.drain(linger=0.05)
+    assert (report.retried, report.left, report.seconds < 30) == (1, 1, True)
+
+
+def test_a_drain_that_waits_takes_new_work_as_it_comes(app, flaky):
+    app.add_handler("slow", fail, wait=wait_fixed(2))
+    send(app, "o", topic="slow")
+    join = in_thread(lambda: app.drain(linger=0.05, time_limit=60))
+    until(lambda: app.ops.find(status="failed"), "the first try has failed")
+    send(app, "p", payload="good")
+    until(lambda: app.ops.find(status="done"), "the new one is done")
+    assert app.ops.find(status="failed")  # and the drain has not ended
+    assert (join().done, join().failed) == (1, 1)
+
+
+def test_a_drain_that_waits_looks_at_the_pace_of_polling(make_app, monkeypatch):
+    app = make_app(poll_seconds=0.4)
+    app.create_schema()
+    app.add_handler("t", fail, wait=wait_fixed(2))
+    looks: list[float] = []
+    real = due.coming
+
+    def coming(*args: Any, **more: Any) -> due.Coming:
+        looks.append(time.monotonic())
+        return real(*args, **more)
+
+    monkeypatch.setattr(due, "coming", coming)
+    send(app, "o")
+    app.drain(linger=0.05, time_limit=30)
+    # Two pauses of 2 s: each begins with a dozen short looks, and goes on with one in 0.4 s.
+    assert 5 < len(looks) < 60
+
+
+@pytest.mark.parametrize("how", ["stop", "time_limit"])
+def test_a_stop_ends_a_drain_that_waits(app, how):
+    app.add_handler("t", fail, wait=wait_fixed(250))
+    send(app, "o")
+    with app.worker() as worker:
+        limit = 1.0 if how == "time_limit" else None
+        join = in_thread(lambda: worker.drain(linger=0.05, time_limit=limit))
+        until(lambda: app.ops.find(status="failed"), "the first try has failed")
+        if how == "stop":
+            worker.stop()
+        report = join()
+    assert (report.retried, report.left, report.seconds < 30) == (1, 1, True)
+
+
+def test_what_is_overdue_and_not_ours_to_do_does_not_end_a_drain_that_waits(
+    app, flaky, monkeypatch
+):
+    monkeypatch.setattr(fetcher, "OVERDUE_SECONDS", 0.1)
+    send(app, "x", topic="of nobody", delay=0)
+    send(app, "o")
+    report = app.drain(linger=0.05)
+    assert (report.done, report.retried, report.left) == (1, 1, 1)
+
+
+def test_a_drain_does_not_wait_for_a_retry_of_a_topic_that_it_does_not_handle(app, flaky, table):
+    app.add_handler("u", fail, wait=wait_fixed(200))
+    send(app, "o", topic="u")
+    assert app.drain(topics=["u"], linger=0).retried == 1
+    report = app.drain(topics=["t"], linger=0.05)
+    assert (report.left, report.seconds < 30) == (1, True)
+
+
+# ---------------------------------------------------------------- fewer tries for a handler
+
+
+def _tries(app: App) -> list[Any]:
+    with app.engine.connect() as conn:
+        tried = app.tables.tried.c
+        return list(conn.execute(sa.select(tried.kind, tried.error).order_by(tried.try_no)))
+
+
+def test_a_handler_may_allow_fewer_tries_than_the_table(app, table, caplog):
+    ran: list[str] = []
+
+    @app.handler("t", wait=wait_none(), max_tries=2)
+    def handle(msg: Message, ctx: Context) -> None:
+        ran.append(f"{msg.payload} {ctx.attempt}")
+        if msg.payload == "bad":
+            raise ConnectionError(OUTAGE)
+
+    send(app, "o", payload="bad")
+    send(app, "o", payload="good")
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        report = app.drain(linger=1)
+    assert (report.done, report.failed, report.retried, report.left) == (1, 1, 1, 0)
+    assert ran == ["bad 1", "bad 2", "good 1"]
+    why = "(dead after 2 of 2 tries that its handler allows)"
+    (dead,) = app.ops.find(status="dead")
+    assert f"ConnectionError: {OUTAGE}" in dead.last_error
+    assert dead.last_error.endswith(why)
+    assert [kind for kind, _ in _tries(app)] == ["failed", "failed"]
+    assert any("is dead" in r.getMessage() and why in r.getMessage() for r in caplog.records)
+    (group,) = app.ops.failures()
+    assert (group.dead, group.failing) == (1, 0)
+    assert fingerprint(_tries(app)[0][1]) == fingerprint(_tries(app)[1][1]) == group.fingerprint
+
+
+def test_a_handler_of_one_try_is_not_tried_again(blocking_app):
+    blocking_app.add_handler("t", fail, max_tries=1)
+    send(blocking_app, "o", "o")
+    report = blocking_app.drain(linger=0)
+    assert (report.done, report.failed, report.retried) == (0, 1, 0)  # and it blocks its object
+
+
+def test_a_handler_that_asks_for_retry_later_too_often_has_its_own_number_of_tries(make_app):
+    app = make_app(table=MessageTable(later_limit=0))
+    app.create_schema()
+    app.add_handler("t", lambda msg: RetryLater(after=0), max_tries=1)
+    send(app, "o")
+    assert app.drain(linger=0).failed == 1
+
+
+def test_tries_that_a_crash_ended_go_by_the_table_s_rule(msgworker_db: Database):
+    app = msgworker_db.app(lease_seconds=9, table=MessageTable(max_tries=4))
+    ran: list[int] = []
+
+    @app.handler("t", max_tries=1)
+    def handle(msg: Message, ctx: Context) -> None:
+        ran.append(ctx.attempt)
+
+    send(app, "o")
+    for _ in range(2):
+        with pytest.raises(Crashed):
+            drain(app, crash="claimed")
+        msgworker_db.clock.advance(10)
+    assert drain(app).done == 1
+    assert ran == [3]
+
+
+def test_a_handler_cannot_have_more_tries_than_its_table():
+    app = App("sqlite:///x.db", table=MessageTable(max_tries=5))
+    app.add_handler("a", fail, max_tries=5)
+    with pytest.raises(HandlerError, match=r"MessageTable\(max_tries=\.\.\.\)"):
+        app.add_handler("b", fail, max_tries=6)
+    assert app.topics == {"a"}
+
+
+@pytest.mark.parametrize("tries", [0, -1, True, 1.5, "2", float("nan")])
+def test_the_tries_of_a_handler_are_a_whole_number_from_one_on(tries):
+    with pytest.raises(HandlerError, match="max_tries of handler"):
+        App("sqlite:///x.db").add_handler("t", fail, max_tries=tries)
+
+
+@pytest.mark.parametrize("seconds", [-1, 481, float("inf"), True, "20"])
+def test_a_back_off_is_a_number_of_seconds(seconds):
+    with pytest.raises(ConfigError, match="backoff_seconds must be a number from 0 to 480"):
+        App("sqlite:///x.db", backoff_seconds=seconds)
