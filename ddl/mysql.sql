@@ -76,6 +76,7 @@ CREATE TABLE msgworker_try (
   ended_at DATETIME(6) NOT NULL,
   error VARCHAR(2000),
   fingerprint VARCHAR(16) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin,
+  traceback LONGTEXT,
   PRIMARY KEY (table_name, msg_id, try_no)
 )ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 

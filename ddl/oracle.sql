@@ -77,6 +77,7 @@ CREATE TABLE msgworker_try (
   ended_at TIMESTAMP NOT NULL,
   error VARCHAR2(2000 CHAR),
   fingerprint VARCHAR2(16 CHAR),
+  traceback CLOB,
   PRIMARY KEY (table_name, msg_id, try_no)
 );
 

@@ -78,6 +78,7 @@ CREATE TABLE msgworker_try (
   ended_at TIMESTAMP WITH TIME ZONE NOT NULL,
   error VARCHAR(2000),
   fingerprint VARCHAR(16) COLLATE "C",
+  traceback TEXT,
   PRIMARY KEY (table_name, msg_id, try_no)
 );
 

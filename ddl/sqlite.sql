@@ -79,6 +79,7 @@ CREATE TABLE msgworker_try (
   ended_at TEXT NOT NULL,
   error TEXT,
   fingerprint TEXT,
+  traceback TEXT,
   PRIMARY KEY (table_name, msg_id, try_no)
 );
 

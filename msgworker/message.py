@@ -128,6 +128,7 @@ class Settlement:
     next_id: the next message of the run, None if the lane ends here.
     delay_seconds: back-off of FAILED, delay of LATER.
     tries, later_times: as they were when the message was claimed.
+    trace: the traceback that is kept with the try.
     """
 
     msg_id: int
@@ -137,6 +138,7 @@ class Settlement:
     delay_seconds: float = 0.0
     tries: int = 0
     later_times: int = 0
+    trace: str | None = None
 
 
 class Settled(enum.Enum):

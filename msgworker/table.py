@@ -46,6 +46,9 @@ MAX_NAME = 30  # Oracle before 12.2
 MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
 MAX_TRIES = 3
+ADDED = "msgworker_added"
+"""Marks a column that a later version has added to a table of ours, and says what is not kept where
+it is missing; instances do without it."""
 FAILED = "failed"
 """The suffix of the index of failed and dead rows."""
 NO_OBJECT = "~msgworker.none~"
@@ -251,7 +254,8 @@ class Tables:
 
     names: role -> column name, of the columns that are there. indexes: the names of the indexes
     that are there, lower case; None = all of ours. missing: those of the tables for ops that are
-    not there; instances do without them.
+    not there; instances do without them. lacking: columns of our own tables, as table.column, that
+    a later version has added and that are not there; what they are for is left out.
     """
 
     spec: MessageTable
@@ -264,6 +268,7 @@ class Tables:
     indexes: frozenset[str] | None = None
     unfilled: tuple[str, ...] = ()
     missing: frozenset[str] = frozenset()
+    lacking: frozenset[str] = frozenset()
     _built: dict[Any, Any] = field(default_factory=dict)
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
@@ -272,6 +277,10 @@ class Tables:
             self._built[key] = build()
         found: R = self._built[key]
         return found
+
+    def keeps(self, column: sa.Column[Any]) -> bool:
+        """Whether a column of one of our own tables is there; see `lacking`."""
+        return not self.lacking or f"{column.table.name}.{column.name}" not in self.lacking
 
     def cols(self, source: FromClause | None = None) -> Cols:
         """The columns by role, of the table or of an alias of it."""
@@ -628,6 +637,11 @@ def _try_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> s
         sa.Column("ended_at", UtcDateTime(), nullable=False),
         sa.Column("error", dialects.plain_text(MAX_ERROR)),
         sa.Column("fingerprint", dialects.key_text(16)),
+        sa.Column(
+            "traceback",
+            dialects.long_text(),
+            info={ADDED: "tries are kept without their tracebacks"},
+        ),
         schema=spec.schema,
         **dialects.engine_options(dialect.name),
     )

@@ -209,15 +209,15 @@ MUTANTS = (
     _m(
         "RetryLater counted as a failure",
         "instance/handling.py",
-        'return Result(Outcome.LATER, clean(f"retry later: {_text(error)}"), error.after_seconds)',
-        'return Result(Outcome.FAILED, clean(f"retry later: {_text(error)}"), error.after_seconds)',
+        "return Result(Outcome.LATER, clean(f",
+        "return Result(Outcome.FAILED, clean(f",
         *_on(APP, "test_retry_later_is_not_counted", "sqlite"),
     ),
     _m(
         "bad payload tried again",
         "instance/handling.py",
-        "        return Result(Outcome.DEAD, describe(error))\n",
-        "        return Result(Outcome.FAILED, describe(error))\n",
+        "        return Result(Outcome.DEAD, text, trace=trace, raised=error)\n",
+        "        return Result(Outcome.FAILED, text, trace=trace, raised=error)\n",
         *_on(APP, "test_a_payload_that_does_not_fit_is_dead_at_once", "sqlite"),
     ),
     _m(

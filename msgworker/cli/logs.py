@@ -19,15 +19,18 @@ from typing import Any
 
 from msgworker.cli.output import visible
 from msgworker.dialects import without
+from msgworker.instance.traces import trace_of
 
 FACTS = ("instance", "msg_id", "object_id", "topic", "try")
 """What records of an instance carry besides their text, all of them where about a message."""
 STATUS_SECONDS = 0.5
 LOG_PROGRESS_SECONDS = 10.0
+SHORT_TRACE = 2000
+"""Bytes of a traceback in the text log, without --debug."""
 
 
 class Lines(logging.Formatter):
-    """One record, one line: text or JSON."""
+    """One record, one line, text or JSON; in text a warning has its error's traceback below."""
 
     def __init__(self, *, form: str, secrets: set[str], tracebacks: bool) -> None:
         super().__init__()
@@ -60,15 +63,22 @@ class Lines(logging.Formatter):
         clock = f"{_instant(record).astimezone():%H:%M:%S}"
         parts = [f"{clock} {record.levelname.lower():<7} {text}"]
         error = _error(record)
-        if error is not None:
-            parts.append(f"error={without(_last_line(error), self._secrets)!r}")
+        told = "" if error is None else without(_last_line(error), self._secrets)
+        if told and _without_module(told) not in text:
+            parts.append(f"error={told!r}")
         parts += [f"{name}={value}" for name, value in facts.items() if value is not None]
         line = visible("  ".join([parts[0], " ".join(parts[1:])]).rstrip())
-        if error is not None and self._tracebacks:
-            trace = "".join(traceback.format_exception(error))
+        trace = None if error is None else self._trace(record, error)
+        if trace:
+            trace = without(trace, self._secrets)
             line = "\n".join([line, *(visible(f"    {t}") for t in trace.splitlines())])
-            line = without(line, self._secrets)
         return line
+
+    def _trace(self, record: logging.LogRecord, error: BaseException) -> str | None:
+        """Whole with --debug; else the user's frames, of what nobody will mend but people."""
+        if self._tracebacks:
+            return "".join(traceback.format_exception(error))
+        return trace_of(error, most=SHORT_TRACE) if record.levelno >= logging.WARNING else None
 
 
 def _instant(record: logging.LogRecord) -> datetime:
@@ -77,6 +87,12 @@ def _instant(record: logging.LogRecord) -> datetime:
 
 def _error(record: logging.LogRecord) -> BaseException | None:
     return record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+
+
+def _without_module(told: str) -> str:
+    """`json.decoder.JSONDecodeError: x` as `last_error` has it."""
+    kind, colon, said = told.partition(":")
+    return kind.rpartition(".")[2] + colon + said
 
 
 def _last_line(error: BaseException) -> str:

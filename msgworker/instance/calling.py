@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.dialects import Trouble, secrets_of, trouble, without
-from msgworker.errors import HandlerTimeout, LostClaim, PayloadError, RetryLater
+from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.instance.fanout import Fans
 from msgworker.instance.handling import (
     DONE,
@@ -96,6 +96,8 @@ class Caller:
             result = limited(result, handler, row.tries + 1, state.tables.spec.max_tries)
         if result.error is not None:
             result.error = without(result.error, self._secrets)
+        if result.trace is not None:
+            result.trace = without(result.trace, self._secrets)
         lane.result = result
 
     def spare(self) -> None:
@@ -140,9 +142,6 @@ class Caller:
             self.on_leaving()
         if isinstance(error, Stopped):
             return Result(Outcome.RELEASED)
-        if not isinstance(error, PayloadError | RetryLater):
-            text = "handler of topic %s raised"
-            self._state.log.debug(text, handler.topic, exc_info=error, extra=facts(row))
         return result_of_error(error, handler, row.tries + 1, self._backoff)
 
     def _checked(self, result: Result, handler: Handler, running: Running, lane: Lane) -> Result:
@@ -155,6 +154,7 @@ class Caller:
                 late = HandlerTimeout(
                     f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
                 )
+                late.__cause__ = result.raised
                 return result_of_error(late, handler, lane.row.tries + 1, self._backoff)
         if result.outcome is Outcome.LATER and self._worn_out(lane):
             text = clean(f"asked for RetryLater too often, or nothing can wait; {result.error}")

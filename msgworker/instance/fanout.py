@@ -25,6 +25,7 @@ from msgworker.instance.hands import Claim, Ended, Exact, Plain, Remote, Task, T
 from msgworker.instance.itemkeys import Keys, Seen, checked_name
 from msgworker.instance.itemrun import BATCH, ItemRun, Tally
 from msgworker.instance.state import Running, State
+from msgworker.instance.traces import home_of
 
 DEFAULT_THREADS = 5
 DEFAULT_IN_FLIGHT = 64
@@ -206,7 +207,7 @@ class Fans:
             _hands(asked, claim, ended),
             ended,
             in_flight=asked.count if asked.executor is not None else max(BATCH, asked.count),
-            text_of=lambda error: without(describe(error), self._secrets),
+            text_of=lambda error: without(describe(error, home_of(asked.fn)), self._secrets),
         )
         try:
             return run.run(tasks)

@@ -36,6 +36,7 @@ from msgworker.errors import (
     RetryLater,
 )
 from msgworker.instance.role import pause_after
+from msgworker.instance.traces import home_of, place_of, text_of, trace_of, trim, where
 from msgworker.message import SPENT, Message, Outcome
 from msgworker.payload import clean
 from msgworker.table import MAX_ERROR
@@ -335,49 +336,45 @@ def _portable(hint: Any) -> Any:
 
 @dataclass(slots=True)
 class Result:
-    """What came out of one try; `error` is the text kept for people."""
+    """What came out of one try; `error` is the text kept for people.
+
+    trace: the traceback as text. raised: the error itself, until it is logged.
+    """
 
     outcome: Outcome
     error: str | None = None
     delay_seconds: float = 0.0
+    trace: str | None = None
+    raised: BaseException | None = None
 
 
 DONE = Result(Outcome.DONE)
 
 
-def describe(error: BaseException) -> str:
-    """An exception as text for `last_error`: type, message, place; cut, without NUL, never
-    failing."""
-    frames = []
-    step, hops = error.__traceback__, 0
-    while step is not None and hops < 200:
-        code = step.tb_frame.f_code
-        if "msgworker" not in code.co_filename.replace("\\", "/").split("/")[-3:-1]:
-            frames.append(
-                f"{code.co_filename.replace(chr(92), '/').split('/')[-1]}:{step.tb_lineno}"
-            )
-        step, hops = step.tb_next, hops + 1
-    place = f" [{frames[-1]}]" if frames else ""
-    return clean(f"{type(error).__name__}: {_text(error)}", MAX_ERROR - len(place) - 10) + place
+def describe(error: BaseException, home: str | None = None) -> str:
+    """An exception as text for `last_error`: type, message, place; cut, without NUL, never failing.
 
-
-def _text(value: object) -> str:
-    try:
-        return str(value)
-    except BaseException:
-        return "<unprintable>"
+    home: see `traces.place_of`.
+    """
+    found = place_of(error, home)
+    place = clean(f" [{found}]", 300) if found else ""
+    return clean(f"{type(error).__name__}: {text_of(error)}", MAX_ERROR - len(place) - 10) + place
 
 
 def result_of_error(
     error: BaseException, handler: Handler, attempt: int, backoff: wait_base = DEFAULT_WAIT
 ) -> Result:
     """The outcome that an exception of a handler stands for; backoff: if the handler says none."""
+    home = home_of(handler.fn)
     if isinstance(error, Reject):
-        return Result(Outcome.DEAD, clean(f"rejected: {_text(error.reason)}"))
-    if isinstance(error, PayloadError):
-        return Result(Outcome.DEAD, describe(error))
+        text = clean(f"rejected: {text_of(error.reason)}")
+        return Result(Outcome.DEAD, text, trace=where(error, home))
     if isinstance(error, RetryLater):
-        return Result(Outcome.LATER, clean(f"retry later: {_text(error)}"), error.after_seconds)
+        return Result(Outcome.LATER, clean(f"retry later: {text_of(error)}"), error.after_seconds)
+    trim(error, home)
+    text, trace = describe(error, home), trace_of(error, home)
+    if isinstance(error, PayloadError):
+        return Result(Outcome.DEAD, text, trace=trace, raised=error)
     try:
         delay = pause_after(handler.wait or backoff, attempt, error)
         if not 0 <= delay <= MAX_BACKOFF_SECONDS:
@@ -385,7 +382,7 @@ def result_of_error(
     except BaseException:
         log.exception("the wait strategy of topic %s failed; 60 s instead", handler.topic)
         delay = 60.0
-    return Result(Outcome.FAILED, describe(error), delay)
+    return Result(Outcome.FAILED, text, delay, trace, error)
 
 
 def limited(result: Result, handler: Handler, attempt: int, max_tries: int) -> Result:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from msgworker.dialects import Trouble, reason_of, trouble
@@ -158,6 +159,8 @@ class Settler:
     def _lost(self, lane: Lane) -> None:
         state = self._state
         state.tally.lost += 1
+        if lane.result is not None:
+            lane.result.raised = None
         state.in_hand.discard(lane)
         state.log.warning(
             "message %s is no longer ours; its outcome was not written",
@@ -184,8 +187,12 @@ class Settler:
             tally.released += outcome is Outcome.RELEASED
             tally.done += outcome is Outcome.DONE
             return
+        raised, result.raised = result.raised, None
+        told = None if raised is None else (type(raised), raised, raised.__traceback__)
         log = getattr(self._state.log, level)
-        log("message %s %s: %s", lane.row.msg_id, what, result.error, extra=facts(lane.row))
+        text = "message %s %s: %s"
+        with suppress(Exception):  # a log of the user's that fails costs no outcome
+            log(text, lane.row.msg_id, what, result.error, exc_info=told, extra=facts(lane.row))
 
     def _write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
         """Write until it is known what was written."""
@@ -269,14 +276,15 @@ class Settler:
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
-            if one.error in (None, UNWRITABLE):
+            if one.error in (None, UNWRITABLE) and one.trace is None:
                 text = "message %s: its outcome is not written"
                 log.exception(text, row.msg_id, extra=facts(row))
                 self._state.cannot_write([one.msg_id])
                 return Settled.LOST
-            # The table may not take the text (another character set, a shorter column).
+            # The tables may not take a text (another character set, a shorter column).
             log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
-        return self._write_alone(row, replace(one, error=UNWRITABLE), me)
+        fewer = replace(one, error=UNWRITABLE) if one.trace is None else replace(one, trace=None)
+        return self._write_alone(row, fewer, me)
 
 
 def settlement(lane: Lane, state: State) -> Settlement:
@@ -297,4 +305,5 @@ def settlement(lane: Lane, state: State) -> Settlement:
         result.delay_seconds,
         row.tries,
         row.later_times,
+        result.trace,
     )

@@ -233,7 +233,8 @@ def show(conn: Connection, t: Tables, msg_id: int) -> MessageInfo | None:
     row = conn.execute(sa.select(*_columns(c, payload=True)).where(c.msg_id == msg_id)).first()
     if row is None:
         return None
-    return replace(_info(t, row), tries=tuple(tries.of(conn, t, [msg_id]).get(msg_id, ())))
+    found = tries.of(conn, t, [msg_id], traces=True)
+    return replace(_info(t, row), tries=tuple(found.get(msg_id, ())))
 
 
 def by_ids(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, MessageInfo]:

@@ -1,7 +1,7 @@
 """What two errors must have in common to be one failure: type, place and words.
 
-Ids, numbers and quoted values differ from message to message; they are masked. The line of code is
-kept: two lines that raise the same text are two failures.
+Ids, numbers and quoted values differ from message to message; they are masked. So is the line of
+code, which moves with every release; its file and its function are kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MASKED_LENGTH = 300
 DIGITS = 12
 MASK = "#"
 
-_PLACE = re.compile(r" \[([^\[\]\s]+:\d+)\]\s*$")
+_PLACE = re.compile(r" \[([^\[\]\s]+):\d+((?: in [^\[\]\s]+)?)\]\s*$")
 _SPENT = re.compile(re.escape(SPENT).replace(r"\{\}", r"\d+") + "$")
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?=: |$)")
 _RULES = [
@@ -40,7 +40,7 @@ def masked(error_text: str) -> str:
     head, rest = (kind[0], rest[kind.end() :]) if kind else ("", rest)
     for pattern, mask in _RULES:
         rest = pattern.sub(mask, rest)
-    tail = f" [{place[1]}]" if place else ""
+    tail = f" [{place[1]}{place[2]}]" if place else ""
     return (head + rest).strip()[:MASKED_LENGTH] + tail
 
 

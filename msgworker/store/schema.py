@@ -22,7 +22,7 @@ from msgworker import dialects
 from msgworker.dialects import Dialect, Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.store import audit, pause
-from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
+from msgworker.table import ADDED, REQUIRED, MessageTable, Tables, tables_for
 
 
 def is_generated(column: sa.Column[Any]) -> bool:
@@ -166,13 +166,13 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
         unique = unique_keys(inspector, live, spec.schema)
         indexes = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
         storage = storage_of(inspector, live, spec.schema)
-        own = _own_problems(inspector, tables_for(spec, dialect))
+        own, without = _own_problems(inspector, tables_for(spec, dialect))
     spec = named(spec, live)
     kinds = {str(c["name"]): c["type"] for c in columns}
     _require(spec, kinds)
     t = tables_for(spec, dialect, kinds, frozenset(indexes))
     t = replace(t, unfilled=unfilled(t, columns))
-    t = replace(t, missing=missing_ops_tables(engine, t))
+    t = replace(t, missing=missing_ops_tables(engine, t), lacking=without)
     problems = _column_problems(t, columns)
     problems += storage_problem(storage)
     if not problems and [t.names["msg_id"]] not in unique:
@@ -190,9 +190,10 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
     return t
 
 
-def _own_problems(inspector: Inspector, t: Tables) -> list[str]:
-    """What is missing of the tables that instances need beside the message table."""
-    problems = []
+def _own_problems(inspector: Inspector, t: Tables) -> tuple[list[str], frozenset[str]]:
+    """What is missing of the tables that instances need beside the message table, and the columns
+    among it that they can do without."""
+    problems, without = [], set()
     for table in run_tables(t):
         there_is = dialects.is_there(inspector, table)
         if not there_is:
@@ -201,10 +202,12 @@ def _own_problems(inspector: Inspector, t: Tables) -> list[str]:
             continue
         found = inspector.get_columns(table.name, schema=table.schema)
         there = {str(c["name"]).lower() for c in found}
-        lacking = [c.name for c in table.c if c.name not in there]
+        lacking = [c.name for c in table.c if c.name not in there and ADDED not in c.info]
+        added = [c.name for c in table.c if c.name not in there and ADDED in c.info]
+        without |= {f"{table.name}.{name}" for name in added}
         if lacking:
             problems.append(f"table {table.name} has no column {', '.join(lacking)}")
-    return problems
+    return problems, frozenset(without)
 
 
 def unique_keys(inspector: Inspector, live: str, schema: str | None) -> list[list[str]]:

@@ -239,7 +239,9 @@ _KINDS = {
 
 def _keep_tries(conn: Connection, t: Tables, written: Sequence[Settlement], me: str) -> None:
     failures = [
-        tries.Failure(s.msg_id, _KINDS[s.outcome], s.error) for s in written if s.outcome in _KINDS
+        tries.Failure(s.msg_id, _KINDS[s.outcome], s.error, s.trace)
+        for s in written
+        if s.outcome in _KINDS
     ]
     if failures:
         tries.keep(conn, t, failures, instance=me)

@@ -38,11 +38,15 @@ class Failure(NamedTuple):
     msg_id: int
     kind: Kind
     error: str | None
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """A failed try. number: counted from the first try of all, reruns included."""
+    """A failed try. number: counted from the first try of all, reruns included.
+
+    traceback: the user's frames whole, the error last; None where none was kept, and in lists.
+    """
 
     number: int
     kind: str
@@ -51,6 +55,7 @@ class Try:
     ended_at: datetime
     error: str | None
     fingerprint: str | None
+    traceback: str | None = None
 
 
 def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: str) -> None:
@@ -74,6 +79,7 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
             "mw_started": found[f.msg_id][0],
             "mw_error": None if f.error is None else f.error[:MAX_ERROR],
             "mw_print": fingerprint(f.error or ""),
+            **({"mw_trace": f.trace} if t.keeps(t.tried.c.traceback) else {}),
         }
         for f in failures
         if f.msg_id in found
@@ -89,8 +95,13 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
         conn.execute(_delete_up_to(t), full)
 
 
-def of(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[Try]]:
-    """The kept tries of messages, oldest first; a message that never failed has none."""
+def of(
+    conn: Connection, t: Tables, ids: Sequence[int], *, traces: bool = False
+) -> dict[int, list[Try]]:
+    """The kept tries of messages, oldest first; a message that never failed has none.
+
+    traces: with their tracebacks.
+    """
 
     def build() -> sa.Select[Any]:
         c = t.tried.c
@@ -98,6 +109,7 @@ def of(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[Try]]:
             sa.select(
                 *(c.msg_id, c.try_no, c.kind, c.instance, c.started_at, c.ended_at),
                 *(c.error, c.fingerprint),
+                *([c.traceback] if traces and t.keeps(c.traceback) else []),
             )
             .where(c.table_name == bindparam("mw_table"), t.among(c.msg_id))
             .order_by(c.msg_id, c.try_no)
@@ -106,7 +118,7 @@ def of(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[Try]]:
     found: defaultdict[int, list[Try]] = defaultdict(list)
     for part in _parts(t, ids):
         params = {"mw_table": t.message.name, "mw_ids": part}
-        for row in conn.execute(t.built("tries_of", build), params):
+        for row in conn.execute(t.built(("tries_of", traces), build), params):
             found[row[0]].append(Try(*row[1:]))
     return dict(found)
 
@@ -135,6 +147,9 @@ def _last_tries(t: Tables) -> sa.Select[Any]:
 
 def _insert(t: Tables) -> sa.Insert:
     def build() -> sa.Insert:
+        trace = bindparam("mw_trace", type_=t.tried.c.traceback.type)
+        # Last: Oracle takes no other long text behind one of any length.
+        kept = {"traceback": trace} if t.keeps(t.tried.c.traceback) else {}
         return sa.insert(t.tried).values(
             table_name=bindparam("mw_table"),
             msg_id=bindparam("mw_id"),
@@ -145,6 +160,7 @@ def _insert(t: Tables) -> sa.Insert:
             ended_at=now(),
             error=bindparam("mw_error"),
             fingerprint=bindparam("mw_print"),
+            **kept,
         )
 
     return t.built("tries_insert", build)

@@ -124,3 +124,79 @@ def test_json_log_has_the_facts() -> None:
     assert event["error"] == "ValueError: boom"
     assert "Traceback" in event["traceback"]
     assert datetime.fromisoformat(event["time"]).tzinfo == UTC
+
+
+def handled(text: str) -> None:
+    parsed(text)
+
+
+def parsed(text: str) -> None:
+    json.loads("{")
+    raise ValueError(text)
+
+
+def failure(level: int, text: str = "{") -> logging.LogRecord:
+    made = record("message 3 is dead: JSONDecodeError: x", msg_id=3)
+    made.levelno, made.levelname = level, logging.getLevelName(level)
+    try:
+        handled(text)
+    except ValueError as error:
+        made.exc_info = (type(error), error, error.__traceback__)
+    return made
+
+
+def test_a_dead_message_has_its_traceback_below_its_line_and_a_retry_has_none() -> None:
+    lines = Lines(form="text", secrets=set(), tracebacks=False)
+    assert "\n" not in lines.format(failure(logging.INFO))
+    dead = lines.format(failure(logging.WARNING)).split("\n")
+    assert "message 3 is dead" in dead[0]
+    assert "error='json.decoder.JSONDecodeError: Expecting" in dead[0]
+    assert dead[1] == "    Traceback (most recent call last):"
+    assert '        json.loads("{")' in dead
+    assert any(line.startswith("      ... 3 frames of json") for line in dead)
+    assert "/json/" not in "".join(dead)
+
+
+def test_with_debug_a_retry_has_its_whole_traceback() -> None:
+    lines = Lines(form="text", secrets=set(), tracebacks=True)
+    for level in (logging.INFO, logging.WARNING):
+        text = lines.format(failure(level))
+        assert "/json/" in text
+        assert "    Traceback (most recent call last):" in text
+
+
+def test_a_traceback_in_the_log_is_short_masked_and_nothing_in_it_is_raw() -> None:
+    made = record("message 3 is dead", msg_id=3)
+    made.levelno = logging.WARNING
+    made = with_error(made, "a\nb\x1b[0m\u202e canary\n" + "x" * 50_000)
+    for debug in (False, True):
+        lines = Lines(form="text", secrets={"canary"}, tracebacks=debug)
+        found = lines.format(made).split("\n")[1:]
+        assert found
+        assert all(visible(line) == line for line in found)
+        assert "canary" not in "".join(found)
+        assert any(r"b\x1b[0m\u202e ***" in line for line in found)
+    lines = Lines(form="text", secrets={"canary"}, tracebacks=False)
+    assert len("\n".join(lines.format(made).split("\n")[1:])) < 3000
+
+
+def test_a_json_line_has_the_traceback_as_a_field() -> None:
+    lines = Lines(form="json", secrets={"canary"}, tracebacks=False)
+    for level in (logging.INFO, logging.WARNING):
+        text = lines.format(failure(level))
+        assert "\n" not in text
+        event = json.loads(text)
+        assert event["traceback"].startswith("Traceback (most recent call last)")
+        assert 'json.loads("{")' in event["traceback"]
+        assert event["error"].startswith("json.decoder.JSONDecodeError: ")
+    event = json.loads(lines.format(with_error(record("failed"), "x canary")))
+    assert "canary" not in event["traceback"]
+
+
+def test_an_error_that_the_message_tells_is_not_told_twice() -> None:
+    lines = Lines(form="text", secrets=set(), tracebacks=False)
+    made = with_error(
+        record("message 3 failed: ValueError: no file a.txt [x.py:3 in f]"), "no file a.txt"
+    )
+    assert "error=" not in lines.format(made)
+    assert "error=" in lines.format(with_error(record("see a.txt"), "no file a.txt"))

@@ -318,7 +318,9 @@ def test_failures_are_grouped_by_what_they_have_in_common(app):
     found = app.ops.failures()
     assert found.complete
     assert [(one.count, one.dead, one.topics) for one in found] == [(3, 3, ("t",)), (1, 1, ("u",))]
-    assert found[0].error.startswith("ValueError: no account # of '#' [test_ops_looks.py:")
+    assert found[0].error.startswith(
+        "ValueError: no account # of '#' [test_ops_looks.py in handler]"
+    )
     assert found[0].sample_id == ids[-1]
     assert str(ids[-1]) in found[0].sample_error
     assert found[1].sample_id == other

@@ -13,7 +13,7 @@ from msgworker.dialects import UtcDateTime
 from msgworker.store import schema
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
-from msgworker.table import MAX_ERROR, REQUIRED, tables_for
+from msgworker.table import ADDED, MAX_ERROR, REQUIRED, tables_for
 
 WITHOUT = {
     "topic": "every message goes to the handler of topic default",
@@ -58,10 +58,13 @@ def tables(p: Patient) -> list[Finding]:
             continue
         there = p.inspector.get_columns(table.name, schema=table.schema)
         names = {str(c["name"]).lower() for c in there}
-        lacking = [c for c in table.c if c.name not in names]
+        lacking = [c for c in table.c if c.name not in names and ADDED not in c.info]
         if lacking:
             text = f"table {table.name} has no column {', '.join(c.name for c in lacking)}{cost}"
             found.append(make("tables", text, *(p.add(table, c) for c in lacking)))
+        for column in (c for c in table.c if c.name not in names and ADDED in c.info):
+            text = f"table {table.name} has no column {column.name}: {column.info[ADDED]}"
+            found.append(advised("tables", text, p.add(table, column)))
     return found
 
 
