@@ -1,8 +1,9 @@
 """Several processes side by side: children of this one, each an instance of its own.
 
-The parent handles no message. It starts the children in process groups of their own, so that Ctrl-C
-reaches them once, through us; passes signals on; starts a child again that died under `run`; and
-sums what they tell it. A child reads its standard input only to notice that the parent is gone.
+The parent handles no message. It starts the children, starts one again that died under `run`, and
+sums what they tell it. That somebody wants a stop it says on the pipe that is their standard input,
+not by a signal: a manager that signals a whole group reaches a child by itself, and what comes
+twice would look like somebody who insists.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType
 from typing import Any
 
 from msgworker import Report
 from msgworker.cli.failing import OUR_FAULT, Usage
 from msgworker.cli.logs import Progress, screen
+from msgworker.instance.stopping import INSIST_SECONDS, NUMBERS, Asked, Signals, end_by
 
 log = logging.getLogger("msgworker.cli")
 FINAL = (0, 2, 3, 4)
@@ -33,6 +34,8 @@ FINAL = (0, 2, 3, 4)
 RESPAWN_MOST_SECONDS = 30.0
 HEALTHY_SECONDS = 60.0
 TICK_SECONDS = 0.2
+STOP, NOW = "stop", "now"
+"""What is said to a child: stop in order; stop at once, and end by the signal of this number."""
 
 
 @dataclass(slots=True)
@@ -46,6 +49,17 @@ class Child:
     logged: bytes = b""
     counts: Counter[str] = field(default_factory=Counter)
     report: dict[str, Any] | None = None
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it may have begun to handle messages: from then on no signal kills it at once."""
+        return bool(self.counts)
+
+    def say(self, word: str) -> None:
+        """Say a line to it; see `parent.Parent`."""
+        assert self.process.stdin is not None
+        with suppress(OSError):  # it has ended
+            os.write(self.process.stdin.fileno(), word.encode() + b"\n")
 
 
 class Fleet:
@@ -62,25 +76,32 @@ class Fleet:
         self._selector = selectors.DefaultSelector()
         self._past: Counter[str] = Counter()
         self._reports: list[dict[str, Any]] = []
-        self._signals = 0
-        self._said_so = False
+        self._asked = Asked()
+        self._asked.begun = True
+        self._words: list[str] = []  # that every child has been told
         self._codes: list[int] = []
+        self._killed_early: list[int] = []
         self._respawn_at: list[float] = []
         self._failures = 0
 
     def run(self) -> int:
         """Until a signal comes or the time is over; returns the worst exit code."""
         self._work(respawn=True)
-        return max(self._codes, default=0)
+        return self._worst()
 
     def drain(self) -> tuple[Report, int]:
         """Until every child has drained; returns the sum of the reports and the worst exit code."""
         begun = time.monotonic()
         self._work(respawn=False)
-        return total(self._reports, time.monotonic() - begun), max(self._codes, default=0)
+        return total(self._reports, time.monotonic() - begun), self._worst()
+
+    def _worst(self) -> int:
+        """The worst exit code; a child that a stop killed before it had begun has done no wrong."""
+        early = [] if self._asked.in_order else self._killed_early
+        return max(self._codes + early, default=0)
 
     def _work(self, *, respawn: bool) -> None:
-        with self._passing_signals_on():
+        with Signals(self._asked, self._kill):
             try:
                 for _ in range(self._size):
                     self._start()
@@ -91,9 +112,7 @@ class Fleet:
                 self._progress.end()
 
     def _round(self, respawn: bool) -> None:
-        if self._signals and not self._said_so:
-            self._said_so = True
-            log.info("stopping: running handlers may end; a second signal stops at once")
+        self._pass_on()
         for key, _ in self._selector.select(TICK_SECONDS):
             if not key.data():
                 self._selector.unregister(key.fd)
@@ -103,7 +122,7 @@ class Fleet:
         counts = sum((child.counts for child in self._children.values()), self._past.copy())
         told = {word: counts[word] for word in ("done", "retried", "dead")}
         self._progress.show({"processes": len(self._children)} | told)
-        if self._signals or any(code in FINAL[1:] for code in self._codes):
+        if self._asked.in_order or any(code in FINAL[1:] for code in self._codes):
             self._respawn_at.clear()
         due = [at for at in self._respawn_at if at <= time.monotonic()]
         for at in due:
@@ -128,8 +147,27 @@ class Fleet:
         self._listen(ours, partial(_hear, child))
         if process.stderr is not None:  # so that log lines and the status line do not mix
             self._listen(process.stderr.fileno(), partial(self._show, child))
-        if self._signals:  # it came while the child was being started
-            process.terminate()
+        for word in self._words:
+            child.say(word)
+
+    def _pass_on(self) -> None:
+        """Tell the children of a stop that somebody asks for."""
+        if self._asked.in_order and STOP not in self._words:
+            log.info(
+                "stopping: running handlers may end; another signal after %g s stops at once",
+                INSIST_SECONDS,
+            )
+            self._say(STOP)
+        now = f"{NOW} {self._asked.at_once}"
+        if self._asked.at_once is not None and now not in self._words:
+            log.warning("stopping at once")
+            self._say(now)
+
+    def _say(self, word: str) -> None:
+        """To all, and to those that are started later."""
+        self._words.append(word)
+        for child in self._children.values():
+            child.say(word)
 
     def _listen(self, fd: int, take: Callable[[], bool]) -> None:
         os.set_blocking(fd, False)
@@ -166,12 +204,12 @@ class Fleet:
         self._past += child.counts
         if child.report is not None:
             self._reports.append(child.report)
-        if code == -signal.SIGTERM and self._signals == 1 and not child.counts:
-            code = 0  # our signal met it before it had begun
-        if code in (0, 1) and (self._signals or not respawn):
+        if code in (0, 1) and (self._asked.in_order or not respawn):
             self._codes.append(code)
-        elif respawn and code not in FINAL and not self._signals:
+        elif respawn and code not in FINAL and not self._asked.in_order:
             self._again(child, code)
+        elif -code in NUMBERS and not child.at_work:
+            self._killed_early.append(128 - code)
         else:
             self._codes.append(code if code >= 0 else 128 - code)
             self._lost(child, code)
@@ -193,33 +231,21 @@ class Fleet:
         if code not in FINAL:
             log.warning("process %d %s", child.process.pid, ending(code))
         elif code != 0:  # the child has said why; the others would meet the same
-            self._terminate()
-
-    def _terminate(self) -> None:
-        for child in list(self._children.values()):
-            if child.process.poll() is None:
-                child.process.terminate()
+            self._say(STOP)
 
     def _end_all(self) -> None:
         """Nothing that we started may outlive us, whatever happened here."""
-        self._terminate()
+        self._say(STOP)
         for child in list(self._children.values()):
             child.process.wait()
             self._close(child)
         self._selector.close()
 
-    @contextmanager
-    def _passing_signals_on(self) -> Iterator[None]:
-        def on(number: int, frame: FrameType | None) -> None:
-            self._signals += 1
-            self._terminate()
-
-        before = {n: signal.signal(n, on) for n in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _kill(self, number: int) -> None:
+        """Somebody insists once more: nothing is waited for."""
+        for child in list(self._children.values()):
+            child.process.kill()
+        end_by(number)
 
 
 def _read(fd: int) -> bytes | None:

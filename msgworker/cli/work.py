@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -19,10 +16,12 @@ from msgworker.app import table_from
 from msgworker.cli.logs import Progress
 from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import print_json
+from msgworker.cli.parent import Parent
 from msgworker.cli.processes import Fleet
 from msgworker.cli.target import columns_of, import_app, settings_of
 from msgworker.config import SETTINGS, Configuration, Group, flag_of
 from msgworker.errors import ConfigError
+from msgworker.instance.stopping import Asked, Signals
 
 F = TypeVar("F", bound=Callable[..., Any])
 TICK_SECONDS = 0.2
@@ -62,16 +61,18 @@ def run(ctx: click.Context, /, ref: str, quiet: bool, report_fd: int | None, **g
     """Handle messages until a signal comes.
 
     SIGTERM and SIGINT stop in order: running handlers may end within --grace, the rest is given
-    back. A second signal stops at once; what was running is then recovered by another instance.
+    back. Another signal, 2 s later or more, stops at once; what was running is then recovered by
+    another instance.
     """
+    parent = None if report_fd is None else Parent(report_fd)
     file = given.get(CONFIG_FILE)
     conf = configure(ctx, given, level="warning" if quiet else "info")
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
         return _fleet("run", ref, conf, ctx, file, quiet).run()
     worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None)
-    with _watched(worker, quiet, report_fd):
-        worker.run(signals=True, grace=conf["grace"], time_limit=conf["time_limit"])
+    with _watched(worker, quiet, parent):
+        worker.run(grace=conf["grace"], time_limit=conf["time_limit"])
     return 0
 
 
@@ -94,6 +95,7 @@ def drain(
 
     Ends with 0 if all went well, 1 if messages became dead, 3 if the database was lost.
     """
+    parent = None if report_fd is None else Parent(report_fd)
     file = given.get(CONFIG_FILE)
     conf = configure(ctx, given, level="warning" if quiet else "info")
     app = _checked_app(ctx, ref, conf)
@@ -102,9 +104,9 @@ def drain(
         if not report.database_lost:  # each process saw only what was left when itself ended
             report = replace(report, left=app.ops.unfinished())
     else:
-        report, code = _drain_here(app, conf, quiet, report_fd), 0
-    if report_fd is not None:
-        _tell(report_fd, {"report": asdict(report)})
+        report, code = _drain_here(app, conf, quiet, parent), 0
+    if parent is not None:
+        parent.tell(report=asdict(report))
     elif as_json:
         print_json(asdict(report) | {"exit_code": max(code, report.exit_code)})
     else:
@@ -112,16 +114,15 @@ def drain(
     return max(code, report.exit_code)
 
 
-def _drain_here(app: App, conf: Configuration, quiet: bool, report_fd: int | None) -> Report:
+def _drain_here(app: App, conf: Configuration, quiet: bool, parent: Parent | None) -> Report:
     worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None)
-    with _watched(worker, quiet, report_fd):
+    with _watched(worker, quiet, parent):
         return worker.drain(
             time_limit=conf["time_limit"],
             linger=conf["linger"],
             retry_linger=_retry_linger(conf),
             outage_limit=conf["outage_limit"],
             grace=conf["grace"],
-            signals=True,
         )
 
 
@@ -166,49 +167,38 @@ def _same(conf: Configuration, name: str, value: Any) -> bool:
 
 
 @contextmanager
-def _watched(worker: Worker, quiet: bool, report_fd: int | None) -> Iterator[None]:
-    """Tell about progress while the block runs: on stderr, or to the parent process."""
+def _watched(worker: Worker, quiet: bool, parent: Parent | None) -> Iterator[None]:
+    """Tell about progress while the block runs: on stderr, or to the parent process. Signals stop
+    the worker, and so does the parent."""
     over = threading.Event()
-    if report_fd is not None:
-        threading.Thread(target=_stop_with_parent, name="msgworker-parent", daemon=True).start()
     progress = Progress(quiet=quiet)
+    worker.orders = asked = Asked() if parent is None else parent.asked
 
     def tell() -> None:
         while not over.wait(TICK_SECONDS):
-            if report_fd is None:
+            if parent is None:
                 progress.show(counts(worker))
             else:
-                _tell(report_fd, {"progress": counts(worker)})
+                parent.tell(progress=counts(worker))
 
     teller = threading.Thread(target=tell, name="msgworker-progress", daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        over.set()
-        teller.join()
-        progress.end()
+    with Signals(asked):
+        if parent is not None:
+            parent.begin()
+            parent.tell(progress=counts(worker))  # it knows from this that we have begun
+        teller.start()
+        try:
+            yield
+        finally:
+            over.set()
+            teller.join()
+            progress.end()
 
 
 def counts(worker: Worker) -> dict[str, int]:
     """What the status line shows."""
     tally = worker.tally
     return {"done": tally.done, "retried": tally.retried, "dead": tally.dead}
-
-
-def _stop_with_parent() -> None:
-    """Stop in order when the parent process is gone, however it went: its pipe then ends."""
-    try:
-        while os.read(0, 1):
-            pass
-    except OSError:
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _tell(fd: int, event: dict[str, Any]) -> None:
-    with suppress(OSError):  # the parent is gone; `_stop_with_parent` sees to it
-        os.write(fd, json.dumps(event).encode() + b"\n")
 
 
 # ---------------------------------------------------------------- several processes

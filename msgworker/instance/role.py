@@ -147,6 +147,11 @@ class Role:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
+    @property
+    def alive(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread is not None and self._thread.is_alive()
+
     def _loop(self) -> None:
         try:
             while not self._stopping.is_set():

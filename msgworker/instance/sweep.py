@@ -6,6 +6,8 @@ held no claim is under way, so every row flagged by us belongs to a lane in hand
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgworker.instance.links import Link
 from msgworker.instance.state import State
 from msgworker.store import recover
@@ -18,14 +20,20 @@ def release_unknown(state: State, link: Link) -> int:
     with link.transaction() as conn:
         rows = recover.flagged_by(conn, state.tables, state.instance_id, limit=LIMIT)
     known = state.known() if rows else set()
-    unknown = [msg_id for msg_id in rows if msg_id not in known]
-    released = 0
-    for begin in range(0, len(unknown), recover.BATCH):
-        part = unknown[begin : begin + recover.BATCH]
-        with link.transaction() as conn:
-            released += recover.release(conn, state.tables, part, me=state.instance_id)
+    released = release(state, link, [msg_id for msg_id in rows if msg_id not in known])
     if released:
         state.log.warning("%d messages were flagged by us but not in hand; released", released)
+    return released
+
+
+def release(state: State, link: Link, ids: Sequence[int]) -> int:
+    """Give rows flagged by us back without a try, but for those that somebody has locked. Returns
+    how many."""
+    released = 0
+    for begin in range(0, len(ids), recover.BATCH):
+        part = ids[begin : begin + recover.BATCH]
+        with link.transaction() as conn:
+            released += recover.release(conn, state.tables, part, me=state.instance_id)
     return released
 
 

@@ -7,15 +7,12 @@ is settled; the lease goes last, after the last handler, or stays for recovery i
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from types import FrameType, TracebackType
-from typing import Any
+from types import TracebackType
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay
 
@@ -23,19 +20,31 @@ from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError
 from msgworker.instance.calling import Caller
 from msgworker.instance.fetcher import Fetcher
+from msgworker.instance.handling import Result
 from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.listener import Listener
-from msgworker.instance.role import OUTAGE_WAIT
+from msgworker.instance.role import OUTAGE_WAIT, Role
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
+from msgworker.instance.stopping import (
+    HELP_SECONDS,
+    HURRY_SECONDS,
+    Asked,
+    Beside,
+    Signals,
+    end_by,
+)
+from msgworker.instance.sweep import release
 from msgworker.instance.watchdog import Watchdog
+from msgworker.message import Outcome
 from msgworker.store import find
 
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
 GRACE = 30.0
 RETRY_LINGER = 300.0
+TICK_SECONDS = 0.05
 ROLE_SECONDS = 5.0  # so long a role may take to end, after the last handler has
 
 
@@ -88,7 +97,9 @@ class Worker:
         self._label = label
         self._instance: Instance | None = None
         self._lock = threading.Lock()
-        self._stop_asked = _Asked()
+        self._stop_asked = Asked()
+        self.orders: Asked | None = None
+        """Asks `run` and `drain` to stop, in the place of signals; set by the command line."""
 
     def __enter__(self) -> Worker:
         return self
@@ -118,7 +129,7 @@ class Worker:
 
     def start(self) -> None:
         """Start the instance's threads and return at once."""
-        instance = self._start(None)
+        instance = self._start(None, told=None)
 
         def stop() -> None:
             with self._lock:
@@ -134,14 +145,17 @@ class Worker:
         if instance.state.left_for is not None:
             leave()
 
-    def _start(self, linger: float | None, retry_linger: float = 0.0) -> Instance:
+    def _start(
+        self, linger: float | None, retry_linger: float = 0.0, *, told: Asked | None
+    ) -> Instance:
         with self._lock:
             if self._instance is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
-            self._stop_asked.clear()
+            self._stop_asked = told or Asked()
             state, label = self._make_state(), self._label
             instance = Instance(state, self._threads, linger, label, retry_linger)
             instance.start()
+            self._stop_asked.begun = True
             self._instance = instance
         return instance
 
@@ -152,10 +166,47 @@ class Worker:
         outlives the grace time keeps its message flagged, for recovery. Stopping twice does
         nothing.
         """
-        self._stop_asked.set()
+        self._stop_asked.stop()
         with self._lock:
             instance, self._instance = self._instance, None
         return instance.stop(grace) if instance else True
+
+    @contextmanager
+    def _listening(self, signals: bool) -> Iterator[Asked | None]:
+        """What asks this thread to stop while the block runs; None if nothing does."""
+        if self.orders is not None or not signals:
+            yield self.orders
+            return
+        told = Asked()
+        with Signals(told):
+            yield told
+
+    def _end(self, instance: Instance, grace: float, told: Asked | None) -> None:
+        """`stop`; if somebody insists on it, at once, which ends the process.
+
+        It runs in a thread beside this one, where the handlers of signals run.
+        """
+        if told is None:
+            self.stop(grace)
+            return
+        stop, help_ = Beside(lambda: self.stop(grace)), None
+        insisted_at: float | None = None
+        while stop.goes_on(TICK_SECONDS):
+            if told.at_once is None:
+                continue
+            now = time.monotonic()
+            if insisted_at is None:
+                insisted_at = now
+                instance.hurry()
+            elif now - insisted_at > HURRY_SECONDS:
+                instance.state.log.warning("the stop takes too long; recovery follows")
+                break
+            elif help_ is None and now - insisted_at > HELP_SECONDS:
+                help_ = Beside(instance.release_unstarted)
+        told.begun = False
+        if told.at_once is not None:
+            end_by(told.at_once)
+        stop.result()
 
     def wake(self) -> None:
         """Look for work now."""
@@ -168,7 +219,8 @@ class Worker:
     ) -> None:
         """Work until `stop` is called (from another thread), or a signal comes if asked for.
 
-        signals: SIGTERM and SIGINT stop in order, a second one at once; only in the main thread.
+        signals: SIGTERM and SIGINT stop in order; one that comes more than 2 s later stops at once:
+        no handler is waited for, and the process ends by it. In the main thread only.
         grace: seconds that running handlers may go on at a stop. time_limit: seconds; None = none.
 
         Raises DatabaseUnavailable if the database cannot be reached at the start or denies access;
@@ -176,10 +228,8 @@ class Worker:
         that did not end in time; MsgworkerError if this worker runs already.
         """
         deadline = None if time_limit is None else time.monotonic() + time_limit
-        with _Signals(self._stop_asked.set if signals else None) as told:
-            instance = self._start(None)
-            if told.first_came:  # while it was being started
-                self._stop_asked.set()
+        with self._listening(signals) as told:
+            instance = self._start(None, told=told)
             try:
                 while not self._should_stop(instance):
                     if deadline is not None and time.monotonic() >= deadline:
@@ -189,12 +239,12 @@ class Worker:
                 grace = 0.0
                 raise
             finally:
-                self.stop(grace)
+                self._end(instance, grace, told)
             instance.raise_why_it_left()
 
     def _should_stop(self, instance: Instance) -> bool:
         instance.raise_what_people_must_mend()
-        return self._stop_asked.is_set() or instance.state.stopping.is_set()
+        return self._stop_asked.in_order or instance.state.stopping.is_set()
 
     def drain(
         self,
@@ -217,10 +267,8 @@ class Worker:
         lost = False
         if retry_linger is None:
             retry_linger = RETRY_LINGER if linger else 0.0
-        with _Signals(self._stop_asked.set if signals else None) as told:
-            instance = self._start(linger, retry_linger)
-            if told.first_came:  # while it was being started
-                self._stop_asked.set()
+        with self._listening(signals) as told:
+            instance = self._start(linger, retry_linger, told=told)
             try:
                 while not self._should_stop(instance) and not instance.fetcher.exhausted:
                     lost = instance.database_gone_seconds() > outage_limit
@@ -231,7 +279,7 @@ class Worker:
                 grace = 0.0
                 raise
             finally:
-                self.stop(0.0 if lost else grace)
+                self._end(instance, 0.0 if lost else grace, told)
             instance.raise_why_it_left()
         if deadline is not None:
             rest = max(GIVE_UP_SECONDS, deadline - time.monotonic())
@@ -251,6 +299,7 @@ class Instance:
         retry_linger: float = 0.0,
     ) -> None:
         self.state = state
+        self._hurried = False
         self.caller = Caller(state)
         self.settler = Settler(state, go_on=lambda *a, **k: self.lanes.put(*a, **k))
         self.lanes = Lanes(
@@ -292,8 +341,9 @@ class Instance:
         self.state.stopping.set()
         self.state.give_up_at = deadline + GIVE_UP_SECONDS
         self.fetcher.stop()
-        self.fetcher.join(max(5.0, grace))
         self.lanes.close()
+        self.settler.give_back(self.lanes.take_back())
+        self._wait_for(self.fetcher, max(ROLE_SECONDS, grace))
         self.settler.give_back(self.lanes.take_back())
         # Lanes that settle now and would go on are released too, by the loop below; a handler that
         # was just being started when the lanes closed is told in the next round.
@@ -304,17 +354,49 @@ class Instance:
             ended = self.lanes.join(min(0.05, max(0.0, deadline - time.monotonic())))
             self.settler.give_back(self.lanes.take_back())
             stuck = sum(running.stuck for running in list(self.state.running.values()))
-            if time.monotonic() >= deadline or (stuck and stuck == self.lanes.alive):
+            late = self._hurried or time.monotonic() >= deadline
+            if late or (stuck and stuck == self.lanes.alive):
                 break
         self._settle_rest()
         for role in (self.listener, self.heartbeat, self.watchdog):
             role.stop()
-            role.join(ROLE_SECONDS)
+            self._wait_for(role, ROLE_SECONDS)
         if not self.heartbeat.over.is_set():  # it waits for an answer that does not come
             self.heartbeat.link.cut()
             self.heartbeat.join(ROLE_SECONDS)
         self._leave(ended)
         return ended
+
+    def _wait_for(self, role: Role, seconds: float) -> None:
+        """Until a role has ended; not for so long where somebody insists."""
+        deadline = time.monotonic() + seconds
+        while role.alive and time.monotonic() < deadline and not self._hurried:
+            role.join(TICK_SECONDS)
+        if self._hurried:
+            role.join(HELP_SECONDS)
+
+    def hurry(self) -> None:
+        """Let a stop, which has begun or is about to, wait for no handler."""
+        self.state.log.warning("stopping at once; what runs is left to recovery")
+        self._hurried = True
+        self.state.give_up_at = time.monotonic() + HURRY_SECONDS / 2
+        self.lanes.close()
+
+    def release_unstarted(self) -> None:
+        """Give back what no handler has started, on a connection of its own: the settle that is to
+        do it waits for something."""
+        state = self.state
+        for lane in self.lanes.take_back():
+            lane.result = Result(Outcome.RELEASED)
+        lanes = [lane for lane in list(state.in_hand) if lane.owner == state.instance_id]
+        unstarted = [
+            n.row.msg_id for n in lanes if n.result and n.result.outcome is Outcome.RELEASED
+        ]
+        link = state.link()
+        try:
+            release(state, link, unstarted)
+        finally:
+            link.close()
 
     def _settle_rest(self) -> None:
         self.settler.flush_waiting()
@@ -394,55 +476,3 @@ class Instance:
                 return find.unfinished(conn, self.state.tables)
         finally:
             link.close()
-
-
-class _Asked:
-    """Like a threading.Event for one waiter, but it may be set by a signal handler: an Event's own
-    lock may be held just then by the thread that the signal interrupts."""
-
-    def __init__(self) -> None:
-        self._rung: SimpleQueue[None] = SimpleQueue()
-        self._set = False
-
-    def is_set(self) -> bool:
-        return self._set
-
-    def set(self) -> None:
-        self._set = True
-        self._rung.put(None)
-
-    def clear(self) -> None:
-        self._set = False
-        self._rung = SimpleQueue()
-
-    def wait(self, timeout: float) -> None:
-        if not self._set:
-            with suppress(Empty):
-                self._rung.get(timeout=timeout)
-
-
-class _Signals:
-    """SIGTERM and SIGINT call `stop`, a second one gets the default treatment; undone at the
-    end."""
-
-    def __init__(self, stop: Callable[[], None] | None) -> None:
-        self._stop = stop
-        self._before: dict[int, Any] = {}
-        self.first_came = False
-
-    def __enter__(self) -> _Signals:
-        if self._stop is None or threading.current_thread() is not threading.main_thread():
-            return self
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._first)
-        return self
-
-    def _first(self, number: int, frame: FrameType | None) -> None:
-        assert self._stop is not None
-        signal.signal(number, signal.SIG_DFL)
-        self.first_came = True
-        self._stop()
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

@@ -1,14 +1,17 @@
-"""A signal while the instance is still being started stops it in order, too."""
+"""Signals, heard in this process: while an instance is being started, and one after the other."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from msgworker import App
+from msgworker.instance import stopping
+from msgworker.instance.stopping import Asked, Signals
 
 
 @pytest.mark.parametrize("mode", ["run", "drain"])
@@ -36,3 +39,71 @@ def test_signal_during_start_stops_in_order(tmp_path: Path, mode: str) -> None:
             assert conn.exec_driver_sql("SELECT count(*) FROM msgworker_lease").scalar() == 0
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """What the rule of signals takes for now; the handlers of signals are put back at the end."""
+    now = [100.0]
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
+    before = {number: signal.getsignal(number) for number in stopping.NUMBERS}
+    yield now
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_only_who_comes_back_after_two_seconds_insists(clock: list[float]) -> None:
+    asked, last = Asked(), []
+    asked.begun = True
+    found = []
+    with Signals(asked, last.append):
+        for later, number in [
+            (0.0, signal.SIGTERM),
+            (1.0, signal.SIGINT),
+            (0.9, signal.SIGTERM),
+            (0.2, signal.SIGINT),  # 2.1 s after the first
+            (1.9, signal.SIGTERM),
+            (0.2, signal.SIGTERM),  # 2.1 s after that
+        ]:
+            clock[0] += later
+            signal.raise_signal(number)
+            found.append((asked.in_order, asked.at_once, list(last)))
+    assert found == [
+        (True, None, []),
+        (True, None, []),
+        (True, None, []),
+        (True, signal.SIGINT, []),
+        (True, signal.SIGINT, []),
+        (True, signal.SIGINT, [signal.SIGTERM]),
+    ]
+
+
+def test_who_insists_before_there_is_work_ends_the_process(clock: list[float]) -> None:
+    asked, last = Asked(), []
+    with Signals(asked, last.append):
+        signal.raise_signal(signal.SIGTERM)
+        clock[0] += 2.1
+        signal.raise_signal(signal.SIGTERM)
+    assert (asked.at_once, last) == (None, [signal.SIGTERM])
+
+
+def test_a_signal_of_the_same_stop_that_comes_after_it_does_nothing(clock: list[float]) -> None:
+    heard = []
+    mine = lambda number, frame: heard.append(number)  # noqa: E731
+    signal.signal(signal.SIGTERM, mine)
+    with Signals(Asked()):
+        signal.raise_signal(signal.SIGTERM)
+    clock[0] += 1.9
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == []
+    clock[0] += 0.2
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) is mine
+
+
+def test_signals_are_what_they_were_where_none_came() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Signals(Asked()):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
