@@ -19,6 +19,7 @@ Losing a race is never an error: functions return what was won.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 from datetime import timedelta
@@ -28,16 +29,38 @@ from typing import Any
 RETRY_LATER_MAX_SECONDS = 30 * 86_400.0
 
 
+class ExitCode(enum.IntEnum):
+    """How the command line ends; `means` is what its --help and docs/cli.md say."""
+
+    means: str
+
+    def __new__(cls, value: int, means: str) -> ExitCode:
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.means = means
+        return code
+
+    OK = 0, "ok"
+    REFUSED = 1, "some messages became dead; or another refusal, which a line on stderr explains"
+    USAGE = 2, "the command line or the configuration is wrong; nothing was done"
+    UNREACHABLE = 3, "the database cannot be reached, denies access, or was lost on the way"
+    SCHEMA = 4, "a table, column or index is missing or of a wrong kind: see init-db"
+    NOTHING_MATCHED = 5, "nothing matched; or a write left some of the given ids alone"
+    OUR_FAULT = 70, "an error of msgworker itself; please report it with the output of --debug"
+    STUCK = 75, "a handler with timeout_action=restart hangs; the process ended because of it"
+    INTERRUPTED = 130, "interrupted at a question or in a short command"
+
+
 class MsgworkerError(Exception):
     """Root of every error this library raises on its own account."""
 
-    exit_code = 1
+    exit_code = ExitCode.REFUSED
 
 
 class ConfigError(MsgworkerError, ValueError):
     """A setting or argument is wrong; raised before anything was done."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class HandlerError(ConfigError):
@@ -47,13 +70,13 @@ class HandlerError(ConfigError):
 class DatabaseUnavailable(MsgworkerError):
     """The database cannot be reached, denies access, or is not a database."""
 
-    exit_code = 3
+    exit_code = ExitCode.UNREACHABLE
 
 
 class SchemaError(MsgworkerError):
     """The live schema lacks something; the text says what and how to mend it."""
 
-    exit_code = 4
+    exit_code = ExitCode.SCHEMA
 
 
 class PayloadError(MsgworkerError, ValueError):
@@ -92,7 +115,7 @@ class HandlerStuck(HandlerTimeout):
     """A handler with `timeout_action="restart"` did not end; the instance has left, only the end of
     the process ends the handler. Its message is recovered by others, with a crash counted."""
 
-    exit_code = 75
+    exit_code = ExitCode.STUCK
 
 
 class ItemsFailed(MsgworkerError):

@@ -10,25 +10,28 @@ from msgworker import dialects
 from msgworker.cli.group import Call
 from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import Column, print_json, print_table
-from msgworker.cli.target import import_app, settings_of
+from msgworker.cli.target import app_option, import_app, settings_of
 from msgworker.config import SETTINGS, Configuration, load
 from msgworker.errors import ConfigError
 
 
 @click.command("config")
-@click.option("--app", "ref", metavar="PKG.MODULE:APP", help="With what this App was built with.")
+@app_option
 @flags(*(name for name in SETTINGS if name not in ("columns", "log_level", "log_format")))
 @as_json
 @common
 @click.pass_context
-def config(ctx: click.Context, /, ref: str | None, as_json: bool, **given: Any) -> None:
-    """Every setting, its value, and where it came from. Passwords are masked."""
+def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: Any) -> None:
+    """Every setting, its value, and where it came from; with an App, what it was built with.
+
+    Passwords are masked.
+    """
     file = given.get(CONFIG_FILE)
     chosen = {name: v if v != () else None for name, v in given.items() if name in SETTINGS}
     conf = configure(ctx, given)
-    if ref is not None:
-        keywords = settings_of(import_app(ref, ctx))
-        conf = load(chosen, keywords=keywords, keywords_from=ref, file=file)
+    if app_ref is not None:
+        keywords = settings_of(import_app(app_ref, ctx))
+        conf = load(chosen, keywords=keywords, keywords_from=app_ref, file=file)
     rows = [(name, shown(conf, name, ctx), conf.origins[name]) for name in SETTINGS]
     if as_json:
         print_json([{"setting": n, "value": v, "origin": o} for n, v, o in rows])

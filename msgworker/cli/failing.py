@@ -1,9 +1,4 @@
-"""From an exception to one line for people and an exit code for scripts.
-
-0 ok, 1 some messages dead or another refusal, 2 usage or configuration, 3 database unreachable, 4
-schema missing or out of date, 5 nothing matched. And three for accidents: 70 an error that is ours,
-75 a handler that hangs, 130 interrupted.
-"""
+"""From an exception to one line for people and an exit code for scripts: `errors.ExitCode`."""
 
 from __future__ import annotations
 
@@ -13,11 +8,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from msgworker import dialects
-from msgworker.errors import MsgworkerError, PayloadError
+from msgworker.errors import ExitCode, MsgworkerError, PayloadError
 
-USAGE = 2
-NOTHING_MATCHED = 5
-OUR_FAULT = 70
+USAGE = ExitCode.USAGE
+NOTHING_MATCHED = ExitCode.NOTHING_MATCHED
+OUR_FAULT = ExitCode.OUR_FAULT
 
 
 class NothingMatched(click.ClickException):

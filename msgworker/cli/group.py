@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +18,11 @@ import click
 import sqlalchemy as sa
 
 from msgworker import __version__
-from msgworker.cli.failing import NOTHING_MATCHED, exit_code_of, sentence
+from msgworker.cli.failing import exit_code_of, sentence
 from msgworker.cli.output import print_error, visible
+from msgworker.cli.reference import METAVAR, app_as_option, takes_app
 from msgworker.dialects import without
+from msgworker.errors import ExitCode
 
 COMMANDS = {
     "demo": "demo",
@@ -45,7 +48,7 @@ COMMANDS = {
     "doctor": "doctor",
     "config": "configured",
 }
-INTERRUPTED = 130
+NEED_APP = ("run", "drain")
 
 
 @dataclass(slots=True)
@@ -77,7 +80,18 @@ class Main(click.Group):
             return None
         found = importlib.import_module(f"msgworker.cli.{module}")
         command: click.Command = getattr(found, attribute_of(cmd_name))
+        if takes_app(command):
+            needed = METAVAR if cmd_name in NEED_APP else f"[{METAVAR}]"
+            command.options_metavar = f"[OPTIONS] {needed}"
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and command is not None and takes_app(command):
+            rest = app_as_option(ctx, name, command, rest)
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -101,7 +115,7 @@ class Main(click.Group):
             code = 0
         except (KeyboardInterrupt, click.Abort):
             print_error("interrupted")
-            code = INTERRUPTED
+            code = ExitCode.INTERRUPTED
         except Exception as error:
             if call.debug:
                 _traceback(error, call)
@@ -128,16 +142,20 @@ def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.obj.debug = True
 
 
+def exit_codes() -> str:
+    """The table of exit codes, for --help."""
+    lines = [
+        textwrap.fill(f"{code:>3} {code.means}", 76, subsequent_indent=" " * 4) for code in ExitCode
+    ]
+    return "\n".join(["\b", "Exit codes:", *lines])
+
+
 @click.group(
     "msgworker",
     cls=Main,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=(
-        "Exit codes: 0 ok, 1 some messages dead or another refusal, 2 usage or configuration, "
-        "3 database unreachable, 4 schema missing or out of date, "
-        f"{NOTHING_MATCHED} nothing matched."
-    ),
+    epilog=exit_codes(),
 )
 @click.version_option(__version__, package_name="msgworker", prog_name="msgworker")
 @click.option(

@@ -10,7 +10,7 @@ from msgworker import dialects
 from msgworker.app import table_from
 from msgworker.cli.options import as_json, common, configure, flags
 from msgworker.cli.output import print_json, safe
-from msgworker.cli.target import open_app, target
+from msgworker.cli.target import app_option, app_ref_of, import_app, open_app, target
 from msgworker.store import schema
 
 
@@ -43,10 +43,13 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     type=click.Choice(dialects.NAMES),
     help="The database that the script is for.",
 )
+@app_option
 @flags("table", "on_dead", "max_tries")
 @common
 @click.pass_context
 def ddl(ctx: click.Context, /, dialect: str, **given: Any) -> None:
     """Print the script that creates the schema, for a DBA. Connects to nothing."""
+    ref = app_ref_of(given)
     conf = configure(ctx, given)
-    click.echo(schema.ddl(table_from(conf), dialect), nl=False)
+    table = table_from(conf) if ref is None else import_app(ref, ctx).table
+    click.echo(schema.ddl(table, dialect), nl=False)

@@ -17,6 +17,7 @@ from msgworker import App, MessageTable, dialects
 from msgworker.cli.failing import Usage
 from msgworker.cli.group import Call
 from msgworker.cli.options import configure, flags
+from msgworker.cli.reference import METAVAR, is_reference
 from msgworker.config import SETTINGS, Configuration
 from msgworker.errors import MsgworkerError
 from msgworker.table import COLUMNS
@@ -25,12 +26,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 FLAGS = ("url", "table", "on_dead", "max_tries")
 
 
+def app_option(fn: F) -> F:
+    """--app; and the App as the first argument, see `reference`."""
+    return click.option(
+        "--app", "app_ref", metavar=METAVAR, help="This App; may be given as an argument, too."
+    )(fn)
+
+
 def target(fn: F) -> F:
     """The options of every command that works on a message table."""
-    fn = flags(*FLAGS)(fn)
-    return click.option(
-        "--app", "app_ref", metavar="PKG.MODULE:APP", help="Use this App's database and table."
-    )(fn)
+    return app_option(flags(*FLAGS)(fn))
 
 
 def open_app(ctx: click.Context, given: dict[str, Any]) -> App:
@@ -38,12 +43,25 @@ def open_app(ctx: click.Context, given: dict[str, Any]) -> App:
 
     Takes the options of `target` and `common` out of `given`. Nothing is connected yet.
     """
-    ref = given.pop("app_ref", None)
+    ref = app_ref_of(given)
+    conf = configure(ctx, given)
+    return app_from(conf, ctx) if ref is None else import_app(ref, ctx)
+
+
+def app_ref_of(given: dict[str, Any]) -> str | None:
+    """Takes --app out of `given`; raises Usage where a table is given beside it."""
+    ref: str | None = given.pop("app_ref", None)
     both = [name for name in FLAGS if given.get(name) is not None]
     if ref is not None and both:
         raise Usage(f"--app brings its own {both[0]}; give --app or --{both[0].replace('_', '-')}")
-    conf = configure(ctx, given)
-    return app_from(conf, ctx) if ref is None else import_app(ref, ctx)
+    return ref
+
+
+def needed_app(ctx: click.Context, ref: str | None) -> str:
+    """The App of a command that cannot do without one; raises Usage."""
+    if ref is None:
+        raise Usage(f"name an App: msgworker {ctx.info_name} pkg.module:app")
+    return ref
 
 
 def app_from(conf: Configuration, ctx: click.Context) -> App:
@@ -57,10 +75,9 @@ def import_app(ref: str, ctx: click.Context) -> App:
 
     Raises Usage if the module or the attribute is not there or is not an App.
     """
-    module_name, colon, attribute = ref.partition(":")
-    parts = [*module_name.split("."), attribute]
-    if not colon or not all(part.isidentifier() for part in parts):
+    if not is_reference(ref):
         raise Usage(f"an app looks like pkg.module:app, got {ref!r:.80}")
+    module_name, _, attribute = ref.partition(":")
     module = _import(module_name, ref)
     apps = [name for name, value in vars(module).items() if isinstance(value, App)]
     if not hasattr(module, attribute):

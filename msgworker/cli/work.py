@@ -18,7 +18,7 @@ from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import print_json
 from msgworker.cli.parent import Parent
 from msgworker.cli.processes import Fleet
-from msgworker.cli.target import columns_of, import_app, settings_of
+from msgworker.cli.target import app_option, columns_of, import_app, needed_app, settings_of
 from msgworker.config import SETTINGS, Configuration, Group, flag_of
 from msgworker.errors import ConfigError
 from msgworker.instance.stopping import Asked, Signals
@@ -47,7 +47,7 @@ def working(fn: F) -> F:
         click.option("--report-fd", type=int, hidden=True, help="Set by the parent process."),
         click.option("--quiet", is_flag=True, help="No progress, and only warnings in the log."),
         flags("threads", "processes", "topics", "time_limit", "grace"),
-        click.argument("ref", metavar="PKG.MODULE:APP"),
+        app_option,
     ):
         fn = option(fn)
     return fn
@@ -57,15 +57,17 @@ def working(fn: F) -> F:
 @working
 @common
 @click.pass_context
-def run(ctx: click.Context, /, ref: str, quiet: bool, report_fd: int | None, **given: Any) -> int:
+def run(
+    ctx: click.Context, /, app_ref: str | None, quiet: bool, report_fd: int | None, **given: Any
+) -> int:
     """Handle messages until a signal comes.
 
     SIGTERM and SIGINT stop in order: running handlers may end within --grace, the rest is given
     back. Another signal, 2 s later or more, stops at once; what was running is then recovered by
     another instance.
     """
+    ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
     parent = None if report_fd is None else Parent(report_fd)
-    file = given.get(CONFIG_FILE)
     conf = configure(ctx, given, level="warning" if quiet else "info")
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
@@ -85,7 +87,7 @@ def run(ctx: click.Context, /, ref: str, quiet: bool, report_fd: int | None, **g
 def drain(
     ctx: click.Context,
     /,
-    ref: str,
+    app_ref: str | None,
     quiet: bool,
     report_fd: int | None,
     as_json: bool,
@@ -95,8 +97,8 @@ def drain(
 
     Ends with 0 if all went well, 1 if messages became dead, 3 if the database was lost.
     """
+    ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
     parent = None if report_fd is None else Parent(report_fd)
-    file = given.get(CONFIG_FILE)
     conf = configure(ctx, given, level="warning" if quiet else "info")
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:

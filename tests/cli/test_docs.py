@@ -9,13 +9,17 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
+import msgworker
 from msgworker.app import table_from
 from msgworker.cli import main
+from msgworker.cli.failing import NothingMatched, Usage
 from msgworker.cli.group import COMMANDS
 from msgworker.cli.target import settings_of
 from msgworker.cli.work import unused
 from msgworker.config import SETTINGS, load
+from msgworker.errors import ExitCode
 from tests.cli.conftest import ROOT
 
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -97,6 +101,20 @@ def test_the_examples_of_the_page_warn_of_nothing(
         assert unused(load(), settings_of(made["app"])) == []
 
 
-def test_exit_codes_are_documented() -> None:
-    codes = re.findall(r"^\| (\d+) \|", CLI, re.M)
-    assert codes == ["0", "1", "2", "3", "4", "5", "70", "75", "130"]
+def test_exit_codes_are_in_one_table_of_code_and_page() -> None:
+    table = CLI.partition("## Exit codes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", table, re.M)
+    assert [int(code) for code, _ in rows] == list(ExitCode)
+    for code, text in rows:  # the page may say more
+        assert text.startswith(ExitCode(int(code)).means), code
+    help_text = " ".join(CliRunner().invoke(main, ["--help"]).stdout.split())
+    assert all(f"{code} {code.means}" in help_text for code in ExitCode)
+
+
+def test_no_exit_code_is_used_that_is_not_in_the_table() -> None:
+    errors = [error for error in vars(msgworker.errors).values() if hasattr(error, "exit_code")]
+    assert len(errors) > 10
+    assert {error.exit_code for error in [*errors, Usage, NothingMatched]} <= set(ExitCode)
+    for path in (ROOT / "msgworker").rglob("*.py"):
+        found = re.findall(r"exit_code\b[^=\n]*= (\d+)|sys\.exit\((\d+)\)", path.read_text())
+        assert found == [] or "demo" in path.parts, path

@@ -1,0 +1,162 @@
+"""The App is named in the same way for every command: as the first argument, or with --app."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from msgworker.cli import main
+from msgworker.cli.group import COMMANDS
+from msgworker.cli.reference import app_as_option, is_reference, takes_app
+from tests.cli.conftest import Cli
+from tests.cli.test_commands import dead, sql
+
+REST: dict[str, tuple[str, ...]] = {
+    "init-db": ("--json",),
+    "ddl": ("--dialect", "oracle"),
+    "run": ("--time-limit", "0", "--quiet"),
+    "drain": ("--linger", "0", "--time-limit", "0", "--json"),
+    "send": ("settle", "--object-id", "crm:app"),
+    "status": ("--json",),
+    "list": ("--object-id", "C-0"),
+    "show": ("1",),
+    "explain": ("1",),
+    "failures": ("--limit", "2"),
+    "rerun": ("1", "2", "--dry-run"),
+    "discard": ("1", "--dry-run"),
+    "release": ("nobody",),
+    "purge": ("--older-than", "1d"),
+    "pause": ("settle", "--dry-run"),
+    "resume": ("settle",),
+    "audit": ("1",),
+    "lanes": (),
+    "instances": (),
+    "doctor": ("--sql",),
+    "config": ("--json",),
+}
+
+
+def test_every_command_but_demo_takes_an_app() -> None:
+    assert set(REST) == set(COMMANDS) - {"demo"}
+
+
+def options(command: str, *args: str) -> list[str]:
+    """The arguments as the command gets them."""
+    ctx = click.Context(main)
+    found = main.get_command(ctx, command)  # type: ignore[attr-defined]
+    assert takes_app(found)
+    return app_as_option(ctx, command, found, args)
+
+
+@pytest.mark.parametrize("command", REST)
+def test_the_app_as_an_argument_is_the_app_as_an_option(
+    crm: Cli, folder: Path, command: str
+) -> None:
+    dead(crm, folder, 2)
+    rest = REST[command]
+    ways = [("crm:app", *rest), ("--app=crm:app", "crm:app", *rest), (*rest, "--app", "crm:app")]
+    if not rest or rest[0].startswith("--"):
+        ways.append((*rest, "crm:app"))
+    for way in ways:
+        found = options(command, *way)
+        assert [word for word in found if word not in ("--app", "--app=crm:app", "crm:app")] == [
+            word for word in rest if word != "crm:app"
+        ]
+        done = crm(command, *way)
+        assert done.exit_code in (0, 5), done.stderr
+    without = crm(command, *rest)
+    assert without.exit_code == (0 if command in ("ddl", "config") else 2)
+    assert f"Usage: msgworker {command} [OPTIONS] " in crm(command, "--help").stdout
+    assert "PKG.MODULE:APP" in crm(command, "--help").stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "app", "left"),
+    [
+        ("show", ["crm:app", "42"], "crm:app", ["42"]),
+        ("show", ["--json", "crm:app", "42"], "crm:app", ["--json", "42"]),
+        ("show", ["42"], None, ["42"]),
+        ("show", ["crm:app"], "crm:app", []),
+        ("rerun", ["my.crm:app", "1", "2"], "my.crm:app", ["1", "2"]),
+        ("rerun", ["1", "crm:app"], None, ["1", "crm:app"]),
+        ("rerun", ["--topic", "crm:app", "crm:app"], "crm:app", ["--topic", "crm:app"]),
+        ("rerun", ["--topic", "a:b"], None, ["--topic", "a:b"]),
+        ("rerun", ["--", "crm:app", "1"], "crm:app", ["--", "1"]),
+        ("audit", ["crm:app"], "crm:app", []),
+        ("audit", ["crm:app", "7"], "crm:app", ["7"]),
+        ("send", ["crm:app", "settle"], "crm:app", ["settle"]),
+        ("send", ["order:created"], None, ["order:created"]),
+        ("send", ["crm:app", "order:created"], "crm:app", ["order:created"]),
+        ("send", ["--app", "crm:app", "a:b"], "crm:app", ["--app", "crm:app", "a:b"]),
+        ("resume", ["order:created"], None, ["order:created"]),
+        ("release", ["host:one"], None, ["host:one"]),
+        ("pause", ["crm:app"], "crm:app", []),
+        ("pause", ["crm:app", "order:created"], "crm:app", ["order:created"]),
+        ("pause", ["--app", "crm:app", "a:b"], "crm:app", ["--app", "crm:app", "a:b"]),
+        ("pause", ["--url", "sqlite:///x", "a:b"], None, ["--url", "sqlite:///x", "a:b"]),
+        ("status", ["crm"], "crm", []),
+        ("drain", ["--threads", "2", "../crm:app"], "../crm:app", ["--threads", "2"]),
+        ("status", ["-x:y"], "error", []),
+    ],
+)
+def test_what_is_the_app_and_what_is_not(
+    command: str, given: list[str], app: str | None, left: list[str]
+) -> None:
+    if app == "error":
+        with pytest.raises(click.UsageError, match="No such option"):
+            options(command, *given)
+        return
+    found = options(command, *given)
+    if app is None or "--app" in given:
+        assert found == given == left
+    else:
+        assert found == [f"--app={app}", *left]
+
+
+@pytest.mark.parametrize("command", REST)
+def test_two_different_apps_are_refused(crm: Cli, command: str) -> None:
+    done = crm(command, "crm:app", *REST[command], "--app", "billing:app")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == (
+        "msgworker: two Apps are given, crm:app and --app billing:app; give one\n"
+    )
+
+
+def test_an_app_and_a_database_are_refused(crm: Cli) -> None:
+    for given in (("status", "crm:app", "--url", "sqlite:///x.db"), ("show", "crm:app", "1")):
+        done = crm(*given, *(() if "--url" in given else ("--table", "t")))
+        assert (done.exit_code, "give --app or --" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["run", "drain"])
+def test_run_and_drain_say_how_an_app_is_named(cli: Cli, command: str) -> None:
+    done = cli(command)
+    assert done.exit_code == 2
+    assert done.stderr == f"msgworker: name an App: msgworker {command} pkg.module:app\n"
+
+
+def test_the_script_of_a_dba_is_that_of_the_app(cli: Cli, folder: Path) -> None:
+    (folder / "own.py").write_text(
+        "from msgworker import App, MessageTable\n"
+        "app = App('sqlite:///x.db', table=MessageTable('crm_msg', msg_id='ident'))\n"
+    )
+    script = cli("ddl", "own:app", "--dialect", "postgresql").stdout
+    assert "CREATE TABLE crm_msg" in script
+    assert "ident " in script
+    assert not (folder / "x.db").exists()
+
+
+def test_the_app_first_shows_its_own_table(crm: Cli, folder: Path) -> None:
+    (one, two) = dead(crm, folder, 2)
+    assert json.loads(crm("show", "crm:app", two, "--json").stdout)["msg_id"] == two
+    assert crm("rerun", "crm:app", one, two, "--yes").stdout == "rerun 2\n"
+    assert sql(folder, "SELECT DISTINCT status FROM msgworker_message") == [(0,)]
+
+
+def test_what_a_reference_looks_like() -> None:
+    assert all(is_reference(text) for text in ("a:b", "a.b.c:d", "_x:y1", "päckchen:größe"))
+    assert not any(is_reference(t) for t in ("", "a", ":", "a:", ":b", "1:2", "a:b:c", "a..b:c"))
+    assert not any(is_reference(t) for t in ("vm-1:2", "a b:c", "a/b:c", "42", "a.py:1", "a:b c"))
