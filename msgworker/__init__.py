@@ -19,7 +19,8 @@ from msgworker.errors import (
 )
 from msgworker.instance.fanout import FanOut
 from msgworker.instance.handling import Context
-from msgworker.instance.worker import Report, Worker
+from msgworker.instance.report import Report
+from msgworker.instance.worker import Worker
 from msgworker.message import Message
 from msgworker.table import MessageTable
 

@@ -20,8 +20,9 @@ from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest
 from msgworker.errors import ConfigError, HandlerError, SchemaError
 from msgworker.instance.handling import Registry, TimeoutAction, make_handler
 from msgworker.instance.links import Turns
+from msgworker.instance.report import Report
 from msgworker.instance.state import State, logger_for, new_instance_id
-from msgworker.instance.worker import Report, Worker
+from msgworker.instance.worker import Worker
 from msgworker.ops import Ops
 from msgworker.payload import clean, encode
 from msgworker.store import schema
@@ -289,7 +290,8 @@ class App:
         """
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
-        worker = Worker(lambda: self._state(chosen), threads=threads, label=self.label)
+        some = topics is not None
+        worker = Worker(lambda: self._state(chosen, chosen=some), threads=threads, label=self.label)
         with self._workers_lock:
             self._workers.add(worker)
         return worker
@@ -369,7 +371,7 @@ class App:
             raise ConfigError(f"no handler for topic {', '.join(lacking)}")
         return wanted
 
-    def _state(self, topics: frozenset[str] | None) -> State:
+    def _state(self, topics: frozenset[str] | None, *, chosen: bool = False) -> State:
         tables = self.tables
         if self.settings.foreign_stale_after is not None and not tables.has("claimed_by"):
             raise ConfigError(
@@ -388,6 +390,7 @@ class App:
             instance_id=instance_id,
             log=logger_for(instance_id),
             topics=topics,
+            chosen=chosen,
             channel=self._channel if self.settings.notify and tables.dialect.notify else None,
             turns=self._turns if tables.dialect.one_writer else None,
         )

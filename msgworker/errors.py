@@ -41,11 +41,16 @@ class ExitCode(enum.IntEnum):
         return code
 
     OK = 0, "ok"
-    REFUSED = 1, "some messages became dead; or another refusal, which a line on stderr explains"
+    REFUSED = (
+        1,
+        "some messages became dead, or nobody does what is left; or another refusal, which a line "
+        "on stderr explains",
+    )
     USAGE = 2, "the command line or the configuration is wrong; nothing was done"
     UNREACHABLE = 3, "the database cannot be reached, denies access, or was lost on the way"
     SCHEMA = 4, "a table, column or index is missing or of a wrong kind: see init-db"
     NOTHING_MATCHED = 5, "nothing matched; or a write left some of the given ids alone"
+    RETRIES = 6, "messages wait for their retry: run again"
     OUR_FAULT = 70, "an error of msgworker itself; please report it with the output of --debug"
     STUCK = 75, "a handler with timeout_action=restart hangs; the process ended because of it"
     INTERRUPTED = 130, "interrupted at a question or in a short command"

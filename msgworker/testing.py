@@ -29,8 +29,9 @@ from sqlalchemy import event
 from msgworker.app import App
 from msgworker.errors import ConfigError
 from msgworker.instance.lanes import Lanes
+from msgworker.instance.report import Report
 from msgworker.instance.state import Lane
-from msgworker.instance.worker import Instance, Report
+from msgworker.instance.worker import Instance
 
 TEXT = "%Y-%m-%d %H:%M:%S.%f"
 

@@ -27,6 +27,7 @@ from msgworker.store import (
     items,
     lanes,
     lease,
+    left,
     pause,
     purge,
     recover,
@@ -259,6 +260,10 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield counts.counts, {}
     yield counts.counts, {"most": 0}
     yield find.unfinished, {}
+    log.rows["count(*) AS count_1 \n"] = [(3,)]
+    yield left.left, {"asked": left.Asked(topics=None)}
+    yield left.left, {"asked": left.Asked(topics=None), "most": 2}
+    log.rows["count(*) AS count_1 \n"] = [(0,)]
     for word in Word:
         yield find.find, {"status": word}
     filters = {"topic": "t", "object_id": "o", "error": "e", "since": datetime.now(UTC), "after": 1}

@@ -281,11 +281,12 @@ def ending(code: int) -> str:
 
 
 def total(reports: list[dict[str, Any]], seconds: float) -> Report:
-    """The sum of the reports of several drains of one table, but for `left`, which has no sum."""
+    """The sum of the reports of several drains of one table, without what is left."""
     names = ("done", "failed", "retried", "released")
     summed = {name: sum(report[name] for report in reports) for name in names}
     return Report(
         **summed,
         seconds=seconds,
         database_lost=any(r["database_lost"] for r in reports),
+        stopped=any(r["stopped"] for r in reports),
     )

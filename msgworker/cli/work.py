@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
@@ -21,6 +21,7 @@ from msgworker.cli.processes import Fleet
 from msgworker.cli.target import app_option, columns_of, import_app, needed_app, settings_of
 from msgworker.config import SETTINGS, Configuration, Group, flag_of
 from msgworker.errors import ConfigError
+from msgworker.instance.report import complaints
 from msgworker.instance.stopping import Asked, Signals
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -95,7 +96,8 @@ def drain(
 ) -> int:
     """Handle messages until none is due now or soon; print what was done.
 
-    Ends with 0 if all went well, 1 if messages became dead, 3 if the database was lost.
+    Ends with 0 if all went well, 1 if messages became dead or nobody does what is left, 3 if the
+    database was lost, 6 if messages wait for their retry: run again.
     """
     ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
     parent = None if report_fd is None else Parent(report_fd)
@@ -103,21 +105,31 @@ def drain(
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
         report, code = _fleet("drain", ref, conf, ctx, file, quiet).drain()
-        if not report.database_lost:  # each process saw only what was left when itself ended
-            report = replace(report, left=app.ops.unfinished())
+        if not report.database_lost:  # each process sees only what is left when itself ends
+            report = _leaving(app, conf, report)
     else:
         report, code = _drain_here(app, conf, quiet, parent), 0
     if parent is not None:
         parent.tell(report=asdict(report))
     elif as_json:
-        print_json(asdict(report) | {"exit_code": max(code, report.exit_code)})
+        print_json(asdict(report) | {"exit_code": code or report.exit_code})
     else:
         click.echo(str(report))
-    return max(code, report.exit_code)
+    return code or report.exit_code
+
+
+def _leaving(app: App, conf: Configuration, report: Report) -> Report:
+    """The report of several processes, with what is left after the last one has ended."""
+    found = app.worker(threads=1, topics=conf["topics"] or None).left()
+    report = report.leaving(found)
+    for line in complaints(report, found):
+        log.warning(line)
+    return report
 
 
 def _drain_here(app: App, conf: Configuration, quiet: bool, parent: Parent | None) -> Report:
     worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None)
+    worker.counts_left = parent is None
     with _watched(worker, quiet, parent):
         return worker.drain(
             time_limit=conf["time_limit"],

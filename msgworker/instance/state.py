@@ -27,6 +27,7 @@ from msgworker.instance.links import Link, Turns
 from msgworker.instance.role import Away
 from msgworker.message import topic_of
 from msgworker.store.claim import Row
+from msgworker.store.left import Asked
 from msgworker.table import Tables
 
 TRUST_PAUSE_SECONDS = 0.05
@@ -111,6 +112,7 @@ class _Adapter(logging.LoggerAdapter[logging.Logger]):
 class State:
     """Shared by the roles; `in_hand` and `running` are touched with single, atomic operations only.
 
+    chosen: `topics` are a choice of those that have a handler.
     claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever
     holds it knows every row that is flagged by us.
     blocked: objects whose head could not be flagged a moment ago; a settle takes its own out again.
@@ -137,6 +139,7 @@ class State:
     instance_id: str
     log: logging.LoggerAdapter[logging.Logger]
     topics: frozenset[str] | None = None
+    chosen: bool = False
     paused: frozenset[str] = frozenset()
     turns: Turns | None = None
     channel: str | None = None
@@ -159,6 +162,11 @@ class State:
     recovering: bool = False
     away: Away = field(default_factory=Away)
     none_left: Callable[[], None] = lambda: None
+
+    @property
+    def asked(self) -> Asked:
+        """For whom it is asked what is left."""
+        return Asked(topics=self.topics, chosen=self.chosen, me=(self.instance_id,))
 
     def link(self, *, tuned: bool = False) -> Link:
         """New connections for a role; tuned: for the claim's statements."""

@@ -11,12 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay
 
-from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
+from msgworker.dialects import Trouble, connecting, reaching, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError
 from msgworker.instance.calling import Caller
 from msgworker.instance.fetcher import Fetcher
@@ -24,6 +23,7 @@ from msgworker.instance.handling import Result
 from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.listener import Listener
+from msgworker.instance.report import Report, complaints
 from msgworker.instance.role import OUTAGE_WAIT, Role
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
@@ -38,7 +38,7 @@ from msgworker.instance.stopping import (
 from msgworker.instance.sweep import release
 from msgworker.instance.watchdog import Watchdog
 from msgworker.message import Outcome
-from msgworker.store import find
+from msgworker.store.left import Left, left
 
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
@@ -46,42 +46,6 @@ GRACE = 30.0
 RETRY_LINGER = 300.0
 TICK_SECONDS = 0.05
 ROLE_SECONDS = 5.0  # so long a role may take to end, after the last handler has
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a drain did.
-
-    done: messages done. failed: became dead. retried: failed tries that are tried again. released:
-    given back unstarted at a stop. left: unfinished messages that remain in the table. seconds:
-    wall time.
-    skipped: another drain was running, nothing was done. database_lost: given up.
-    """
-
-    done: int = 0
-    failed: int = 0
-    retried: int = 0
-    released: int = 0
-    left: int = 0
-    seconds: float = 0.0
-    skipped: bool = False
-    database_lost: bool = False
-
-    @property
-    def exit_code(self) -> int:
-        """0 all done, 1 some dead, 3 database lost."""
-        if self.database_lost:
-            return 3
-        return 1 if self.failed else 0
-
-    def __str__(self) -> str:
-        if self.skipped:
-            return "skipped: another drain is running"
-        text = (
-            f"done={self.done} failed={self.failed} retried={self.retried} "
-            f"released={self.released} left={self.left} in {self.seconds:.1f}s"
-        )
-        return f"{text} (database lost)" if self.database_lost else text
 
 
 class Worker:
@@ -100,6 +64,8 @@ class Worker:
         self._stop_asked = Asked()
         self.orders: Asked | None = None
         """Asks `run` and `drain` to stop, in the place of signals; set by the command line."""
+        self.counts_left = True
+        """Whether a drain says what is left; one of several processes leaves that to its parent."""
 
     def __enter__(self) -> Worker:
         return self
@@ -280,11 +246,25 @@ class Worker:
                 raise
             finally:
                 self._end(instance, 0.0 if lost else grace, told)
+            instance.stopped.wait()  # by another thread, it may be: what that writes counts, too
             instance.raise_why_it_left()
         if deadline is not None:
             rest = max(GIVE_UP_SECONDS, deadline - time.monotonic())
             outage_limit = min(outage_limit, rest)
-        return instance.report(begun, lost=lost, outage_limit=outage_limit)
+        return instance.report(
+            begun,
+            lost=lost,
+            outage_limit=outage_limit,
+            stopped=not instance.fetcher.exhausted,
+            counts_left=self.counts_left,
+        )
+
+    def left(self) -> Left:
+        """What is unfinished in the table now, by what it waits for. Raises DatabaseUnavailable,
+        SchemaError."""
+        state = self._make_state()
+        with connecting(state.engine) as conn:
+            return left(conn, state.tables, state.asked)
 
 
 class Instance:
@@ -300,6 +280,7 @@ class Instance:
     ) -> None:
         self.state = state
         self._hurried = False
+        self.stopped = threading.Event()
         self.caller = Caller(state)
         self.settler = Settler(state, go_on=lambda *a, **k: self.lanes.put(*a, **k))
         self.lanes = Lanes(
@@ -337,6 +318,12 @@ class Instance:
             self.listener.start()
 
     def stop(self, grace: float) -> bool:
+        try:
+            return self._stop(grace)
+        finally:
+            self.stopped.set()
+
+    def _stop(self, grace: float) -> bool:
         deadline = time.monotonic() + grace
         self.state.stopping.set()
         self.state.give_up_at = deadline + GIVE_UP_SECONDS
@@ -448,31 +435,47 @@ class Instance:
         if self.state.left_for is not None:
             raise self.state.left_for
 
-    def report(self, begun: float, *, lost: bool = False, outage_limit: float = 0.0) -> Report:
-        """What was done since `begun` (monotonic); lost: the database is given up, which it is too
-        if it is away now and stays so for `outage_limit` seconds."""
+    def report(
+        self,
+        begun: float,
+        *,
+        lost: bool = False,
+        outage_limit: float = 0.0,
+        stopped: bool = False,
+        counts_left: bool = True,
+    ) -> Report:
+        """What was done since `begun` (monotonic), and what is left; lost: the database is given
+        up, which it is too if it is away now and stays so for `outage_limit` seconds."""
         counting = Retrying(
             retry=retry_if_exception(lambda error: trouble(error) is Trouble.LOST),
             wait=OUTAGE_WAIT,
             stop=stop_after_delay(outage_limit),
             retry_error_callback=lambda _: None,
         )
-        left = None if lost else counting(self._count_left)
+        found = None if lost else Left()
+        if counts_left and not lost:
+            found = counting(self._left)
         tally = self.state.tally
-        return Report(
+        report = Report(
             done=tally.done,
             failed=tally.dead,
             retried=tally.retried,
             released=tally.released,
-            left=left or 0,
             seconds=time.monotonic() - begun,
-            database_lost=left is None,
+            database_lost=found is None,
+            stopped=stopped,
         )
+        if found is None:
+            return report
+        report = report.leaving(found)
+        for line in complaints(report, found):
+            self.state.log.warning(line)
+        return report
 
-    def _count_left(self) -> int:
+    def _left(self) -> Left:
         link = self.state.link()
         try:
             with link.statement() as conn:
-                return find.unfinished(conn, self.state.tables)
+                return left(conn, self.state.tables, self.state.asked)
         finally:
             link.close()

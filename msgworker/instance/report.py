@@ -1,0 +1,147 @@
+"""What a drain did and what it leaves, for programs and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from msgworker.errors import ExitCode
+from msgworker.store.left import Left, Waits
+
+WORDS = {
+    Waits.RETRY: "waiting for a retry",
+    Waits.LATER: "due later",
+    Waits.ELSEWHERE: "held elsewhere",
+    Waits.NOBODY: "held by nobody",
+    Waits.PAUSED: "topic paused",
+    Waits.NO_HANDLER: "no handler",
+    Waits.OTHER_TOPICS: "other topics",
+    Waits.DEAD: "behind a dead one",
+    Waits.DUE: "due",
+}
+STUCK = (Waits.NOBODY, Waits.NO_HANDLER, Waits.DEAD)
+"""What is due and nobody does: a drain that leaves it ends with 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a drain did.
+
+    done: messages done. failed: became dead. retried: failed tries that are tried again. released:
+    given back unstarted at a stop. left: unfinished messages that remain in the table. seconds:
+    wall time.
+    skipped: another drain was running, nothing was done. database_lost: given up.
+    waiting: how many of `left` wait for a retry or for a later instant. left_by: how many of them
+    wait for what: "retry", "later" (an instant), "elsewhere" (another live instance), "nobody" (at
+    1, and nobody has it), "paused", "no handler", "other topics" (with `topics`), "dead" (where
+    dead ones block), "due". A message of an object waits for what the object's first one waits
+    for. Together they are fewer than `left` where only a part of very many was looked at.
+    next_seconds: until the first retry, else until the first other instant; None if nothing waits.
+    stopped: it ended by its time limit or a stop, not because nothing was due.
+    """
+
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    released: int = 0
+    left: int = 0
+    seconds: float = 0.0
+    skipped: bool = False
+    database_lost: bool = False
+    waiting: int = 0
+    left_by: dict[str, int] = field(default_factory=dict, hash=False)
+    next_seconds: float | None = None
+    stopped: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """3 database lost. 1 some became dead, or what is left is due and nobody does it: "nobody",
+        "no handler", "dead", and "due" if the drain was stopped. 6 messages wait for their retry:
+        run again. 0 all else; what is "later", "elsewhere", "paused" or of "other topics" may be
+        left."""
+        if self.database_lost:
+            return ExitCode.UNREACHABLE
+        if self.failed or any(self.left_by.get(waits) for waits in STUCK):
+            return ExitCode.REFUSED
+        if self.stopped and self.left_by.get(Waits.DUE):
+            return ExitCode.REFUSED
+        return ExitCode.RETRIES if self.left_by.get(Waits.RETRY) else ExitCode.OK
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return "skipped: another drain is running"
+        text = (
+            f"done={self.done} failed={self.failed} retried={self.retried} "
+            f"released={self.released} left={self.left}{self._why} in {self.seconds:.1f}s"
+        )
+        return f"{text} (database lost)" if self.database_lost else text
+
+    @property
+    def _why(self) -> str:
+        parts = [self._part(Waits(name), count) for name, count in self.left_by.items()]
+        some = "at least " if sum(self.left_by.values()) < self.left else ""
+        return f" ({some}{'; '.join(parts)})" if parts else ""
+
+    def _part(self, waits: Waits, count: int) -> str:
+        text = f"{WORDS[waits]}: {count}"
+        first = Waits.RETRY if self.left_by.get(Waits.RETRY) else Waits.LATER
+        if waits is first and self.next_seconds is not None:
+            text += f", next in {self.next_seconds:.0f} s"
+        return text
+
+    def leaving(self, found: Left) -> Report:
+        """The same with what was found to be left."""
+        return replace(
+            self,
+            left=found.total,
+            waiting=found.by.get(Waits.RETRY, 0) + found.by.get(Waits.LATER, 0),
+            left_by={str(waits): count for waits, count in found.by.items()},
+            next_seconds=found.next_seconds,
+        )
+
+
+def complaints(report: Report, found: Left) -> Iterator[str]:
+    """One line for each reason for which what is left makes the exit code another than 0."""
+    for waits, count in found.by.items():
+        if waits is Waits.DUE and not report.stopped:
+            continue
+        say = _SAYS.get(waits)
+        if say is not None:
+            one = found.examples[waits]
+            many = f"{count} message{'s' if count > 1 else ''} left"
+            facts: dict[str, Any] = {"left": many, "id": one.msg_id, "topic": one.topic}
+            facts["owner"] = one.claimed_by
+            if waits is Waits.NOBODY and one.claimed_by is not None:
+                say = _OF_THE_DEAD
+            if waits is Waits.RETRY:
+                facts["when"] = f"{found.next_seconds or 0.0:.0f}"
+            yield say.format(**facts)
+
+
+_SAYS = {
+    Waits.RETRY: (
+        "{left} waiting for a retry, such as message {id}, the first in {when} s: run again then"
+    ),
+    Waits.NOBODY: (
+        "{left} that nobody does: message {id} stands at 1 without an owner (`msgworker explain "
+        "{id}`), or holds them back; `msgworker release --nobody --older-than 1h` gives such "
+        "messages back"
+    ),
+    Waits.NO_HANDLER: (
+        "{left} that nobody does: topic {topic!r} of message {id} has no handler here nor in a "
+        "live instance; register one, or name the topics to drain"
+    ),
+    Waits.DEAD: (
+        "{left}, dead or behind a dead one: message {id} blocks its object; `msgworker rerun {id}` "
+        "or `msgworker discard {id} --reason ...`"
+    ),
+    Waits.DUE: (
+        "{left} though due, message {id} first: the drain was stopped, or its time was over; run "
+        "again"
+    ),
+}
+_OF_THE_DEAD = (
+    "{left} that nobody does: instance {owner} has message {id} and is dead; the next drain gives "
+    "it back, or `msgworker release {owner}`"
+)

@@ -1,0 +1,249 @@
+"""What is left unfinished, by what it waits for.
+
+A message waits for what holds its object: the running message if there is one, else the head.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.dialects import seconds_since
+from msgworker.message import Status, topic_of
+from msgworker.store import find, pause
+from msgworker.store.instances import InstanceInfo, Life, instances
+from msgworker.store.recover import running_rows
+from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, text_lit
+
+ONE: ColumnElement[int] = sa.literal_column("1")
+MOST = 1_000_000
+"""So many entries of the object index are looked at; of more than that a part is."""
+
+
+class Waits(enum.StrEnum):
+    """What a message waits for."""
+
+    RETRY = "retry"  # its next try after a failed one
+    LATER = "later"  # an instant: a delayed send, RetryLater, the visibility delay
+    ELSEWHERE = "elsewhere"  # another live instance has it, or the one before it
+    NOBODY = "nobody"  # it stands at 1, and nobody has it
+    PAUSED = "paused"  # people have paused its topic
+    NO_HANDLER = "no handler"  # nobody that lives has a handler for its topic
+    OTHER_TOPICS = "other topics"  # it was not asked for
+    DEAD = "dead"  # a dead message, or one behind it, where those block their object
+    DUE = "due"  # nothing: it could be done
+
+
+class Example(NamedTuple):
+    """The lowest message that others wait for, or that waits itself."""
+
+    msg_id: int
+    topic: str
+    claimed_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """total: unfinished messages. by: how many wait for what; together fewer than the total where
+    only a part of very many was looked at. next_seconds: until the first retry, or the first other
+    instant if no retry waits."""
+
+    total: int = 0
+    by: dict[Waits, int] = field(default_factory=dict)
+    examples: dict[Waits, Example] = field(default_factory=dict)
+    next_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """For whom it is asked. topics: those handled, None = all. chosen: they are a choice of
+    those that have a handler. me: the ids of the asking instances."""
+
+    topics: Collection[str] | None
+    chosen: bool = False
+    me: Collection[str] = ()
+
+
+def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
+    """Count what is unfinished, by reason. Where nothing is, that is all it costs."""
+    total = find.unfinished(conn, t)
+    if total == 0:
+        return Left()
+    paused = pause.topics(conn, t)
+    others = [one for one in instances(conn, t) if one.instance_id not in asked.me]
+    cut = total > most
+    statement = t.built(("left", cut), partial(_statement, t, cut))
+    groups = [_Group._make(row) for row in conn.execute(statement, {"most": most} if cut else {})]
+    by: dict[Waits, int] = dict.fromkeys(Waits, 0)
+    examples: dict[Waits, Example] = {}
+    instants: dict[Waits, float] = {}
+    for one in groups:
+        topic = topic_of(one.topic)
+        waits = _waits(t, one, topic, asked, paused, others)
+        by[waits] += int(one.number)
+        known = examples.get(waits)
+        if known is None or _better(one, known):
+            examples[waits] = Example(int(one.head), topic, one.owner)
+        if one.past is not None and not one.due:
+            ahead = max(0.0, -float(one.past))
+            instants[waits] = min(ahead, instants.get(waits, ahead))
+    return Left(
+        total=total if cut else sum(by.values()),
+        by={waits: count for waits, count in by.items() if count},
+        examples=examples,
+        next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
+    )
+
+
+class _Group(NamedTuple):
+    """Messages that wait for rows that are alike. past: seconds since the first of their instants
+    came."""
+
+    status: int
+    tries_left: int
+    due: int
+    topic: str | None
+    owner: str | None
+    number: int
+    head: int
+    past: float | None
+
+
+def _better(one: _Group, known: Example) -> bool:
+    """As an example: without an owner first, then the lowest."""
+    return (one.owner is not None, one.head) < (known.claimed_by is not None, known.msg_id)
+
+
+def _waits(
+    t: Tables,
+    one: _Group,
+    topic: str,
+    asked: Asked,
+    paused: Collection[str],
+    others: Collection[InstanceInfo],
+) -> Waits:
+    if one.status == Status.PROCESSING:
+        return _held(t, one.owner, asked, others)
+    if not one.tries_left:
+        return Waits.DEAD
+    if not one.due and one.status == Status.NEW:
+        return Waits.LATER
+    if asked.topics is not None and topic not in asked.topics:
+        if any(other.handles(topic) for other in others):
+            return Waits.ELSEWHERE
+        return Waits.OTHER_TOPICS if asked.chosen else Waits.NO_HANDLER
+    if topic in paused:
+        return Waits.PAUSED
+    return Waits.DUE if one.due else Waits.RETRY
+
+
+def _held(t: Tables, owner: str | None, asked: Asked, others: Collection[InstanceInfo]) -> Waits:
+    if owner in asked.me:  # a handler has outlived the grace time
+        return Waits.DUE
+    if owner is None and t.has("claimed_by"):
+        return Waits.NOBODY
+    # A live instance has it, or gives it back when its owner is dead.
+    lives = any(one.life is Life.LIVE and one.other_table is None for one in others)
+    return Waits.ELSEWHERE if lives else Waits.NOBODY
+
+
+# ---------------------------------------------------------------- the statement
+
+
+def _statement(t: Tables, cut: bool) -> Any:
+    return sa.union_all(*(_grouped(t, part) for part in (_of_objects(t, cut), _loose(t, cut))))
+
+
+def _of_objects(t: Tables, cut: bool) -> sa.Select[Any]:
+    """Each object's entries are counted by the index alone; then one row of each is read."""
+    source = t.message.alias("m")
+    m = t.cols(source)
+    key = t.open_object(m)
+    entries = t.hinted(sa.select(key.label("o"), t.open_msg_id(m).label("i")), source, "object")
+    entries = entries.where(*_with_object(t, m))
+    if cut:
+        some = entries.order_by(key, t.open_msg_id(m)).limit(bindparam("most", type_=sa.Integer()))
+        e = some.subquery("e").c
+        grouped = sa.select(e.o.label("o"), sa.func.min(e.i).label("i"), sa.func.count().label("n"))
+        grouped = grouped.group_by(e.o)
+    else:
+        least = sa.func.min(t.open_msg_id(m)).label("i")
+        grouped = entries.with_only_columns(key.label("o"), least, sa.func.count().label("n"))
+        grouped = grouped.group_by(key)
+    g = grouped.subquery("g")
+    _, c, index, where = next(iter(running_rows(t)))
+    held = t.object_key(c) if t.dialect.partial_indexes else t.running_object(c)
+    running = t.hinted(sa.select(held.label("o"), c.msg_id.label("i")), _source(c), index)
+    r = running.where(where, c.object_id.is_not(None)).subquery("r")
+    h = t.cols(t.message.alias("h"))
+    one = sa.func.coalesce(r.c.i, g.c.i)
+    rows = g.outerjoin(r, g.c.o == r.c.o).join(h.msg_id.table, h.msg_id == one)
+    return _facts(t, h, g.c.n).select_from(rows)
+
+
+def _loose(t: Tables, cut: bool) -> sa.Select[Any]:
+    """Messages without an object wait for themselves."""
+    source = t.message.alias("l")
+    c = t.cols(source)
+    if not cut:
+        return t.hinted(_facts(t, c, ONE), source, "object").where(*_without(t, c))
+    ids = t.hinted(sa.select(c.msg_id.label("i")), source, "object").where(*_without(t, c))
+    some = ids.limit(bindparam("most", type_=sa.Integer())).subquery("s")
+    h = t.cols(t.message.alias("k"))
+    rows = some.join(h.msg_id.table, h.msg_id == some.c.i)
+    return _facts(t, h, ONE).select_from(rows)
+
+
+def _source(c: Cols) -> Any:
+    return c.msg_id.table
+
+
+def _with_object(t: Tables, c: Cols) -> Iterable[ColumnElement[bool]]:
+    key = t.open_object(c)
+    if t.dialect.partial_indexes:
+        return (t.open_rows(c), key.is_not(None))
+    none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
+    return (key.is_not(None), key != none, key != busy)
+
+
+def _without(t: Tables, c: Cols) -> Iterable[ColumnElement[bool]]:
+    if t.dialect.partial_indexes:
+        return (t.open_rows(c), c.object_id.is_(None))
+    return (t.open_object(c).in_([text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)]),)
+
+
+def _facts(t: Tables, c: Cols, count: ColumnElement[Any]) -> sa.Select[Any]:
+    """What tells for what a row waits; see `_Group`."""
+    no: ColumnElement[int] = sa.literal_column("0")
+    nothing: ColumnElement[Any] = sa.null()
+    columns: dict[str, ColumnElement[Any]] = {
+        "s": c.status,
+        "l": sa.case((t.tries_left(c), ONE), else_=no),
+        "d": sa.case((t.due(c), ONE), else_=no),
+        "t": nothing if c.topic is None else c.topic,
+        "b": nothing if c.claimed_by is None else sa.case((t.running(c), c.claimed_by)),
+        "n": count,
+        "i": c.msg_id,
+        "a": nothing if c.available_at is None else c.available_at,
+    }
+    return sa.select(*(column.label(name) for name, column in columns.items()))
+
+
+def _grouped(t: Tables, rows: sa.Select[Any]) -> sa.Select[Any]:
+    w = rows.subquery().c
+    keys = [w.s, w.l, w.d, *([w.t] if t.has("topic") else [])]
+    keys += [w.b] if t.has("claimed_by") else []
+    nothing: ColumnElement[Any] = sa.null()
+    first: Any = seconds_since(sa.func.min(w.a)) if t.has("available_at") else nothing
+    found: list[ColumnElement[Any]] = [w.s, w.l, w.d]
+    found.append(w.t if t.has("topic") else nothing)
+    found.append(w.b if t.has("claimed_by") else nothing)
+    found += [sa.func.sum(w.n), sa.func.min(w.i), first]
+    labelled = (column.label(f"f{i}") for i, column in enumerate(found))
+    return sa.select(*labelled).group_by(*keys)

@@ -1,0 +1,310 @@
+"""What a drain leaves, by what it waits for; its text and its exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity.wait import wait_fixed
+
+from msgworker import App, Context, Message, MessageTable, Report, RetryLater
+from msgworker.store import lease
+from msgworker.store.left import Asked, Waits, left
+from msgworker.testing import Database, drain
+from tests.contract.seeing import Table, in_thread, send, until
+
+ALL = Asked(topics=None)
+
+
+def count(app: App, asked: Asked = ALL, **options: Any) -> dict[str, int]:
+    with app.engine.connect() as conn:
+        return {str(w): n for w, n in left(conn, app.tables, asked, **options).by.items()}
+
+
+def edit(app: App, msg_id: int, **roles: Any) -> None:
+    table = Table(app)
+    assert table.edit(table.where(msg_id=msg_id), **roles) == 1
+
+
+def register(app: App, name: str, *, ttl: float = 600.0, topics: Any = None) -> None:
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, name, ttl=ttl, topics=topics)
+
+
+@pytest.fixture
+def waiting(app: App) -> App:
+    """An App whose handler fails, and whose failed messages wait for an hour."""
+
+    @app.handler("t", wait=wait_fixed(3600))
+    def handle(msg: Message) -> Any:
+        if msg.payload == "fails":
+            raise ValueError("no")
+        return RetryLater(after=7200) if msg.payload == "later" else None
+
+    return app
+
+
+# ---------------------------------------------------------------- the reproduction
+
+
+def leave_rows_at_1(app: App, objects: int = 30, behind: int = 5) -> list[int]:
+    """Rows that some consumer flagged, long gone; others wait behind them."""
+    names = [f"o{i}" for i in range(objects)]
+    held = send(app, *names)
+    send(app, *(name for name in names for _ in range(behind)))
+    for msg_id in held:
+        edit(app, msg_id, status=1)
+    return held
+
+
+def test_a_drain_that_leaves_what_nobody_does_says_so(app, caplog):
+    app.add_handler("t", lambda msg: None)
+    held = leave_rows_at_1(app)
+    send(app, "free")
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        report = app.drain(linger=0)
+    assert (report.done, report.left, report.left_by) == (1, 180, {"nobody": 180})
+    assert (report.exit_code, report.waiting, report.stopped) == (1, 0, False)
+    assert " left=180 (held by nobody: 180) in " in str(report)
+    (line,) = [r.getMessage() for r in caplog.records if "180 messages left" in r.getMessage()]
+    assert f"`msgworker explain {held[0]}`" in line
+    assert "`msgworker release --nobody --older-than 1h`" in line
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_on_a_table_without_owners_a_row_at_1_is_nobody_s_where_no_instance_lives(
+    database, make_app, lives
+):
+    names = {"msg_id": "msgID", "object_id": "objectID", "error_try_times": "errorTryTimes"}
+    with database.engine().begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE tb_cus (msgID INTEGER PRIMARY KEY, objectID VARCHAR(20), "
+            "status INTEGER DEFAULT 0 NOT NULL, errorTryTimes INTEGER DEFAULT 0 NOT NULL)"
+        )
+        for msg_id, object_id, status in ((1, "a", 1), (2, "a", 0), (3, "b", 0), (4, None, 1)):
+            name = "NULL" if object_id is None else f"'{object_id}'"
+            conn.exec_driver_sql(
+                f"INSERT INTO tb_cus (msgID, objectID, status) VALUES ({msg_id}, {name}, {status})"
+            )
+    app = make_app(table=MessageTable("tb_cus", **names))
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    if lives:
+        register(app, "another")
+    report = app.drain(linger=0)
+    reason = "elsewhere" if lives else "nobody"
+    assert (report.done, report.left, report.left_by) == (1, 3, {reason: 3})
+    assert report.exit_code == (0 if lives else 1)
+
+
+# ---------------------------------------------------------------- each reason
+
+
+def test_what_waits_for_its_retry_is_counted_apart_and_ends_a_drain_with_6(waiting, caplog):
+    send(waiting, "o", payload="fails")
+    send(waiting, "o", "o")
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        report = waiting.drain(linger=0)
+    assert (report.retried, report.left, report.left_by) == (1, 3, {"retry": 3})
+    assert (report.waiting, report.exit_code) == (3, 6)
+    assert 3000 < report.next_seconds <= 3600
+    text = "done=0 failed=0 retried=1 released=0 left=3 (waiting for a retry: 3, next in "
+    assert str(report).startswith(text)
+    assert any("3 messages left waiting for a retry" in r.getMessage() for r in caplog.records)
+
+
+def test_what_is_due_later_may_be_left(waiting, caplog):
+    send(waiting, "o", payload="later")
+    send(waiting, None, delay=5000)
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        report = waiting.drain(linger=0)
+    assert (report.left_by, report.waiting, report.exit_code) == ({"later": 2}, 2, 0)
+    assert 4000 < report.next_seconds <= 5000
+    assert "left=2 (due later: 2, next in " in str(report)
+    assert caplog.records == []
+
+
+def test_a_young_message_is_due_later(make_app):
+    app = make_app(table=MessageTable(visibility_delay_seconds=3600))
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    send(app, "o", None)
+    report = app.drain(linger=0)
+    assert (report.left_by, report.next_seconds, report.exit_code) == ({"later": 2}, None, 0)
+
+
+def test_what_another_live_instance_has_may_be_left(app):
+    app.add_handler("t", lambda msg: None)
+    first, _, loose = send(app, "o", "o", None)
+    register(app, "another")
+    for msg_id in (first, loose):
+        edit(app, msg_id, status=1, claimed_by="another")
+    report = app.drain(linger=0)
+    assert (report.left_by, report.exit_code) == ({"elsewhere": 3}, 0)
+
+
+def test_what_the_dead_had_is_elsewhere_only_if_somebody_lives_to_give_it_back(app):
+    (msg_id,) = send(app, "o")
+    edit(app, msg_id, status=1, claimed_by="dead")
+    assert count(app) == {"nobody": 1}
+    register(app, "me")
+    assert count(app, Asked(topics=None, me=("me",))) == {"nobody": 1}
+    assert count(app) == {"elsewhere": 1}
+
+
+def test_a_running_message_holds_its_object_wherever_it_stands(app):
+    first, second = send(app, "o", "o")
+    edit(app, second, status=1)
+    with app.engine.connect() as conn:
+        found = left(conn, app.tables, ALL)
+    assert found.by == {Waits.NOBODY: 2}
+    assert found.examples[Waits.NOBODY].msg_id == second
+    edit(app, second, status=0)
+    assert count(app) == {"due": 2}
+    assert first < second
+
+
+def test_a_paused_topic_may_be_left(app):
+    app.add_handler("t", lambda msg: None)
+    send(app, "o", "o")
+    app.ops.pause("t")
+    report = app.drain(linger=0)
+    assert (report.left_by, report.exit_code) == ({"paused": 2}, 0)
+
+
+def test_a_topic_without_a_handler_ends_a_drain_with_1(app, caplog):
+    app.add_handler("t", lambda msg: None)
+    send(app, "o", topic="u")
+    send(app, "o")
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        report = app.drain(linger=0)
+    assert (report.left_by, report.exit_code) == ({"no handler": 2}, 1)
+    assert any("topic 'u' of message" in r.getMessage() for r in caplog.records)
+    register(app, "of others", topics=["v"])
+    assert app.drain(linger=0).exit_code == 1
+    register(app, "of theirs", topics=["u"])
+    assert app.drain(linger=0).left_by == {"elsewhere": 2}
+
+
+def test_topics_that_were_not_asked_for_may_be_left(app):
+    app.add_handler("t", lambda msg: None)
+    app.add_handler("u", lambda msg: None)
+    send(app, "o", topic="u")
+    send(app, None, topic="of nobody")
+    send(app, "p")
+    report = app.drain(topics=["t"], linger=0)
+    assert (report.done, report.left_by, report.exit_code) == (1, {"other topics": 2}, 0)
+
+
+def test_what_a_dead_message_blocks_ends_a_drain_with_1(blocking_app, caplog):
+    app = blocking_app
+    app.add_handler("t", lambda msg: None)
+    first, _ = send(app, "o", "o")
+    edit(app, first, status=-1, error_try_times=3)
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        report = app.drain(linger=0)
+    assert (report.left_by, report.exit_code) == ({"dead": 2}, 1)
+    assert any(f"`msgworker rerun {first}`" in r.getMessage() for r in caplog.records)
+
+
+def test_a_drain_that_is_stopped_ends_with_1_if_work_is_left(app):
+    begun: list[int] = []
+
+    @app.handler("t")
+    def handle(msg: Message, ctx: Context) -> None:
+        begun.append(msg.msg_id)
+        until(lambda: ctx.cancelled, "the drain is over")
+
+    send(app, *["o"] * 3, "p")
+    with app.worker(threads=1) as worker:
+        join = in_thread(lambda: worker.drain(linger=0))
+        until(lambda: begun, "a handler has begun")
+        worker.stop()
+        report = join()
+    assert (report.done, report.left_by, report.stopped) == (1, {"due": 3}, True)
+    assert report.exit_code == 1
+    assert "left=3 (due: 3)" in str(report)
+
+
+def test_the_retries_of_a_drain_that_is_stopped_end_it_with_6(waiting):
+    send(waiting, "o", payload="fails")
+    report = waiting.drain(linger=0, retry_linger=10_000, time_limit=1)
+    assert (report.stopped, report.left_by, report.exit_code) == (True, {"retry": 1}, 6)
+
+
+def test_what_comes_after_the_end_of_a_drain_does_not_make_it_fail():
+    report = Report(done=1, left=3, left_by={"due": 3})
+    assert report.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"left_by": {"retry": 1, "nobody": 1}}, 1),
+        ({"left_by": {"retry": 1}, "failed": 1}, 1),
+        ({"left_by": {"retry": 1, "later": 1, "paused": 1}}, 6),
+        ({"left_by": {"nobody": 1}, "database_lost": True}, 3),
+        ({"left_by": {"later": 1, "elsewhere": 1, "paused": 1, "other topics": 1}}, 0),
+        ({"skipped": True}, 0),
+    ],
+)
+def test_the_worst_reason_gives_the_exit_code(values, code):
+    assert Report(**values).exit_code == code
+
+
+# ---------------------------------------------------------------- text, cost, bounds
+
+
+def test_reasons_come_in_a_fixed_order(app):
+    for msg_id in send(app, None, None)[:1]:
+        edit(app, msg_id, status=1)
+    send(app, None, delay=100)
+    (failed,) = send(app, None, delay=100)
+    edit(app, failed, status=-1, error_try_times=1)
+    found = count(app)
+    assert list(found.items()) == [("retry", 1), ("later", 1), ("nobody", 1), ("due", 1)]
+
+
+def test_the_report_is_plain_json(waiting):
+    send(waiting, "o", payload="fails")
+    found = json.loads(json.dumps(asdict(waiting.drain(linger=0))))
+    assert (found["left"], found["waiting"], found["left_by"]) == (1, 1, {"retry": 1})
+    assert found["next_seconds"] > 3000
+    assert found["stopped"] is False
+
+
+def test_the_part_of_very_many_that_was_looked_at_is_told(app):
+    ids = send(app, *(f"o{i:02}" for i in range(10)), *[None] * 10)
+    for msg_id in ids[:2]:
+        edit(app, msg_id, status=1)
+    with app.engine.connect() as conn:
+        found = left(conn, app.tables, ALL, most=5)
+    assert (found.total, found.by) == (20, {Waits.NOBODY: 2, Waits.DUE: 8})
+    report = Report().leaving(found)
+    assert "left=20 (at least held by nobody: 2; due: 8)" in str(report)
+
+
+def test_what_is_left_costs_one_statement_where_nothing_is(app):
+    sent: list[str] = []
+
+    def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        sent.append(statement)
+
+    with app.engine.connect() as conn:
+        app.tables  # noqa: B018
+        sa.event.listen(conn, "before_cursor_execute", note)
+        assert left(conn, app.tables, ALL).total == 0
+    assert len(sent) == 1
+
+
+def test_a_drain_of_a_test_says_what_is_left_too(msgworker_db: Database):
+    app = msgworker_db.app()
+    app.add_handler("t", lambda msg: 1 / 0, wait=wait_fixed(1000))
+    send(app, "o")
+    report = drain(app)
+    assert (report.left_by, round(report.next_seconds)) == ({"retry": 1}, 1000)
+    assert (report.exit_code, report.stopped) == (6, False)
