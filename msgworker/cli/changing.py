@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from msgworker import App
 from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched, Usage
 from msgworker.cli.look import as_dict, instant_of, message_id
 from msgworker.cli.output import confirm, note, plural, print_json, safe
-from msgworker.ops.bulk import Progress, Repaired, Tell
+from msgworker.ops.bulk import ADVICE, Progress, Repaired, Tell
 
 F = TypeVar("F", bound=Callable[..., Any])
 FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint")
@@ -180,14 +181,23 @@ def tell_result(done: Repaired, *, word: str, verb: str, json: bool, named: int 
             click.echo(f"  ... and {done.changed - len(done.sample):,} more")
     else:
         click.echo(f"{word} {done.changed:,}")
-    for skip in done.skips:
-        note(str(skip))
-    if done.skipped > len(done.skips) and done.skips:
-        why = ", ".join(f"{count:,} {reason}" for reason, count in done.why)
-        note(f"... {done.skipped:,} were left alone: {why}")
+    _tell_skips(done)
     if done.matched == 0:
         raise NothingMatched("no message matches")
     return 0 if done.changed and done.changed >= named else NOTHING_MATCHED
+
+
+def _tell_skips(done: Repaired) -> None:
+    """What was left alone, and why; what to do about it once for all of one reason."""
+    same = Counter(skip.why for skip in done.skips)
+    for skip in done.skips:
+        note(str(skip) if same[skip.why] == 1 else skip.fact)
+    if done.skipped > len(done.skips) and done.skips:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in done.why)
+        note(f"... {done.skipped:,} were left alone: {why}")
+    for reason, count in same.items():
+        if count > 1 and reason in ADVICE:
+            note(f"where {reason}: {ADVICE[reason]}")
 
 
 def as_json_of(done: Repaired, word: str) -> dict[str, Any]:

@@ -21,6 +21,12 @@ class NothingMatched(click.ClickException):
     exit_code = NOTHING_MATCHED
 
 
+class Declined(click.ClickException):
+    """Somebody was asked and said no; nothing was changed."""
+
+    exit_code = ExitCode.REFUSED
+
+
 class Usage(click.ClickException):
     """The command line asks for something that cannot be done as written."""
 

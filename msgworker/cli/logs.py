@@ -181,10 +181,13 @@ class Progress:
         self._shown_at = self._begun
         self._before = (self._begun, 0)
         self._rate = 0.0
+        self._told: dict[str, int] | None = None  # what the log says, or would say at the beginning
 
     def show(self, counts: dict[str, int]) -> None:
         """Called often; counts by word, "done" among them."""
         now = time.monotonic()
+        if self._told is None:
+            self._told = dict(counts)
         pause = STATUS_SECONDS if self._screen.is_terminal else LOG_PROGRESS_SECONDS
         if self._quiet or now - self._shown_at < pause:
             return
@@ -198,7 +201,8 @@ class Progress:
         text = f"{now - self._begun:.0f} s  {words}  {self._rate:,.0f}/s"
         if self._screen.is_terminal:
             self._screen.status(text)
-        else:
+        elif counts != self._told:  # an idle service says nothing
+            self._told = dict(counts)
             logging.getLogger("msgworker.cli").info("progress: %s", text)
 
     def end(self) -> None:

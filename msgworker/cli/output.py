@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import click
 
-from msgworker.cli.failing import Usage
+from msgworker.cli.failing import Declined, Usage
 from msgworker.dialects import without
 
 _UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -256,9 +256,11 @@ def styled_as(text: str, colour: str) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on stderr before many rows are written; raises Usage where nobody can answer."""
+    """Ask on stderr before many rows are written; raises Usage where nobody can answer, Declined
+    where the answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise Usage(f"{question} Nobody can be asked here; add --yes, or look with --dry-run")
-    click.confirm(visible(question), abort=True, err=True)
+    if not click.confirm(visible(question), err=True):
+        raise Declined("nothing changed")

@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 
 from sqlalchemy.exc import IntegrityError
 
@@ -37,7 +38,7 @@ LONGEST_FAST_SECONDS = 600.0
 LONGEST_REST_SECONDS = 30.0
 LEFT_TO_OTHERS = 4.0
 ASK_SECONDS = 0.5
-TOPIC_REPORT_SECONDS = 60.0
+TOPIC_REPORT_SECONDS = 3600.0
 
 
 class Appetite:
@@ -104,7 +105,7 @@ class Fetcher(Role):
         self._unseen_seconds = self._round_since = self._rest = 0.0
         self._pause = FIRST_PAUSE
         self._asked_at = -ASK_SECONDS
-        self._topics_reported_at = -TOPIC_REPORT_SECONDS
+        self._topics_told: dict[str, float] = {}  # when, on the monotonic clock
         self.overdue_seconds = OVERDUE_SECONDS
         self.on_new_id: Callable[[], None] = lambda: None
         self.exhausted = False
@@ -360,12 +361,19 @@ class Fetcher(Role):
                 self.stop()
 
     def _report_topics(self) -> None:
+        """Each once an hour; a new one at once."""
         unknown = self._search.unknown_topics
-        now = time.monotonic()
-        if unknown and now - self._topics_reported_at > TOPIC_REPORT_SECONDS:
-            self._topics_reported_at = now
-            names = ", ".join(repr(name) for name in sorted(unknown)[:10])
-            self.log.warning("messages wait whose topic has no handler here: %s", names)
+        if not unknown:
+            return
+        now, told = time.monotonic(), self._topics_told
+        new = sorted(t for t in unknown if now - told.get(t, -inf) > TOPIC_REPORT_SECONDS)
+        if new:
+            self._topics_told = {
+                t: at for t, at in told.items() if now - at <= TOPIC_REPORT_SECONDS
+            } | dict.fromkeys(new, now)
+            names = ", ".join(repr(name) for name in new[:10])
+            more = f" and {len(new) - 10:,} more" if len(new) > 10 else ""
+            self.log.warning("messages wait whose topic has no handler here: %s%s", names, more)
 
     def pause_seconds(self, did: int) -> float:
         """No pause while there is room and work; a tick while hands are full; longer when idle."""

@@ -118,7 +118,7 @@ class Recovery:
             if not seen.live:
                 yield partial(self._take_over, seen)
             elif seen.taken_by == me:  # more was flagged than one beat gives back
-                yield partial(self._finish_off, seen)
+                yield partial(self._go_on_with, seen)
         known = {one.name for one in leases}
         for orphan in holders:
             if orphan not in known and orphan != me:
@@ -158,18 +158,26 @@ class Recovery:
         me, ttl = state.instance_id, state.settings.lease_seconds
         with self._link.transaction() as conn:
             won = lease.take_over(conn, state.tables, seen, me=me, ttl=ttl)
-        return self._finish_off(seen) if won else 0
+        if not won:
+            return 0
+        given_back, finished = self._finish_off(seen)
+        if finished and not given_back and seen.taken_by is None:  # else somebody has told of it
+            self._log.warning("instance %s is dead; it had nothing in hand", seen.name)
+        return given_back
 
-    def _finish_off(self, dead: lease.Lease) -> int:
+    def _go_on_with(self, dead: lease.Lease) -> int:
+        return self._finish_off(dead)[0]
+
+    def _finish_off(self, dead: lease.Lease) -> tuple[int, bool]:
         """Give back what an instance had whose lease we took over; drop the lease after the last
-        row."""
+        row. Returns how many, and whether that was all."""
         state = self._state
         given_back, finished = self._give_back(dead.name)
         if finished:
             with self._link.transaction() as conn:
                 lease.drop(conn, state.tables, dead.name, taken_by=state.instance_id)
             self._moved = True
-        return given_back
+        return given_back, finished
 
     def _recover_orphan(self, dead_id: str) -> int:
         """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.

@@ -60,30 +60,40 @@ class Skip:
     why: Why
     other_id: int | None = None
 
-    def __str__(self) -> str:
+    @property
+    def fact(self) -> str:
+        """Why, without what to do about it."""
         return f"message {self.msg_id} {_SAYS[self.why].format(self.other_id)}"
+
+    def __str__(self) -> str:
+        advice = ADVICE.get(self.why)
+        return self.fact if advice is None else f"{self.fact}; {advice}"
 
 
 _SAYS = {
     Why.NOT_THERE: "is not there",
     Why.NEW: "is new: it waits for its turn already",
     Why.RUNNING: "is running",
-    Why.DONE: "is done; --force (force=True) runs it again",
+    Why.DONE: "is done",
     Why.UNKNOWN: "has a status that nobody knows",
     Why.GIVEN_UP: "is discarded already",
-    Why.RAN_LATER: (
-        "is behind its time: message {} of its object has run already; --force (force=True) runs "
-        "it nevertheless, --with-successors (with_successors=True) runs it and then, in order, "
-        "what is failed or dead behind it"
-    ),
-    Why.RUNS_LATER: "is behind its time: message {} of its object runs now; try again later",
+    Why.RAN_LATER: "is behind its time: message {} of its object has run already",
+    Why.RUNS_LATER: "is behind its time: message {} of its object runs now",
     Why.TOO_LONG: "has more messages behind it than one transaction can take",
-    Why.CHANGED: "has changed meanwhile, or what is behind it has; look again",
-    Why.LOCKED: (
-        "is locked by another transaction; instances recover it when that has ended, or release "
-        "again"
-    ),
+    Why.CHANGED: "has changed meanwhile, or what is behind it has",
+    Why.LOCKED: "is locked by another transaction",
 }
+ADVICE = {
+    Why.DONE: "--force (force=True) runs it again",
+    Why.RAN_LATER: (
+        "--force (force=True) runs it nevertheless, --with-successors (with_successors=True) runs "
+        "it and then, in order, what is failed or dead behind it"
+    ),
+    Why.RUNS_LATER: "try again later",
+    Why.CHANGED: "look again",
+    Why.LOCKED: "instances recover it when that has ended, or release again",
+}
+"""What to do about it."""
 
 
 @dataclass(frozen=True, eq=False)

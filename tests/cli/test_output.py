@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from msgworker.cli import output
+from msgworker.cli import logs, output
 from msgworker.cli.logs import Lines
 from msgworker.cli.output import Column, age, fitted, print_json, print_table, visible
 from msgworker.dialects import without
@@ -200,3 +200,20 @@ def test_an_error_that_the_message_tells_is_not_told_twice() -> None:
     )
     assert "error=" not in lines.format(made)
     assert "error=" in lines.format(with_error(record("see a.txt"), "no file a.txt"))
+
+
+def test_an_idle_service_logs_no_progress(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    caplog.set_level("INFO", "msgworker.cli")
+    progress = logs.Progress(quiet=False)
+    log = []
+    for done in (0, 0, 0, 40, 40, 40, 41, 41):
+        caplog.clear()
+        progress.show({"done": done, "dead": 0})
+        log.append([record.getMessage() for record in caplog.records])
+        now[0] += logs.LOG_PROGRESS_SECONDS
+    told = ["progress: 30 s  done 40  dead 0  4/s"], ["progress: 60 s  done 41  dead 0  0/s"]
+    assert log == [[], [], [], told[0], [], [], told[1], []]

@@ -253,9 +253,17 @@ def test_terminal_gets_colours_and_a_status_line(app: App, folder: Path) -> None
     assert "\x1b" not in plain
 
 
-@pytest.mark.parametrize(("answer", "done"), [("y\n", 3), ("n\n", 0)])
+@pytest.mark.parametrize(
+    ("answer", "done", "exit_code", "said"),
+    [
+        ("y\n", 3, 0, "rerun 3"),
+        ("n\n", 0, 1, "msgworker: nothing changed"),
+        ("\n", 0, 1, "msgworker: nothing changed"),
+        ("\x04", 0, 130, "msgworker: interrupted"),  # the end of the input
+    ],
+)
 def test_terminal_is_asked_before_many_are_changed(
-    app: App, folder: Path, answer: str, done: int
+    app: App, folder: Path, answer: str, done: int, exit_code: int, said: str
 ) -> None:
     fill(app, 3)
     with app.engine.begin() as conn:
@@ -263,7 +271,8 @@ def test_terminal_is_asked_before_many_are_changed(
     code, screen = in_a_terminal(folder, "rerun", "--dead", "--app", "crm:app", answer=answer)
     assert "Set 3 messages of msgworker_message to new? [y/N]" in screen
     assert states(app).get("new", 0) == done
-    assert code == (0 if done else 130)
+    assert code == exit_code
+    assert screen.rstrip().endswith(said)
 
 
 def test_endings_in_words() -> None:

@@ -22,6 +22,24 @@ def states(folder: Path) -> list[int]:
 # ---------------------------------------------------------------- rerun
 
 
+def test_what_to_do_about_many_that_are_left_alone_is_said_once(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 4)
+    sql(folder, "UPDATE msgworker_message SET object_id = 'o' WHERE msg_id IN (1, 2, 4)")
+    sql(folder, "UPDATE msgworker_message SET status = 2 WHERE msg_id IN (3, 4)")
+    for dry_run in (["--dry-run"], []):
+        done = crm("rerun", 1, 2, 3, "--yes", *dry_run, *AT)
+        *facts, advice = done.stderr.splitlines()
+        assert sorted(facts) == [
+            "message 1 is behind its time: message 4 of its object has run already",
+            "message 2 is behind its time: message 4 of its object has run already",
+            "message 3 is done; --force (force=True) runs it again",
+        ]
+        assert advice == (
+            "where a later one ran: --force (force=True) runs it nevertheless, --with-successors "
+            "(with_successors=True) runs it and then, in order, what is failed or dead behind it"
+        )
+
+
 def test_rerun_by_the_filters_of_list(crm: Cli, folder: Path) -> None:
     dead(crm, folder, 2, "a")
     dead(crm, folder, 1, "b")

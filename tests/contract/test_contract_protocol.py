@@ -318,6 +318,55 @@ def test_rows_of_an_id_without_a_lease_are_recovered(one, app, table):
     assert rows == [(-1, 1, 1, None), (1, 0, 0, None)]
 
 
+def test_each_death_is_told_also_of_an_instance_with_empty_hands(one, app, table, caplog):
+    send(app, "a")
+    names = ("idle-1", "busy-1", "taken-over-before", "alive-1")
+    with app.engine.begin() as conn:
+        for name in names:
+            lease.register(conn, app.tables, name, ttl=30.0)
+        past, c = datetime.now(UTC) - timedelta(hours=1), app.tables.lease.c
+        changed = sa.update(app.tables.lease).where(c.name.in_(names[:3]))
+        conn.execute(changed.values(renewed_at=past, expires_at=past))
+        conn.execute(changed.where(c.name == names[2]).values(taken_by="somebody"))
+    table.edit(status=1, claimed_by="busy-1")
+    assert one.heartbeat.run_once() == 1
+    assert set(leases(app)) == {"alive-1", one.state.instance_id}
+    one.heartbeat.run_once()
+    told = sorted(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert told == [
+        "instance idle-1 is dead; it had nothing in hand",
+        "recovered 1 messages of dead instance busy-1",
+    ]
+
+
+def test_a_topic_without_handler_is_told_once_an_hour_and_a_new_one_at_once(one, app, caplog):
+    def told() -> list[str]:
+        caplog.clear()
+        for _ in range(3):
+            fetch(one)
+        return [r.getMessage() for r in caplog.records if "no handler" in r.getMessage()]
+
+    one.fetcher._search.topics = frozenset({"t"})
+    text = "messages wait whose topic has no handler here: "
+    send(app, "a", topic="x")
+    assert told() == [text + "'x'"]
+    assert told() == []
+    send(app, "b", topic="y")
+    assert told() == [text + "'y'"]
+    assert told() == []
+    at = one.fetcher._topics_told
+    at["x"] -= 3601
+    assert told() == [text + "'x'"]
+    send(app, "c", topic="z")
+    at = one.fetcher._topics_told
+    for topic in at:
+        at[topic] -= 3601
+    for n in range(10):
+        send(app, f"d{n}", topic=f"n{n}")
+    names = ", ".join(repr(f"n{n}") for n in range(10))
+    assert told() == [f"{text}{names} and 3 more"]
+
+
 def test_the_lease_is_kept_while_a_stop_waits_for_a_handler(make_app):
     app = make_app(lease_seconds=9)
     app.create_schema()
