@@ -271,7 +271,7 @@ class App:
 
     @property
     def _channel(self) -> str:
-        return f"msgworker_{self.table.bare_name}"[:60].lower()
+        return store.channel(self.table)
 
     def wake(self) -> None:
         """Tell the workers of this App in this process that there is something to do."""

@@ -51,6 +51,10 @@ ADDED = "msgworker_added"
 it is missing; instances do without it."""
 FAILED = "failed"
 """The suffix of the index of failed and dead rows."""
+BESIDE = ("lease", "item", "try", "operation", "audit", "pause")
+"""Our own tables beside the message table, without `msgworker_`."""
+OWN_PREFIX = "mw_"
+"""How our generated columns and the parameters of our statements begin."""
 NO_OBJECT = "~msgworker.none~"
 """What `open_object` holds for an open message without an object."""
 NO_OBJECT_RUNNING = "~msgworker.running~"
@@ -149,6 +153,17 @@ class MessageTable(_Names):
         twice = sorted({n for n in named if named.count(n) > 1})
         if twice:
             raise ConfigError(f"column {twice[0]!r} is named twice in MessageTable")
+        ours = sorted(n for n in named if n.lower().startswith(OWN_PREFIX))
+        if ours:
+            raise ConfigError(
+                f"column {ours[0]!r}: names that begin with {OWN_PREFIX} are msgworker's own; "
+                "give the column another name"
+            )
+        if self.bare_name.lower() in {f"msgworker_{name}" for name in BESIDE}:
+            raise ConfigError(
+                f"table {self.name!r} is one of msgworker's own tables beside the message table; "
+                "name the message table"
+            )
         if self.on_dead not in ("continue", "block"):
             raise ConfigError(f'on_dead must be "continue" or "block", got {self.on_dead!r}')
         whole = {"max_tries": 1, "later_limit": 0, "max_payload": 1}

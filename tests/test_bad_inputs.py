@@ -38,6 +38,8 @@ from msgworker import (
 )
 from msgworker.message import Word
 from msgworker.payload import decode, encode
+from msgworker.store import schema
+from msgworker.table import BESIDE
 from tests.contract.seeing import Table, in_thread, send, until
 from tests.contract.test_contract_worker import IDENTITY, SEED
 
@@ -1488,3 +1490,85 @@ def test_signals_are_left_alone_unless_asked(small):
     small.drain(linger=0)
     assert seen == [before]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+# ---------------------------------------------------------------- names, options and settings
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("sslmode=require", "unknown option 'sslmode'"),
+        ("conect_timeout=3", "did you mean connect_timeout"),
+        ("connect_timeout=soon", "must be a number"),
+    ],
+)
+def test_an_option_that_the_driver_does_not_know_is_refused_before_it_connects(option, words):
+    with pytest.raises(ConfigError, match=words):
+        App(f"mysql+pymysql://u:{CANARY}@127.0.0.1:1/db?{option}")
+
+
+@pytest.mark.parametrize("name", ["lease", "item", "try", "operation", "audit", "pause"])
+def test_a_table_of_our_own_cannot_be_the_message_table(name):
+    with pytest.raises(ConfigError, match="one of msgworker's own tables"):
+        MessageTable(f"crm.Msgworker_{name}")
+
+
+def test_the_reserved_table_names_are_those_that_are_made(small):
+    ours = {table.name for table in schema.own_tables(small.tables)}
+    assert ours == {f"msgworker_{name}" for name in BESIDE}
+
+
+@pytest.mark.parametrize("name", ["mw_open_object", "mw_ids", "MW_ME"])
+def test_a_column_cannot_have_a_name_of_our_own(name):
+    with pytest.raises(ConfigError, match=r"names that begin with mw_ are msgworker's own"):
+        MessageTable("tb", last_error=name)
+
+
+def test_columns_may_be_named_like_anything_else(make_app):
+    """Also like what a statement calls its parameters, or SQL its words."""
+    names = {"object_id": "b_topic", "topic": "b_payload", "payload": "b_object_id"}
+    names |= {"status": "b_at", "error_try_times": "rows", "available_at": "b_delay"}
+    names |= {"claimed_by": "order", "last_error": "me", "msg_id": "after", "finished_at": "low"}
+    app = make_app(table=MessageTable("select", **names))
+    app.create_schema()
+    app.add_handler("t", lambda msg: 1 / msg.payload, wait=wait_none())
+    with app.engine.begin() as conn:
+        for number in (1, 0):
+            app.send(conn, "t", number, object_id="a", delay=0)
+    report = app.drain(linger=0)
+    assert (report.done, report.failed) == (1, 1)
+    assert app.ops.rerun([2], reason="r") == 1
+
+
+@pytest.mark.parametrize("name", ["客" * 21, "客" * 18 + "a"])
+def test_a_long_table_name_of_many_bytes_can_be_notified(postgresql, name):
+    app = App(postgresql.url, table=MessageTable(name), notify=True)
+    try:
+        app.create_schema()
+        app.add_handler("t", lambda msg: None)
+        with app.worker(threads=1) as worker:
+            worker.start()
+            send(app, "a")
+            until(lambda: worker.tally.done == 1, "the message is done")
+    finally:
+        app.engine.dispose()
+
+
+@pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres, MDY"])
+def test_any_style_of_dates_of_a_login_will_do(postgresql, style):
+    label = sa.make_url(postgresql.url).database
+    with postgresql.engine().connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        conn.exec_driver_sql(f"ALTER DATABASE {label} SET datestyle TO '{style}'")
+    app = App(postgresql.url)
+    try:
+        app.create_schema()
+        app.add_handler("t", lambda msg: 1 / 0)
+        send(app, "a", "b")
+        app.drain(linger=0)
+        assert Table(app).statuses == [-1, -1]
+        (first,) = app.ops.find(limit=1)
+        assert first.created_at is not None
+        assert [one for one in app.ops.doctor() if one.severity == "needed"] == []
+    finally:
+        app.engine.dispose()

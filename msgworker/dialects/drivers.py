@@ -79,6 +79,16 @@ def _preferred_tls(dbapi: Any) -> Any:
     return made.ctx if made.ssl and hasattr(made, "_ssl_required") else None
 
 
+def _iso_dates(conn: sa.Connection) -> None:
+    # psycopg reads instants in the ISO style only; roles, databases and URLs may set another. The
+    # server has told the driver which it is, so nothing is asked.
+    raw: Any = conn.connection.driver_connection
+    told = getattr(getattr(raw, "pgconn", None), "parameter_status", lambda _: None)(b"DateStyle")
+    if told is not None and not told.startswith(b"ISO"):
+        raw.execute("SET datestyle TO ISO")
+        raw.commit()
+
+
 @contextmanager
 def committing_each(conn: sa.Connection) -> Iterator[None]:
     """Between two transactions, not on SQLite: each statement of the block commits by itself. After

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import weakref
@@ -12,9 +13,10 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
+from msgworker.config import nearest
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.connections import connecting
-from msgworker.dialects.drivers import ISOLATION, _connect_pymysql, connect_defaults
+from msgworker.dialects.drivers import ISOLATION, _connect_pymysql, _iso_dates, connect_defaults
 from msgworker.dialects.sqlite import (
     SQLITE_LEAST,
     _begin_immediate,
@@ -151,6 +153,8 @@ def open_engine(source: object) -> sa.Engine:
         return engine
     engine = engine.execution_options(isolation_level=ISOLATION)
     event.listen(engine, "handle_error", _note_rollback)
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "engine_connect", _iso_dates)
     return engine
 
 
@@ -165,11 +169,16 @@ def _create(url: URL) -> sa.Engine:
     try:
         engine = sa.create_engine(url, **args)
         if url.get_driver_name() == "pymysql":
+            _check_options(engine)
             event.listen(engine, "do_connect", _connect_pymysql)
         if url.get_backend_name() == "sqlite":
             event.listen(engine, "connect", _sync_fully)
         _leave_to_the_parent(engine)
         return engine
+    except ConfigError:
+        raise
+    except ValueError:
+        raise ConfigError("the database url has an option that must be a number") from None
     except NoSuchModuleError as error:
         raise ConfigError(f"no such driver: {url.drivername}") from error
     except ImportError as error:
@@ -181,6 +190,17 @@ def _create(url: URL) -> sa.Engine:
             f"the driver of {url.drivername} is not installed ({error.name}); "
             f'{change}run: pip install "msgworker[{extra}]"'
         ) from error
+
+
+def _check_options(engine: sa.Engine) -> None:
+    """Raise ConfigError for an option in the URL that PyMySQL does not take: it would say so as a
+    TypeError at the first connection."""
+    _, given = engine.dialect.create_connect_args(engine.url)
+    known = inspect.signature(engine.dialect.loaded_dbapi.connect).parameters
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        hint = nearest(unknown[0], known)
+        raise ConfigError(f"the database url has an unknown option {unknown[0]!r}; {hint}")
 
 
 _ROLLED_BACK = "msgworker_rolled_back"

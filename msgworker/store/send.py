@@ -11,7 +11,10 @@ from sqlalchemy import Connection, bindparam
 
 from msgworker.dialects import UtcDateTime, now_plus
 from msgworker.message import Status
-from msgworker.table import Tables, lit
+from msgworker.table import MessageTable, Tables, lit
+
+LONGEST_CHANNEL = 63
+"""In bytes; a longer name is an error."""
 
 
 def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
@@ -64,6 +67,12 @@ def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
         return sa.insert(t.message).values(t.values(**roles))
 
     return t.built(("insert", keys), build)
+
+
+def channel(spec: MessageTable) -> str:
+    """The channel on which commits of new messages are told: a name of at most 63 bytes."""
+    name = f"msgworker_{spec.bare_name}".lower().encode()[:LONGEST_CHANNEL]
+    return name.decode(errors="ignore")
 
 
 def notify(conn: Connection, channel: str) -> None:
