@@ -70,7 +70,7 @@ class App:
         self._registry = Registry()
         self._lock = threading.Lock()
         self._tables: Tables | None = None
-        self._guard_checked = False
+        self._fit = False
         # Those to wake; one that runs is kept alive by its threads.
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._workers_lock = threading.Lock()
@@ -378,9 +378,12 @@ class App:
                 f"foreign_stale_after needs a column {self.table.claimed_by} (claimed_by) in table "
                 f"{self.table.name}: without it our own messages look like those of others"
             )
-        if not self._guard_checked:
-            schema.check_guard(self.engine, tables)
-            self._guard_checked = True
+        if not self._fit:
+            if tables.unfit:  # read before it was mended, maybe
+                self._tables = None
+                tables = self.tables
+            schema.check_fit(self.engine, tables)
+            self._fit = True
         instance_id = new_instance_id(self.label)
         return State(
             engine=self.engine,

@@ -45,6 +45,8 @@ COLUMNS = REQUIRED + OPTIONAL
 MAX_NAME = 30  # Oracle before 12.2
 MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
+LONGEST_ID = 64
+"""Characters of an instance's id."""
 MAX_TRIES = 3
 ADDED = "msgworker_added"
 """Marks a column that a later version has added to a table of ours, and says what is not kept where
@@ -270,7 +272,9 @@ class Tables:
     names: role -> column name, of the columns that are there. indexes: the names of the indexes
     that are there, lower case; None = all of ours. missing: those of the tables for ops that are
     not there; instances do without them. lacking: columns of our own tables, as table.column, that
-    a later version has added and that are not there; what they are for is left out.
+    a later version has added and that are not there; what they are for is left out. unfit: why no
+    instance starts on this table, with the statements that mend it. error_room: how many characters
+    of an error are kept.
     """
 
     spec: MessageTable
@@ -284,6 +288,8 @@ class Tables:
     unfilled: tuple[str, ...] = ()
     missing: frozenset[str] = frozenset()
     lacking: frozenset[str] = frozenset()
+    unfit: str = ""
+    error_room: int = MAX_ERROR
     _built: dict[Any, Any] = field(default_factory=dict)
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
@@ -584,7 +590,7 @@ def _message_table(
             continue
         if role in ("msg_id", "object_id", "payload"):  # a foreign table's own type decides
             kind = live.get(names[role], kind)
-        if role == "msg_id" and isinstance(kind, sa.Numeric):
+        if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
             kind = dialects.WholeId()
         if role == "msg_id":
             columns.append(

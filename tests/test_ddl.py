@@ -249,6 +249,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield recover.recover, {"ids": many[: recover.BATCH], "dead_id": "x", "text": "died"}
     yield recover.release, {"ids": many[: recover.BATCH], "me": "me"}
     yield lease.register, {"name": "x", "ttl": 30.0}
+    yield lease.is_kept, {"name": "x"}
     yield lease.renew, {"name": "x", "ttl": 30.0}
     yield lease.read_all, {}
     yield lease.take_over, {"seen": seen, "me": "me", "ttl": 30.0}

@@ -34,6 +34,9 @@ class Dialect:
     notify: a commit can wake up listeners.
     one_writer: transactions that write exclude each other in the whole database.
     max_name: the longest name of a table or column, in bytes.
+    loose_types: the type of a column is advice: it takes every value.
+    pads_chars: what is read from a CHAR(n) ends in blanks that were not written.
+    texts_as_instants: a column of texts is compared with instants.
     key_collation: how object ids are compared where a column of another collation must be.
     """
 
@@ -58,6 +61,9 @@ class Dialect:
     notify: bool = False
     one_writer: bool = False
     max_name: int = 128
+    loose_types: bool = False
+    pads_chars: bool = False
+    texts_as_instants: bool = False
     key_collation: str | None = None
 
 
@@ -67,6 +73,7 @@ DIALECTS = {
         Dialect(
             "postgresql",
             max_name=63,
+            pads_chars=True,
             partial_indexes=True,
             oldest_index=True,
             hops=True,
@@ -90,10 +97,12 @@ DIALECTS = {
             json_lists=True,
             index_hint="INDEXED BY {}",
             one_writer=True,
+            loose_types=True,
         ),
         Dialect(
             "mariadb",
             max_name=64,
+            texts_as_instants=True,
             key_collation="utf8mb4_nopad_bin",
             case_index="column",
             guard_case="column",
@@ -107,6 +116,7 @@ DIALECTS = {
         Dialect(
             "mysql",
             max_name=64,
+            texts_as_instants=True,
             key_collation="utf8mb4_0900_bin",
             case_index="column",
             guard_case="function",  # MySQL 8 takes a CASE as a key part: no column needed
@@ -120,6 +130,7 @@ DIALECTS = {
             case_index="function",
             guard_case="function",
             oldest_index=True,
+            pads_chars=True,
             max_ids=500,  # an IN list over 1,000 elements is ORA-01795
             index_hint="INDEX(%(name)s {})",
         ),

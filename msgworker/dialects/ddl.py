@@ -89,12 +89,19 @@ def takes_default(name: str, column: sa.Column[Any]) -> bool:
 
 
 def retyping(
-    dialect: sa.Dialect, table: str, column: sa.Column[Any], *, instant: bool = False
+    dialect: sa.Dialect,
+    table: str,
+    column: sa.Column[Any],
+    *,
+    instant: bool = False,
+    number: bool = False,
+    counts: bool = False,
 ) -> list[str]:
     """Statements that give a column the type, default and nullability of `column`.
 
-    instant: it holds instants in UTC already. [] where there is no such statement (on SQLite the
-    table is made anew).
+    instant: it holds instants in UTC already. number: it holds numbers; instants are then seconds
+    since 1970. counts: the database counts it up. [] where there is no such statement (on SQLite
+    the table is made anew).
     """
     if dialect.name == "sqlite":
         return []
@@ -107,9 +114,11 @@ def retyping(
         using = f"{quoted}::{kind.split(' COLLATE')[0]}"
         if isinstance(column.type, sa.Integer):
             using = f"{quoted}::bigint::{kind}"
+        if number and not isinstance(column.type, sa.Integer):
+            using = f"to_timestamp({quoted})"
         if instant:
             using = f"{quoted} AT TIME ZONE 'UTC'"
-        parts = [f"ALTER COLUMN {quoted} DROP DEFAULT"] if set_default else []
+        parts = [f"ALTER COLUMN {quoted} DROP DEFAULT"]
         parts.append(f"ALTER COLUMN {quoted} TYPE {kind} USING {using}")
         parts += [f"ALTER COLUMN {quoted} SET{set_default}"] if set_default else []
         parts += [f"ALTER COLUMN {quoted} DROP NOT NULL"] if column.nullable else []
@@ -117,8 +126,41 @@ def retyping(
     if dialect.name == "oracle":
         return [f"ALTER TABLE {table} MODIFY ({quoted} {kind}{set_default}{null})"]
     fill = f"UPDATE {table} SET {quoted} = {default} WHERE {quoted} IS NULL"
+    null += " AUTO_INCREMENT" if counts else ""
     alter = f"ALTER TABLE {table} MODIFY {quoted} {kind}{set_default}{null}"
     return [fill, alter] if set_default and not column.nullable else [alter]
+
+
+def taking_null(dialect: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]) -> list[str]:
+    """Statements by which a column of type `kind` takes NULL, which is its default then. []: none,
+    on SQLite."""
+    quoted = dialect.identifier_preparer.quote(column)
+    if dialect.name == "sqlite":
+        return []
+    if dialect.name == "postgresql":
+        changes = f"ALTER COLUMN {quoted} DROP NOT NULL, ALTER COLUMN {quoted} DROP DEFAULT"
+        return [f"ALTER TABLE {table} {changes}"]
+    if dialect.name == "oracle":
+        return [f"ALTER TABLE {table} MODIFY ({quoted} DEFAULT NULL NULL)"]
+    return [f"ALTER TABLE {table} MODIFY {quoted} {kind.compile(dialect=dialect)} NULL"]
+
+
+def setting_default(dialect: sa.Dialect, table: str, column: str, default: str) -> tuple[str, ...]:
+    """The statement that gives a column another default; () on SQLite."""
+    quoted = dialect.identifier_preparer.quote(column)
+    if dialect.name == "sqlite":
+        return ()
+    if dialect.name == "oracle":
+        return (f"ALTER TABLE {table} MODIFY ({quoted} DEFAULT {default})",)
+    return (f"ALTER TABLE {table} ALTER COLUMN {quoted} SET DEFAULT {default}",)
+
+
+def dropping_check(dialect: sa.Dialect, table: str, name: str) -> tuple[str, ...]:
+    """The statement that drops a CHECK; () where there is none, or it has no name."""
+    if dialect.name == "sqlite" or not name:
+        return ()
+    quoted = dialect.identifier_preparer.quote(name)
+    return (f"ALTER TABLE {table} DROP CONSTRAINT {quoted}",)
 
 
 def zone_is_lost(dialect: sa.Dialect, kind: TypeEngine[Any]) -> bool:

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from msgworker.dialects import Trouble, reason_of, trouble
-from msgworker.errors import HandlerStuck
+from msgworker.errors import HandlerStuck, SchemaError
 from msgworker.instance.recovery import Recovery
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
 from msgworker.instance.state import Running, State, clock, facts, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import lease, pause, recover
+from msgworker.table import LONGEST_ID
 
 TRUST = 2 / 3
 LEAVE_TRIES = 3
@@ -65,6 +66,12 @@ class Heartbeat(Role):
             lease.register(
                 conn, state.tables, name, ttl=ttl, label=self._label, topics=state.topics
             )
+            if not lease.is_kept(conn, state.tables, name):  # who looks for us would not find us
+                raise SchemaError(
+                    f"table {state.tables.lease.name} does not keep the id of an instance ({name}) "
+                    f"as it is written: its column name must be a VARCHAR({LONGEST_ID}) that "
+                    "nothing changes"
+                )
         return begun + TRUST * ttl
 
     def run_once(self) -> int:

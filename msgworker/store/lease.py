@@ -74,6 +74,15 @@ def register(
     conn.execute(t.built("register", build), params)
 
 
+def is_kept(conn: Connection, t: Tables, name: str) -> bool:
+    """Whether a lease just registered reads as it was written: not cut, padded or changed."""
+
+    def build() -> Any:
+        return sa.select(t.lease.c.name).where(t.lease.c.name == bindparam("me"))
+
+    return bool(conn.scalar(t.built("lease_kept", build), {"me": name}) == name)
+
+
 def renew(conn: Connection, t: Tables, name: str, *, ttl: float, in_hand: int = 0) -> bool:
     """Extend our lease; False = we were declared dead and must stop."""
     lease = t.lease.c

@@ -21,7 +21,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from msgworker import dialects
 from msgworker.dialects import Dialect, Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
-from msgworker.store import audit, pause
+from msgworker.store import audit, pause, requirements
 from msgworker.table import ADDED, REQUIRED, MessageTable, Tables, tables_for
 
 
@@ -48,6 +48,7 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
             raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
         if live is not None:
             dialect = for_table(inspector, spec, live, dialect)
+            _refuse_unfit(conn, inspector, named(spec, live), dialect)
     t = tables_for(
         spec if live is None else named(spec, live), dialect, _columns(engine, spec, live)
     )
@@ -62,6 +63,14 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
         for index in ordered_indexes(table):
             made += _ensure_index(engine, t, index, look=table not in new)
     return made
+
+
+def _refuse_unfit(
+    conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Dialect
+) -> None:
+    found = requirements.needed(requirements.read(conn, inspector, spec, dialect))
+    if found:
+        raise SchemaError(f"table {spec.name} cannot be used: {requirements.told(found)}")
 
 
 def own_tables(t: Tables) -> tuple[sa.Table, ...]:
@@ -167,13 +176,19 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
         indexes = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
         storage = storage_of(inspector, live, spec.schema)
         own, without = _own_problems(inspector, tables_for(spec, dialect))
-    spec = named(spec, live)
+        spec = named(spec, live)
+        as_is = requirements.read(conn, inspector, spec, dialect, columns)
     kinds = {str(c["name"]): c["type"] for c in columns}
     _require(spec, kinds)
     t = tables_for(spec, dialect, kinds, frozenset(indexes))
     t = replace(t, unfilled=unfilled(t, columns))
     t = replace(t, missing=missing_ops_tables(engine, t), lacking=without)
-    problems = _column_problems(t, columns)
+    problems = _column_problems(t, as_is)
+    t = replace(
+        t,
+        unfit=requirements.told(requirements.needed(as_is)),
+        error_room=requirements.error_room(as_is),
+    )
     problems += storage_problem(storage)
     if not problems and [t.names["msg_id"]] not in unique:
         problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
@@ -242,8 +257,11 @@ def _check_names(spec: MessageTable, dialect: Dialect) -> None:
             raise SchemaError(f"the name {name} is longer than the {most}")
 
 
-def check_guard(engine: Engine, t: Tables) -> None:
-    """Raise SchemaError if the guard index is not there: exclusion rests on it."""
+def check_fit(engine: Engine, t: Tables) -> None:
+    """Raise SchemaError if no instance may work on the table: a message would be lost or strand
+    there, or the guard index is not there, on which exclusion rests."""
+    if t.unfit:
+        raise SchemaError(f"table {t.spec.name} cannot be used: {t.unfit}")
     with connecting(engine) as conn:
         if _has_index(conn, t.message, t.guard_name):
             return
@@ -344,15 +362,13 @@ def _missing_table(inspector: Inspector, spec: MessageTable) -> str:
     )
 
 
-def _column_problems(t: Tables, columns: Sequence[Any]) -> list[str]:
+def _column_problems(t: Tables, live: requirements.Live) -> list[str]:
     wanted = asked_for(t.spec)
     lacking = [name for role, name in t.spec.names().items() if role in wanted - set(t.names)]
     problems = [f"missing column {', '.join(lacking)}"] if lacking else []
-    kinds = {str(c["name"]): c["type"] for c in columns}
-    for role in ("msg_id", "status", "error_try_times"):
-        if role in t.names:
-            problems += kind_problems(role, t.names[role], kinds[t.names[role]])
-    return problems
+    mistyped = requirements.mistyped(live)
+    found = [fault for fault in requirements.needed(live) if fault.text in mistyped]
+    return problems + ([requirements.told(found)] if found else [])
 
 
 def asked_for(spec: MessageTable) -> set[str]:
@@ -363,18 +379,6 @@ def asked_for(spec: MessageTable) -> set[str]:
         for role, name in spec.names().items()
         if role in REQUIRED or spec.is_default or name != plain[role]
     }
-
-
-def kind_problems(role: str, name: str, kind: Any) -> list[str]:
-    whole = isinstance(kind, sa.Integer | sa.Numeric) and not isinstance(kind, sa.Boolean)
-    # Databases without types of their own give NullType for a column declared without one.
-    if not whole and not isinstance(kind, sa.types.NullType):
-        return [f"column {name} ({role}) is {kind}, but must be a whole number"]
-    if role == "status" and getattr(kind, "unsigned", False):
-        return [f"column {name} (status) is {kind}, but must take -1 (failed)"]
-    if role == "status" and getattr(kind, "display_width", None) == 1:
-        return [f"column {name} (status) is a boolean ({kind}), but must take -1, 0, 1 and 2"]
-    return []
 
 
 # ---------------------------------------------------------------- creating

@@ -16,7 +16,7 @@ from msgworker.dialects import now, now_plus
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store import tries
 from msgworker.store.claim import ME, array_param, array_text, flagged_values, mine_among
-from msgworker.table import MAX_ERROR, Tables, lit
+from msgworker.table import Tables, lit
 
 
 class FlagMissing(Exception):
@@ -223,7 +223,7 @@ def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
     """Write one outcome; raises FlagMissing if the row is not ours."""
     params: dict[str, Any] = {"mw_ids": [s.msg_id], "mw_me": me}
     if s.outcome is not Outcome.DONE:
-        params |= _outcome_params(s) | {"mw_tries": s.tries}
+        params |= _outcome_params(t, s) | {"mw_tries": s.tries}
         if t.has("later_times"):
             params["mw_times"] = s.later_times
     if conn.execute(_statement(t, s.outcome), params).rowcount != 1:
@@ -247,8 +247,8 @@ def _keep_tries(conn: Connection, t: Tables, written: Sequence[Settlement], me: 
         tries.keep(conn, t, failures, instance=me)
 
 
-def _outcome_params(s: Settlement) -> dict[str, Any]:
-    error = None if s.error is None else s.error[:MAX_ERROR]
+def _outcome_params(t: Tables, s: Settlement) -> dict[str, Any]:
+    error = None if s.error is None else s.error[: t.error_room]
     if s.outcome is Outcome.RELEASED:
         return {}
     if s.outcome in (Outcome.DEAD, Outcome.SPENT):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex
-from sqlalchemy.types import NullType
 
 from msgworker import dialects
-from msgworker.dialects import UtcDateTime
+from msgworker.store import requirements as store
 from msgworker.store import schema
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
-from msgworker.table import ADDED, MAX_ERROR, REQUIRED, tables_for
+from msgworker.table import ADDED, REQUIRED
 
 WITHOUT = {
     "topic": "every message goes to the handler of topic default",
@@ -29,10 +25,6 @@ WITHOUT = {
 }
 WITHOUT_OPS = ": ops cannot write or pause without it"
 NOT_MISSED = ("shard", "instance_type")
-SHORTEST = {"claimed_by": 64, "last_error": MAX_ERROR}
-SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
-NUMBERS = ("msg_id", "status", "error_try_times", "crash_times", "later_times")
-INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
 
 
 def tables(p: Patient) -> list[Finding]:
@@ -104,56 +96,10 @@ def missing(p: Patient) -> list[Finding]:
     return found
 
 
-def kinds(p: Patient) -> list[Finding]:
-    """Types that hold what is written."""
-    found = []
-    for role in p.ideal.names:
-        column = p.column(role)
-        if column is None or isinstance(column["type"], NullType):
-            continue
-        problem, is_needed = _kind_problem(role, column, p.conn.dialect)
-        if problem:
-            ours = _as_we_make_it(p, role)
-            name = p.table_name(p.ideal.message)
-            mend = dialects.retyping(
-                p.conn.dialect, name, ours, instant=isinstance(column["type"], sa.DateTime)
-            )
-            make = needed if is_needed else advised
-            found.append(make("types", problem, *mend))
-    return found
-
-
-def _kind_problem(role: str, column: Any, dialect: sa.Dialect) -> tuple[str, bool]:
-    name, kind = str(column["name"]), column["type"]
-    if role in NUMBERS:
-        problems = schema.kind_problems(role, name, kind)
-        return (problems[0], True) if problems else ("", True)
-    length = getattr(kind, "length", None)
-    if role in SHORTEST and length is not None and length < SHORTEST[role]:
-        text = f"column {name} takes {length} characters, {SHORTEST[role]} are needed"
-        return text, role == "claimed_by"
-    if role not in INSTANTS:
-        return "", False
-    if isinstance(kind, sa.DateTime | sa.TIMESTAMP | UtcDateTime):
-        lost = dialects.zone_is_lost(dialect, kind)
-        text = f"column {name} has no time zone: sessions of other zones misread it"
-        return (text if lost else ""), False
-    if isinstance(kind, sa.Date) or not isinstance(kind, sa.Text | sa.String):
-        return f"column {name} is {kind}, but must be an instant", True
-    return "", False
-
-
-def nulls(p: Patient) -> list[Finding]:
-    """Columns that we clear must take NULL."""
-    found = []
-    for role in SET_TO_NULL:
-        column = p.column(role)
-        if column is None or column["nullable"]:
-            continue
-        ours = _as_we_make_it(p, role)
-        mend = dialects.retyping(p.conn.dialect, p.table_name(p.ideal.message), ours)
-        found.append(needed("columns", f"column {column['name']} must take NULL", *mend))
-    return found
+def requirements(p: Patient) -> list[Finding]:
+    """What messages need in order to be neither lost nor stranded; also asked at every start."""
+    faults = [] if p.as_is is None else store.faults(p.as_is)
+    return [(needed if f.needed else advised)(f.check, f.text, *f.mend) for f in faults]
 
 
 def key(p: Patient) -> list[Finding]:
@@ -178,8 +124,3 @@ def unfilled(p: Patient) -> list[Finding]:
         return []
     text = f"App.send cannot insert: nobody fills {', '.join(names)}, NOT NULL without a default"
     return [advised("columns", text)]
-
-
-def _as_we_make_it(p: Patient, role: str) -> sa.Column[Any]:
-    """The column as our own DDL has it, under its name in the table."""
-    return tables_for(p.spec, p.dialect).message.c[p.spec.names()[role]]

@@ -11,7 +11,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from msgworker import dialects
 from msgworker.dialects import Dialect
-from msgworker.store import schema
+from msgworker.store import requirements, schema
 from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
 
 
@@ -21,7 +21,7 @@ class Patient:
 
     ideal: all columns that the spec names. least: those that are there, or must be. live: those
     that are there; None if one of the four that must be is not. columns: as the database describes
-    them, by lower name.
+    them, by lower name; as_is: the same with CHECKs and triggers, None where the table is not.
     """
 
     engine: Engine
@@ -34,6 +34,7 @@ class Patient:
     ideal: Tables
     least: Tables
     live: Tables | None
+    as_is: requirements.Live | None = None
 
     def has(self, role: str) -> bool:
         return self.ideal.names.get(role, "").lower() in self.columns
@@ -83,7 +84,9 @@ def meet(engine: Engine, conn: Connection, spec: MessageTable, dialect: Dialect)
     if not any(spec.names()[role] in lacking for role in REQUIRED):
         found = dialects.index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
         live = tables_for(spec, dialect, kinds, frozenset(found))
-    return Patient(engine, conn, inspector, dialect, spec, True, columns, ideal, least, live)
+    as_is = requirements.read(conn, inspector, spec, dialect, described)
+    shape = (columns, ideal, least, live, as_is)
+    return Patient(engine, conn, inspector, dialect, spec, True, *shape)
 
 
 def _with(

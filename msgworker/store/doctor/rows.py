@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker.message import Status
-from msgworker.store import window
+from msgworker.store import requirements, window
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
 from msgworker.table import Tables, lit
@@ -35,7 +35,7 @@ class _Seen:
 def odd(p: Patient) -> list[Finding]:
     """Unknown statuses; and, where no guard is, objects with two running rows."""
     t = p.live
-    if t is None or not isinstance(p.column("status")["type"], sa.Integer | sa.Numeric):
+    if t is None or p.as_is is None or requirements.mistyped(p.as_is):
         return []
     guarded = t.indexes is not None and t.guard_name in t.indexes
     seen = _walk(p, t, guarded)

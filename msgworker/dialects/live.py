@@ -1,0 +1,204 @@
+"""What a database says of a live table beside its columns: CHECKs, triggers, how ids compare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
+
+from msgworker.dialects.catalogue import _quoted
+from msgworker.dialects.troubles import Trouble, trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that a table has beside columns and indexes.
+
+    text: the condition of a CHECK; when a trigger runs; how the column `name` compares.
+    """
+
+    kind: Literal["check", "trigger", "compare"]
+    name: str
+    text: str
+
+
+_MYSQL_REST = (
+    " UNION ALL SELECT 'trigger', trigger_name, concat(action_timing, ' ', event_manipulation)"
+    " FROM information_schema.triggers WHERE event_object_schema = coalesce(:schema, database())"
+    " AND event_object_table = :name"
+    " UNION ALL SELECT 'compare', column_name, coalesce(collation_name, '')"
+    " FROM information_schema.columns WHERE table_schema = coalesce(:schema, database())"
+    " AND table_name = :name AND column_name = :object"
+)
+_RULES = {
+    "postgresql": (
+        "SELECT 'check', conname::text, pg_get_expr(conbin, conrelid) FROM pg_constraint"
+        " WHERE conrelid = to_regclass(:table) AND contype = 'c'"
+        " UNION ALL SELECT 'trigger', tgname::text, pg_get_triggerdef(oid) FROM pg_trigger"
+        " WHERE tgrelid = to_regclass(:table) AND NOT tgisinternal AND tgenabled <> 'D'"
+        " UNION ALL SELECT 'compare', a.attname::text, CASE WHEN t.typname = 'citext' THEN 'citext'"
+        " WHEN to_jsonb(c) ->> 'collisdeterministic' = 'false' THEN c.collname::text ELSE '' END"
+        " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+        " LEFT JOIN pg_collation c ON c.oid = a.attcollation"
+        " WHERE a.attrelid = to_regclass(:table) AND a.attname = :object"
+    ),
+    "sqlite": (
+        "SELECT type, name, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name)"
+        " AND type IN ('table', 'trigger')"
+        " UNION ALL SELECT 'compare', name, coll FROM pragma_index_xinfo(:guard) WHERE key = 1"
+    ),
+    "mariadb": (
+        "SELECT 'check', constraint_name, check_clause FROM information_schema.check_constraints"
+        " WHERE constraint_schema = coalesce(:schema, database()) AND table_name = :name"
+        f"{_MYSQL_REST}"
+    ),
+    "mysql": (
+        "SELECT 'check', c.constraint_name, c.check_clause"
+        " FROM information_schema.check_constraints c JOIN information_schema.table_constraints t"
+        " ON t.constraint_schema = c.constraint_schema AND t.constraint_name = c.constraint_name"
+        " WHERE t.table_schema = coalesce(:schema, database()) AND t.table_name = :name"
+        f" AND t.constraint_type = 'CHECK' AND t.enforced = 'YES'{_MYSQL_REST}"
+    ),
+    "oracle": (
+        "SELECT 'check', constraint_name, search_condition_vc FROM all_constraints"
+        " WHERE owner = coalesce(upper(:schema), user) AND table_name = :name"
+        " AND constraint_type = 'C' AND status = 'ENABLED'"
+        " UNION ALL SELECT 'trigger', trigger_name, trigger_type || ' ' || triggering_event"
+        " FROM all_triggers WHERE table_owner = coalesce(upper(:schema), user)"
+        " AND table_name = :name AND status = 'ENABLED'"
+    ),
+}
+
+
+def rules_of(
+    conn: sa.Connection, name: str, table: sa.Table, *, object_id: str, guard: str
+) -> list[Rule]:
+    """The CHECKs and triggers of a table that this login may see, and how its ids compare.
+
+    name: of the database's Dialect. object_id: the column of the ids; guard: its index.
+    """
+    bare = table.name.upper() if name == "oracle" and table.name.islower() else table.name
+    known = {"table": _quoted(table), "schema": table.schema, "name": bare}
+    known |= {"object": object_id, "guard": guard}
+    query = sa.text(_RULES[name])
+    try:
+        found = conn.execute(query, {key: known[key] for key in query._bindparams}).all()
+    except DBAPIError as error:  # not to be seen by this login
+        if trouble(error) is Trouble.LOST:
+            raise
+        return []
+    rules = []
+    for kind, of, text in found:
+        if kind == "table":  # the statement that made it
+            rules += [Rule("check", "", check) for check in checks_in(str(text))]
+        else:
+            rules.append(Rule(kind, str(of), str(text)))
+    return rules
+
+
+_TOKEN = re.compile(
+    r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/|\w+|.", re.S
+)
+
+
+def checks_in(statement: str) -> Iterator[str]:
+    """The conditions of the CHECKs in a CREATE TABLE."""
+    depth, begun, wanted = 0, 0, False
+    for token in _TOKEN.finditer(statement):
+        text = token[0]
+        if text.isspace() or text.startswith(("--", "/*")):
+            continue
+        if text == "(":
+            depth += 1
+            if wanted:
+                begun, inside, wanted = token.end(), depth, False
+        elif text == ")":
+            if begun and depth == inside:
+                yield statement[begun : token.start()]
+                begun = 0
+            depth -= 1
+        elif not begun:
+            wanted = text.upper() == "CHECK"
+
+
+def refused_by(
+    conn: sa.Connection, check: str, rows: Mapping[str, Mapping[str, Any]]
+) -> list[str] | None:
+    """Which of some rows (name -> column -> value) a CHECK refuses, as the database itself judges
+    them; None if it asks for a column that they do not have.
+
+    A value is a number, a text, None, or a SQL expression.
+    """
+    quote = conn.dialect.identifier_preparer.quote
+    from_nothing = " FROM dual" if conn.dialect.name == "oracle" else ""
+    parts = []
+    for name, row in rows.items():
+        values = [f"{_literal(value)} AS {quote(column)}" for column, value in row.items()]
+        source = f"(SELECT {', '.join(values)}{from_nothing}) mw_row"
+        parts.append(f"SELECT '{name}' FROM {source} WHERE NOT ({check})")
+    query = " UNION ALL ".join(parts)
+    try:
+        return [str(name) for name in conn.scalars(sa.text(query.replace(":", r"\:")))]
+    except DBAPIError as error:
+        if trouble(error) is Trouble.LOST:
+            raise
+        return None
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def fold_of(name: str, rules: Sequence[Rule]) -> str | None:
+    """How two ids that differ may still be one to the database, by its collation: a fold for
+    `folded`; None if only the same ones are; "unknown" if there is no telling."""
+    compares = next((rule.text for rule in rules if rule.kind == "compare"), "")
+    if name == "sqlite":
+        known = {"BINARY": None, "": None, "NOCASE": "lower", "RTRIM": "rtrim"}
+        return known.get(compares.upper(), "unknown")
+    if name == "postgresql":
+        return {"": None, "citext": "citext"}.get(compares, "unknown")
+    if name not in ("mysql", "mariadb") or compares in ("", "binary"):
+        return None
+    bare = "nopad" in compares or "_0900_" in compares
+    if bare and compares.endswith("_bin"):
+        return None
+    return "weight" if bare else "padded weight"
+
+
+def folded(column: sa.ColumnElement[Any], fold: str) -> sa.ColumnElement[Any]:
+    """What is the same for two ids exactly where the database takes them for one."""
+    if fold in ("lower", "rtrim"):  # of texts only; 1 and '1' are two
+        is_text = sa.func.typeof(column) == sa.literal_column("'text'")
+        by = sa.func.lower(column) if fold == "lower" else sa.func.rtrim(column)
+        return sa.case((is_text, by), else_=column)
+    if fold == "citext":
+        return sa.func.lower(sa.cast(column, sa.Text()))
+    text = sa.func.rtrim(column) if fold == "padded weight" else column
+    return sa.func.weight_string(text, type_=sa.LargeBinary())
+
+
+_TINYTEXT_BYTES = 255
+
+
+def text_room(kind: TypeEngine[Any]) -> int | None:
+    """How many characters a column of texts surely holds; None = more than we ever write."""
+    if isinstance(kind, mysql.TINYTEXT):
+        return _TINYTEXT_BYTES // 4
+    length: int | None = getattr(kind, "length", None)
+    return length
+
+
+def number_room(kind: TypeEngine[Any]) -> int | None:
+    """The largest number that a column of a small whole type holds; None = more than we write."""
+    if not isinstance(kind, mysql.TINYINT):
+        return None
+    return 255 if kind.unsigned else 127

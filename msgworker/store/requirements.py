@@ -1,0 +1,420 @@
+"""What a message table must be like so that no message is lost or strands in it: one list for
+`doctor`, for the start of an instance and for `create`.
+
+The judgements are pure: over the table as the catalogue describes it (`Live`), read by `read`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Inspector
+from sqlalchemy.types import NullType
+
+from msgworker import dialects
+from msgworker.dialects import Dialect, UtcDateTime
+from msgworker.table import (
+    LONGEST_ID,
+    MAX_ERROR,
+    OWN_PREFIX,
+    REQUIRED,
+    MessageTable,
+    tables_for,
+)
+
+NUMBERS = ("msg_id", "status", "error_try_times", "crash_times", "later_times")
+INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
+TEXTS = ("claimed_by", "last_error")
+SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
+"""The columns that are emptied."""
+BINARIES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
+INSTANT_TEXT = 26
+"""Characters of an instant as text."""
+REMAKE = "a column cannot be changed there: make the table anew"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the catalogue describes it. default: as the database writes it.
+    counts: the database counts it up."""
+
+    name: str
+    kind: Any
+    nullable: bool = True
+    default: str | None = None
+    generated: bool = False
+    counts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A CHECK that refuses some of the rows in `rows_written`, by their names."""
+
+    name: str
+    text: str
+    refuses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The live message table. name: as SQL writes it. columns: by role; all: by name, as given.
+
+    fold: how ids that differ may be one to the database, see `dialects.fold_of`. triggers: name
+    and when, of those that run when rows are updated.
+    """
+
+    spec: MessageTable
+    dialect: Dialect
+    sql: sa.Dialect
+    name: str
+    columns: dict[str, Column]
+    all: dict[str, Column] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    triggers: tuple[tuple[str, str], ...] = ()
+    fold: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is not as it must be (needed) or should be. mend: statements, in order; () =
+    nothing to run."""
+
+    check: str
+    needed: bool
+    text: str
+    mend: tuple[str, ...] = ()
+
+
+def faults(live: Live) -> list[Fault]:
+    """Everything that is not as it must or should be."""
+    return [fault for judge in JUDGES for fault in judge(live)]
+
+
+def needed(live: Live) -> list[Fault]:
+    """What would lose or strand a message."""
+    return [fault for fault in faults(live) if fault.needed]
+
+
+def error_room(live: Live) -> int:
+    """How many characters of an error are kept."""
+    column = live.columns.get("last_error")
+    room = None if column is None else dialects.text_room(column.kind)
+    return MAX_ERROR if room is None or live.dialect.loose_types else min(MAX_ERROR, room)
+
+
+def told(found: Sequence[Fault]) -> str:
+    """Faults as the end of the text of a SchemaError, with the statements that mend them."""
+    mends = list(dict.fromkeys(statement for fault in found for statement in fault.mend))
+    text = "; ".join(fault.text for fault in found)
+    return f"{text}. To mend it: {'; '.join(mends)}" if mends else text
+
+
+# ---------------------------------------------------------------- judgements
+
+
+def _numbers(live: Live) -> Iterator[Fault]:
+    for role in NUMBERS:
+        column = live.columns.get(role)
+        problem = "" if column is None else number_problem(live, role, column)
+        if problem and column is not None:
+            yield Fault("types", True, problem, _retyped(live, role, column))
+
+
+def mistyped(live: Live) -> list[str]:
+    """Why the statements cannot even be run: the columns that must be there hold no numbers."""
+    found = [number_problem(live, role, live.columns[role]) for role in REQUIRED if role in NUMBERS]
+    return [problem for problem in found if problem]
+
+
+def number_problem(live: Live, role: str, column: Column) -> str:
+    """Why a column cannot hold the numbers of its role; "" if it can."""
+    name, kind = column.name, column.kind
+    # Databases without types of their own give NullType for a column declared without one.
+    if isinstance(kind, NullType):
+        return ""
+    if not isinstance(kind, sa.Integer | sa.Numeric) or isinstance(kind, sa.Boolean | sa.Float):
+        return f"column {name} ({role}) is {kind}, but must be a whole number"
+    if role == "status" and getattr(kind, "unsigned", False):
+        return f"column {name} (status) is {kind}, but must take -1 (failed)"
+    if role == "status" and getattr(kind, "display_width", None) == 1:
+        return f"column {name} (status) is a boolean ({kind}), but must take -1, 0, 1 and 2"
+    if live.dialect.loose_types:
+        return ""
+    scale = getattr(kind, "scale", None) or 0
+    if role == "msg_id" and scale > 0:
+        return f"column {name} (msg_id) is {kind}: an id with a fraction is never run"
+    spec = live.spec
+    tries = spec.max_tries + 1
+    most = {"status": 2, "error_try_times": tries, "crash_times": tries}
+    most["later_times"] = spec.later_limit
+    precision = getattr(kind, "precision", None)
+    room = dialects.number_room(kind)
+    if precision is not None and not isinstance(kind, sa.Integer):
+        room = 10 ** max(0, precision - scale) - 1
+    if room is not None and most.get(role, 0) > room:
+        return f"column {name} ({role}) is {kind}, but must hold {most[role]}"
+    return ""
+
+
+def _texts(live: Live) -> Iterator[Fault]:
+    for role in TEXTS:
+        column = live.columns.get(role)
+        if column is None or isinstance(column.kind, NullType):
+            continue
+        room, is_id = dialects.text_room(column.kind), role == "claimed_by"
+        problem = ""
+        if not isinstance(column.kind, sa.String):
+            problem, is_needed = (
+                f"is {column.kind}, but must be a text",
+                not live.dialect.loose_types,
+            )
+        elif is_id and live.dialect.pads_chars and isinstance(column.kind, sa.CHAR):
+            problem, is_needed = f"is {column.kind}: what is read is not what was written", True
+        elif room is not None and room < (LONGEST_ID if is_id else MAX_ERROR):
+            least = LONGEST_ID if is_id else MAX_ERROR
+            problem = f"takes {room} characters, {least} are needed"
+            problem += "" if is_id else " for whole texts: they are cut"
+            is_needed = is_id and not live.dialect.loose_types
+        if problem:
+            mend = _retyped(live, role, column)
+            yield Fault("types", is_needed, f"column {column.name} {problem}", mend)
+
+
+def _instants(live: Live) -> Iterator[Fault]:
+    for role in INSTANTS:
+        column = live.columns.get(role)
+        if column is None or isinstance(column.kind, NullType):
+            continue
+        name, kind = column.name, column.kind
+        problem, is_needed = "", True
+        if isinstance(kind, sa.DateTime | sa.TIMESTAMP | UtcDateTime):
+            if dialects.zone_is_lost(live.sql, kind):
+                problem = f"column {name} has no time zone: sessions of other zones misread it"
+                is_needed = False
+        elif live.dialect.loose_types:
+            is_needed = False
+            if not isinstance(kind, sa.String):
+                problem = f"column {name} is {kind}: instants are kept as texts here"
+        elif not (live.dialect.texts_as_instants and _holds_an_instant(kind)):
+            problem = f"column {name} is {kind}, but must be an instant"
+        if problem:
+            yield Fault("types", is_needed, problem, _retyped(live, role, column))
+
+
+def _holds_an_instant(kind: Any) -> bool:
+    room = dialects.text_room(kind)
+    return isinstance(kind, sa.String) and (room is None or room >= INSTANT_TEXT)
+
+
+def _ids(live: Live) -> Iterator[Fault]:
+    """Two ids that the database takes for one must be one to us."""
+    column = live.columns.get("object_id")
+    if column is None:
+        return
+    if live.fold == "unknown":
+        text = f"column {column.name} (object_id) has a collation by which msgworker cannot compare"
+        yield Fault("types", True, text, _retyped(live, "object_id", column))
+    if live.dialect.case_index == "column" and isinstance(column.kind, BINARIES):
+        text = f"column {column.name} (object_id) is {column.kind}, but must be a text or a number"
+        yield Fault("types", True, text)
+
+
+def _nulls(live: Live) -> Iterator[Fault]:
+    for role in SET_TO_NULL:
+        column = live.columns.get(role)
+        if column is None or column.nullable:
+            continue
+        mend = dialects.taking_null(live.sql, live.name, column.name, column.kind)
+        text = f"column {column.name} must take NULL"
+        yield Fault("columns", True, *_with_way_out(live, role, text, mend))
+
+
+def _generated(live: Live) -> Iterator[Fault]:
+    """Columns that we write must be columns that can be written; ours must be ours."""
+    for role, column in live.columns.items():
+        if column.generated and role not in ("msg_id", "object_id", "topic", "payload"):
+            text = f"column {column.name} ({role}) is generated: it cannot be written"
+            yield Fault("columns", role != "created_at", text)
+    if live.dialect.case_index != "column":
+        return
+    for column in live.all.values():
+        if column.name.lower().startswith(OWN_PREFIX) and not column.generated:
+            text = (
+                f"column {column.name} is not one of msgworker's generated columns, which begin so"
+            )
+            quote = live.sql.identifier_preparer.quote
+            new = quote(f"x_{column.name}")
+            mend = f"ALTER TABLE {live.name} RENAME COLUMN {quote(column.name)} TO {new}"
+            yield Fault("columns", True, text, (mend,))
+
+
+def _defaults(live: Live) -> Iterator[Fault]:
+    column = live.columns.get("status")
+    if column is None or column.generated:
+        return
+    plain = (column.default or "NULL").strip("'()\" ").upper().split("::")[0].strip("'()\" ")
+    if plain in ("0", "+0", "0.0", "0.00"):
+        return
+    if plain == "NULL" and not column.nullable:  # who inserts must say it
+        return
+    text = (
+        f"column {column.name} (status) has no default: a row that is inserted without it is never "
+        "claimed"
+    )
+    if plain != "NULL":
+        text = f"column {column.name} (status) has the default {plain}: such rows are not new"
+    mend = dialects.setting_default(live.sql, live.name, column.name, "0")
+    yield Fault("columns", False, text, mend)
+
+
+def _checks(live: Live) -> Iterator[Fault]:
+    for check in live.checks:
+        what = f"CHECK {check.name} ({check.text})".replace("CHECK  ", "CHECK ")
+        text = f"{what} does not take {', '.join(ROWS[name] for name in check.refuses)}"
+        mend = dialects.dropping_check(live.sql, live.name, check.name)
+        if not mend:
+            text += f". {REMAKE}" if live.dialect.loose_types else ""
+        yield Fault("checks", True, text, mend)
+
+
+def _triggers(live: Live) -> Iterator[Fault]:
+    for name, when in live.triggers:
+        text = (
+            f"trigger {name} runs when rows are updated ({when}): what it refuses or changes may "
+            "keep a message from running"
+        )
+        yield Fault("triggers", False, text)
+
+
+JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
+    _numbers,
+    _texts,
+    _instants,
+    _ids,
+    _nulls,
+    _generated,
+    _defaults,
+    _checks,
+    _triggers,
+)
+
+
+def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
+    ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]]
+    kind, counts = column.kind, column.counts
+    instant = isinstance(kind, sa.DateTime)
+    number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
+    options = {"instant": instant, "number": number, "counts": counts}
+    return tuple(dialects.retyping(live.sql, live.name, ours, **options))
+
+
+def _with_way_out(
+    live: Live, role: str, text: str, mend: Sequence[str]
+) -> tuple[str, tuple[str, ...]]:
+    """Where a column cannot be changed, another one can be added and named."""
+    if mend or role in REQUIRED:
+        return text, tuple(mend)
+    new = f"{live.columns[role].name}_2"
+    add = f"ALTER TABLE {live.name} ADD COLUMN {live.sql.identifier_preparer.quote(new)} TEXT"
+    return (
+        f'{text}. {REMAKE}, or add a column ({add}) and name it: MessageTable({role}="{new}")',
+        (),
+    )
+
+
+# ---------------------------------------------------------------- the live table
+
+ROWS = {
+    "claimed": "a message that is claimed (status 1)",
+    "done": "one that is done (2)",
+    "failed": "one that has failed (-1)",
+    "dead": "one that is dead (-1, with all tries)",
+    "released": "one that is given back (0)",
+}
+
+
+def rows_written(spec: MessageTable) -> dict[str, dict[str, Any]]:
+    """What we write, by role: name of the row -> role -> number, text, None or SQL expression."""
+    now: Any = sa.literal_column("CURRENT_TIMESTAMP")
+    flag = {"claimed_by": "x" * LONGEST_ID, "claimed_at": now, "available_at": None}
+    free = {"claimed_by": None, "claimed_at": now, "available_at": None}
+    clean = {"error_try_times": 0, "crash_times": 0, "later_times": 0, "finished_at": None}
+    clean |= {"last_error": None}
+    bad = clean | {"last_error": "E"}
+    return {
+        "claimed": clean | flag | {"status": 1},
+        "done": clean | free | {"status": 2, "finished_at": now},
+        "failed": bad | free | {"status": -1, "error_try_times": 1, "available_at": now},
+        "dead": bad | free | {"status": -1, "error_try_times": spec.max_tries, "finished_at": now},
+        "released": clean | free | {"status": 0},
+    }
+
+
+def read(
+    conn: Connection,
+    inspector: Inspector,
+    spec: MessageTable,
+    dialect: Dialect,
+    described: Sequence[Any] | None = None,
+) -> Live:
+    """The live message table, which must be there under the name in `spec`. described: what
+    `inspector.get_columns` gave."""
+    if described is None:
+        described = inspector.get_columns(spec.bare_name, schema=spec.schema)
+    every = {str(c["name"]): _column(c) for c in described}
+    by_lower = {name.lower(): column for name, column in every.items()} | every
+    columns = {
+        role: by_lower.get(name) or by_lower[name.lower()]
+        for role, name in spec.names().items()
+        if name in by_lower or name.lower() in by_lower
+    }
+    table = sa.Table(spec.bare_name, sa.MetaData(), schema=spec.schema)
+    ids = columns["object_id"].name if "object_id" in columns else ""
+    guard = spec.index_name("guard")
+    rules = dialects.rules_of(conn, dialect.name, table, object_id=ids, guard=guard)
+    triggers = [(r.name, r.text) for r in rules if r.kind == "trigger"]
+    return Live(
+        spec=spec,
+        dialect=dialect,
+        sql=conn.dialect,
+        name=conn.dialect.identifier_preparer.format_table(table),
+        columns=columns,
+        all=every,
+        checks=tuple(_refusing(conn, spec, columns, rules)),
+        triggers=tuple(
+            (n, " ".join(t.split())[:100]) for n, t in triggers if "UPDATE" in t.upper()
+        ),
+        fold=dialects.fold_of(dialect.name, rules),
+    )
+
+
+def _column(described: Any) -> Column:
+    default = described.get("default")
+    return Column(
+        name=str(described["name"]),
+        kind=described["type"],
+        nullable=bool(described["nullable"]),
+        default=None if default is None else str(default),
+        generated=bool(described.get("computed")),
+        counts=described.get("autoincrement") is True,
+    )
+
+
+def _refusing(
+    conn: Connection, spec: MessageTable, columns: dict[str, Column], rules: Sequence[dialects.Rule]
+) -> Iterator[Check]:
+    """The CHECKs that refuse what we write, as the database judges them."""
+    written = {
+        row: {columns[role].name: value for role, value in values.items() if role in columns}
+        for row, values in rows_written(spec).items()
+    }
+    names = {name.lower() for name in written["done"]}
+    for rule in rules:
+        if rule.kind == "check" and any(name in rule.text.lower() for name in names):
+            refuses = dialects.refused_by(conn, rule.text, written)
+            if refuses:
+                order = [row for row in written if row in refuses]
+                yield Check(rule.name, " ".join(rule.text.split())[:200], tuple(order))

@@ -1,0 +1,321 @@
+"""A table in which a message would be lost or strand is refused before any work, with the SQL that
+mends it; mended, it works. On the databases where it happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity.wait import wait_none
+
+from msgworker import App, Message, MessageTable, SchemaError
+from msgworker.store.doctor import Finding, Severity
+from tests.contract.seeing import Table
+
+COLUMNS = {
+    "msg_id": {"sqlite": "INTEGER", "postgresql": "SERIAL", "mariadb": "BIGINT AUTO_INCREMENT"},
+    "object_id": "VARCHAR(40)",
+    "status": "SMALLINT DEFAULT 0 NOT NULL",
+    "error_try_times": "SMALLINT DEFAULT 0 NOT NULL",
+    "available_at": {"postgresql": "TIMESTAMPTZ", "mariadb": "DATETIME(6)", "sqlite": "TEXT"},
+    "claimed_by": "VARCHAR(64)",
+    "claimed_at": {"postgresql": "TIMESTAMPTZ", "mariadb": "DATETIME(6)", "sqlite": "TEXT"},
+    "finished_at": {"postgresql": "TIMESTAMPTZ", "mariadb": "DATETIME(6)", "sqlite": "TEXT"},
+    "last_error": "VARCHAR(2000)",
+}
+TABLE = MessageTable("tb")
+
+
+def make_table(database: Any, rest: str = "", **changed: str) -> None:
+    """A foreign table, full of columns; `changed`: their types."""
+    columns = []
+    for role, kinds in (COLUMNS | changed).items():
+        kind = kinds if isinstance(kinds, str) else kinds[database.name]
+        key = " PRIMARY KEY" if role == "msg_id" else ""
+        columns.append(f"{role} {kind}{key}")
+    execute(database, f"CREATE TABLE tb ({', '.join(columns)}{rest})")
+
+
+def execute(database: Any, *statements: str) -> None:
+    engine = database.engine()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        for statement in statements:
+            conn.execute(sa.text(statement.replace(":", r"\:")))
+
+
+def put(database: Any, *object_ids: str, first: int = 1) -> None:
+    """Insert as a foreign producer does."""
+    for msg_id, object_id in enumerate(object_ids, start=first):
+        text = f"INSERT INTO tb (msg_id, object_id) VALUES ({msg_id}, '{object_id}')"
+        execute(database, text)
+
+
+def needed(app: App) -> list[Finding]:
+    return [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
+
+
+def listen(app: App) -> list[int]:
+    """Handle everything; message 2 fails once."""
+    ran: list[int] = []
+
+    @app.handler(None, wait=wait_none())
+    def handle(msg: Message) -> None:
+        ran.append(int(msg.msg_id))
+        if msg.msg_id == 2 and msg.error_try_times == 0:
+            raise ValueError("a long text " * 5)
+
+    return ran
+
+
+def refused_until_mended(make_app: Any, database: Any, *words: str) -> None:
+    """What is asked of each case; the statements are those of the error and those of doctor."""
+    app = make_app(table=TABLE)
+    listen(app)
+    with pytest.raises(SchemaError) as at_create:
+        app.create_schema()
+    put(database, "a", "a", "b")
+    told = [one for one in needed(app) if one.text in str(at_create.value)]
+    assert told, needed(app)
+    for word in words:
+        assert word in str(at_create.value), str(at_create.value)
+        assert any(word in one.text for one in told)
+    assert at_create.value.exit_code == 4
+    mends = [statement for one in told for statement in one.mend]
+    assert mends
+    assert all(statement in str(at_create.value) for statement in mends)
+    execute(database, *mends)
+    app = make_app(table=TABLE)
+    app.create_schema()
+    assert needed(app) == []
+    ran = listen(app)
+    report = app.drain(linger=1, threads=2)
+    assert (report.done, report.left) == (3, 0)
+    assert [i for i in ran if i != 3] == [1, 2, 2]
+    assert Table(app).statuses == [2, 2, 2]
+
+
+@pytest.fixture
+def server(database: Any) -> Any:
+    """A database whose columns hold to their types."""
+    if database.name == "sqlite":
+        pytest.skip("the types of columns are advice there")
+    return database
+
+
+EVERYWHERE = {
+    "a short claimed_by": ({"claimed_by": "VARCHAR(40)"}, "claimed_by takes 40 characters"),
+    "claimed_by is never empty": (
+        {"claimed_by": "VARCHAR(64) DEFAULT '' NOT NULL"},
+        "claimed_by must take NULL",
+    ),
+    "available_at is never empty": (
+        {"available_at": "TIMESTAMP DEFAULT CURRENT_TIMESTAMP NOT NULL"},
+        "available_at must take NULL",
+    ),
+    "finished_at is never empty": (
+        {"finished_at": "TIMESTAMP DEFAULT CURRENT_TIMESTAMP NOT NULL"},
+        "finished_at must take NULL",
+    ),
+    "last_error is never empty": (
+        {"last_error": "VARCHAR(100) DEFAULT '' NOT NULL"},
+        "last_error must take NULL",
+    ),
+    "claimed_at is a number": ({"claimed_at": "BIGINT"}, "claimed_at is BIGINT"),
+    "available_at is a day": ({"available_at": "DATE"}, "available_at is DATE"),
+    "status is a text": ({"status": "VARCHAR(5) DEFAULT '0'"}, "status (status) is VARCHAR(5)"),
+    "status is a character": ({"status": "CHAR(1) DEFAULT '0'"}, "status (status) is CHAR(1)"),
+    "tries are a text": (
+        {"error_try_times": "VARCHAR(5) DEFAULT '0'"},
+        "error_try_times (error_try_times) is VARCHAR(5)",
+    ),
+    "ids with fractions": ({"msg_id": "NUMERIC(10, 2)"}, "an id with a fraction is never run"),
+    "ids are floats": ({"msg_id": "DOUBLE PRECISION"}, "msg_id (msg_id) is DOUBLE"),
+    "ids are texts": ({"msg_id": "VARCHAR(36)"}, "msg_id (msg_id) is VARCHAR(36)"),
+}
+
+
+@pytest.mark.parametrize("case", EVERYWHERE)
+def test_a_column_that_cannot_hold_what_is_written_is_refused_with_its_mend(make_app, server, case):
+    changed, words = EVERYWHERE[case]
+    make_table(server, **changed)
+    refused_until_mended(make_app, server, words)
+
+
+def test_later_times_that_are_a_text_are_refused(make_app, server):
+    make_table(server, later_times="VARCHAR(10) DEFAULT '0'")
+    refused_until_mended(make_app, server, "later_times (later_times) is VARCHAR(10)")
+
+
+def test_a_boolean_status_is_refused_by_create_schema_too(make_app, postgresql):
+    make_table(postgresql, status="BOOLEAN")
+    app = App(postgresql.url, table=TABLE)
+    with pytest.raises(SchemaError, match=r"column status \(status\) is BOOLEAN"):
+        app.create_schema()
+    assert any("status (status) is BOOLEAN" in one.text for one in needed(app))
+    app.engine.dispose()
+
+
+def test_an_id_that_is_padded_is_refused(postgresql):
+    make_table(postgresql, claimed_by="CHAR(80)")
+    app = App(postgresql.url, table=TABLE)
+    with pytest.raises(SchemaError, match=r"claimed_by is CHAR.*what is read is not what was"):
+        app.create_schema()
+    app.engine.dispose()
+
+
+CHECKS = [
+    "status IN (0, 1, 2)",
+    "status >= 0",
+    "status BETWEEN 0 AND 2",
+    "NOT (status < 0)",
+    "status IN (-1, 0, 2)",
+    "status = 0 OR status = 2",
+    "error_try_times < 3",
+    "status <> 1 OR claimed_by IS NULL",
+    "length(claimed_by) <= 20",
+    "finished_at IS NULL OR status <> -1",
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_check_that_refuses_what_is_written_is_found(make_app, server, check):
+    make_table(server, f", CONSTRAINT tb_rule CHECK ({check})")
+    refused_until_mended(make_app, server, "CHECK tb_rule", "does not take")
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_check_is_found_where_no_statement_drops_it(make_app, sqlite, check):
+    make_table(sqlite, f", CHECK (object_id <> ')'), CHECK ({check}) -- CHECK (x\n")
+    app = App(sqlite.url, table=TABLE)
+    with pytest.raises(SchemaError, match=r"does not take .*make the table anew"):
+        app.create_schema()
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "status IN (-1, 0, 1, 2)",
+        "status > -2",
+        "length(last_error) <= 40",
+        "object_id <> 'x' OR status = 0",
+        "object_id IS NOT NULL",
+        "length(object_id) < 30 OR status IS NULL",
+        "status <> 2 OR finished_at IS NOT NULL",
+    ],
+)
+def test_a_check_that_takes_what_is_written_is_left_alone(make_app, database, check):
+    make_table(database, f", CONSTRAINT tb_rule CHECK ({check})")
+    app = make_app(table=TABLE)
+    app.create_schema()
+    assert needed(app) == []
+    put(database, "a", "a", "b")
+    listen(app)
+    assert app.drain(linger=1).done == 3
+
+
+@pytest.mark.parametrize(
+    ("role", "kind"),
+    [
+        ("claimed_by", "VARCHAR(64) NOT NULL DEFAULT ''"),
+        ("available_at", "TEXT NOT NULL DEFAULT ''"),
+        ("finished_at", "TEXT NOT NULL DEFAULT ''"),
+        ("last_error", "TEXT NOT NULL DEFAULT ''"),
+    ],
+)
+def test_where_no_column_can_be_changed_another_one_can_be_named(sqlite, role, kind):
+    make_table(sqlite, **{role: kind})
+    app = App(sqlite.url, table=TABLE)
+    with pytest.raises(SchemaError, match=f"{role} must take NULL") as refused:
+        app.create_schema()
+    statement = f"ALTER TABLE tb ADD COLUMN {role}_2 TEXT"
+    assert statement in str(refused.value)
+    execute(sqlite, statement)
+    app.engine.dispose()
+    app = App(sqlite.url, table=TABLE.replace(**{role: f"{role}_2"}))
+    app.create_schema()
+    put(sqlite, "a", "a", "b")
+    listen(app)
+    assert app.drain(linger=1).done == 3
+    app.engine.dispose()
+
+
+def test_an_instance_does_not_start_on_a_table_that_was_changed(make_app, server):
+    """Looks and sends go on; what strands is what instances do."""
+    make_table(server)
+    make_app(table=TABLE).create_schema()
+    statement = "ALTER TABLE tb ALTER COLUMN claimed_by TYPE VARCHAR(20)"
+    if server.name == "mariadb":
+        statement = "ALTER TABLE tb MODIFY claimed_by VARCHAR(20)"
+    execute(server, statement)
+    put(server, "a", "a", "b")
+    app = make_app(table=TABLE)
+    ran = listen(app)
+    for act in (app.drain, lambda: app.worker().run(time_limit=1)):
+        with pytest.raises(SchemaError, match=r"claimed_by takes 20 characters.*ALTER TABLE") as no:
+            act()
+        assert no.value.exit_code == 4
+    assert (ran, Table(app).statuses) == ([], [0, 0, 0])
+    assert len(app.ops.find()) == 3
+    execute(server, *(statement for one in needed(app) for statement in one.mend))
+    assert app.drain(linger=1).done == 3  # the same App: what was refused is read again
+
+
+@pytest.mark.parametrize("length", [1, 10, 63])
+def test_errors_are_cut_to_their_column(make_app, server, length):
+    make_table(server, last_error=f"VARCHAR({length})")
+    app = make_app(table=TABLE)
+    app.create_schema()
+    assert needed(app) == []
+    put(server, "a", "a", "b")
+    app.add_handler(None, lambda msg: 1 / 0, wait=wait_none())
+    assert app.drain(linger=1).failed == 3
+    whole = app.ops.show(1).tries[-1].error
+    assert whole.startswith("ZeroDivisionError: division by zero [test_requirements.py")
+    assert Table(app).column("last_error") == [whole[:length]] * 3
+
+
+def test_the_id_of_an_instance_is_read_back(make_app, server):
+    """A lease table that was changed by hand, on a server that cuts what does not fit."""
+    app = make_app()
+    app.create_schema()
+    cut = "ALTER TABLE msgworker_lease ALTER COLUMN name TYPE char(80)"
+    if server.name == "mariadb":
+        cut = (
+            "CREATE TRIGGER cut BEFORE INSERT ON msgworker_lease FOR EACH ROW "
+            "SET NEW.name = left(NEW.name, 20)"
+        )
+    execute(server, cut)
+    app.add_handler("t", lambda msg: None)
+    with pytest.raises(SchemaError, match="does not keep the id of an instance"):
+        app.drain(linger=0)
+
+
+def test_a_trigger_on_updates_is_shown(make_app, database):
+    make_table(database)
+    text = {
+        "sqlite": "CREATE TRIGGER no_two BEFORE UPDATE ON tb WHEN NEW.msg_id = 9 "
+        "BEGIN SELECT RAISE(ABORT, 'no'); END",
+        "mariadb": "CREATE TRIGGER no_two BEFORE UPDATE ON tb FOR EACH ROW SET @x = 1",
+        "postgresql": "CREATE TRIGGER no_two BEFORE UPDATE ON tb FOR EACH ROW "
+        "EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    }
+    execute(database, text[database.name])
+    app = make_app(table=TABLE)
+    app.create_schema()
+    assert needed(app) == []
+    (told,) = [one for one in app.ops.doctor() if one.check == "triggers"]
+    assert (told.severity, "trigger no_two" in told.text) == (Severity.ADVISED, True)
+
+
+def test_a_status_without_a_default_is_advised(make_app, server):
+    make_table(server, status="SMALLINT")
+    app = make_app(table=TABLE)
+    app.create_schema()
+    (told,) = [one for one in app.ops.doctor() if "has no default" in one.text]
+    assert told.severity is Severity.ADVISED
+    execute(server, *told.mend)
+    put(server, "a", "a", "b")
+    listen(app)
+    assert app.drain(linger=1).done == 3
