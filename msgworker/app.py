@@ -187,9 +187,12 @@ class App:
     ) -> Any:
         """Insert one message in the caller's transaction; return its msg_id.
 
-        object_id: whose message it is; None = no order wanted. delay: seconds from now on the
-        database's clock; at: an aware datetime. Raises PayloadError, ConfigError, SchemaError or
-        DatabaseUnavailable before anything is inserted.
+        payload: JSON, a dataclass or a pydantic model, of texts, numbers, Decimal, date, time,
+        datetime, timedelta, UUID, Enum, lists, tuples, sets and dicts by text; a handler of
+        `Message[T]` gets it as it was, see docs/payloads.md. object_id: whose message it is; None =
+        no order wanted. delay: seconds from now on the database's clock; at: an aware datetime.
+        Raises PayloadError, ConfigError, SchemaError or DatabaseUnavailable before anything is
+        inserted.
         """
         connection = _connection(conn)
         tables = self.tables

@@ -1,17 +1,28 @@
-"""Payloads between Python and the table: strict JSON, nothing else; and text that every database
-keeps."""
+"""Payloads between Python and the table: strict JSON in the table, whatever they are in Python;
+and text that every database keeps."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from typing import Any
+from uuid import UUID
+
+from pydantic_core import to_jsonable_python
 
 from msgworker.errors import PayloadError
 
 MAX_DIGITS = 4300
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """An escaped NUL, not the text of one: behind an even number of backslashes."""
+
+
+# ---------------------------------------------------------------- from text to Python
 
 
 def _no_constant(text: str) -> Any:
@@ -79,18 +90,151 @@ def decode(raw: Any, oversize: int | None = None) -> Any:
         raise PayloadError(f"the payload is not JSON: {str(error)[:300]}") from None
 
 
+# ---------------------------------------------------------------- from Python to text
+
+# A circle is found before, by `_is_json` and `_jsonable`.
+_encoder = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
+)
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+
+
 def encode(payload: Any) -> str | None:
-    """A payload as JSON text, None for None; raises PayloadError for what is not JSON."""
+    """A payload as JSON text, None for None.
+
+    JSON values, and what pydantic writes as JSON: see `_jsonable`. Raises PayloadError for all
+    else, with the place.
+    """
     if payload is None:
         return None
     try:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        text.encode("utf-8")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PayloadError(f"the payload cannot be written as JSON: {error}") from None
-    if _NUL.search(text):
+        value = payload if _is_json(payload) else _jsonable(payload, "payload")
+        text = _text(value)
+    except RecursionError:
+        raise PayloadError("the payload is nested too deeply, or holds itself") from None
+    if "\\u0000" in text and _NUL.search(text):
         raise PayloadError("the payload holds a NUL character, which databases cannot keep")
     return text
+
+
+def _text(value: Any) -> str:
+    try:
+        text = _encoder.encode(value)
+        if not text.isascii():
+            text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise PayloadError("the payload holds half of a surrogate pair") from None
+    except ValueError as error:
+        _jsonable(value, "payload")  # it names the place of a number that JSON does not have
+        raise PayloadError(f"the payload cannot be written as JSON: {error}") from None
+    return text
+
+
+def _is_json(value: Any) -> bool:
+    """Whether a value is of JSON's own types all through; quickly, for that is the rule."""
+    kind = type(value)
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                return False
+            if type(item) not in _SCALARS and not _is_json(item):
+                return False
+        return True
+    if kind is not list:
+        return kind in _SCALARS
+    if _SCALARS.issuperset(map(type, value)):
+        return True
+    return all(type(item) in _SCALARS or _is_json(item) for item in value)
+
+
+def _jsonable(value: Any, place: str) -> Any:
+    """A value in JSON's own types; each comes back through `Message[T]` as it was.
+
+    A Decimal is a text, exact to its last zero; dates, times and durations are ISO 8601, a UUID is
+    its text, an Enum its value; lists, tuples and sets are arrays; dataclasses are objects by the
+    names of their fields, pydantic's models what they serialize to.
+    """
+    if isinstance(value, Enum):
+        return _jsonable(value.value, place)
+    if value is None or isinstance(value, str | int):
+        return _plain(value)
+    if isinstance(value, float | Decimal):
+        if not (value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)):
+            raise PayloadError(f"{_cut_place(place)} is {value}, which JSON does not have")
+        return str(value) if isinstance(value, Decimal) else float(value)
+    if isinstance(value, datetime | time) and _odd_offset(value):
+        raise PayloadError(
+            f"{_cut_place(place)} has a UTC offset with seconds, {value.isoformat()}, which ISO "
+            "8601 does not have; convert it to UTC"
+        )
+    if isinstance(value, date | time | timedelta | UUID):  # a datetime is a date
+        return to_jsonable_python(value)
+    if isinstance(value, dict):
+        keyed = ((_key(key, place), item) for key, item in value.items())
+        return {key: _jsonable(item, f"{place}.{key:.50}") for key, item in keyed}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item, f"{place}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return _in_order([_jsonable(item, f"{place}[...]") for item in value])
+    if hasattr(type(value), "__pydantic_serializer__"):
+        return _of_pydantic(value, place)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value)]
+        return {name: _jsonable(getattr(value, name), f"{place}.{name}") for name in names}
+    kind = "a class" if isinstance(value, type) else f"of type {type(value).__name__}"
+    hint = "; decode it, or write it as base64" if isinstance(value, bytes | bytearray) else ""
+    raise PayloadError(
+        f"{_cut_place(place)} is {kind}, which is not written as JSON{hint}. A payload is JSON, a "
+        "dataclass, a pydantic model, Decimal, date, time, datetime, timedelta, UUID, Enum, tuple "
+        "or set"
+    )
+
+
+def _cut_place(place: str) -> str:
+    return place if len(place) <= 200 else f"payload...{place[-180:]}"
+
+
+def _plain(value: Any) -> Any:
+    """Without a subclass of the user's, whose own text JSON would write."""
+    if value is None or type(value) in _SCALARS:
+        return value
+    return str.__str__(value) if isinstance(value, str) else int(value)
+
+
+def _key(key: Any, place: str) -> str:
+    text = key.value if isinstance(key, Enum) else key
+    if not isinstance(text, str):
+        raise PayloadError(
+            f"{_cut_place(place)} has the key {key!r:.80} of type {type(key).__name__}; the keys "
+            "of JSON are texts: it would not come back. Write it as a text, or as a list of pairs"
+        )
+    return str.__str__(text)
+
+
+def _in_order(items: list[Any]) -> list[Any]:
+    """The items of a set in an order that is the same in every process, where they have one."""
+    try:
+        return sorted(items)
+    except TypeError:
+        return items
+
+
+def _odd_offset(value: datetime | time) -> bool:
+    offset = value.utcoffset()
+    return offset is not None and offset.total_seconds() % 60 != 0
+
+
+def _of_pydantic(value: Any, place: str) -> Any:
+    try:
+        return type(value).__pydantic_serializer__.to_python(value, mode="json", by_alias=True)
+    except RecursionError:
+        raise
+    except Exception as error:  # of a serializer of the user's, too
+        said = f"{type(error).__name__}: {error}"
+        raise PayloadError(f"{_cut_place(place)} cannot be written as JSON: {said:.300}") from error
+
+
+# ---------------------------------------------------------------- text
 
 
 def clean(text: str, most: int = 2000) -> str:

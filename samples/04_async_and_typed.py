@@ -1,11 +1,15 @@
 """An async handler, and payloads as dataclasses.
 
-Look for: a payload that does not fit the type is dead at once, with a text that says which field.
+Look for: what is sent as a dataclass, with a Decimal and a date, comes back as one; a payload that
+does not fit the type is dead at once, with a text that says which field.
 """
 
 import asyncio
 import tempfile
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 from msgworker import App, Message
@@ -14,12 +18,13 @@ from msgworker import App, Message
 @dataclass
 class Invoice:
     number: str
-    cents: int
+    amount: Decimal
+    due: date
 
 
 async def post(msg: Message[Invoice]) -> None:
     await asyncio.sleep(0.01)
-    print(f"invoice {msg.payload.number}: {msg.payload.cents / 100:.2f}")
+    print(f"invoice {msg.payload.number}: {msg.payload.amount}, due {msg.payload.due:%d %b}")
 
 
 def main() -> int:
@@ -29,9 +34,10 @@ def main() -> int:
         app.add_handler("invoice.post", post)
 
         with app.engine.begin() as conn:
-            app.send(conn, "invoice.post", {"number": "2026-1", "cents": 1999}, object_id="C-1")
-            app.send(conn, "invoice.post", {"number": "2026-2", "cents": "many"}, object_id="C-1")
-            app.send(conn, "invoice.post", {"number": "2026-3", "cents": 500}, object_id="C-1")
+            send = partial(app.send, conn, "invoice.post", object_id="C-1")
+            send(Invoice("2026-1", Decimal("19.99"), date(2026, 10, 31)))
+            send({"number": "2026-2", "amount": "many", "due": "2026-10-31"})
+            send({"number": "2026-3", "amount": "5.00", "due": "2026-10-31"})
 
         report = app.drain(threads=2, linger=0)
         print(report)

@@ -15,7 +15,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -912,18 +912,19 @@ for _ in range(100_000):
         float("nan"),
         float("inf"),
         {"a": [float("-inf")]},
-        {1, 2},
+        {object()},
         object(),
         b"bytes",
-        datetime.now(UTC),
+        datetime.now(timezone(timedelta(seconds=1))),
         {(1, 2): 3},
+        {1: 2},
         "half \ud800",
         10**5000,
         CYCLE,
         DEEP,
         "nul \x00",
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_payloads_that_cannot_be_written_are_refused_before_any_sql(small, payload):
     with small.engine.begin() as conn:

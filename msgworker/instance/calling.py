@@ -24,9 +24,9 @@ from msgworker.instance.handling import (
     LoopThread,
     Result,
     limited,
+    payload_of,
     result_of_error,
     result_of_return,
-    typed,
 )
 from msgworker.instance.hands import Stopped
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
@@ -34,7 +34,7 @@ from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.settler import settlement
 from msgworker.instance.state import Lane, Running, State, facts
 from msgworker.message import Message, Outcome, Settled, topic_of
-from msgworker.payload import clean, decode
+from msgworker.payload import clean
 from msgworker.store import settle as store
 from msgworker.store.claim import Row
 
@@ -78,7 +78,7 @@ class Caller:
                 row.msg_id,
                 row.object_id,
                 topic,
-                typed(decode(row.payload, row.oversize), handler),
+                payload_of(row.payload, row.oversize, handler),
                 row.tries,
                 row.created_at,
                 state.tables.spec.name,

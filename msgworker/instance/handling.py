@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import random
 import sys
@@ -38,7 +39,7 @@ from msgworker.errors import (
 from msgworker.instance.role import pause_after
 from msgworker.instance.traces import home_of, place_of, text_of, trace_of, trim, where
 from msgworker.message import SPENT, Message, Outcome
-from msgworker.payload import clean
+from msgworker.payload import clean, decode
 from msgworker.table import MAX_ERROR
 
 if TYPE_CHECKING:
@@ -430,12 +431,21 @@ def _warn_return(handler: Handler, value: Any) -> None:
         )
 
 
-def typed(payload: Any, handler: Handler) -> Any:
-    """The payload as the handler's annotated type; raises PayloadError if it does not fit."""
+def payload_of(raw: Any, oversize: int | None, handler: Handler) -> Any:
+    """The payload of a row as the handler's annotated type, as decoded JSON if it has none.
+
+    Raises PayloadError if it is not strict JSON or does not fit.
+    """
+    payload = decode(raw, oversize)
     if handler.payload_type is None:
         return payload
     try:
-        return handler.payload_type.validate_python(payload)
+        if payload is None:
+            return handler.payload_type.validate_python(None)
+        # Read as JSON, where a text may be a date or a Decimal and a list a set, also in a type
+        # that is strict.
+        text = raw if isinstance(raw, str) else json.dumps(payload)
+        return handler.payload_type.validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
