@@ -62,6 +62,7 @@ CREATE TABLE msgworker_item (
   item_value LONGTEXT,
   last_error VARCHAR(2000),
   finished_at DATETIME(6),
+  total INTEGER,
   PRIMARY KEY (table_name, msg_id, item_key)
 )ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 

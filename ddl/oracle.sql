@@ -63,6 +63,7 @@ CREATE TABLE msgworker_item (
   item_value CLOB,
   last_error VARCHAR2(2000 CHAR),
   finished_at TIMESTAMP,
+  total INTEGER,
   PRIMARY KEY (table_name, msg_id, item_key)
 );
 

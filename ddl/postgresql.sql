@@ -64,6 +64,7 @@ CREATE TABLE msgworker_item (
   item_value TEXT,
   last_error VARCHAR(2000),
   finished_at TIMESTAMP WITH TIME ZONE,
+  total INTEGER,
   PRIMARY KEY (table_name, msg_id, item_key)
 );
 

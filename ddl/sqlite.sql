@@ -65,6 +65,7 @@ CREATE TABLE msgworker_item (
   item_value TEXT,
   last_error TEXT,
   finished_at TEXT,
+  total INTEGER,
   PRIMARY KEY (table_name, msg_id, item_key)
 );
 

@@ -639,6 +639,7 @@ def _item_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> 
         sa.Column("item_value", dialects.long_text()),
         sa.Column("last_error", dialects.plain_text(MAX_ERROR)),
         sa.Column("finished_at", UtcDateTime()),
+        sa.Column("total", sa.Integer(), info={ADDED: "nobody sees how many items are left"}),
         schema=spec.schema,
         **dialects.engine_options(dialect.name),
     )

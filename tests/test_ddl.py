@@ -241,7 +241,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield claim.read_runs, {"heads_flagged": [row] * 60, "limit": 10}
     yield settle.settle, {"batch": [Settlement(1, next_id=2)], "me": "me"}
     for outcome in Outcome:
-        yield settle.settle, {"batch": [Settlement(1, outcome, error="e")], "me": "me"}
+        yield settle.settle, {"batch": [Settlement(1, outcome, error="e", trace="t")], "me": "me"}
     yield settle.settle_one, {"settlement": Settlement(1, next_id=2), "me": "me"}
     yield settle.still_mine, {"ids": many, "me": "me"}
     yield recover.flagged_by, {"instance_id": "x"}
@@ -281,6 +281,13 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield explain.explain, {"msg_id": 1}
     del log.rows["last_error"]
     yield tries.of, {"ids": many}
+    yield tries.of, {"ids": many, "traces": True}
+    some = log.rows
+    log.rows = {"GROUP BY": [(2, 1)]} | some
+    yield items.shown, {"msg_id": 1, "limit": 9}
+    log.rows = some
+    for state in (None, *items.ItemState):
+        yield items.find, {"msg_id": 1, "state": state, "after": "a"}
     done = items.Record("a", True, 1, "1")
     log.rows["FOR UPDATE"] = [(datetime.now(UTC),)]
     yield items.any_recorded, {"msg_id": 1}

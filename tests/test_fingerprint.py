@@ -12,6 +12,11 @@ SAME = [
     ("ValueError: no account 17 [crm.py:9]", "ValueError: no account 4711 [crm.py:9]"),
     ("ValueError: no account 17 [crm.py:9]", "ValueError: no account 17 [crm.py:10]"),
     ("ValueError: x [crm.py:9 in post]", "ValueError: x [crm.py:117 in post]"),
+    (
+        "ItemsFailed: 1 of 9 items failed: 'a': ValueError: no [x.py:1 in f] [crm.py:9 in g]",
+        "ItemsFailed: 7 of 8 items failed (2 held back behind them): 'b': ValueError: no "
+        "[x.py:2 in f]; 'c': KeyError: 1; and 2 more [crm.py:9 in g]",
+    ),
     ("KeyError: 'x' [a.py:1]", "KeyError: 'another one' [a.py:1]"),
     ("E: order C-1001 of bob@example.com", "E: order C-77 of eve@example.org"),
     ("E: at 0x7f00aa", "E: at 0x7fffbb"),

@@ -11,7 +11,16 @@ from msgworker import App
 from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched
 from msgworker.cli.look import message_id
 from msgworker.cli.options import as_json, common
-from msgworker.cli.output import Column, age, print_json, print_table, safe, since, when
+from msgworker.cli.output import (
+    Column,
+    age,
+    print_json,
+    print_text,
+    print_with_text,
+    safe,
+    since,
+    when,
+)
 from msgworker.cli.target import open_app, target
 from msgworker.errors import SchemaError
 from msgworker.store.audit import AuditEntry
@@ -51,16 +60,23 @@ def audit(
         raise NothingMatched(f"nothing was done {whose}")
     if number is not None:
         for entry in found:
-            click.echo(line_of(entry))
+            print_text(line_of(entry), rest="    ")
         return 0
-    print_table(COLUMNS, [_row(entry) for entry in found])
+    print_with_text(COLUMNS, [_row(entry) for entry in found])
     return 0
 
 
 def _row(entry: AuditEntry) -> list[Any]:
     kind = entry.kind if entry.finished_at is not None else f"{entry.kind} (unfinished)"
     counts = [f"{entry.changed:,}", f"{entry.skipped:,}"]
-    return [entry.op_id, kind, *counts, age(since(entry.started_at)), entry.actor, entry.reason]
+    return [
+        entry.op_id,
+        kind,
+        *counts,
+        age(since(entry.started_at)),
+        entry.actor,
+        entry.reason or "",
+    ]
 
 
 def line_of(entry: AuditEntry) -> str:

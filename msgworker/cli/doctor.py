@@ -9,7 +9,7 @@ import click
 
 from msgworker import dialects
 from msgworker.cli.options import as_json, common
-from msgworker.cli.output import plural, print_json, print_line, styled_as, to_terminal, visible
+from msgworker.cli.output import plural, print_json, print_text, styled_as, to_terminal, visible
 from msgworker.cli.target import open_app, target
 from msgworker.errors import SchemaError
 from msgworker.store.doctor import Finding, Severity
@@ -52,9 +52,10 @@ def doctor(ctx: click.Context, /, as_json: bool, sql: bool, plan: bool, **given:
 
 def _print(one: Finding, plan: bool) -> None:
     word = styled_as(f"{WORDS[one.severity]:<8}", COLOURS[one.severity])
-    print_line(f"{word} {one.check:<8} {visible(one.text)}")
+    margin = f"{'':<17} "
+    print_text(visible(one.text), first=f"{word} {one.check:<8} ", rest=margin)
     for statement in one.mend:
-        print_line(f"{'':<17} {visible(statement)};")
+        print_text(f"{visible(statement)};", first=margin, rest=f"{margin}  ")
     if plan and one.detail:
         for line in one.detail.split("\n"):
-            print_line(f"{'':<17} {visible(line)}")
+            print_text(visible(line), first=margin, rest=f"{margin}  ")

@@ -17,15 +17,15 @@ from msgworker.cli.output import (
     Column,
     age,
     note,
+    print_block,
     print_json,
-    print_line,
     print_table,
+    print_text,
     print_with_text,
     safe,
     since,
     styled,
     to_terminal,
-    visible,
     when,
 )
 from msgworker.cli.target import open_app, target
@@ -144,7 +144,7 @@ def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
         raise NothingMatched(f"no message matches so far; look further with: {more}")
     if not found:
         raise NothingMatched("no message matches")
-    print_table(LIST_COLUMNS, [list_row(info, app) for info in found])
+    print_with_text(LIST_COLUMNS, [list_row(info, app) for info in found])
     if not found.complete:
         note(f"only a part of this large table was looked at; further: {more}")
     elif found.next_after is not None:
@@ -183,7 +183,9 @@ def what(info: MessageInfo) -> str:
 
 def as_dict(info: MessageInfo) -> dict[str, Any]:
     """A message as JSON has it, without its payload."""
-    return {name: v for name, v in asdict(info).items() if name not in ("payload", "tries")}
+    return {
+        name: v for name, v in asdict(info).items() if name not in ("payload", "tries", "items")
+    }
 
 
 def instant_of(text: str | None) -> datetime | None:
@@ -209,37 +211,54 @@ def instant_of(text: str | None) -> datetime | None:
 
 @click.command("show")
 @click.argument("msg_id", metavar="ID")
+@click.option("--all", "all_", is_flag=True, help="Every traceback whole, not only the newest.")
+@click.option(
+    "--items",
+    metavar="N",
+    type=int,
+    default=20,
+    help="So many items of a fan-out, 20 if not given.",
+)
 @target
 @as_json
 @common
 @click.pass_context
-def show(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> None:
-    """One message with its payload, its last error and its failed tries."""
+def show(
+    ctx: click.Context, /, msg_id: str, all_: bool, items: int, as_json: bool, **given: Any
+) -> None:
+    """One message with its payload, its last error, its failed tries and its items."""
     number = message_id(msg_id)
     app = open_app(ctx, given)
-    info = app.ops.show(number)
+    info = app.ops.show(number, items=items)
     if info is None:
         raise NothingMatched(f"there is no message {number} in {app.table.name}")
     from msgworker.cli.audit import entry_dict, line_of, of_message
+    from msgworker.cli.within import items_dict, print_items, print_traces
 
     cut = info.payload is not None and len(info.payload) >= PAYLOAD_SHOWN
     audit = of_message(app, number)
     if as_json:
         whole = asdict(info) | {"payload_cut": cut, "audit": [entry_dict(one) for one in audit]}
-        print_json(whole)
+        print_json(whole | {"items": items_dict(info.items)})
         return
     for name, value in _lines(info, app):
-        print_line(f"{name:<11} {value}".rstrip())
+        print_text(value, first=f"{name:<11} ", rest=f"{'':<11} ")
     if info.last_error is not None:
-        click.echo(f"last error\n{_indented(info.last_error)}")
+        click.echo("last error")
+        print_block(info.last_error)
     if info.tries:
         click.echo("failed tries")
-        print_with_text(TRY_COLUMNS, [_try_row(one) for one in info.tries])
+        print_with_text(TRY_COLUMNS, [_try_row(one) for one in info.tries], whole=True)
+        print_traces(info.tries, whole=all_)
+    if info.items is not None:
+        print_items(info)
     if audit:
-        click.echo("done to it\n" + "\n".join(f"  {line_of(one)}" for one in audit))
+        click.echo("done to it")
+        for one in audit:
+            print_text(line_of(one), first="  ", rest="    ")
     if info.payload is not None:
-        title = f"payload (its first {PAYLOAD_SHOWN:,} characters)" if cut else "payload"
-        click.echo(f"{title}\n{_indented(_pretty(info.payload))}")
+        click.echo(f"payload (its first {PAYLOAD_SHOWN:,} characters)" if cut else "payload")
+        print_block(_pretty(info.payload))
 
 
 TRY_COLUMNS = (
@@ -309,7 +328,3 @@ def _pretty(payload: str) -> str:
         return json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return payload
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {visible(line)}" for line in text.split("\n"))

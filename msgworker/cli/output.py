@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import unicodedata
@@ -49,14 +50,19 @@ def safe(value: Any) -> str:
 
 
 def print_error(text: str, secrets: Iterable[str] = ()) -> None:
-    """One line on stderr: `msgworker: what, where, how to mend`."""
+    """One line on stderr: `msgworker: what, where, how to mend`; wrapped on a terminal."""
     line = " ".join(without(text, secrets).split("\n"))
-    click.echo(f"msgworker: {visible(' '.join(line.split()))}", err=True)
+    _tell(f"msgworker: {visible(' '.join(line.split()))}")
 
 
 def note(text: str) -> None:
-    """A line for people, beside the data."""
-    click.echo(visible(text), err=True)
+    """A line for people, beside the data; wrapped on a terminal."""
+    _tell(visible(text))
+
+
+def _tell(text: str) -> None:
+    width = terminal_width() if sys.stderr.isatty() else None
+    click.echo("\n".join(wrapped(text, width)), err=True)
 
 
 # ---------------------------------------------------------------- for programs
@@ -120,6 +126,72 @@ def plural(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
+# ---------------------------------------------------------------- texts
+
+_BLANKS = re.compile(r"( +)")
+
+
+def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") -> list[str]:
+    """A text in lines of at most `width` columns, broken at blanks; None = in one line.
+
+    first, rest: what stands before the first line, and before the others. What the text itself is
+    indented by is repeated. A word is broken only if it is longer than a line. Colours take no
+    room.
+    """
+    from rich.cells import cell_len
+
+    def size(part: str) -> int:
+        return cell_len(click.unstyle(part))
+
+    if width is None or size(first) + size(text) <= width:
+        return [(first + text).rstrip()]
+    body = text.lstrip(" ")
+    margin = text[: len(text) - len(body)]
+    if len(first + margin) > width // 2:
+        margin, rest = "", rest[: width // 2]
+    lines, line, blank = [], first + margin, ""
+    started = False
+    for part in _BLANKS.split(body):
+        if not part or part.isspace():
+            blank = part
+            continue
+        if started and size(line) + len(blank) + size(part) > width:
+            lines.append(line)
+            line, blank = rest + margin, ""
+        line, blank = line + blank + part, ""
+        started = True
+        while size(line) > width:
+            head = _head(line, width)
+            lines.append(head)
+            line = rest + margin + line[len(head) :]
+    return [one.rstrip() for one in [*lines, line]]
+
+
+def _head(line: str, width: int) -> str:
+    """As much of a line as fits, at least one character of it beyond the margin."""
+    from rich.cells import cell_len
+
+    taken = 0
+    for place, char in enumerate(line):
+        taken += cell_len(char)
+        if taken > width:
+            return line[:place] or line[:1]
+    return line
+
+
+def print_text(text: str, *, first: str = "", rest: str = "") -> None:
+    """A text that is safe already, on stdout: wrapped on a terminal, one line in a pipe."""
+    width = terminal_width() if to_terminal() else None
+    for line in wrapped(text, width, first=first, rest=rest):
+        print_line(line)
+
+
+def print_block(text: str, indent: str = "  ") -> None:
+    """A text of several lines, made safe and indented."""
+    for line in text.split("\n"):
+        print_text(visible(line), first=indent, rest=f"{indent}  " if line[:1] == " " else indent)
+
+
 # ---------------------------------------------------------------- tables
 
 STYLES = {
@@ -152,13 +224,37 @@ NARROW = 110
 """A terminal with fewer columns shows long texts under their rows."""
 
 
-def print_with_text(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
-    """A table whose last column is a text: on a narrow terminal it stands below its row."""
-    if not to_terminal() or terminal_width() >= NARROW:
+def print_with_text(
+    columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, whole: bool = False
+) -> None:
+    """A table whose last column is a text: on a narrow terminal it stands below its row.
+
+    whole: it is never cut; it stands below its row in several lines wherever it does not fit.
+    """
+    cells = [[safe(value) for value in row] for row in rows]
+    narrow = to_terminal() and terminal_width() < NARROW
+    if whole and to_terminal():
+        natural = _natural(columns, cells)
+        narrow = sum(natural) + GAP * (len(columns) - 1) > terminal_width()
+    if not narrow:
         print_table(columns, rows)
         return
-    below = [f"    {safe(row[-1])}" for row in rows]
-    print_table(columns[:-1], [row[:-1] for row in rows], below=below)
+    width, indent = terminal_width(), "    "
+    if whole:
+        below = ["\n".join(wrapped(row[-1], width, first=indent, rest=indent)) for row in cells]
+    else:
+        below = [_cut(f"{indent}{row[-1]}".rstrip(), width) for row in cells]
+    print_table(columns[:-1], [row[:-1] for row in cells], below=below)
+
+
+def _natural(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
+    """How wide each column is when nothing is cut."""
+    from rich.cells import cell_len
+
+    return [
+        max(len(column.title), *(cell_len(row[i]) for row in cells), 0)
+        for i, column in enumerate(columns)
+    ]
 
 
 def print_table(
@@ -166,28 +262,30 @@ def print_table(
 ) -> None:
     """Aligned columns on stdout: cut to the width of a terminal, never cut in a pipe.
 
-    below: a line under each row, already safe.
+    below: what stands under each row, already safe and in lines that fit.
     """
-    from rich.cells import cell_len
-
     cells = [[safe(value) for value in row] for row in rows]
-    natural = [
-        max(len(column.title), *(cell_len(row[i]) for row in cells), 0)
-        for i, column in enumerate(columns)
-    ]
+    natural = _natural(columns, cells)
     room = terminal_width() if to_terminal() else None
-    widths = natural if room is None else fitted(columns, natural, room - GAP * (len(columns) - 1))
-    print_line(_row(columns, [column.title for column in columns], widths, head=True))
+    gap, widths = GAP, natural
+    if room is not None:
+        for gap in (GAP, 1):
+            left = room - gap * (len(columns) - 1)
+            widths = fitted(columns, natural, left)
+            if sum(widths) <= left:
+                break
+    titles = [column.title for column in columns]
+    print_line(_row(columns, titles, widths, gap=gap, room=room, head=True))
     for number, row in enumerate(cells):
-        print_line(_row(columns, row, widths))
-        if below:
-            print_line(_cut(below[number], room))
+        print_line(_row(columns, row, widths, gap=gap, room=room))
+        if below and below[number]:
+            print_line(below[number])
 
 
-def _cut(text: str, width: int | None) -> str:
+def _cut(text: str, width: int) -> str:
     from rich.cells import cell_len, set_cell_size
 
-    if width is None or cell_len(text) <= width:
+    if cell_len(text) <= width:
         return text
     return set_cell_size(text, width - 1) + "…"
 
@@ -211,12 +309,23 @@ def fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list
 
 
 def _row(
-    columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], *, head: bool = False
+    columns: Sequence[Column],
+    row: Sequence[str],
+    widths: Sequence[int],
+    *,
+    gap: int,
+    room: int | None,
+    head: bool = False,
 ) -> str:
+    """One line; what does not fit even in narrow columns is cut off at the end."""
     from rich.cells import cell_len, set_cell_size
 
-    parts = []
-    for column, text, width in zip(columns, row, widths, strict=True):
+    parts: list[str] = []
+    used = 0
+    for column, text, wanted in zip(columns, row, widths, strict=True):
+        width = wanted if room is None else min(wanted, room - used)
+        if width <= 0:
+            break
         size = cell_len(text)
         if size > width:
             text = set_cell_size(text, width - 1) + "…"
@@ -224,7 +333,8 @@ def _row(
         shown = click.style(text, bold=True) if head else click.style(text, fg=STYLES.get(text))
         pad = " " * (width - size)
         parts.append(pad + shown if column.align == "right" else shown + pad)
-    return (" " * GAP).join(parts).rstrip()
+        used += width + gap
+    return (" " * gap).join(parts).rstrip()
 
 
 def print_line(text: str) -> None:

@@ -17,8 +17,8 @@ from msgworker.cli.output import (
     note,
     plural,
     print_json,
-    print_line,
     print_table,
+    print_text,
     print_with_text,
     safe,
     since,
@@ -26,6 +26,7 @@ from msgworker.cli.output import (
     when,
 )
 from msgworker.cli.target import open_app, target
+from msgworker.cli.within import counted, items_dict
 from msgworker.message import Word
 from msgworker.store.explain import Explanation
 from msgworker.store.failures import Failures
@@ -59,7 +60,7 @@ def explain(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> 
     step: Explanation | None = found
     while step is not None:
         for line in _sentences(step):
-            print_line(f"{indent}{line}")
+            print_text(line, first=indent, rest=f"{indent}    ")
         step, indent = step.behind, f"{indent}  "
 
 
@@ -74,6 +75,9 @@ def _sentences(one: Explanation) -> list[str]:
         lines.append(f"  since {when(one.since)}")
     if one.until is not None:
         lines.append(f"  until {when(one.until)}")
+    if one.items is not None:
+        running = info.status is Word.PROCESSING
+        lines.append(f"  its fan-out: {counted(one.items, running=running)}")
     if info.last_error is not None and info.status in (Word.FAILED, Word.DEAD):
         lines.append(f"  last error: {safe(info.last_error)}")
     return lines
@@ -88,6 +92,7 @@ def _explained(one: Explanation) -> dict[str, Any]:
         "until": one.until,
         "instance": None if one.instance is None else asdict(one.instance),
         "behind": None if one.behind is None else _explained(one.behind),
+        "items": items_dict(one.items),
     }
 
 
@@ -111,7 +116,7 @@ def failures(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> 
     if not found:
         click.echo(f"nothing has failed in {safe(app.table.name)}")
         return
-    print_with_text(FAILURE_COLUMNS, [_failure_row(one) for one in found])
+    print_with_text(FAILURE_COLUMNS, [_failure_row(one) for one in found], whole=True)
     if not found.complete:
         note(
             f"grouped: the newest {found.looked_at or 0:,} failed messages, the {len(found)} "

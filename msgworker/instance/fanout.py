@@ -201,6 +201,10 @@ class Fans:
         seen = Seen()
         others = [other for fn, other in self._used.get(asked.name, ()) if fn is not asked.fn]
         tasks = self._tasks(asked, seen, others)
+        whole = isinstance(asked.items, Collection)
+        if whole:  # all its keys are known
+            self._remember(asked, seen)
+            claim.total = sum(len(one) for used in self._used.values() for _, one in used)
         ended: SimpleQueue[Ended] = SimpleQueue()
         run = ItemRun(
             claim,
@@ -212,7 +216,8 @@ class Fans:
         try:
             return run.run(tasks)
         finally:
-            self._remember(asked, seen)
+            if not whole:
+                self._remember(asked, seen)
 
     def _remember(self, asked: Wanted, seen: Seen) -> None:
         """Another round with the same function may name the same keys, another function not."""

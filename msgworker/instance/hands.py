@@ -69,6 +69,7 @@ class Claim:
     """The claim a fan-out runs under: whether items may start, and why not any more.
 
     lost: a record was refused because the message is no longer ours. closing: the fan-out ends.
+    total: how many items the message has up to this fan-out; None = not known.
     """
 
     def __init__(self, state: State, running: Running, until: float | None) -> None:
@@ -78,6 +79,7 @@ class Claim:
         self.owner = running.owner
         self.lost = False
         self.closing = False
+        self.total: int | None = None
         self._running = running
         limits = [limit for limit in (until, running.until) if limit is not None]
         self._until = min(limits, default=None)
@@ -213,8 +215,13 @@ class Exact:
             with lent(conn, step, "the item's function"):
                 text = value_text(self._fn(task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
-            there, owner = task.there, claim.owner
-            wrote = store.record_one(conn, tables, claim.msg_id, record, me=owner, there=there)
+            owner = claim.owner
+            wrote = store.record_one(
+                *(conn, tables, claim.msg_id, record),
+                me=owner,
+                there=task.there,
+                total=claim.total,
+            )
             if wrote is None:
                 raise LostClaim(claim.msg_id, owner)
             if not wrote:

@@ -31,6 +31,9 @@ class Seen:
         """Put a text in; False if it was there."""
         return self._put(hash(text) or 1)
 
+    def __len__(self) -> int:
+        return self._count
+
     def __contains__(self, text: str) -> bool:
         number = hash(text) or 1
         return self._slots[self._place(number)] == number

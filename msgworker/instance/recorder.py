@@ -104,7 +104,9 @@ class Recorder:
         claim = self._claim
         tables, msg_id, batch = claim.state.tables, claim.msg_id, self._waiting
         with self._link.transaction() as conn:
-            return store.record(conn, tables, msg_id, batch, me=claim.owner, there=there)
+            return store.record(
+                conn, tables, msg_id, batch, me=claim.owner, there=there, total=claim.total
+            )
 
     def _reading(self, read: Callable[[Connection], T]) -> T:
         while True:

@@ -16,6 +16,7 @@ from msgworker.message import Word
 from msgworker.payload import clean
 from msgworker.store.audit import MAX_ACTOR, MAX_REASON
 from msgworker.store.change import Filter
+from msgworker.store.items import ItemState
 from msgworker.store.pause import MAX_TOPIC
 
 MAX_RATE = 1_000_000
@@ -85,6 +86,14 @@ def since_of(since: Any) -> datetime | None:
     if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
         raise ConfigError(f"since must be an aware datetime, got {since!r:.80}")
     return since
+
+
+def item_state(given: Any) -> ItemState:
+    """The state of an item; raises ConfigError for one that it is not."""
+    try:
+        return ItemState(given)
+    except ValueError:
+        raise ConfigError(f'state must be "done" or "failed", got {given!r:.80}') from None
 
 
 def word(

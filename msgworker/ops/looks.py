@@ -6,21 +6,25 @@ says if it is not the whole (`Found.complete`, `Count.exact`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from msgworker.config import whole
 from msgworker.dialects import connecting
+from msgworker.errors import ConfigError
 from msgworker.message import Word
 from msgworker.ops import asking
 from msgworker.ops.call import Call
 from msgworker.store import counts, doctor, explain, failures, find, instances, lanes
+from msgworker.store import items as fanned
 from msgworker.store.counts import Count
 from msgworker.store.doctor import Finding
 from msgworker.store.explain import Explanation
 from msgworker.store.failures import Failures
 from msgworker.store.find import MessageInfo
 from msgworker.store.instances import InstanceInfo
+from msgworker.store.items import ItemInfo, ItemState
 from msgworker.store.lanes import LaneInfo
 from msgworker.store.window import LEAST, MOST, Found
 
@@ -78,11 +82,35 @@ class Looks(Call):
                 after=after,
             )
 
-    def show(self, msg_id: int) -> MessageInfo | None:
-        """One message with its payload and its failed tries, None if there is none."""
+    def show(self, msg_id: int, *, items: int = 20) -> MessageInfo | None:
+        """One message with its payload, its failed tries with their tracebacks, and the items of
+        its fan-outs: the counts, and the first `items` (0 to 10,000), failed ones before done ones.
+        None if there is no such message."""
         whole("msg_id", msg_id, LEAST, MOST)
+        whole("items", items, 0, MAX_LIMIT)
         with connecting(self._engine) as conn:
-            return find.show(conn, self._tables, msg_id)
+            found = find.show(conn, self._tables, msg_id)
+            if found is None:
+                return None
+            return replace(found, items=fanned.shown(conn, self._tables, msg_id, limit=items))
+
+    def items(
+        self,
+        msg_id: int,
+        *,
+        state: str | ItemState | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Found[ItemInfo]:
+        """The items of a message's fan-outs that have ended, by key; `after` = `next_after` of the
+        page before. state: "done" or "failed"; None = both. Raises ConfigError."""
+        whole("msg_id", msg_id, LEAST, MOST)
+        whole("limit", limit, 1, MAX_LIMIT)
+        if after is not None and not isinstance(after, str):
+            raise ConfigError(f"after must be the key of an item, got {after!r:.80}")
+        chosen = None if state is None else asking.item_state(state)
+        with connecting(self._engine) as conn:
+            return fanned.find(conn, self._tables, msg_id, state=chosen, limit=limit, after=after)
 
     def explain(self, msg_id: int) -> Explanation | None:
         """Why a message is not running, None if there is none."""

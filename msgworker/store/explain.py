@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,9 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.message import Word, topic_of
-from msgworker.store import find, pause
+from msgworker.store import find, items, pause
 from msgworker.store.find import MessageInfo
 from msgworker.store.instances import InstanceInfo, Life, instances
+from msgworker.store.items import Items
 from msgworker.table import Tables
 
 
@@ -45,7 +46,7 @@ class Explanation:
     """The reason, in a word and in a sentence.
 
     since: of a running message, or of one that has ended. until: when it becomes due.
-    behind: the message it waits for, with that one's own reason.
+    behind: the message it waits for, with that one's own reason. items: of its fan-outs.
     """
 
     message: MessageInfo
@@ -55,6 +56,7 @@ class Explanation:
     until: datetime | None = None
     instance: InstanceInfo | None = None
     behind: Explanation | None = None
+    items: Items | None = None
 
 
 def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
@@ -62,7 +64,10 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
     info = find.show(conn, t, msg_id)
     if info is None:
         return None
-    return _explain(conn, t, info, instances(conn, t), pause.topics(conn, t))
+    found = _explain(conn, t, info, instances(conn, t), pause.topics(conn, t))
+    if info.status in (Word.NEW, Word.DONE):
+        return found
+    return replace(found, items=items.shown(conn, t, msg_id, limit=0))
 
 
 def _explain(

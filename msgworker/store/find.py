@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker.message import Status, Word, word_of
 from msgworker.store import tries, window
+from msgworker.store.items import Items
 from msgworker.store.tries import Try
 from msgworker.store.window import Found
 from msgworker.table import Cols, Tables, lit
@@ -21,7 +22,8 @@ from msgworker.table import Cols, Tables, lit
 class MessageInfo:
     """A message as ops see it: `status` is a word, times are aware UTC, absent columns None.
 
-    tries: the failed ones, oldest first; `show` reads them, lists do not.
+    tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
+    reads both, lists do not.
     """
 
     msg_id: int
@@ -38,6 +40,7 @@ class MessageInfo:
     created_at: datetime | None = None
     finished_at: datetime | None = None
     tries: tuple[Try, ...] = ()
+    items: Items | None = None
 
 
 def in_state(t: Tables, c: Cols, word: Word) -> ColumnElement[bool]:

@@ -18,6 +18,7 @@ MASK = "#"
 _PLACE = re.compile(r" \[([^\[\]\s]+):\d+((?: in [^\[\]\s]+)?)\]\s*$")
 _SPENT = re.compile(re.escape(SPENT).replace(r"\{\}", r"\d+") + "$")
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?=: |$)")
+_HELD = re.compile(r" \(\d+ held back behind them\)")
 _RULES = [
     (re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'(?!\w)"), f"'{MASK}'"),
     (re.compile(r'"(?:[^"\\]|\\.)*"'), f'"{MASK}"'),
@@ -38,6 +39,8 @@ def masked(error_text: str) -> str:
     rest = error_text[: place.start()] if place else error_text
     kind = _TYPE.match(rest)
     head, rest = (kind[0], rest[kind.end() :]) if kind else ("", rest)
+    if head == "ItemsFailed":  # how many failed behind the first one makes no difference
+        rest = _HELD.sub("", rest.split("; ", 1)[0])
     for pattern, mask in _RULES:
         rest = pattern.sub(mask, rest)
     tail = f" [{place[1]}{place[2]}]" if place else ""

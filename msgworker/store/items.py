@@ -8,6 +8,7 @@ that the commits of several items do not wait for each other.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker.dialects import now
 from msgworker.message import Status
+from msgworker.store import window
 from msgworker.store.claim import ME
+from msgworker.store.window import Found
 from msgworker.table import MessageTable, Tables, lit
 
 LOOK = 500
@@ -38,6 +41,49 @@ class Record:
     tries: int
     value: str | None = None
     error: str | None = None
+
+
+class ItemState(enum.StrEnum):
+    """What came of an item."""
+
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ItemInfo:
+    """An item as ops see it. key: with the name of its fan-out in brackets, if it has one. value:
+    JSON text."""
+
+    key: str
+    state: ItemState
+    tries: int
+    value: str | None
+    error: str | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The items of a message that have ended, by their records.
+
+    total: how many its fan-outs have had in all; None where that is not known (a generator).
+    complete: False if there are more than were counted. listed: the first ones, failed ones before
+    done ones.
+    """
+
+    done: int
+    failed: int
+    total: int | None
+    complete: bool = True
+    listed: tuple[ItemInfo, ...] = ()
+
+    @property
+    def not_started(self) -> int | None:
+        """How many have no record yet: not started, or running now; None = not known."""
+        if self.total is None or not self.complete:
+            return None
+        return max(0, self.total - self.done - self.failed)
 
 
 def label(spec: MessageTable) -> str:
@@ -84,28 +130,37 @@ def record(
     *,
     me: str,
     there: Iterable[str],
+    total: int | None = None,
 ) -> bool:
     """Write records in the caller's transaction; False, and nothing is written, if the message is
     no longer ours.
 
-    there: keys that have a record already. What is done stays done, whatever comes late. Raises
-    IntegrityError if a key has a record that `there` does not name: roll back, look, write again.
+    there: keys that have a record already. What is done stays done, whatever comes late. total: how
+    many items the message has, None = not known. Raises IntegrityError if a key has a record that
+    `there` does not name: roll back, look, write again.
     """
     at = fence(conn, t, msg_id, me=me)
     if at is None:
         return False
     old = set(there)
-    new = [_row(t, msg_id, one, at) for one in batch if one.key not in old]
+    new = [_row(t, msg_id, one, at, total) for one in batch if one.key not in old]
     if new:
         conn.execute(t.built("items_insert", lambda: sa.insert(t.item).inline()), new)
-    changed = [_change(t, msg_id, one, at) for one in batch if one.key in old]
+    changed = [_change(t, msg_id, one, at, total) for one in batch if one.key in old]
     if changed:
         conn.execute(_update(t), changed)
     return True
 
 
 def record_one(
-    conn: Connection, t: Tables, msg_id: int, one: Record, *, me: str, there: bool
+    conn: Connection,
+    t: Tables,
+    msg_id: int,
+    one: Record,
+    *,
+    me: str,
+    there: bool,
+    total: int | None = None,
 ) -> bool | None:
     """Write one record beside the item's own writes, in their transaction.
 
@@ -116,10 +171,10 @@ def record_one(
     if at is None:
         return None
     if there:
-        return conn.execute(_update(t), _change(t, msg_id, one, at)).rowcount == 1
+        return conn.execute(_update(t), _change(t, msg_id, one, at, total)).rowcount == 1
     try:
         insert = t.built("items_insert", lambda: sa.insert(t.item).inline())
-        conn.execute(insert, _row(t, msg_id, one, at))
+        conn.execute(insert, _row(t, msg_id, one, at, total))
     except IntegrityError:  # an answer was lost, but not the commit
         return False
     return True
@@ -161,14 +216,16 @@ def _update(t: Tables) -> sa.Update:
             "last_error": bindparam("b_error"),
             "finished_at": bindparam("b_at"),
         }
+        if t.keeps(c.total):
+            values["total"] = bindparam("b_total")
         return sa.update(t.item).where(*mine).values(values)
 
     return t.built("items_update", build)
 
 
-def _row(t: Tables, msg_id: int, one: Record, at: datetime) -> dict[str, Any]:
+def _row(t: Tables, msg_id: int, one: Record, at: datetime, total: int | None) -> dict[str, Any]:
     """Plain values only: drivers send many such rows as one statement."""
-    return {
+    row = {
         "table_name": label(t.spec),
         "msg_id": msg_id,
         "item_key": one.key,
@@ -178,10 +235,97 @@ def _row(t: Tables, msg_id: int, one: Record, at: datetime) -> dict[str, Any]:
         "last_error": one.error,
         "finished_at": at,
     }
+    return row | {"total": total} if t.keeps(t.item.c.total) else row
 
 
-def _change(t: Tables, msg_id: int, one: Record, at: datetime) -> dict[str, Any]:
-    row = _row(t, msg_id, one, at)
+def _change(t: Tables, msg_id: int, one: Record, at: datetime, total: int | None) -> dict[str, Any]:
+    row = _row(t, msg_id, one, at, total)
     names = {"table_name": "b_table", "msg_id": "b_msg", "item_key": "b_key", "status": "b_status"}
     names |= {"tries": "b_tries", "item_value": "b_value", "last_error": "b_error"}
-    return {names.get(name, "b_at"): value for name, value in row.items()}
+    names |= {"finished_at": "b_at", "total": "b_total"}
+    return {names[name]: value for name, value in row.items()}
+
+
+# ---------------------------------------------------------------- for people
+
+
+def shown(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> Items | None:
+    """What is recorded of a message, with the first `limit` items; None if nothing is.
+
+    At most window.SCAN records are counted.
+    """
+    by_status = conn.execute(t.built("items_counts", lambda: _counts(t)), _params(t, msg_id))
+    counts: dict[int, int] = {status: count for status, count in by_status}
+    if not counts:
+        return None
+    done = counts.get(Status.DONE, 0)
+    failed = sum(counts.values()) - done
+    total = None
+    if t.keeps(t.item.c.total):
+        total = conn.scalar(t.built("items_total", lambda: _total(t)), _params(t, msg_id))
+    listed: list[ItemInfo] = []
+    for state in (ItemState.FAILED, ItemState.DONE):
+        if len(listed) < limit:
+            listed += find(conn, t, msg_id, state=state, limit=limit - len(listed))
+    return Items(done, failed, total, sum(counts.values()) < window.SCAN, tuple(listed))
+
+
+def find(
+    conn: Connection,
+    t: Tables,
+    msg_id: int,
+    *,
+    state: ItemState | None = None,
+    limit: int = 100,
+    after: str | None = None,
+) -> Found[ItemInfo]:
+    """Recorded items by key, behind `after`; one look goes over at most window.SCAN of them.
+
+    `Found.next_after` is a key.
+    """
+    c = t.item.c
+    params = _params(t, msg_id)
+    behind = list(_of(t))
+    if after is not None:
+        behind.append(c.item_key > bindparam("b_after", type_=c.item_key.type))
+        params["b_after"] = after
+    last = None
+    if state is not None:
+        bound = sa.select(c.item_key).where(*behind).order_by(c.item_key)
+        last = conn.scalar(bound.limit(1).offset(window.SCAN - 1), params)
+        done = lit(Status.DONE)
+        behind.append(c.status == done if state is ItemState.DONE else c.status != done)
+    if last is not None:
+        behind.append(c.item_key <= bindparam("b_last", type_=c.item_key.type))
+        params["b_last"] = last
+    columns = (c.item_key, c.status, c.tries, c.item_value, c.last_error, c.finished_at)
+    query = sa.select(*columns).where(*behind).order_by(c.item_key).limit(limit)
+    rows = [_info(*row) for row in conn.execute(query, params)]
+    if len(rows) == limit:
+        return Found(rows, next_after=rows[-1].key)
+    return Found(rows, complete=last is None, next_after=last)
+
+
+def _info(key: str, status: int, tries: int, *rest: Any) -> ItemInfo:
+    state = ItemState.DONE if status == Status.DONE else ItemState.FAILED
+    return ItemInfo(key, state, tries, *rest)
+
+
+def _some(t: Tables) -> sa.Subquery:
+    """The first records of a message: s (status), n (total), at."""
+    c = t.item.c
+    columns = [c.status.label("s"), c.finished_at.label("at")]
+    if t.keeps(c.total):
+        columns.append(c.total.label("n"))
+    return sa.select(*columns).where(*_of(t)).limit(window.SCAN).subquery("w")
+
+
+def _counts(t: Tables) -> sa.Select[Any]:
+    w = _some(t).c
+    return sa.select(w.s, sa.func.count()).group_by(w.s)
+
+
+def _total(t: Tables) -> sa.Select[Any]:
+    """As the newest record has it: a retry may have other items than the try before."""
+    w = _some(t).c
+    return sa.select(w.n).order_by(w.at.desc(), w.n.desc()).limit(1)
