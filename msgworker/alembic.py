@@ -1,0 +1,86 @@
+"""For Alembic: what `--autogenerate` must not drop, because msgworker has made it.
+
+The rule: only what stands in the database and not in your metadata is ever hidden, and of that only
+what carries a name of ours. Alembic itself is not imported here.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from msgworker.dialects import DIALECTS
+from msgworker.errors import ConfigError
+from msgworker.store.schema import own_tables
+from msgworker.table import (
+    DEFAULT_NAME,
+    FAILED,
+    FAILED_MARK,
+    OPEN_OBJECT,
+    RUNNING_OBJECT,
+    MessageTable,
+    tables_for,
+)
+
+__all__ = ["include_object"]
+
+_RULE = r"(?:_t(\d{1,4})(b?))?"
+_INDEX = re.compile(rf"{_RULE}_(guard|object|oldest|due|{FAILED})$")
+_COLUMN = re.compile(rf"{OPEN_OBJECT}{_RULE}|{RUNNING_OBJECT}|{FAILED_MARK}")
+
+
+def include_object(
+    object: Any, name: str | None, type_: str, reflected: bool, compare_to: Any
+) -> bool:
+    """Alembic's hook of this name: False for what msgworker has made and your metadata has not.
+
+    That is: our tables; message tables that are in the database only; on a message table of yours
+    the guard, the claim indexes and, on MariaDB and MySQL, the hidden generated columns. With a
+    hook of your own: `include_object(...) and mine(...)`.
+    """
+    if not reflected or compare_to is not None or name is None:
+        return True
+    if type_ == "table":
+        return not (name.lower() in _our_tables() or _is_message_table(object))
+    table = getattr(object, "table", None)
+    if table is None:
+        return True
+    if type_ == "column":
+        return not _COLUMN.fullmatch(name.lower())
+    if type_ in ("index", "unique_constraint"):
+        return not (_is_ours(name, table.name) and _is_message_table(table))
+    return True
+
+
+@cache
+def _our_tables() -> frozenset[str]:
+    tables = tables_for(MessageTable(), next(iter(DIALECTS.values())))
+    return frozenset(table.name for table in own_tables(tables)) | {DEFAULT_NAME}
+
+
+def _is_message_table(table: sa.Table) -> bool:
+    """Whether a reflected table has our guard; an index `orders_due` alone may be anybody's.
+
+    Two of the others do as well: SQLAlchemy does not read every index on an expression.
+    """
+    ours = {str(i.name).lower() for i in table.indexes if _is_ours(str(i.name), table.name)}
+    return len(ours) > 1 or any(name.endswith("_guard") for name in ours)
+
+
+def _is_ours(name: str, table: str) -> bool:
+    """Whether an index is called as one of ours on this table is, for whatever rule."""
+    found = _INDEX.search(name.lower())
+    if found is None:
+        return False
+    tries, block, suffix = found.groups()
+    rules: list[dict[str, Any]] = [{}]
+    if tries is not None:
+        rules.append({"max_tries": int(tries), "on_dead": "block" if block else "continue"})
+    try:
+        specs = [MessageTable(table.replace(".", "_"), **rule) for rule in rules]
+    except ConfigError:  # no table of ours is called so, or has this rule
+        return False
+    return any(spec.index_name(suffix) == name.lower() for spec in specs)

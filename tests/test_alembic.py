@@ -1,0 +1,220 @@
+"""Autogenerate of a real Alembic, with our hook and without."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, MessageTable
+from msgworker.alembic import include_object
+from tests.cli.conftest import environment
+
+pytest.importorskip("alembic", reason="in the extra dev")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(expression-based index|Unknown schema content|Did not recognize)"
+)
+PAGE = (Path(__file__).parent.parent / "docs" / "alembic.md").read_text()
+OURS = {
+    "msgworker_message",
+    "msgworker_lease",
+    "msgworker_item",
+    "msgworker_try",
+    "msgworker_operation",
+    "msgworker_audit",
+    "msgworker_pause",
+}
+
+
+def proposed(
+    engine: sa.Engine, metadata: sa.MetaData, hook: Any = None, **options: Any
+) -> list[tuple[str, str]]:
+    """What autogenerate would do: (what, name)."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    options |= {} if hook is None else {"include_object": hook}
+    with engine.connect() as conn:
+        found = compare_metadata(MigrationContext.configure(conn, opts=options), metadata)
+    flat = [one for step in found for one in (step if isinstance(step, list) else [step])]
+    return [(step[0], str(getattr(step[-1], "name", None))) for step in flat]
+
+
+def customers(metadata: sa.MetaData) -> sa.Table:
+    return sa.Table(
+        "customer",
+        metadata,
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("name", sa.String(50), index=True),
+    )
+
+
+def legacy(metadata: sa.MetaData, name: str = "tb_cus_msg") -> sa.Table:
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column("msgid", sa.Integer, primary_key=True),
+        sa.Column("objectid", sa.String(40)),
+        sa.Column("status", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
+        sa.Index(f"ix_{name}_objectid", "objectid"),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+
+
+def message_table(name: str, **rules: Any) -> MessageTable:
+    return MessageTable(
+        name, msg_id="msgid", object_id="objectid", error_try_times="tries", payload=None, **rules
+    )
+
+
+def made(database: Any, table: MessageTable | None = None) -> sa.Engine:
+    app = App(database.url, table=table)
+    app.create_schema()
+    app.engine.dispose()
+    return database.engine()
+
+
+def test_autogenerate_drops_none_of_our_tables(database):
+    metadata = sa.MetaData()
+    customers(metadata)
+    metadata.create_all(database.engine())
+    engine = made(database)
+    dropped = {name for what, name in proposed(engine, metadata) if what == "remove_table"}
+    assert dropped == OURS
+    assert proposed(engine, metadata, include_object) == []
+
+
+@pytest.mark.parametrize("rules", [{}, {"max_tries": 5, "on_dead": "block"}], ids=["plain", "rule"])
+@pytest.mark.parametrize("name", ["tb_cus_msg", "a_name_that_is_too_long_for_an_index_of_ours"])
+def test_autogenerate_drops_no_index_and_no_hidden_column_of_a_message_table(database, name, rules):
+    metadata = sa.MetaData()
+    legacy(metadata, name)
+    metadata.create_all(database.engine())
+    engine = made(database, message_table(name, **rules))
+    steps = {what for what, found in proposed(engine, metadata) if found not in OURS}
+    assert "remove_index" in steps
+    assert ("remove_column" in steps) == (database.name in ("mariadb", "mysql"))
+    assert proposed(engine, metadata, include_object) == []
+
+
+def test_a_message_table_of_another_name_is_known_by_its_guard(database):
+    engine = made(database, MessageTable("crm_queue"))
+    metadata = sa.MetaData()
+    assert ("remove_table", "crm_queue") in proposed(engine, metadata)
+    assert proposed(engine, metadata, include_object) == []
+
+
+def test_tables_in_a_schema_are_known_too(postgresql):
+    with postgresql.engine().begin() as conn:
+        conn.execute(sa.schema.CreateSchema("crm"))
+    engine = made(postgresql, MessageTable("crm.queue"))
+    found = proposed(engine, sa.MetaData(), include_schemas=True)
+    assert {("remove_table", "queue"), ("remove_table", "msgworker_lease")} < set(found)
+    assert proposed(engine, sa.MetaData(), include_object, include_schemas=True) == []
+
+
+def test_what_is_the_user_s_own_is_still_dropped(database):
+    """A table, a column and an index that the metadata has no more, also on a message table."""
+    before = sa.MetaData()
+    customers(before)
+    # Called as ours would be, on a table that is none.
+    orders = sa.Table("orders", before, sa.Column("id", sa.Integer, primary_key=True))
+    orders.append_column(sa.Column("due", sa.Integer))
+    sa.Index("orders_due", orders.c.due)
+    messages = legacy(before)
+    messages.append_column(sa.Column("note", sa.String(20)))
+    sa.Index("tb_cus_msg_note", messages.c.note)
+    before.create_all(database.engine())
+    engine = made(database, message_table("tb_cus_msg"))
+    now = sa.MetaData()
+    sa.Table(
+        "orders", now, sa.Column("id", sa.Integer, primary_key=True), sa.Column("due", sa.Integer)
+    )
+    legacy(now)
+    steps = {
+        step for step in proposed(engine, now, include_object) if step[0] != "remove_constraint"
+    }
+    assert steps == {
+        ("remove_table", "customer"),
+        ("remove_index", "ix_customer_name"),
+        ("remove_index", "orders_due"),
+        ("remove_index", "tb_cus_msg_note"),
+        ("remove_column", "note"),
+    }
+
+
+def test_our_tables_in_the_metadata_are_compared_as_ever(database):
+    """Who has declared one of them takes care of it."""
+    engine = made(database)
+    metadata = sa.MetaData()
+    sa.Table("msgworker_pause", metadata, sa.Column("topic", sa.String(100), primary_key=True),
+             sa.Column("more", sa.Integer))  # fmt: skip
+    steps = proposed(engine, metadata, include_object)
+    assert ("add_column", "more") in steps
+    assert "remove_table" not in {what for what, _ in steps}
+
+
+def test_the_hook_of_the_page_beside_one_s_own(database):
+    """Both have to agree."""
+    (_, example) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    made_by: dict[str, Any] = {}
+    exec(example, made_by)
+    metadata = sa.MetaData()
+    sa.Table("legacy_x", metadata, sa.Column("id", sa.Integer, primary_key=True))
+    customers(metadata)
+    metadata.create_all(database.engine())
+    engine = made(database)
+    steps = proposed(engine, sa.MetaData(), made_by["include_object"])
+    assert {name for what, name in steps if what == "remove_table"} == {"customer"}
+
+
+def test_the_env_py_of_the_page_makes_an_empty_revision(sqlite, tmp_path, monkeypatch):
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy.orm import DeclarativeBase
+
+    class Base(DeclarativeBase):
+        pass
+
+    customers(Base.metadata)
+    Base.metadata.create_all(sqlite.engine())
+    engine = made(sqlite)
+    crm, models = types.ModuleType("crm"), types.ModuleType("crm.models")
+    models.Base, models.engine = Base, engine  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "crm", crm)
+    monkeypatch.setitem(sys.modules, "crm.models", models)
+    folder = tmp_path / "migrations"
+    config = Config(tmp_path / "alembic.ini")
+    config.set_main_option("script_location", str(folder))
+    config.set_main_option("path_separator", "os")
+    command.init(config, str(folder))
+    (folder / "env.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.S)[0])
+    command.stamp(config, "head")
+    command.revision(config, autogenerate=True, message="nothing")
+    (script,) = (folder / "versions").glob("*nothing.py")
+    assert "op." not in script.read_text()
+
+
+def test_alembic_is_not_needed_and_not_hidden(tmp_path):
+    """msgworker.alembic is not the module `alembic`, and does not import it."""
+    code = (
+        "import sys, msgworker.alembic, msgworker.cli, msgworker.testing\n"
+        "assert 'alembic' not in sys.modules\n"
+        "import alembic\n"
+        "from alembic import command, context\n"
+        "assert alembic is not msgworker.alembic\n"
+    )
+    env = environment(PYTHONPATH=":".join(filter(None, sys.path)))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
