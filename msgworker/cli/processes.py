@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -93,7 +93,12 @@ class Fleet:
         """Until every child has drained; returns the sum of the reports and the worst exit code."""
         begun = time.monotonic()
         self._work(respawn=False)
-        return total(self._reports, time.monotonic() - begun), self._worst()
+        found = total(self._reports, time.monotonic() - begun)
+        if self._asked.in_order and len(self._reports) < self._size:
+            found = replace(
+                found, stopped=True
+            )  # who was stopped before it had begun tells nothing
+        return found, self._worst()
 
     def _worst(self) -> int:
         """The worst exit code; a child that a stop killed before it had begun has done no wrong."""

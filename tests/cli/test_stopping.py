@@ -145,8 +145,8 @@ def test_a_drain_that_is_stopped_as_a_group_counts_no_try(
     for pid in [*children(child), child.pid]:
         os.kill(pid, signal.SIGTERM)
     out, log = child.communicate(timeout=60)
-    assert child.returncode == 0, log
-    assert "failed=0 retried=0" in out
+    assert child.returncode == 1, "what is left is due"
+    assert "failed=0 retried=0" in out, log
     assert set(states(app)) == {"new", "done"}
     assert counted(app) == {(0, 0)}
 
@@ -250,16 +250,22 @@ def test_a_stop_while_children_import_the_app_ends_them_and_the_program_with_0(
     assert time.monotonic() - begun < 10
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_group_that_is_stopped_while_children_import_the_app_ends_with_0(
-    app: App, start: Start, folder: Path, number: int
+@pytest.mark.parametrize(
+    ("command", "number", "exit_code"),
+    [("run", signal.SIGTERM, 0), ("run", signal.SIGINT, 0), ("drain", signal.SIGTERM, 1)],
+)
+def test_a_group_that_is_stopped_while_children_import_the_app_ends_in_order(
+    app: App, start: Start, folder: Path, command: str, number: int, exit_code: int
 ) -> None:
-    child = start("drain", "service:app", "--processes", 2, CRM_SLOW=str(os.getpid()))
+    """A drain leaves something that is due."""
+    fill(app, 3, sleep=60)
+    child = start(command, "service:app", "--processes", 2, CRM_SLOW=str(os.getpid()))
     until(lambda: len(list(folder.glob("importing-*"))) == 3, "all import")
     for pid in [*children(child), child.pid]:
         os.kill(pid, number)
     code, log = ended(child)
-    assert code == 0, log
+    assert code == exit_code, log
+    assert states(app) == {"new": 3}
 
 
 def test_what_handlers_start_does_not_read_the_words_of_the_parent(
