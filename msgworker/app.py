@@ -455,6 +455,13 @@ def _delay(delay: float | timedelta | None, at: datetime | None, tables: Tables)
         raise ConfigError(f"table {tables.spec.name} has no available_at column: nothing can wait")
     if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
         raise ConfigError(f"at must be an aware datetime, e.g. {datetime.now(UTC)!r}; got {at!r}")
+    if at is not None:
+        try:
+            at.astimezone(UTC)
+        except OverflowError:
+            raise ConfigError(
+                f"at must be within the years 1 to 9999 in UTC, got {at.isoformat()}"
+            ) from None
     if delay is None:
         return None
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay

@@ -85,7 +85,7 @@ class Message(Generic[T]):
 
     payload: the decoded JSON, or the type of the handler's annotation (`Message[Invoice]`).
     error_try_times: failed tries so far; 0 at the first try.
-    created_at: aware UTC, None where the table has no such column.
+    created_at: aware UTC, None where the table has no such column, or the row no instant in it.
     """
 
     msg_id: int
@@ -127,7 +127,8 @@ class Settlement:
 
     next_id: the next message of the run, None if the lane ends here.
     delay_seconds: back-off of FAILED, delay of LATER.
-    tries, later_times: as they were when the message was claimed.
+    tries, later_times: as they were when the message was claimed; tries None where they are no
+    numbers.
     trace: the traceback that is kept with the try.
     """
 
@@ -136,7 +137,7 @@ class Settlement:
     next_id: int | None = None
     error: str | None = None
     delay_seconds: float = 0.0
-    tries: int = 0
+    tries: int | None = 0
     later_times: int = 0
     trace: str | None = None
 

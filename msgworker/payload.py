@@ -243,6 +243,34 @@ def clean(text: str, most: int = 2000) -> str:
     return _cut(raw, most)
 
 
+def shown(value: Any, most: int = 64) -> str:
+    r"""What somebody else wrote, for a line of text: at most `most` characters, on one line, what
+    cannot be printed, or is not UTF-8, as an escape (\n, \xff)."""
+    text = value if isinstance(value, str) else str(value)
+    line = "".join(_printable(char) for char in text[:most])
+    return line if len(text) <= most else f"{line}..."
+
+
+def quoted(value: Any) -> str:
+    """`shown`, a text in quotes."""
+    return f'"{shown(value)}"' if isinstance(value, str) else shown(value)
+
+
+def _printable(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":  # a byte that was no text, as Python keeps it
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
+
+
+def is_text(value: str) -> bool:
+    """Whether a text was UTF-8 where it came from."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _cut(raw: bytes, most: int) -> str:
     if len(raw) <= most:
         return raw.decode("utf-8", "ignore")

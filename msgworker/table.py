@@ -485,7 +485,10 @@ class Tables:
     @property
     def key_type(self) -> TypeEngine[Any]:
         """The type of `open_object`, for cursors."""
-        return sa.String() if self.dialect.case_index else self.object_type
+        if self.dialect.case_index:
+            return sa.String()
+        kind = self.object_type
+        return dialects.AnyText() if isinstance(kind, sa.String | KeyText) else kind
 
     def values(self, **roles: Any) -> dict[str, Any]:
         """Values for an UPDATE or INSERT by role; columns that are not there are left out."""

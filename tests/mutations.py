@@ -66,8 +66,8 @@ MUTANTS = (
     _m(
         "flagged whatever was seen",
         "store/claim.py",
-        "if seen[r[1]] == (r[0], r[5])]",
-        "if r[1] in seen]",
+        "if seen[r[1]] == (r[0], r[5]))",
+        "if r[1] in seen)",
         *_on(STORE, "test_flag_refuses_what_has_changed_since_it_was_seen", "sqlite"),
     ),
     _m(
@@ -84,12 +84,12 @@ MUTANTS = (
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    found = conn.execute(t.built("oldest\"""",
+    return _candidates(fetch(conn, t.built("oldest\"""",
         """            .order_by(key.desc())
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    found = conn.execute(t.built("oldest\"""",
+    return _candidates(fetch(conn, t.built("oldest\"""",
         *_on(STORE, "test_oldest_finds_open_rows_by_age", "sqlite"),
     ),
     _m(
@@ -149,9 +149,9 @@ MUTANTS = (
     _m(
         "outcome of any try",
         "store/settle.py",
-        'same_claim = [t.tries(c) == bindparam("mw_tries", type_=sa.Integer())]',
-        'same_claim = [sa.or_(t.tries(c) == bindparam("mw_tries", type_=sa.Integer()), '
-        f"{ANY_ROW})]",
+        'same_claim.append(t.tries(c) == bindparam("mw_tries", type_=sa.Integer()))',
+        'same_claim.append(sa.or_(t.tries(c) == bindparam("mw_tries", type_=sa.Integer()), '
+        f"{ANY_ROW}))",
         *_on(STORE, "test_an_outcome_of_an_earlier_claim_is_not_written", "sqlite"),
     ),
     _m(

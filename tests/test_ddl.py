@@ -208,7 +208,6 @@ def test_oracle_s_script_is_clean():
     assert {sql: lint(sql) for sql in script if lint(sql)} == {}
 
 
-LONG_AGO = (datetime(1970, 1, 2, tzinfo=UTC), 0)
 LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None)
 
 
@@ -225,7 +224,8 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     log.rows["FOR UPDATE"] = [LOCKED]
     log.rows["count(*) AS count_1 \n"] = [(0,)]
     yield claim.oldest, {"mark": 0, "limit": 10}
-    yield claim.due_after, {"since": LONG_AGO, "limit": 10}
+    yield claim.due_after, {"since": None, "limit": 10}
+    yield claim.due_after, {"since": ("2026-11-22 10:00:00.000000", 1), "limit": 10}
     yield claim.heads, {"after": None, "limit": 10}
     yield claim.heads, {"after": "o", "limit": 10}
     yield claim.loose, {"after": 0, "limit": 10}
@@ -236,7 +236,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     log.rowcount = 0  # something was lost: what has been flagged is read back
     yield claim.flag, {"candidates": candidates, "me": "me"}
     log.rowcount = 1
-    yield claim.flag_each, {"candidates": candidates, "me": "me"}
+    yield claim.flag_apart, {"candidates": candidates, "me": "me"}
     yield claim.read_runs, {"heads_flagged": [row], "limit": 10}
     yield claim.read_runs, {"heads_flagged": [row] * 60, "limit": 10}
     yield settle.settle, {"batch": [Settlement(1, next_id=2)], "me": "me"}

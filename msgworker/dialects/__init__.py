@@ -13,9 +13,18 @@ from msgworker.dialects.catalogue import (
     is_there,
     row_estimate,
 )
-from msgworker.dialects.clock import now, now_plus, seconds_since
+from msgworker.dialects.clock import (
+    instant_of,
+    instant_text,
+    now,
+    now_plus,
+    real_instant,
+    seconds_since,
+)
 from msgworker.dialects.connections import (
+    Escaped,
     connecting,
+    fetch,
     joining_widely,
     reaching,
     refusal,
@@ -61,6 +70,7 @@ from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.sqlite import DATABASE_SET_UP, network_mount, set_up_database
 from msgworker.dialects.troubles import Trouble, no_connection_left, reason_of, trouble
 from msgworker.dialects.types import (
+    AnyText,
     JsonList,
     KeyText,
     UtcDateTime,
@@ -69,8 +79,10 @@ from msgworker.dialects.types import (
     key_text,
     long_text,
     plain_text,
+    read_instant,
     recollated,
     text_length,
+    whole_number,
 )
 
 __all__ = [
@@ -81,7 +93,9 @@ __all__ = [
     "HIDDEN",
     "NAMES",
     "SERVER_SETTINGS",
+    "AnyText",
     "Dialect",
+    "Escaped",
     "JsonList",
     "KeyText",
     "Rule",
@@ -99,11 +113,14 @@ __all__ = [
     "dropping_check",
     "dropping_index",
     "engine_options",
+    "fetch",
     "fold_of",
     "folded",
     "identity",
     "index_is_unique",
     "index_names",
+    "instant_of",
+    "instant_text",
     "invalid_indexes",
     "is_there",
     "joining_widely",
@@ -121,6 +138,8 @@ __all__ = [
     "plain_text",
     "plan_of",
     "reaching",
+    "read_instant",
+    "real_instant",
     "reason_of",
     "recollated",
     "refusal",
@@ -143,6 +162,7 @@ __all__ = [
     "trouble",
     "unavailable",
     "wait_for_notice",
+    "whole_number",
     "without",
     "writing",
     "zone_is_lost",

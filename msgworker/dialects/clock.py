@@ -1,4 +1,9 @@
-"""The database's clock in SQL: now, now and some seconds, seconds since."""
+"""Time in SQL: the database's clock, and the instants that stand in rows.
+
+Anybody may have written those: `infinity`, the year 20000, '0000-00-00', any text at all (SQLite).
+Drivers fail on what Python has no datetime for, and with it all rows of a statement; so an instant
+of a message is read by `instant_text` or `real_instant`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import NullType, TypeEngine
 
 from msgworker.dialects.types import UtcDateTime
 
@@ -35,10 +40,31 @@ class now_plus(FunctionElement[datetime]):
 
 
 class seconds_since(FunctionElement[float]):
-    """Seconds from an instant until now, as a float."""
+    """Seconds from an instant until now, as a float; NULL or infinite for what is no instant."""
 
     inherit_cache = True
     type = sa.Float()
+
+
+class instant_text(FunctionElement[Any]):
+    """An instant as a driver can read it, whatever stands there; for `read_instant`."""
+
+    inherit_cache = True
+    type = NullType()
+
+
+class instant_of(FunctionElement[datetime]):
+    """The instant again of what `instant_text` has read, to compare a column with."""
+
+    inherit_cache = True
+    type = UtcDateTime()
+
+
+class real_instant(FunctionElement[datetime]):
+    """An instant of the years 1 to 9999; NULL for whatever else stands there."""
+
+    inherit_cache = True
+    type = UtcDateTime()
 
 
 def _clause(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
@@ -101,8 +127,10 @@ def _plus_oracle(element: now_plus, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(seconds_since, "postgresql")
 def _since_postgresql(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> str:
+    # Not the seconds of their difference: before version 17 there is none to an infinite instant.
     instant = _clause(element, compiler, **kw)
-    return f"CAST(extract(epoch FROM statement_timestamp() - {instant}) AS float8)"
+    past = f"CAST(extract(epoch FROM {instant}) AS float8)"
+    return f"(CAST(extract(epoch FROM statement_timestamp()) AS float8) - {past})"
 
 
 @compiles(seconds_since, "sqlite")
@@ -122,3 +150,59 @@ def _since_oracle(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> s
     instant = _clause(element, compiler, **kw)
     current = _now_oracle(now(), compiler)
     return f"((CAST({current} AS DATE) - CAST({instant} AS DATE)) * 86400)"
+
+
+@compiles(instant_text, "postgresql")
+def _text_postgresql(element: instant_text, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST({_clause(element, compiler, **kw)} AS TEXT)"
+
+
+@compiles(instant_text, "sqlite")
+def _text_sqlite(element: instant_text, compiler: SQLCompiler, **kw: Any) -> str:
+    return _clause(element, compiler, **kw)
+
+
+@compiles(instant_text, "mysql", "mariadb")
+def _text_mysql(element: instant_text, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST({_clause(element, compiler, **kw)} AS CHAR)"
+
+
+_ORACLE_FORMAT = "'SYYYY-MM-DD HH24:MI:SS.FF6'"
+
+
+@compiles(instant_text, "oracle")
+def _text_oracle(element: instant_text, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"TO_CHAR(CAST({_clause(element, compiler, **kw)} AS TIMESTAMP), {_ORACLE_FORMAT})"
+
+
+@compiles(instant_of, "postgresql")
+def _of_postgresql(element: instant_of, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST({_clause(element, compiler, **kw)} AS TIMESTAMP WITH TIME ZONE)"
+
+
+@compiles(instant_of, "sqlite", "mysql", "mariadb")
+def _of_itself(element: instant_of, compiler: SQLCompiler, **kw: Any) -> str:
+    return _clause(element, compiler, **kw)
+
+
+@compiles(instant_of, "oracle")
+def _of_oracle(element: instant_of, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"TO_TIMESTAMP({_clause(element, compiler, **kw)}, {_ORACLE_FORMAT})"
+
+
+@compiles(real_instant, "postgresql", "mysql", "mariadb")
+def _real(element: real_instant, compiler: SQLCompiler, **kw: Any) -> str:
+    instant = _clause(element, compiler, **kw)  # a day less at both ends: for all time zones
+    return f"CASE WHEN {instant} BETWEEN '0001-01-02' AND '9999-12-30' THEN {instant} END"
+
+
+@compiles(real_instant, "sqlite")
+def _real_sqlite(element: real_instant, compiler: SQLCompiler, **kw: Any) -> str:
+    instant = _clause(element, compiler, **kw)  # julianday() takes 'now' and numbers, too
+    looks = f"{instant} GLOB '[0-9][0-9][0-9][0-9]-*' AND julianday({instant}) IS NOT NULL"
+    return f"CASE WHEN {looks} THEN {instant} END"
+
+
+@compiles(real_instant, "oracle")
+def _real_oracle(element: real_instant, compiler: SQLCompiler, **kw: Any) -> str:
+    return _clause(element, compiler, **kw)

@@ -5,15 +5,49 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from msgworker.dialects.capabilities import Dialect
 from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.troubles import Trouble, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, SchemaError
+
+_ANY_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")
+
+
+@contextmanager
+def reading_any_text(conn: sa.Connection) -> Iterator[None]:
+    """The block's queries read texts that are not UTF-8, too: what is not stands in them as half
+    surrogates. SQLite keeps whatever bytes a producer gives it, and the driver fails on them."""
+    raw: Any = conn.connection.driver_connection
+    if not hasattr(raw, "text_factory"):
+        yield
+        return
+    kept, raw.text_factory = raw.text_factory, _ANY_TEXT
+    try:
+        yield
+    finally:
+        raw.text_factory = kept
+
+
+class Escaped(list[Any]):
+    """Rows read by `reading_any_text`."""
+
+
+def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> list[Any]:
+    """All rows of a query; as Escaped if the driver cannot decode some text of one of them."""
+    try:
+        return list(conn.execute(query, params))
+    except OperationalError as error:
+        if "decode" not in str(error.orig):
+            raise
+    with reading_any_text(conn):
+        return Escaped(conn.execute(query, params))
 
 
 @contextmanager
@@ -32,7 +66,7 @@ def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
             raise
     except (DBAPIError, PoolTimeout) as error:
         raise unavailable(engine, error) from error
-    with conn:
+    with conn, reading_any_text(conn):
         yield conn
 
 
@@ -43,7 +77,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
         conn = engine.connect()
     except (DBAPIError, PoolTimeout) as error:
         raise unavailable(engine, error) from error
-    with conn, conn.begin():
+    with conn, conn.begin(), reading_any_text(conn):
         yield conn
 
 

@@ -195,7 +195,10 @@ def _by_code(error: BaseException | None) -> Trouble:
 
 
 def reason_of(error: BaseException) -> str:
-    """The database's own words in one line, without parameters."""
+    """The database's own words in one line, without parameters, and without the row that
+    PostgreSQL shows where a CHECK or NOT NULL refuses it."""
     cause = getattr(error, "orig", None) or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    if getattr(cause, "sqlstate", None) in ("23502", "23514"):
+        del lines[1:]
     return f"{type(cause).__name__}: {'; '.join(lines[:2])}"[:500]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, oracle
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from msgworker.dialects.capabilities import DIALECTS
@@ -14,7 +18,8 @@ from msgworker.errors import ConfigError
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC datetime in Python; microseconds kept (SQLite: milliseconds, as text)."""
+    """An aware UTC datetime in Python; microseconds kept (SQLite: milliseconds, as text). None for
+    a text that is no instant."""
 
     impl = sa.DateTime
     cache_ok = True
@@ -34,16 +39,30 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value.tzinfo is None:
             raise ConfigError(f"a time needs its time zone, got {value!r}; use datetime.now(UTC)")
         utc = value.astimezone(UTC)
-        if dialect.name == "sqlite":
-            return utc.strftime("%Y-%m-%d %H:%M:%S.") + f"{utc.microsecond // 1000:03d}"
+        if dialect.name == "sqlite":  # not strftime, which writes the year 2 as "2" on some systems
+            return utc.replace(tzinfo=None).isoformat(" ", "milliseconds")
         return utc if dialect.name == "postgresql" else utc.replace(tzinfo=None)
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
-        if isinstance(value, str):
-            value = datetime.fromisoformat(value)
-        if not isinstance(value, datetime):
+        try:
+            return read_instant(value)
+        except ValueError:
             return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def read_instant(value: Any) -> datetime | None:
+    """An aware UTC datetime of what a driver gives for an instant, or for `instant_text`; raises
+    ValueError for what is none."""
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value.strip())
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
+    raise ValueError(f"no instant: {value!r:.80}")
 
 
 class KeyText(TypeDecorator[str]):
@@ -71,13 +90,60 @@ def _is_mariadb(dialect: sa.Dialect) -> bool:
 
 
 class WholeId(TypeDecorator[int]):
-    """An id that its table declares as NUMERIC or DECIMAL: whole numbers in Python all the same."""
+    """An id that its table declares as NUMERIC or DECIMAL: whole numbers in Python all the same.
+    None for a fraction and for NaN, which nothing here can name."""
 
     impl = sa.BigInteger
     cache_ok = True
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> int | None:
-        return None if value is None else int(value)
+        return whole_number(value)
+
+
+def whole_number(value: Any) -> int | None:
+    """The whole number that a number of a driver stands for, None if it stands for none."""
+    if type(value) is int:
+        return value
+    if not isinstance(value, int | float | Decimal):
+        return None
+    try:
+        return int(value) if value == int(value) else None
+    except (ValueError, OverflowError):  # NaN, infinite
+        return None
+
+
+class AnyText(TypeDecorator[str]):
+    """A text that was read from a column and is given back, also one that is not UTF-8."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def bind_expression(self, bindvalue: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
+        return _given_back(bindvalue)
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
+        if dialect.name != "sqlite" or not isinstance(value, str):
+            return value
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-8", "surrogateescape")
+        return value
+
+
+class _given_back(FunctionElement[str]):
+    inherit_cache = True
+    type = sa.String()
+
+
+@compiles(_given_back)
+def _as_it_is(element: _given_back, compiler: SQLCompiler, **kw: Any) -> str:
+    return str(compiler.process(element.clauses, **kw))
+
+
+@compiles(_given_back, "sqlite")
+def _as_text(element: _given_back, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **kw)} AS TEXT)"
 
 
 def recollated(column: sa.ColumnElement[Any], collation: str) -> sa.ColumnElement[Any]:

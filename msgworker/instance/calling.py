@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import Trouble, secrets_of, trouble, without
+from msgworker.dialects import Trouble, read_instant, secrets_of, trouble, without
 from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.instance.fanout import Fans
 from msgworker.instance.handling import (
@@ -34,7 +35,7 @@ from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.settler import settlement
 from msgworker.instance.state import Lane, Running, State, facts
 from msgworker.message import Message, Outcome, Settled, topic_of
-from msgworker.payload import clean
+from msgworker.payload import clean, quoted
 from msgworker.store import settle as store
 from msgworker.store.claim import Row
 
@@ -59,10 +60,14 @@ class Caller:
         self.before_settle: Callable[[Lane], None] = lambda lane: None
         self.on_leaving: Callable[[], None] = lambda: None
         self._secrets = secrets_of(state.engine.url)
+        self._told_of_odd_instants = False
 
     def handle(self, lane: Lane) -> None:
         """Run the current message of a lane; leaves the outcome in `lane.result`."""
         state, row = self._state, lane.row
+        if row.odd is not None:
+            lane.result = Result(Outcome.DEAD, f"the row cannot be read: {row.odd}")
+            return
         topic = topic_of(row.topic)
         handler = state.registry.get(topic)
         if handler is None:  # unregistered meanwhile: give it back untouched
@@ -80,7 +85,7 @@ class Caller:
                 topic,
                 payload_of(row.payload, row.oversize, handler),
                 row.tries,
-                row.created_at,
+                self._created_at(row),
                 state.tables.spec.name,
             )
             if handler.transactional:
@@ -99,6 +104,18 @@ class Caller:
         if result.trace is not None:
             result.trace = without(result.trace, self._secrets)
         lane.result = result
+
+    def _created_at(self, row: Row) -> datetime | None:
+        try:
+            return read_instant(row.created_at)
+        except ValueError:
+            if not self._told_of_odd_instants:
+                self._told_of_odd_instants = True
+                column = self._state.tables.names["created_at"]
+                text = "message %s: %s holds %s, no instant; its handler gets None (told once)"
+                held = quoted(row.created_at)
+                self._state.log.warning(text, row.msg_id, column, held, extra=facts(row))
+            return None
 
     def spare(self) -> None:
         """Give back the connections of threads that run no transactional handler now: a settle

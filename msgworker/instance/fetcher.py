@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.role import EVERYDAY, Role
 from msgworker.instance.search import Look, Search
@@ -90,6 +90,8 @@ class Fetcher(Role):
         self._settler = settler
         self.link = self._link = state.link(tuned=True)
         self._search = Search(state.tables, state.topics, state.blocked)
+        self._refusals = state.refusals
+        self._secrets = secrets_of(state.engine.url)
         settings = state.settings
         self._appetite = Appetite(lanes.threads, settings.lanes_limit, settings.run_limit)
         self._linger = drain_linger
@@ -189,6 +191,9 @@ class Fetcher(Role):
     def _look(self, room: int, held: int) -> Look:
         state = self._state
         objects, ids = state.held_by_ghosts()
+        if self._refusals:
+            refused_objects, refused_ids = self._refusals.waiting()
+            objects, ids = objects | refused_objects, ids | refused_ids
         self._search.paused = state.paused
         with self._link.statement() as conn:
             look = self._search.look(
@@ -238,7 +243,9 @@ class Fetcher(Role):
         state.tally.won += len(rows)
         if len(rows) < len(candidates):
             won = {row.msg_id for row in rows}
-            self._search.refused([c for c in candidates if c.msg_id not in won])
+            lost = [c for c in candidates if c.msg_id not in won]
+            self._search.refused(lost)
+            self._refusals.lost(lost)
         if not rows:
             return 0
         # A message in quarantine is claimed as the only one: nothing behind it, nothing beside it.
@@ -251,6 +258,15 @@ class Fetcher(Role):
         return len(rows)
 
     def _flag(self, candidates: list[Candidate], me: str) -> list[Row]:
+        together, alone = self._refusals.sorted_out(candidates)
+        rows = self._flag_together(together, me) if together else []
+        if alone:
+            rows += self._flag_apart([[one] for one in alone], me)
+            rows.sort(key=lambda row: row.msg_id)
+        self._refusals.tell(self.log)
+        return rows
+
+    def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
         tables = self._state.tables
         try:
             if tables.dialect.arrays:
@@ -258,11 +274,31 @@ class Fetcher(Role):
                     return claim.flag(conn, tables, candidates, me=me)
             with self._link.transaction() as conn:
                 return claim.flag(conn, tables, candidates, me=me)
-        except IntegrityError as error:
-            if trouble(error) is not Trouble.RACE:
+        except claim.LeftAlone:
+            pass
+        except DBAPIError as error:
+            if trouble(error) not in claim.OF_A_ROW:
                 raise
+        return self._flag_apart([candidates], me)
+
+    def _flag_apart(self, parts: list[list[Candidate]], me: str) -> list[Row]:
+        """One that cannot be flagged does not hold up the others."""
+        rows: list[Row] = []
+        refused: dict[int, DBAPIError] = {}
         with self._link.transaction() as conn:
-            return claim.flag_each(conn, tables, candidates, me=me)
+            for part in parts:
+                won, errors = claim.flag_apart(conn, self._state.tables, part, me=me)
+                rows += won
+                refused |= errors
+        for one in (one for part in parts for one in part):
+            error = refused.get(one.msg_id)
+            # The guard may be why: that somebody was faster is no refusal, but not every time.
+            if error is not None and trouble(error) is Trouble.RACE:
+                error = error if self._refusals.suspects(one) else None
+            self._refusals.heard(
+                one, None if error is None else without(reason_of(error), self._secrets)
+            )
+        return rows
 
     def _read_runs(self, lanes: Sequence[Lane]) -> None:
         """Objects with one message each need no runs: then only every 8th claim looks for them."""
@@ -366,7 +402,9 @@ class Fetcher(Role):
         if not unknown:
             return
         now, told = time.monotonic(), self._topics_told
-        new = sorted(t for t in unknown if now - told.get(t, -inf) > TOPIC_REPORT_SECONDS)
+        # A topic need not be a text (SQLite).
+        late = (t for t in unknown if now - told.get(t, -inf) > TOPIC_REPORT_SECONDS)
+        new = sorted(late, key=str)
         if new:
             self._topics_told = {
                 t: at for t, at in told.items() if now - at <= TOPIC_REPORT_SECONDS

@@ -47,6 +47,7 @@ class Heartbeat(Role):
         self._on_recovered = on_recovered
         self.on_leaving: Callable[[], None] = lambda: None
         self._told_of_pauses = False
+        self._told_of_refusals: tuple[str, dict[int, str]] = ("", {})
         self._renewed_at = 0.0  # on the monotonic clock
         self._recovery = Recovery(
             state, self._link, log=self.log, rest=self._stopping.wait, on_batch=on_recovered
@@ -81,6 +82,7 @@ class Heartbeat(Role):
         self._read_pauses()
         self._watch_handlers()
         self._release_unknown()
+        self._tell_of_refusals()
         return self._recovery.run(self._renewed_at)
 
     def pause_seconds(self, did: int) -> float:
@@ -231,6 +233,15 @@ class Heartbeat(Role):
         self.log.info("going on as %s: a settle of %s may still be under way", new, old)
         with self._link.transaction() as conn:
             lease.drop(conn, state.tables, old)
+
+    def _tell_of_refusals(self) -> None:
+        """For `explain` and `doctor`, which try nothing."""
+        state = self._state
+        now = (state.instance_id, state.refusals.reasons())
+        if now != self._told_of_refusals and (now[1] or self._told_of_refusals[1]):
+            with self._link.transaction() as conn:
+                lease.tell(conn, state.tables, now[0], topics=state.topics, refused=now[1])
+        self._told_of_refusals = now
 
     def _watch_handlers(self) -> None:
         now = time.monotonic()

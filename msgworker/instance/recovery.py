@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.dialects import reason_of, trouble
 from msgworker.instance.links import Link
 from msgworker.instance.state import State
 from msgworker.message import UNWRITABLE
+from msgworker.payload import shown
 from msgworker.store import lease, recover
+from msgworker.store.claim import OF_A_ROW
 
-OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
-"""Errors that may be about one row of a batch."""
 BEAT_SHARE = 0.5
 """Of the time between two beats: so long at most a beat recovers, then our own lease is next;"""
 LEAST_SHARE = 0.1
@@ -198,7 +198,7 @@ class Recovery:
         on behind what this one has seen.
         """
         tables = self._state.tables
-        text = f"instance {dead_id} died while it had this message in hand"
+        text = f"instance {shown(dead_id)} died while it had this message in hand"
         after = self._seen.pop(dead_id, recover.FIRST)
         given_back, all_of_them = 0, after == recover.FIRST
         while True:
@@ -218,7 +218,8 @@ class Recovery:
                 self._seen[dead_id], all_of_them = after, False
                 break
         if given_back:
-            self._log.warning("recovered %d messages of dead instance %s", given_back, dead_id)
+            name = shown(dead_id)
+            self._log.warning("recovered %d messages of dead instance %s", given_back, name)
         return given_back, all_of_them
 
     def _give_back_rows(self, ids: list[int], dead_id: str, text: str) -> int:

@@ -15,13 +15,13 @@ from __future__ import annotations
 import time
 import zlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection
 
 from msgworker.instance.state import in_quarantine
 from msgworker.message import topic_of
+from msgworker.payload import is_text
 from msgworker.store import claim
 from msgworker.store.claim import Candidate
 from msgworker.table import Tables
@@ -31,7 +31,6 @@ IDLE_WINDOW = 128
 IDLE_OBJECTS = 64
 FORGET_SECONDS = 1.0
 DUE_SECONDS = 0.02
-LONG_AGO = (datetime(1970, 1, 2, tzinfo=UTC), 0)
 MIN_ID = -(1 << 63)
 
 
@@ -65,7 +64,7 @@ class Search:
         self.paused: frozenset[str] = frozenset()
         self.unknown_topics: dict[str, int] = {}
         self._mark = MIN_ID
-        self._since = LONG_AGO
+        self._since: tuple[Any, int] | None = None
         self._due_at = 0.0
         self._forget_at = 0.0
         self._blocked: set[Any] = set() if blocked is None else blocked
@@ -133,7 +132,7 @@ class Search:
         self._blocked.clear()
         self._passed_over.clear()
         self._mark = MIN_ID
-        self._since = LONG_AGO
+        self._since = None
         self._due_at = 0.0
         self.unknown_topics.clear()
 
@@ -283,6 +282,8 @@ class _Pick:
         if name in paused:
             return False
         if topics is None or name in topics:
+            return True
+        if isinstance(name, str) and not is_text(name):  # nobody's: it is claimed to be given up
             return True
         unknown = self._search.unknown_topics
         unknown[name] = unknown.get(name, 0) + 1

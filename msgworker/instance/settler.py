@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from sqlalchemy.exc import DBAPIError
+
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.instance.handling import DONE, Result
 from msgworker.instance.role import Outage
@@ -277,8 +279,10 @@ class Settler:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
             if one.error in (None, UNWRITABLE) and one.trace is None:
-                text = "message %s: its outcome is not written"
-                log.exception(text, row.msg_id, extra=facts(row))
+                text = "message %s: its outcome is not written: %s"
+                # Without the driver's own text, which may show the row.
+                told = None if isinstance(error, DBAPIError) else error
+                log.error(text, row.msg_id, reason_of(error), exc_info=told, extra=facts(row))
                 self._state.cannot_write([one.msg_id])
                 return Settled.LOST
             # The tables may not take a text (another character set, a shorter column).
@@ -303,7 +307,7 @@ def settlement(lane: Lane, state: State) -> Settlement:
         None,
         result.error,
         result.delay_seconds,
-        row.tries,
+        row.tries if row.odd is None else None,
         row.later_times,
         result.trace,
     )

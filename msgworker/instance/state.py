@@ -24,8 +24,10 @@ from msgworker.config import Settings
 from msgworker.errors import MsgworkerError
 from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
+from msgworker.instance.refusals import Refusals
 from msgworker.instance.role import Away
 from msgworker.message import topic_of
+from msgworker.payload import shown
 from msgworker.store.claim import Row
 from msgworker.store.left import Asked
 from msgworker.table import Tables
@@ -116,6 +118,7 @@ class State:
     claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever
     holds it knows every row that is flagged by us.
     blocked: objects whose head could not be flagged a moment ago; a settle takes its own out again.
+    refusals: messages that the database does not let us flag.
     none_left: what to do when a role gets no connection: others may have one to spare.
     stuck: messages whose outcome could not be written; their rows stay flagged by our id until its
     lease ends, and then a crash is counted for them.
@@ -161,6 +164,7 @@ class State:
     slots: int = 1
     recovering: bool = False
     away: Away = field(default_factory=Away)
+    refusals: Refusals = field(default_factory=Refusals)
     none_left: Callable[[], None] = lambda: None
 
     @property
@@ -258,8 +262,8 @@ def facts(row: Row) -> dict[str, Any]:
     """What a log record about a message carries, besides the instance's id."""
     return {
         "msg_id": row.msg_id,
-        "object_id": row.object_id,
-        "topic": row.topic,
+        "object_id": row.object_id if row.odd is None else shown(row.object_id),
+        "topic": row.topic if row.odd is None else shown(row.topic),
         "try": row.tries + 1,
     }
 

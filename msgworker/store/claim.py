@@ -9,16 +9,28 @@ stale: until we have the flag, others may run what stands in it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import UtcDateTime, now, text_length
+from msgworker.dialects import (
+    AnyText,
+    Escaped,
+    Trouble,
+    fetch,
+    instant_of,
+    instant_text,
+    now,
+    text_length,
+    trouble,
+    whole_number,
+)
 from msgworker.message import Status
+from msgworker.payload import is_text, quoted
 from msgworker.table import NO_OBJECT, Cols, Tables, lit, text_lit
 
 RUNS_PER_STATEMENT = 50
@@ -26,22 +38,27 @@ PAGE = 1000
 
 
 class Candidate(NamedTuple):
-    """A row that may be a head; only `due_after` fills `waits_until`."""
+    """A row that may be a head; only `due_after` fills `waits_until`, as `instant_text` reads it.
+
+    status, tries: as the driver gives them, which need not be whole numbers: `flag` compares them.
+    """
 
     msg_id: int
     object_id: str | None
     status: int
-    tries: int
+    tries: Any
     crash_times: int
     topic: str | None
     due: int
-    waits_until: datetime | None
+    waits_until: Any
 
 
 class Row(NamedTuple):
     """A flagged message, or one of its run.
 
+    created_at: as `instant_text` reads it.
     oversize: the payload's length where it was too long to be read, else None.
+    odd: why the message cannot be handled, whatever its handler: the column and what it holds.
     """
 
     msg_id: int
@@ -51,8 +68,9 @@ class Row(NamedTuple):
     tries: int
     crash_times: int
     later_times: int
-    created_at: datetime | None
+    created_at: Any
     oversize: int | None
+    odd: str | None = None
 
 
 # ---------------------------------------------------------------- candidates
@@ -65,6 +83,23 @@ def or_zero(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
         if column is None
         else sa.func.coalesce(column, sa.literal_column("0"))
     )
+
+
+def _candidates(found: Sequence[Any]) -> list[Candidate]:
+    """Rows that can be named: one whose id is no whole number nobody can claim.
+
+    What stands in the counters may be anything. A message with such a counter does not live long
+    enough for its quarantine.
+    """
+    made = [Candidate._make(row) for row in found]
+    if all(type(c[0]) is type(c[3]) is type(c[4]) is int for c in made):
+        return made
+    return [_countable(c, i) for c in made if (i := whole_number(c.msg_id)) is not None]
+
+
+def _countable(c: Candidate, msg_id: int) -> Candidate:
+    crashes = whole_number(c.crash_times) if whole_number(c.tries) is not None else 0
+    return c._replace(msg_id=msg_id, crash_times=crashes or 0)
 
 
 def _hint(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
@@ -97,38 +132,34 @@ def oldest(conn: Connection, t: Tables, *, mark: int, limit: int) -> list[Candid
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    found = conn.execute(t.built("oldest", build), {"mark": mark, "rows": limit}).all()
-    return [Candidate._make(row) for row in found]
+    return _candidates(fetch(conn, t.built("oldest", build), {"mark": mark, "rows": limit}))
 
 
 def due_after(
-    conn: Connection, t: Tables, *, since: tuple[datetime, int], limit: int
+    conn: Connection, t: Tables, *, since: tuple[Any, int] | None, limit: int
 ) -> list[Candidate]:
-    """Rows whose instant has come, after the (instant, msg_id) `since`, in that order."""
+    """Rows whose instant has come, after the (`waits_until`, msg_id) `since`, in that order; None =
+    from the first."""
     if not t.has("available_at"):
         return []
 
-    def build() -> Select[Any]:
+    def build(from_start: bool) -> Select[Any]:
         c = t.cols()
         assert c.available_at is not None
-        at = bindparam("at", type_=UtcDateTime())
-        query = t.hinted(sa.select(*_hint(t, c, c.available_at)), t.message, "due")
-        return (
-            query.where(
-                t.unfinished(c),
-                c.available_at.is_not(None),
-                c.available_at <= now(),
+        query = t.hinted(sa.select(*_hint(t, c, instant_text(c.available_at))), t.message, "due")
+        query = query.where(t.unfinished(c), c.available_at.is_not(None), c.available_at <= now())
+        if not from_start:
+            at: Any = instant_of(bindparam("at", type_=AnyText()))
+            query = query.where(
                 c.available_at >= at,
                 sa.or_(c.available_at > at, c.msg_id > bindparam("id", type_=sa.BigInteger())),
             )
-            .order_by(c.available_at, c.msg_id)
-            .limit(bindparam("rows", type_=sa.Integer()))
-        )
+        query = query.order_by(c.available_at, c.msg_id)
+        return query.limit(bindparam("rows", type_=sa.Integer()))
 
-    found = conn.execute(
-        t.built("due", build), {"at": since[0], "id": since[1], "rows": limit}
-    ).all()
-    return [Candidate._make(row) for row in found]
+    statement = t.built(("due", since is None), partial(build, since is None))
+    at, msg_id = since or (None, None)
+    return _candidates(fetch(conn, statement, {"at": at, "id": msg_id, "rows": limit}))
 
 
 def heads(conn: Connection, t: Tables, *, after: Any, limit: int) -> tuple[list[Candidate], Any]:
@@ -147,7 +178,7 @@ def _hop(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Cand
         first = t.cols(first_row)
         after_it: ColumnElement[bool] = first.object_id.is_not(None)
         if not from_start:
-            after_it = first.object_id > bindparam("after", type_=t.object_type)
+            after_it = first.object_id > bindparam("after", type_=t.key_type)
         one = sa.literal_column("1", sa.Integer())
         start = t.hinted(sa.select(first.object_id), first_row, "object")
         start = start.where(t.unfinished(first), after_it).order_by(first.object_id).limit(one)
@@ -180,11 +211,11 @@ def _hop(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Cand
         return sa.select(*_hint(t, c), ring.c.k).select_from(ring.join(t.message, c.msg_id == head))
 
     key = ("hop", after is None)
-    found = conn.execute(
-        t.built(key, lambda: build(after is None)), {"after": after, "objects": limit}
-    ).all()
-    rows = [Candidate._make(row[:8]) for row in sorted(found, key=lambda row: row[8])]
-    return rows, rows[-1].object_id if len(rows) >= limit else None
+    statement = t.built(key, lambda: build(after is None))
+    found = fetch(conn, statement, {"after": after, "objects": limit})
+    found = sorted(found, key=lambda row: row[8])
+    rows = _candidates([row[:8] for row in found])
+    return rows, found[-1][1] if len(found) >= limit else None
 
 
 def _page(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Candidate], Any]:
@@ -217,8 +248,8 @@ def _page(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Can
     while len(seen) < limit:
         from_start = after is None
         statement = t.built(("page", from_start), partial(build, from_start))
-        found = conn.execute(statement, {"after": after, "rows": rows_read}).all()
-        seen.extend(Candidate._make(row[:8]) for row in found if row[1] is not None)
+        found = fetch(conn, statement, {"after": after, "rows": rows_read})
+        seen += _candidates([row[:8] for row in found if row[1] is not None])
         if sum(row[9] for row in found) < rows_read:
             return seen, None
         after = found[-1][8]
@@ -245,8 +276,7 @@ def loose(conn: Connection, t: Tables, *, after: int, limit: int) -> list[Candid
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    found = conn.execute(t.built("loose", build), {"after": after, "rows": limit}).all()
-    return [Candidate._make(row) for row in found]
+    return _candidates(fetch(conn, t.built("loose", build), {"after": after, "rows": limit}))
 
 
 # ---------------------------------------------------------------- flag
@@ -272,14 +302,44 @@ def _row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
         t.tries(c),
         or_zero(c.crash_times),
         or_zero(c.later_times),
-        sa.null() if c.created_at is None else c.created_at,
+        sa.null() if c.created_at is None else instant_text(c.created_at),
         oversize,
     ]
     return [column.label(f"r{i}") for i, column in enumerate(columns)]
 
 
+def _rows(t: Tables, found: Sequence[Any], first: int = 0) -> list[Row]:
+    """Rows of which `_row_columns` begin at the place `first`."""
+    made = [Row(*row[first:]) for row in found] if first else [Row(*row) for row in found]
+    usual = all(type(row[4]) is type(row[5]) is type(row[6]) is int for row in made)
+    if usual and not isinstance(found, Escaped):
+        return made
+    return [_judged(t, row) for row in made]
+
+
+def _judged(t: Tables, row: Row) -> Row:
+    """A row whose counters are whole numbers, or with the reason why it cannot be handled."""
+    odd = None
+    for role, text in (
+        ("object_id", row.object_id),
+        ("topic", row.topic),
+        ("payload", row.payload),
+    ):
+        if isinstance(text, str) and not is_text(text):
+            odd = odd or f"{t.names[role]} holds {quoted(text)}, which is not UTF-8"
+    numbers = {}
+    for role in ("error_try_times", "crash_times", "later_times"):
+        value = getattr(row, "tries" if role == "error_try_times" else role)
+        number = whole_number(value)
+        if number is None:
+            odd = odd or f"{t.names[role]} holds {quoted(value)}, which is not a whole number"
+        numbers[role] = number or 0
+    tries, crashes, later = numbers.values()
+    return row._replace(tries=tries, crash_times=crashes, later_times=later, odd=odd)
+
+
 # In statements that write, parameters are named mw_...: a name that is a column's too is refused.
-ME: ColumnElement[Any] = bindparam("mw_me", type_=sa.String())
+ME: ColumnElement[Any] = bindparam("mw_me", type_=AnyText())
 
 
 def flagged_values(t: Tables) -> dict[str, Any]:
@@ -313,29 +373,49 @@ def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: st
     """Flag the candidates that are still what they were seen as; return the rows won, by msg_id.
 
     In the caller's transaction. Rows that somebody else holds, changed or got in front of are left
-    out; none won gives []. Raises IntegrityError if the guard finds a running message that the
-    statement could not see: roll back and call `flag_each`.
+    out; none won gives []. Raises IntegrityError or LeftAlone if the guard finds a running message
+    that the statement could not see, and if the database refuses to change a row for whatever
+    reason of its own: roll back and call `flag_apart`.
     """
     if t.dialect.arrays:
         return _flag_arrays(conn, t, candidates, me)
     won: list[Row] = []
     for start in range(0, len(candidates), t.dialect.max_ids):
-        won += _flag_locked(conn, t, candidates[start : start + t.dialect.max_ids], me)
+        part = candidates[start : start + t.dialect.max_ids]
+        won += _flag_locked(conn, t, part, me, loud=False)
     return won
 
 
-def flag_each(
-    conn: Connection, t: Tables, candidates: Iterable[Candidate], *, me: str
-) -> list[Row]:
-    """`flag` one by one, each in its savepoint: a lost race costs only that row."""
-    won: list[Row] = []
-    for candidate in candidates:
-        try:
-            with conn.begin_nested():
-                won += flag(conn, t, [candidate], me=me)
-        except sa.exc.IntegrityError:
-            continue
-    return won
+class LeftAlone(Exception):
+    """Rows that were free have not been flagged, and the database was told not to say why."""
+
+
+OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
+"""Errors that may be about one row of a batch."""
+
+
+def flag_apart(
+    conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str
+) -> tuple[list[Row], dict[int, DBAPIError]]:
+    """`flag` in halves, each in its savepoint, down to single rows: one that the database refuses
+    costs only itself. Returns the rows won and, by msg_id, why others were refused; the guard may
+    be why."""
+    if not candidates:
+        return [], {}
+    try:
+        with conn.begin_nested():
+            if t.dialect.arrays:
+                return _flag_arrays(conn, t, candidates, me), {}
+            return _flag_locked(conn, t, candidates, me, loud=True), {}
+    except DBAPIError as error:
+        if trouble(error) not in OF_A_ROW:
+            raise
+        if len(candidates) == 1:
+            return [], {candidates[0].msg_id: error}
+    half = len(candidates) // 2
+    won, refused = flag_apart(conn, t, candidates[:half], me=me)
+    more, too = flag_apart(conn, t, candidates[half:], me=me)
+    return won + more, refused | too
 
 
 def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
@@ -348,9 +428,10 @@ def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
 
 
 def _flag_locked(
-    conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str
+    conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str, *, loud: bool
 ) -> list[Row]:
-    """Lock, compare, update by primary key, read back what the guard let through."""
+    """Lock, compare, update by primary key. loud: a row that the guard, or whatever else, does not
+    let through raises what the database says to it, else LeftAlone."""
 
     def lock() -> Select[Any]:
         c = t.cols()
@@ -360,23 +441,28 @@ def _flag_locked(
             return query
         return query.with_for_update(skip_locked=t.dialect.skip_locked)
 
-    def update() -> sa.Update:
+    def update(loud: bool) -> sa.Update:
         c = t.cols()
         change = (
             sa.update(t.message).where(t.among(c.msg_id), t.claimable(c)).values(flagged_values(t))
         )
-        return change.prefix_with(t.dialect.update_ignore) if t.dialect.update_ignore else change
+        ignore = None if loud else t.dialect.update_ignore
+        return change.prefix_with(ignore) if ignore else change
 
     seen = {c.msg_id: (c.status, c.tries) for c in candidates}
-    found = conn.execute(t.built("flag_lock", lock), {"mw_ids": list(seen)}).all()
-    rows = [Row._make(r[1:]) for r in found if seen[r[1]] == (r[0], r[5])]
+    found = fetch(conn, t.built("flag_lock", lock), {"mw_ids": list(seen)})
+    same = type(found)(r for r in found if seen[r[1]] == (r[0], r[5]))
+    rows = _rows(t, same, 1)
     if not rows:
         return []
     ids = [row.msg_id for row in rows]
-    done = conn.execute(t.built("flag_update", update), {"mw_ids": ids, "mw_me": me})
+    statement = t.built(("flag_update", loud), partial(update, loud))
+    done = conn.execute(statement, {"mw_ids": ids, "mw_me": me})
     if done.rowcount == len(ids) and not t.dialect.counts_ignored:
         return rows
     back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
+    if len(back) < len(rows) and t.dialect.update_ignore and not loud:
+        raise LeftAlone
     return [row for row in rows if row.msg_id in back]
 
 
@@ -389,8 +475,9 @@ def _flag_arrays(
         seen = (
             sa.func.unnest(
                 array_param("mw_ids", sa.BigInteger()),
-                array_param("mw_statuses", sa.SmallInteger()),
-                array_param("mw_tries", sa.SmallInteger()),
+                # Of a kind that takes what any column of numbers may hold, NaN too.
+                array_param("mw_statuses", sa.Numeric()),
+                array_param("mw_tries", sa.Numeric()),
             )
             .table_valued("msg_id", "status", "tries")
             .render_derived(name="seen")
@@ -433,7 +520,7 @@ def _flag_arrays(
             "mw_me": me,
         },
     ).all()
-    return sorted((Row._make(row) for row in found), key=lambda row: row.msg_id)
+    return sorted(_rows(t, found), key=lambda row: row.msg_id)
 
 
 # ---------------------------------------------------------------- runs
@@ -505,7 +592,11 @@ def _runs_lateral(
             "rows": limit,
         },
     ).all()
-    return [(row[0], row[1], Row._make(row[2:])) for row in found]
+    return _placed(t, found, 0)
+
+
+def _placed(t: Tables, found: Sequence[Any], start: int) -> list[tuple[int, int, Row]]:
+    return [(start + f[0], f[1], row) for f, row in zip(found, _rows(t, found, 2), strict=True)]
 
 
 def _key(t: Tables, object_id: Any) -> Any:
@@ -545,9 +636,7 @@ def _runs_union(
         params |= {f"o{i}": _key(t, row.object_id) for i, row in enumerate(part)}
         params["rows"] = limit
         statement = t.built(("runs_union", branches), partial(build, branches))
-        found = [
-            (start + r[0], r[1], Row._make(r[2:])) for r in conn.execute(statement, params).all()
-        ]
+        found = _placed(t, fetch(conn, statement, params), start)
         # A union promises no order; each object's rows must come by age.
         found.sort(key=lambda f: (f[0], f[2].msg_id))
         out += found

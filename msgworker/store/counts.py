@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker import dialects
-from msgworker.dialects import seconds_since
+from msgworker.dialects import real_instant, seconds_since
 from msgworker.message import Status, Word, word_of
 from msgworker.store import window
 from msgworker.table import Cols, Tables, lit
@@ -89,7 +89,7 @@ def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
 def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     left = sa.case((t.tries_left(c), sa.literal_column("1")), else_=sa.literal_column("0"))
     topic = sa.null() if c.topic is None else c.topic
-    created = sa.null() if c.created_at is None else c.created_at
+    created: Any = sa.null() if c.created_at is None else real_instant(c.created_at)
     failed = sa.case((c.status == lit(Status.FAILED), left), else_=sa.literal_column("0"))
     return [c.status.label("s"), failed.label("l"), topic.label("t"), created.label("c")]
 

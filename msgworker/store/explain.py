@@ -37,6 +37,7 @@ class Reason(enum.StrEnum):
     PAUSED = "topic paused"
     NO_INSTANCE = "no live instance"
     NO_HANDLER = "no live handler"
+    REFUSED = "refused"
     QUARANTINE = "quarantine"
     NEXT = "nothing holds it back"
 
@@ -161,6 +162,10 @@ def _not_due(conn: Connection, t: Tables, info: MessageInfo) -> Explanation | No
     if conn.scalar(query) != 0:
         return None
     until: Any = info.available_at
+    if "available_at" in info.odd:
+        held = info.odd["available_at"]
+        text = f"it is not due: its available_at holds {held}"
+        return Explanation(info, Reason.NOT_DUE, text)
     if info.status is Word.FAILED:
         tries = f"{info.error_try_times} of {t.spec.max_tries}"
         text = f"it has failed {tries} times and waits for its back-off"
@@ -185,6 +190,13 @@ def _unclaimed(
     if not any(one.handles(topic) for one in live):
         text = f"none of the {len(live)} live instances has a handler for topic {topic}"
         return Explanation(info, Reason.NO_HANDLER, text)
+    for one in live:
+        if why := one.refused.get(str(info.msg_id)):
+            text = (
+                f"the database does not let {one.instance_id} flag it: {why}; it is passed over, "
+                "and tried again ever more rarely"
+            )
+            return Explanation(info, Reason.REFUSED, text, instance=one)
     if info.crash_times and info.error_try_times >= t.spec.max_tries - 1:
         text = (
             "it is on its last try after a crash, so it runs alone: an instance takes it when it "

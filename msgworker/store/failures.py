@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
+from msgworker.dialects import real_instant
 from msgworker.message import Word
 from msgworker.store import tries, window
 from msgworker.store.find import in_state
@@ -61,7 +62,14 @@ class _Group:
     text: str | None = None
 
     def add(
-        self, topic: str | None, left: int, count: int, first: Any, last: Any, i: int, waiting: int
+        self,
+        topic: str | None,
+        left: int,
+        count: int,
+        first: Any,
+        last: Any,
+        i: int | None,
+        waiting: int,
     ) -> None:
         self.failing += count if left else 0
         self.dead += 0 if left else count
@@ -69,7 +77,7 @@ class _Group:
             self.topics.add(topic)
         self.first = min((x for x in (self.first, first) if x is not None), default=None)
         self.last = max((x for x in (self.last, last) if x is not None), default=None)
-        self.sample = max(self.sample, i)
+        self.sample = max(self.sample, self.sample if i is None else i)
         self.waiting += waiting
 
 
@@ -138,7 +146,7 @@ def _failed(t: Tables) -> sa.Subquery:
         last_at.scalar_subquery().label("at"),
         _waited_for(t, c).label("w"),
         (null if c.last_error is None else c.last_error).label("e"),
-        (null if c.finished_at is None else c.finished_at).label("f"),
+        (null if c.finished_at is None else real_instant(c.finished_at)).label("f"),
     )
     query = t.hinted(sa.select(*columns), source, "failed").where(t.failed_rows(c))
     rows = bindparam("newest", type_=sa.Integer())

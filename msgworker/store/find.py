@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
+from msgworker.dialects import instant_text, read_instant, whole_number
 from msgworker.message import Status, Word, word_of
+from msgworker.payload import is_text, quoted, shown
 from msgworker.store import tries, window
 from msgworker.store.items import Items
 from msgworker.store.tries import Try
@@ -24,6 +26,8 @@ class MessageInfo:
 
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not.
+    odd: by column (as in this class) what stands in the row and is no such value, for people; it reads
+    as None, a counter as 0, and a text that is not UTF-8 with escapes.
     """
 
     msg_id: int
@@ -41,6 +45,7 @@ class MessageInfo:
     finished_at: datetime | None = None
     tries: tuple[Try, ...] = ()
     items: Items | None = None
+    odd: Mapping[str, str] = field(default_factory=dict)
 
 
 def in_state(t: Tables, c: Cols, word: Word) -> ColumnElement[bool]:
@@ -270,12 +275,18 @@ _ROLES = (
 )
 
 
+_INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
+_NUMBERS = ("msg_id", "error_try_times", "crash_times")
+
+
 def _columns(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
     columns: list[ColumnElement[Any]] = []
     for role in _ROLES:
         column = getattr(c, role)
         if column is None or (role == "payload" and not payload):
             column = sa.null()
+        elif role in _INSTANTS:
+            column = instant_text(column)
         elif role == "payload":
             column = sa.func.substr(sa.cast(column, sa.Text()), 1, 10_000)
         columns.append(column.label(f"f{len(columns)}"))
@@ -284,6 +295,31 @@ def _columns(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
 
 def _info(t: Tables, row: Any) -> MessageInfo:
     values = dict(zip(_ROLES, row, strict=True))
-    values["status"] = word_of(values["status"], values["error_try_times"], t.spec.max_tries)
+    odd: dict[str, str] = {}
+    raw_status = values["status"]
+    for role, value in values.items():
+        if value is None or role == "status":
+            continue
+        if role in _INSTANTS:
+            values[role] = _instant(value)
+        elif role in _NUMBERS:
+            values[role] = whole_number(value)
+        elif isinstance(value, str) and not is_text(value):
+            odd[role] = f"{quoted(value)}, which is not UTF-8"
+            values[role] = shown(value, len(value))
+        if values[role] is None:
+            odd[role] = quoted(value)
+    # Whoever compares them in SQL finds no tries left, so that the word must be dead, too.
+    tries = t.spec.max_tries if "error_try_times" in odd else values["error_try_times"]
+    values["status"] = word_of(raw_status, tries, t.spec.max_tries)
+    if values["status"] is Word.UNKNOWN and raw_status is not None:
+        odd["status"] = quoted(raw_status)
     values["error_try_times"] = values["error_try_times"] or 0
-    return MessageInfo(**values)
+    return MessageInfo(**values, odd=odd)
+
+
+def _instant(value: Any) -> datetime | None:
+    try:
+        return read_instant(value)
+    except ValueError:
+        return None

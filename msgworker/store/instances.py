@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.dialects import UtcDateTime
+from msgworker.dialects import UtcDateTime, real_instant
 from msgworker.store import lease, window
 from msgworker.table import Tables
 
@@ -32,6 +33,7 @@ class InstanceInfo:
 
     in_hand: lanes at its last heartbeat. running: messages of this table flagged by it now.
     topics: what it handles, None = every topic. other_table: the table it serves, if not this one.
+    refused: by msg_id why the database does not let it flag a message, of a few of them.
     """
 
     instance_id: str | None
@@ -46,6 +48,7 @@ class InstanceInfo:
     topics: tuple[str, ...] | None = None
     other_table: str | None = None
     taken_by: str | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def handles(self, topic: str) -> bool:
         """Whether it lives, serves this table, and has a handler for the topic."""
@@ -69,7 +72,7 @@ def instances(conn: Connection, t: Tables) -> list[InstanceInfo]:
 def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> InstanceInfo:
     count, oldest = held.get(one.name, (0, None))
     life = Life.LEAVING if one.taken_by else Life.LIVE if one.live else Life.DEAD
-    table, topics = _serves(one.serves)
+    table, topics, refused = _serves(one.serves)
     return InstanceInfo(
         instance_id=one.name,
         life=life,
@@ -83,17 +86,20 @@ def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> Instanc
         topics=topics,
         other_table=None if table in (None, t.message.name) else table,
         taken_by=one.taken_by,
+        refused=refused,
     )
 
 
-def _serves(text: str | None) -> tuple[str | None, tuple[str, ...] | None]:
-    """Table and topics of a lease; an older instance says nothing: it may handle everything."""
+def _serves(text: str | None) -> tuple[str | None, tuple[str, ...] | None, dict[str, str]]:
+    """What an instance says beside its lease; an older one says nothing: it may handle
+    everything."""
     try:
         value = json.loads(text or "{}")
         topics = value.get("topics")
-        return value.get("table"), None if topics is None else tuple(map(str, topics))
+        refused = {str(i): str(why) for i, why in value.get("refused", {}).items()}
+        return value.get("table"), None if topics is None else tuple(map(str, topics)), refused
     except (ValueError, AttributeError, TypeError):
-        return None, None
+        return None, None, {}
 
 
 def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime | None]]:
@@ -101,7 +107,7 @@ def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime |
         c = t.cols()
         ids = window.running(t)
         joined = ids.join(t.message, ids.c.i == c.msg_id)
-        first: Any = sa.null() if c.claimed_at is None else sa.func.min(c.claimed_at)
+        first: Any = sa.null() if c.claimed_at is None else sa.func.min(real_instant(c.claimed_at))
         oldest = sa.type_coerce(first, UtcDateTime())
         if c.claimed_by is None:
             nobody: Any = sa.null()

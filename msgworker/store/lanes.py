@@ -230,5 +230,6 @@ def _heads(conn: Connection, t: Tables, keys: Sequence[Any]) -> dict[Any, tuple[
         params |= {f"o{i}": key for i, key in enumerate(part)}
         statement = t.built(("lanes_heads", branches), partial(build, branches))
         for place, head, count in conn.execute(statement, params).all():
-            out[part[place]] = (int(head), int(count))
+            if head is not None:  # else its id is no whole number
+                out[part[place]] = (int(head), int(count))
     return out

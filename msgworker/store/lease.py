@@ -9,7 +9,7 @@ declared dead. A take-over expires too, and can be taken over again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -68,8 +68,7 @@ def register(
             serves=bindparam("mw_serves", type_=sa.Text()),
         )
 
-    handled = None if topics is None else sorted(topics)
-    serves = json.dumps({"table": t.message.name, "topics": handled})
+    serves = _serves(t, topics, {})
     params = {"mw_name": name, "mw_ttl": ttl, "mw_label": label[:200], "mw_serves": serves}
     conn.execute(t.built("register", build), params)
 
@@ -81,6 +80,34 @@ def is_kept(conn: Connection, t: Tables, name: str) -> bool:
         return sa.select(t.lease.c.name).where(t.lease.c.name == bindparam("me"))
 
     return bool(conn.scalar(t.built("lease_kept", build), {"me": name}) == name)
+
+
+def _serves(t: Tables, topics: Iterable[str] | None, refused: Mapping[int, str]) -> str:
+    told: dict[str, Any] = {
+        "table": t.message.name,
+        "topics": None if topics is None else sorted(topics),
+    }
+    return json.dumps(told | ({"refused": refused} if refused else {}))
+
+
+def tell(
+    conn: Connection,
+    t: Tables,
+    name: str,
+    *,
+    topics: Iterable[str] | None,
+    refused: Mapping[int, str],
+) -> None:
+    """Write beside our lease, for people, which messages the database does not let us flag, and
+    why."""
+
+    def build() -> sa.Update:
+        lease = t.lease.c
+        mine = (lease.name == bindparam("me"), lease.taken_by.is_(None))
+        return sa.update(t.lease).where(*mine).values(serves=bindparam("told", type_=sa.Text()))
+
+    params = {"me": name, "told": _serves(t, topics, refused)}
+    conn.execute(t.built("lease_tell", build), params)
 
 
 def renew(conn: Connection, t: Tables, name: str, *, ttl: float, in_hand: int = 0) -> bool:

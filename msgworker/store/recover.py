@@ -13,8 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 
-from msgworker.dialects import now
+from msgworker.dialects import fetch, now, whole_number
 from msgworker.message import Status
+from msgworker.payload import shown
 from msgworker.store import tries
 from msgworker.store.claim import ME, or_zero
 from msgworker.store.settle import back_to
@@ -62,7 +63,7 @@ def owners(conn: Connection, t: Tables) -> list[str]:
         found = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
         return sa.select(found.c.o).distinct()
 
-    return [str(owner) for owner in conn.scalars(t.built("owners", build))]
+    return [str(row[0]) for row in fetch(conn, t.built("owners", build), {})]
 
 
 def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str) -> int:
@@ -76,7 +77,8 @@ def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, te
     def whose(c: Cols) -> list[ColumnElement[bool]]:
         return [t.mine(c, ME)]
 
-    return _recover(conn, t, "recover", ids, whose, {"mw_me": dead_id}, by=dead_id, text=text)
+    by = shown(dead_id)
+    return _recover(conn, t, "recover", ids, whose, {"mw_me": dead_id}, by=by, text=text)
 
 
 def recover_foreign(
@@ -174,8 +176,8 @@ def foreign(conn: Connection, t: Tables, *, limit: int = BATCH) -> list[tuple[in
         limited = bindparam("rows", type_=sa.Integer())
         return sa.select(rows.c.i, rows.c.n).order_by(rows.c.i).limit(limited)
 
-    found = conn.execute(t.built("foreign", build), {"rows": limit})
-    return [(row[0], row[1]) for row in found]
+    found = fetch(conn, t.built("foreign", build), {"rows": limit})
+    return [(row[0], tries) for row in found if (tries := whole_number(row[1])) is not None]
 
 
 def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:

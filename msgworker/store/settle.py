@@ -223,10 +223,12 @@ def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
     """Write one outcome; raises FlagMissing if the row is not ours."""
     params: dict[str, Any] = {"mw_ids": [s.msg_id], "mw_me": me}
     if s.outcome is not Outcome.DONE:
-        params |= _outcome_params(t, s) | {"mw_tries": s.tries}
-        if t.has("later_times"):
-            params["mw_times"] = s.later_times
-    if conn.execute(_statement(t, s.outcome), params).rowcount != 1:
+        params |= _outcome_params(t, s)
+        if s.tries is not None:
+            params["mw_tries"] = s.tries
+            if t.has("later_times"):
+                params["mw_times"] = s.later_times
+    if conn.execute(_statement(t, s.outcome, s.tries is not None), params).rowcount != 1:
         raise FlagMissing
 
 
@@ -256,7 +258,7 @@ def _outcome_params(t: Tables, s: Settlement) -> dict[str, Any]:
     return {"mw_error": error, "mw_delay": float(s.delay_seconds)}
 
 
-def _statement(t: Tables, outcome: Outcome) -> sa.Update:
+def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
     if outcome is Outcome.DONE:
         return _finish(t)
 
@@ -264,15 +266,17 @@ def _statement(t: Tables, outcome: Outcome) -> sa.Update:
         c = t.cols()
         # These tell two claims of one instance apart: an outcome that was given up as lost and
         # arrives late must not end a newer claim of the same message.
-        same_claim = [t.tries(c) == bindparam("mw_tries", type_=sa.Integer())]
-        if c.later_times is not None:
+        same_claim = []
+        if counted:
+            same_claim.append(t.tries(c) == bindparam("mw_tries", type_=sa.Integer()))
+        if counted and c.later_times is not None:
             times = sa.func.coalesce(c.later_times, sa.literal_column("0"))
             same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))
         mine = (t.among(c.msg_id), t.mine(c, ME), *same_claim)
         values = t.tries_last(_outcome_values(t, outcome))
         return sa.update(t.message).where(*mine).ordered_values(*values)
 
-    return t.built(("outcome", outcome), build)
+    return t.built(("outcome", outcome, counted), build)
 
 
 def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import UtcDateTime, now
+from msgworker.dialects import UtcDateTime, now, real_instant
 from msgworker.store.fingerprint import fingerprint
 from msgworker.table import MAX_ERROR, Tables
 
@@ -139,7 +139,9 @@ def last_try(t: Tables, msg_id: ColumnElement[Any]) -> ColumnElement[Any]:
 def _last_tries(t: Tables) -> sa.Select[Any]:
     def build() -> sa.Select[Any]:
         c = t.cols()
-        started: ColumnElement[Any] = sa.null() if c.claimed_at is None else c.claimed_at
+        started: ColumnElement[Any] = sa.null()
+        if c.claimed_at is not None:
+            started = real_instant(c.claimed_at)
         return sa.select(c.msg_id, started, last_try(t, c.msg_id)).where(t.among(c.msg_id))
 
     return t.built("tries_last", build)

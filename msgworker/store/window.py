@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
+from msgworker.dialects import real_instant
 from msgworker.store.recover import running_rows
 from msgworker.table import Cols, Tables
 
@@ -76,7 +77,8 @@ def before_instant(conn: Connection, t: Tables, instant: datetime) -> int:
     low, high = found[0] - 1, found[1]
     while high - low > SINCE_SLACK:
         middle = (low + high) // 2
-        query = sa.select(c.created_at).where(c.msg_id > sa.literal(middle, sa.BigInteger()))
+        query = sa.select(real_instant(c.created_at))
+        query = query.where(c.msg_id > sa.literal(middle, sa.BigInteger()))
         created = conn.scalar(query.order_by(c.msg_id).limit(1))
         if created is None or created >= instant:
             high = middle

@@ -19,7 +19,6 @@ from msgworker.store.claim import Candidate, Row
 from msgworker.store.due import Coming, coming
 from tests.contract.seeing import Table, in_thread, send, until
 
-LONG_AGO = (datetime(1970, 1, 2, tzinfo=UTC), 0)
 ME, OTHER = "me-1", "other-2"
 
 
@@ -158,20 +157,20 @@ def test_due_after_finds_rows_whose_instant_has_come(store):
     later = send(store.app, "c", at=datetime.now(UTC) - timedelta(hours=1))
     send(store.app, "d", delay=3600)
     send(store.app, "e")
-    found = store(claim.due_after, since=LONG_AGO, limit=10)
+    found = store(claim.due_after, since=None, limit=10)
     assert _ids(found) == [*past, *later]
     assert all(c.due == 1 and c.waits_until is not None for c in found)
     first = found[0]
     again = store(claim.due_after, since=(first.waits_until, first.msg_id), limit=10)
     assert _ids(again) == [past[1], *later]
-    assert _ids(store(claim.due_after, since=LONG_AGO, limit=1)) == [past[0]]
+    assert _ids(store(claim.due_after, since=None, limit=1)) == [past[0]]
 
 
 def test_due_after_leaves_out_finished_and_dead_rows(store):
     done, dead = send(store.app, "a", "b", at=datetime.now(UTC) - timedelta(hours=2))
     store.row(done, status=2)
     store.row(dead, status=-1, error_try_times=3)
-    assert store(claim.due_after, since=LONG_AGO, limit=10) == []
+    assert store(claim.due_after, since=None, limit=10) == []
 
 
 def test_loose_finds_open_rows_without_an_object(store):
@@ -310,7 +309,7 @@ def test_two_claims_of_the_same_rows_share_them_out(store):
                 return store.flag(*seen, me=me)
             except sa.exc.IntegrityError:
                 with store.app.engine.begin() as conn:
-                    return _ids(claim.flag_each(conn, store.t, seen, me=me))
+                    return _ids(claim.flag_apart(conn, store.t, seen, me=me)[0])
             except sa.exc.OperationalError:  # a deadlock victim sends again
                 assert pause < 20
                 continue
@@ -396,12 +395,12 @@ def _flag_as_the_fetcher_does(store: Store, seen: Sequence[Candidate]) -> list[i
     try:
         return _ids(store(claim.flag, seen, me=ME))
     except sa.exc.IntegrityError:
-        return _ids(store(claim.flag_each, seen, me=ME))
+        return _ids(store(claim.flag_apart, seen, me=ME)[0])
 
 
-def test_flag_each_passes_over_what_is_not_to_be_had(store):
+def test_flag_apart_passes_over_what_is_not_to_be_had(store):
     a1, a2, b = send(store.app, "a", "a", "b")
-    assert _ids(store(claim.flag_each, store.seen(a2, a1, b), me=ME)) == [a1, b]
+    assert _ids(store(claim.flag_apart, store.seen(a2, a1, b), me=ME)[0]) == [a1, b]
 
 
 # ---------------------------------------------------------------- runs
@@ -897,7 +896,7 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
         yield "oldest", (oldest,), lambda r: r(claim.oldest, mark=0, limit=100)
     yield "heads from start", (obj,), lambda r: r(claim.heads, after=None, limit=100)
     yield "heads", (obj,), lambda r: r(claim.heads, after="o250", limit=100)
-    yield "due", (due,), lambda r: r(claim.due_after, since=LONG_AGO, limit=100)
+    yield "due", (due,), lambda r: r(claim.due_after, since=None, limit=100)
     waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
     yield "coming", (due, obj, guard), lambda r: r(coming, **waits)
     yield "loose", (obj, oldest), lambda r: r(claim.loose, after=0, limit=100)

@@ -314,9 +314,9 @@ class Instance:
         t = self.world.t
         try:
             return self._send(Act.CLAIM, lambda conn: claim.flag(conn, t, candidates, me=me), me)
-        except IntegrityError:
+        except (IntegrityError, claim.LeftAlone):
             return self._send(
-                Act.CLAIM, lambda conn: claim.flag_each(conn, t, candidates, me=me), me
+                Act.CLAIM, lambda conn: claim.flag_apart(conn, t, candidates, me=me)[0], me
             )
 
     def _early_runs(self, candidates: Sequence[Candidate]) -> dict[int, list[Row]]:

@@ -25,6 +25,7 @@ CHECKS = (
     columns.key,
     columns.unfilled,
     rows.odd,
+    rows.refused,
     indexes.columns,
     indexes.not_stored,
     indexes.missing,

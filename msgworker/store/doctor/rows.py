@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
+from msgworker.dialects import Trouble, trouble
 from msgworker.message import Status
 from msgworker.store import requirements, window
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
+from msgworker.store.instances import Life, instances
 from msgworker.table import Tables, lit
 
 SECONDS = 3.0
@@ -49,6 +52,31 @@ def odd(p: Patient) -> list[Finding]:
     if twice:
         found.append(_twice(p, t, twice))
     return found or [fine("rows", "every status is one of 0, 1, 2 and -1")]
+
+
+def refused(p: Patient) -> list[Finding]:
+    """Messages that the database does not let the living instances flag, as they tell."""
+    t = p.live
+    if t is None:
+        return []
+    try:
+        known = instances(p.conn, t)
+    except DBAPIError as error:
+        if trouble(error) is not Trouble.REFUSED:
+            raise
+        return []  # the lease table is not as it should be, which others tell
+    reasons: dict[str, str] = {}
+    for one in known:
+        if one.life is Life.LIVE and one.other_table is None:
+            reasons |= one.refused
+    if not reasons:
+        return []
+    shown = ", ".join(sorted(reasons, key=int)[:10])
+    text = (
+        f"the database does not let messages be flagged, so that they never run (a trigger or a "
+        f"CHECK may be why): {shown}: {next(iter(reasons.values()))}"
+    )
+    return [needed("rows", text)]
 
 
 def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:

@@ -1,0 +1,477 @@
+"""Whatever stands in a row harms that row only."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from msgworker import App, Message, MessageTable
+from msgworker.cli.look import as_dict
+from msgworker.cli.output import print_json
+from msgworker.errors import ConfigError
+from tests.contract.seeing import Table, send, until
+
+DONE, DEAD, STAYS = "done", "dead", "new"
+NOT_UTF8 = "CAST(x'ff41' AS TEXT)"
+LONG_AGO = "'2020-01-01 00:00:00'"
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A value that a producer wrote into a column, as SQL; what becomes of its message."""
+
+    database: str
+    column: str
+    value: str
+    becomes: str
+
+    def __str__(self) -> str:
+        return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{self.database}-{self.column}-{self.value}")
+
+
+def _odd_rows() -> list[Odd]:
+    rows = [
+        Odd("sqlite", "created_at", value, DONE)
+        for value in (
+            "strftime('%s','now')",
+            "''",
+            "'garbage'",
+            "'0001-01-01T00:00:00+14'",
+            "x'ff'",
+        )
+    ]
+    for column in ("created_at", "finished_at", "claimed_at", "last_error", "claimed_by"):
+        rows.append(Odd("sqlite", column, NOT_UTF8, DONE))
+    for column in ("finished_at", "claimed_at"):
+        rows += [Odd("sqlite", column, value, DONE) for value in ("''", "'garbage'", "17")]
+    for column in ("payload", "object_id", "topic"):
+        rows.append(Odd("sqlite", column, NOT_UTF8, DEAD))
+    for column in ("error_try_times", "crash_times", "later_times"):
+        rows += [Odd("sqlite", column, value, DEAD) for value in ("'two'", "1.5", NOT_UTF8)]
+    rows += [Odd("sqlite", "status", value, "unknown") for value in ("'text'", "0.5", NOT_UTF8)]
+    rows += [
+        Odd("sqlite", "available_at", value, becomes)
+        for value, becomes in (
+            ("''", DONE),
+            ("'2-01-01 00:00:00.000'", DONE),
+            ("'1700000000'", DONE),
+            ("'garbage'", STAYS),
+            (NOT_UTF8, STAYS),
+        )
+    ]
+    strange = ("'infinity'", "'-infinity'", "'20000-01-01'", "'0044-03-15 BC'")
+    for column in ("created_at", "claimed_at", "finished_at"):
+        rows += [Odd("postgresql", column, value, DONE) for value in strange]
+        rows.append(Odd("mariadb", column, "'0000-00-00'", DONE))
+    fates = (STAYS, DONE, STAYS, DONE)
+    rows += [Odd("postgresql", "available_at", v, f) for v, f in zip(strange, fates, strict=True)]
+    rows.append(Odd("mariadb", "available_at", "'0000-00-00'", DONE))
+    for database in ("sqlite", "postgresql", "mariadb"):
+        half = r"'{\"a\":\"\\ud800\"}'" if database == "mariadb" else r"""'{"a":"\ud800"}'"""
+        rows += [Odd(database, "payload", value, DEAD) for value in (half, "'NaN'")]
+    return rows
+
+
+ODD = _odd_rows()
+
+
+def put(app: App, **columns: str) -> None:
+    """Insert a row of SQL expressions, as a producer in another language does."""
+    columns = {"topic": "'t'", "object_id": "'bad'"} | columns
+    names = ", ".join(columns)
+    with app.engine.begin() as conn:
+        if app.engine.dialect.name == "mysql":
+            conn.exec_driver_sql("SET SESSION sql_mode = ''")
+        values = ", ".join(columns.values()).replace("%", "%%")
+        conn.exec_driver_sql(f"INSERT INTO msgworker_message ({names}) VALUES ({values})")
+    app.engine.dispose()
+
+
+def every_look(app: App, msg_id: int) -> dict[str, Any]:
+    """What all the looks of ops find, as JSON shows it, too."""
+    ops = app.ops
+    found = {
+        "list": ops.find(limit=1000),
+        "new": ops.find(status="new"),
+        "dead": ops.find(status="dead"),
+        "since": ops.find(since=datetime(2020, 1, 1, tzinfo=UTC)),
+        "show": ops.show(msg_id),
+        "explain": ops.explain(msg_id),
+        "failures": ops.failures(),
+        "lanes": ops.lanes(),
+        "instances": ops.instances(),
+        "counts": ops.counts(),
+        "doctor": ops.doctor(),
+        "purge": ops.purge(older_than=3600, dry_run=True),
+    }
+    print_json([as_dict(info) for info in found["list"]])
+    return found
+
+
+@pytest.fixture
+def taken() -> list[Message[Any]]:
+    """The messages that the handler has run."""
+    return []
+
+
+def drain(app: App, taken: list[Message[Any]], **options: Any) -> Any:
+    if not app._registry.handlers:
+        app.add_handler("t", taken.append)
+    return app.drain(**{"linger": 0.2, "time_limit": 40, "threads": 2} | options)
+
+
+def _assert_all_others_ran(taken: list[Message[Any]], good: list[int]) -> None:
+    ran = [m.msg_id for m in taken if m.msg_id in good]
+    assert sorted(ran) == sorted(good)
+    for object_id in {m.object_id for m in taken} - {None}:
+        own = [m.msg_id for m in taken if m.object_id == object_id]
+        assert own == sorted(own)
+
+
+# ---------------------------------------------------------------- what stands in a row
+
+
+@pytest.mark.parametrize(
+    ("database", "odd"),
+    [(odd.database, odd) for odd in ODD],
+    ids=map(str, ODD),
+    indirect=["database"],
+)
+def test_an_odd_value_harms_its_own_message_only(app, database, odd, taken, capsys):
+    before = every_look(app, 1)
+    assert before["show"] is None
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    put(app, **{odd.column: odd.value})
+    bad = good[-1] + 1
+    behind = send(app, *(["bad"] * 2), *(f"o{i % 5}" for i in range(20)))
+    found = every_look(app, bad)  # before anybody has touched it
+    assert len(found["list"]) == 43
+    waits = odd.becomes == STAYS and odd.column == "available_at"
+    report = drain(app, taken)
+    _assert_all_others_ran(taken, good + (behind[2:] if waits else behind))
+    found = every_look(app, bad)
+    info = found["show"]
+    assert info.status == odd.becomes
+    assert report.left == (3 if waits else 0)
+    if odd.becomes == DEAD and odd.value != "'NaN'":
+        named = odd.column if "ud800" not in odd.value else "payload"
+        assert named in info.last_error
+        assert all(char.isprintable() for char in info.last_error)
+        assert info.error_try_times == app.table.max_tries
+    if odd.becomes == DONE and odd.column == "created_at":
+        assert [m.created_at for m in taken if m.msg_id == bad] == [None]
+        assert all(m.created_at is not None for m in taken if m.msg_id != bad)
+        assert info.created_at is None
+        assert info.odd["created_at"]
+    if waits:
+        assert info.odd["available_at"] in found["explain"].text
+    assert all(one.odd == {} for one in found["list"] if one.msg_id != bad)
+
+
+@pytest.mark.parametrize("on_dead", ["continue", "block"])
+def test_a_message_that_cannot_be_read_is_dead_at_once_and_its_object_goes_on_by_on_dead(
+    sqlite, taken, on_dead
+):
+    app = App(sqlite.url, table=MessageTable(on_dead=on_dead))
+    app.create_schema()
+    put(app, payload=NOT_UTF8)
+    (behind,) = send(app, "bad")
+    report = drain(app, taken)
+    assert report.failed == 1
+    assert report.retried == 0
+    assert [m.msg_id for m in taken] == ([behind] if on_dead == "continue" else [])
+    info = app.ops.show(1)
+    assert info.last_error == r'the row cannot be read: payload holds "\xffA", which is not UTF-8'
+    assert [one.error for one in info.tries] == [info.last_error]
+    app.engine.dispose()
+
+
+def test_a_value_in_an_error_is_clipped_and_on_one_line(sqlite, taken):
+    app = App(sqlite.url)
+    app.create_schema()
+    put(app, payload="CAST(x'ff0a1b5b326a' || zeroblob(100000) AS TEXT)")
+    drain(app, taken)
+    text = app.ops.show(1).last_error
+    assert r"\xff\n\x1b[2j\x00" in text
+    assert text.endswith('...", which is not UTF-8')
+    assert len(text) < 500
+
+
+def test_an_object_whose_id_is_not_utf8_is_found_among_many(sqlite, taken):
+    app = App(sqlite.url)
+    app.create_schema()
+    for byte in ("fe", "ff"):
+        put(app, object_id=f"CAST(x'{byte}' AS TEXT)", available_at="'2999-01-01'")
+        for _ in range(3):
+            put(app, object_id=f"CAST(x'{byte}' AS TEXT)")
+    ids = send(app, *(f"o{i}" for i in range(300)))
+    drain(app, taken)  # the window and the ring go past them
+    assert len(taken) == len(ids)
+    assert {lane.object_id: lane.behind for lane in app.ops.lanes()} == {r"\xfe": 3, r"\xff": 3}
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("UPDATE msgworker_message SET available_at = NULL WHERE status = 0")
+    report = drain(app, taken)
+    assert (report.failed, report.left) == (8, 0)
+
+
+def test_rows_of_a_dead_instance_whose_id_is_not_utf8_are_recovered(sqlite, taken):
+    app = App(sqlite.url, lease_seconds=3)
+    app.create_schema()
+    put(app, status="1", claimed_by=NOT_UTF8, claimed_at="'garbage'")
+    good = send(app, "a", "bad")
+    assert [one.instance_id for one in app.ops.instances()] == ["\udcffA"]
+    report = drain(app, taken)
+    assert (report.done, report.left) == (3, 0)
+    _assert_all_others_ran(taken, good)
+    (crash,) = app.ops.show(1).tries
+    assert crash.error == r"instance \xffA died while it had this message in hand"
+    assert crash.started_at is None
+
+
+def test_an_odd_created_at_hides_no_ages_of_others(app, database, taken):
+    send(app, "a", "b")
+    Table(app).edit(created_at=datetime.now(UTC) - timedelta(hours=1))
+    odd = {"postgresql": "'-infinity'", "mariadb": "'0000-00-00'"}.get(database.name, "''")
+    put(app, created_at=odd)
+    (count,) = app.ops.counts()
+    assert count.count == 3
+    assert 3590 < count.oldest_seconds < 4000
+
+
+def test_an_id_that_is_no_whole_number_stops_nobody(postgresql, taken):
+    engine = postgresql.engine()
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE old (msgid numeric PRIMARY KEY, objectid numeric, status numeric(5, 2)"
+            " NOT NULL DEFAULT 0, errortrytimes numeric(5, 2) NOT NULL DEFAULT 0)"
+        )
+        for row in ("'NaN', 1", "1.5, 1", "2, 2", "3, 'NaN'", "4, 'NaN'", "5, 2", "6, NULL"):
+            conn.exec_driver_sql(f"INSERT INTO old (msgid, objectid) VALUES ({row})")
+        conn.exec_driver_sql("INSERT INTO old VALUES (7, 7, 0, 'NaN'), (8, 8, 0, 1.5)")
+    names = {"msg_id": "msgid", "object_id": "objectid", "error_try_times": "errortrytimes"}
+    app = App(postgresql.url, table=MessageTable("old", **names))
+    app.create_schema()
+    report = drain_all(app, taken)
+    assert sorted(m.msg_id for m in taken) == [2, 3, 4, 5, 6]
+    assert report.failed == 2
+    assert {i: app.ops.show(i).status for i in (7, 8)} == {7: DEAD, 8: DEAD}
+    app.ops.counts(), app.ops.lanes(), app.ops.find(), app.ops.doctor()
+    app.engine.dispose()
+
+
+def drain_all(app: App, taken: list[Message[Any]], **options: Any) -> Any:
+    app.add_handler(None, taken.append)
+    return drain(app, taken, **options)
+
+
+def test_tries_counted_in_decimals_back_off_like_whole_ones(database, make_app, caplog):
+    engine = database.engine()
+    kind = "DECIMAL(5, 2)"
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE old (msgid integer PRIMARY KEY, objectid varchar(50), status integer"
+            f" NOT NULL DEFAULT 0, errortrytimes {kind} NOT NULL DEFAULT 0,"
+            f" available_at {'timestamptz' if database.name == 'postgresql' else 'datetime(6)'})"
+        )
+        conn.exec_driver_sql("INSERT INTO old (msgid, objectid) VALUES (1, 'a')")
+    names = {"msg_id": "msgid", "object_id": "objectid", "error_try_times": "errortrytimes"}
+    app = make_app(table=MessageTable("old", **names))
+    app.create_schema()
+    tries: list[Any] = []
+
+    def fails(msg: Message[Any]) -> None:
+        tries.append(msg.error_try_times)
+        raise ValueError("no")
+
+    app.add_handler(None, fails)
+    report = app.drain(linger=10, time_limit=60)
+    assert tries == [0, 1, 2]
+    assert {type(n) for n in tries} == {int}
+    assert report.failed == 1
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+# ---------------------------------------------------------------- what is due
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(1900, 1, 1, tzinfo=UTC),
+        datetime(2, 1, 1, tzinfo=UTC),
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=-8))),
+    ],
+    ids=str,
+)
+def test_any_instant_in_the_past_is_due(app, taken, at):
+    first, second = send(app, "x", "y", at=at)
+    (behind,) = send(app, "x")
+    assert app.ops.show(first).available_at == at
+    report = drain(app, taken)
+    _assert_all_others_ran(taken, [first, second, behind])
+    assert report.left == 0
+
+
+def test_many_messages_of_long_ago_are_all_found(app, taken):
+    ids = send(app, *(None for _ in range(300)), at=datetime(1969, 7, 20, tzinfo=UTC))
+    drain(app, taken)
+    _assert_all_others_ran(taken, ids)
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=8))),
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))),
+    ],
+    ids=str,
+)
+def test_an_instant_outside_the_years_1_to_9999_is_refused_at_the_call(app, at):
+    with app.engine.begin() as conn, pytest.raises(ConfigError, match="years 1 to 9999"):
+        app.send(conn, "t", object_id="x", at=at)
+    with app.engine.begin() as conn, pytest.raises(ConfigError, match="years 1 to 9999"):
+        app.send_many(conn, "t", [(None, "x")], at=at)
+    assert app.ops.find() == []
+
+
+def test_the_last_instant_of_all_is_kept_and_waited_for(app, taken):
+    (far,) = send(app, "x", at=datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+    report = drain(app, taken)
+    assert report.left == 1
+    info = app.ops.show(far)
+    assert info.available_at == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+# ---------------------------------------------------------------- what the database refuses
+
+REFUSALS = {
+    "flag": {
+        "sqlite": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message WHEN NEW.object_id = 'bad'"
+        " AND NEW.status = 1 BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+        "mariadb": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message FOR EACH ROW BEGIN"
+        " IF NEW.object_id = 'bad' AND NEW.status = 1 THEN"
+        " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF; END",
+        "postgresql": "NEW.object_id = 'bad' AND NEW.status = 1",
+    },
+    "outcome": {
+        "sqlite": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message WHEN NEW.object_id = 'bad'"
+        " AND NEW.status = 2 BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+        "mariadb": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message FOR EACH ROW BEGIN"
+        " IF NEW.object_id = 'bad' AND NEW.status = 2 THEN"
+        " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF; END",
+        "postgresql": "NEW.object_id = 'bad' AND NEW.status = 2",
+    },
+}
+
+
+def refuse(app: App, database: Any, what: str) -> None:
+    """Make a trigger that refuses an UPDATE of the object 'bad'."""
+    sql = REFUSALS[what][database.name]
+    with app.engine.begin() as conn:
+        if database.name == "postgresql":
+            conn.exec_driver_sql(
+                "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                f"IF {sql} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$"
+            )
+            sql = (
+                "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message "
+                "FOR EACH ROW EXECUTE FUNCTION no()"
+            )
+        conn.exec_driver_sql(sql)
+
+
+def test_a_row_that_a_trigger_refuses_to_flag_is_passed_over_and_told_once(
+    app, database, taken, caplog
+):
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    bad = send(app, "bad", "bad")
+    good += send(app, *(f"o{i % 5}" for i in range(20)), None)
+    refuse(app, database, "flag")
+    report = drain(app, taken)
+    _assert_all_others_ran(taken, good)
+    assert (report.done, report.failed, report.left) == (len(good), 0, 2)
+    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(told) == 1, told
+    assert f"message {bad[0]}" in told[0]
+    assert "not this one" in told[0]
+    assert app.ops.show(bad[0]).status == "new"
+
+
+def test_a_check_that_refuses_one_row_costs_only_that_row(app, database, taken, caplog):
+    good = send(app, *(f"o{i}" for i in range(20)))
+    bad = send(app, "bad", payload="5551234")
+    check = "CHECK (object_id <> 'bad' OR status = 0)"
+    with app.engine.begin() as conn:
+        if database.name == "sqlite":  # only a new table can have one
+            (made,) = conn.exec_driver_sql(
+                "SELECT sql FROM sqlite_master WHERE name = 'msgworker_message'"
+            ).scalars()
+            conn.exec_driver_sql("PRAGMA writable_schema = 1")
+            changed = f"{made.rstrip().rstrip(')')}, {check})"
+            conn.exec_driver_sql(
+                "UPDATE sqlite_master SET sql = ? WHERE name = 'msgworker_message'", (changed,)
+            )
+        else:
+            conn.exec_driver_sql(f"ALTER TABLE msgworker_message ADD CONSTRAINT odd {check}")
+    app.engine.dispose()
+    report = drain(app, taken, linger=2)
+    _assert_all_others_ran(taken, good)
+    assert report.left == 1
+    assert app.ops.show(bad[0]).status == "new"
+    text = "\n".join(r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
+    assert "constraint" in text.lower()
+    assert "5551234" not in text  # PostgreSQL shows the row that it refuses
+
+
+def test_messages_without_an_object_that_are_refused_do_not_hold_up_others(
+    app, database, taken, caplog
+):
+    refuse(app, database, "flag")
+    Table(app)
+    send(app, "bad")
+    ids = send(app, *(None for _ in range(30)))
+    drain(app, taken)
+    _assert_all_others_ran(taken, ids)
+
+
+def test_a_row_that_is_refused_no_more_runs(app, database, taken, monkeypatch):
+    monkeypatch.setattr("msgworker.instance.refusals.FIRST_PAUSE_SECONDS", 0.3)
+    refuse(app, database, "flag")
+    bad = send(app, "bad", "bad")
+    app.add_handler("t", taken.append)
+    with app.worker(threads=2) as worker:
+        worker.start()
+        (good,) = send(app, "good")
+        until(lambda: [m.msg_id for m in taken] == [good], "the others run")
+        until(lambda: app.ops.explain(bad[0]).reason == "refused", "explain says so")
+        assert "not this one" in app.ops.explain(bad[0]).text
+        assert app.ops.explain(bad[1]).behind.reason == "refused"
+        (finding,) = [f for f in app.ops.doctor() if "not this one" in f.text]
+        assert str(bad[0]) in finding.text
+        with app.engine.begin() as conn:
+            on = " ON msgworker_message" if database.name == "postgresql" else ""
+            conn.exec_driver_sql(f"DROP TRIGGER no{on}")
+        until(lambda: [m.msg_id for m in taken] == [good, *bad], "it runs")
+        until(lambda: not [f for f in app.ops.doctor() if "not this one" in f.text], "forgotten")
+
+
+def test_an_outcome_that_a_trigger_refuses_costs_only_that_row(app, database, taken, caplog):
+    app.settings  # noqa: B018
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    (bad,) = send(app, "bad")
+    good += send(app, *(f"o{i % 5}" for i in range(20)))
+    refuse(app, database, "outcome")
+    report = drain(app, taken, time_limit=15)
+    _assert_all_others_ran(taken, good)
+    assert report.done == len(good)
+    assert bad in [m.msg_id for m in taken]
+    text = "\n".join(r.getMessage() for r in caplog.records)
+    assert f"message {bad}: its outcome is not written" in text
+    assert "not this one" in text
