@@ -102,11 +102,25 @@ def test_where_all_code_is_installed_the_package_of_the_handler_is_the_users(ins
     jobs = install("crm.jobs", "from crm import ledger\ndef settle(msg):\n    ledger.post()\n")
     error = bare(jobs.settle, None)
     assert place_of(error, home_of(jobs.settle)) == "ledger.py:3 in post"
-    assert place_of(error) == "jobs.py:3 in settle"  # the first that was called
+    assert place_of(error) == "ledger.py:3 in post"  # the package that was called first
     text = trace_of(error, home_of(jobs.settle))
     assert text is not None
     assert "1 frame of driverish" in text
     assert "cursor.execute('x')" in text
+
+
+def test_an_error_between_us_and_a_library_has_no_place(install):
+    library = install("driverish.cursor", "def commit():\n    raise ValueError\n")
+    error = bare(library.commit)
+    assert place_of(error, __file__) is None
+    assert trace_of(error, __file__) is None
+
+
+def test_the_standard_library_is_never_the_users_code():
+    error = bare(json.loads, "{")
+    assert place_of(error) is None
+    assert place_of(error, __file__) is None
+    assert trace_of(error) is None
 
 
 def test_code_without_a_file_is_the_users_where_there_is_nothing_else():
@@ -239,6 +253,17 @@ def test_the_errors_of_a_group_are_shown():
     assert "  + 1 of 10\n" in text
     assert "  |     return json.loads(text)" in text
     assert "9 of 10" not in text
+
+
+def test_groups_inside_groups_end_somewhere():
+    group: BaseException = ValueError("bottom")
+    for _ in range(100):
+        group = ExceptionGroup("g", [group] * 5)  # type: ignore[list-item]
+
+    def fail() -> None:
+        raise group
+
+    assert trace_of(caught(fail))
 
 
 class Hostile(Exception):

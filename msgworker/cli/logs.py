@@ -20,11 +20,14 @@ from typing import Any
 from msgworker.cli.output import visible
 from msgworker.dialects import without
 from msgworker.instance.traces import trace_of
+from msgworker.table import MAX_ERROR
 
 FACTS = ("instance", "msg_id", "object_id", "topic", "try")
 """What records of an instance carry besides their text, all of them where about a message."""
 STATUS_SECONDS = 0.5
 LOG_PROGRESS_SECONDS = 10.0
+LONG_TRACE = 32_000
+"""Characters of a traceback in a JSON line."""
 SHORT_TRACE = 2000
 """Bytes of a traceback in the text log, without --debug."""
 
@@ -54,9 +57,9 @@ class Lines(logging.Formatter):
         }
         error = _error(record)
         if error is not None:
-            event["error"] = without(_last_line(error), self._secrets)
+            event["error"] = _short(without(_last_line(error), self._secrets), MAX_ERROR)
             trace = "".join(traceback.format_exception(error))
-            event["traceback"] = without(trace, self._secrets)
+            event["traceback"] = _short(without(trace, self._secrets), LONG_TRACE)
         return json.dumps(event, default=str).replace("\x7f", "\\u007f")
 
     def _as_text(self, record: logging.LogRecord, text: str, facts: dict[str, Any]) -> str:
@@ -87,6 +90,11 @@ def _instant(record: logging.LogRecord) -> datetime:
 
 def _error(record: logging.LogRecord) -> BaseException | None:
     return record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+
+
+def _short(text: str, most: int) -> str:
+    """The beginning and the end of a text that is too long for a line."""
+    return text if len(text) <= most else f"{text[: most // 2]}\n...\n{text[-most // 2 :]}"
 
 
 def _without_module(told: str) -> str:

@@ -24,6 +24,7 @@ MAX_FRAMES = 20_000
 CAUSES = 3
 MEMBERS = 3
 LINE = 200
+LEAST_ROOM = 200
 CAUSE = "The above exception was the direct cause of the following exception:"
 CONTEXT = "During handling of the above exception, another exception occurred:"
 OURS = os.path.normcase(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -101,22 +102,27 @@ def _steps(error: BaseException) -> list[TracebackType]:
 def _mine(steps: list[TracebackType], home: str | None) -> list[bool]:
     """Which steps are in the user's code.
 
-    Where all of it is installed, theirs is the package of their own function; without such a one,
-    the first code that we have called.
+    Where all of it is installed, theirs is the package of their own function; if that is not known,
+    of the first code that we have called. The standard library is never theirs.
     """
     libraries = [library_of(_file(step)) for step in steps]
     if None in libraries:
         return [one is None for one in libraries]
-    if home is not None:
-        package = library_of(home)
-        if package in (None, "msgworker") or home.startswith("<"):
-            found = [_file(step) == home for step in steps]
-        else:
-            found = [one == package for one in libraries]
-        if True in found:
-            return found
-    first = next((i for i, one in enumerate(libraries) if one != "msgworker"), None)
-    return [i == first for i in range(len(steps))]
+    if home is None:
+        home = next((file for step in steps if _may_be_theirs(file := _file(step))), "")
+    package = library_of(home)
+    if package in (None, "msgworker") or home.startswith("<"):
+        return [_file(step) == home for step in steps]
+    return [one == package for one in libraries]
+
+
+def _may_be_theirs(file: str) -> bool:
+    """Whether code of a library may be the user's: installed, or made up by them."""
+    if file.startswith("<"):
+        return not file.startswith("<frozen")
+    path = os.path.normcase(file)
+    inside = any(site in path.replace("\\", "/").split("/")[:-1] for site in SITES)
+    return inside and not path.startswith(OURS)
 
 
 def place_of(error: BaseException, home: str | None = None) -> str | None:
@@ -244,8 +250,8 @@ def _said(error: BaseException, room: int) -> str:
 
 
 def _members(error: BaseException, home: str | None, room: int) -> str:
-    """The first errors of a group."""
-    if not isinstance(error, BaseExceptionGroup):
+    """The first errors of a group, as deep as there is room."""
+    if not isinstance(error, BaseExceptionGroup) or room < LEAST_ROOM:
         return ""
     lines: list[str] = []
     for number, one in enumerate(error.exceptions[:MEMBERS], 1):

@@ -66,7 +66,7 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
     if info is None:
         return None
     found = _explain(conn, t, info, instances(conn, t), pause.topics(conn, t))
-    if info.status in (Word.NEW, Word.DONE):
+    if info.status is Word.DONE:
         return found
     return replace(found, items=items.shown(conn, t, msg_id, limit=0))
 

@@ -193,6 +193,15 @@ def test_a_json_line_has_the_traceback_as_a_field() -> None:
     assert "canary" not in event["traceback"]
 
 
+def test_a_json_line_is_not_as_long_as_the_text_of_an_error() -> None:
+    lines = Lines(form="json", secrets=set(), tracebacks=False)
+    text = lines.format(with_error(record("failed"), "x" * 1_000_000))
+    event = json.loads(text)
+    assert len(text) < 40_000
+    assert event["traceback"].startswith("Traceback (most recent call last)")
+    assert event["error"].startswith("ValueError: xxx")
+
+
 def test_an_error_that_the_message_tells_is_not_told_twice() -> None:
     lines = Lines(form="text", secrets=set(), tracebacks=False)
     made = with_error(

@@ -159,6 +159,9 @@ def test_explain_says_how_far_a_fan_out_is(app):
     assert (found.done, found.failed, found.total, found.listed) == (3, 2, 5, ())
     (other,) = send(app, "a")
     assert app.ops.explain(other).items is None
+    app.ops.rerun([trying.msg_id])
+    again = app.ops.explain(trying.msg_id)
+    assert (again.message.status, again.items.done) == ("new", 3)
 
 
 def test_instances_run_without_the_number_of_items_and_init_db_adds_it(app, make_app):

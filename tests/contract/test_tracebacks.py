@@ -111,6 +111,16 @@ def test_a_timeout_has_what_the_handler_raised_as_its_cause(app, caplog):
     assert 'raise KeyError("slow")' in tries_of(app, msg_id)[-1].traceback
 
 
+def test_a_timeout_of_an_async_handler_has_no_place_in_a_library(app, caplog):
+    async def slow(msg: Message[Any]) -> None:
+        await asyncio.sleep(30)
+
+    (*_, last) = tries_of(app, drained(app, slow, timeout=0.05))
+    assert last.error == "HandlerTimeout: timeout: the handler ran longer than 0.05 s"
+    assert last.traceback is None
+    assert all(r.exc_info for r in told(caplog, " is dead: "))
+
+
 @pytest.fixture
 def broken_log() -> Iterator[list[int]]:
     """A filter that fails on every record about a failure."""
