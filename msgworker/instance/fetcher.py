@@ -1,9 +1,8 @@
 """Ask for work when there is room.
 
 Claims take heads, then read the runs behind them in a new statement, after the flags have
-committed. How much is held in hand adapts to how fast it is used up: little of slow work, so that
-other instances find some; a lot of fast work, so that claims and settles are shared by many
-messages.
+committed. How much is held in hand is for appetite.py to say; what waits here too long while other
+instances live is given back.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from math import inf
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
+from msgworker.instance.appetite import Appetite
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.role import EVERYDAY, Role
 from msgworker.instance.search import Look, Search
@@ -29,7 +29,6 @@ from msgworker.store.claim import Candidate, Row
 
 FIRST_PAUSE = 0.01
 TICK_SECONDS = 0.01
-PAYLOAD_BUDGET = 32_000_000
 BARREN_LOOKS = 3
 OVERDUE_SECONDS = 2.5
 FAST_SECONDS = 5.0
@@ -39,37 +38,6 @@ LONGEST_REST_SECONDS = 30.0
 LEFT_TO_OTHERS = 4.0
 ASK_SECONDS = 0.5
 TOPIC_REPORT_SECONDS = 3600.0
-
-
-class Appetite:
-    """How many lanes to hold: grows while the threads run dry, shrinks with heavy payloads."""
-
-    def __init__(self, threads: int, most: int, run: int) -> None:
-        self._most = most
-        self._least = min(max(4, 2 * threads), most)
-        self._run = run
-        self._mean_payload = 0.0
-        self.lanes = self._least
-
-    def fed(self, *, dry: bool, full: bool) -> None:
-        """After a claim: dry = no lane was waiting before it; full = it brought all that was
-        asked."""
-        if dry and full:
-            self.lanes = min(self._most, self.lanes * 4)
-        elif not dry and self.lanes > self._least:
-            self.lanes = max(self._least, int(self.lanes * 0.9))
-
-    def saw(self, rows: Sequence[Row]) -> None:
-        """Note how large payloads are."""
-        for row in rows[:20]:
-            size = len(row.payload) if isinstance(row.payload, str | bytes) else 0
-            self._mean_payload += (size - self._mean_payload) * 0.1
-
-    @property
-    def run(self) -> int:
-        """How long runs may be, so that what is in hand fits into memory."""
-        fits = PAYLOAD_BUDGET / (max(self._mean_payload, 1.0) * max(self.lanes, 1))
-        return max(1, min(self._run, int(fits))) if self._run else 0
 
 
 class Fetcher(Role):
@@ -120,9 +88,13 @@ class Fetcher(Role):
         self._settler.flush()
         state = self._state
         held = len(state.in_hand)
-        room = self._appetite.lanes - held
-        if room * 2 < self._appetite.lanes or not state.trusted() or self._runs_alone(held):
+        busy = held + self._look_at_handlers()
+        if not state.trusted() or self._runs_alone(held):
             return -1
+        if not self._appetite.has_room(busy):
+            self._share(held)
+            return -1
+        room = self._appetite.lanes - busy
         if state.wants_new_id and self._fasts(held):
             if held == 0:
                 self._ask_for_new_id()
@@ -141,6 +113,25 @@ class Fetcher(Role):
         won = self._claim(look.candidates, me) if look.candidates else 0
         self._appetite.fed(dry=dry, full=won >= room)
         return won or self._nothing(look)
+
+    def _look_at_handlers(self) -> int:
+        """Decide anew how much to hold; returns how many handlers of an id that was lost still have
+        their threads."""
+        now, me = time.monotonic(), self._state.instance_id
+        running = list(self._state.running.values())
+        self._appetite.sees(self._lanes.mean_seconds, [now - r.since for r in running])
+        return sum(r.owner != me for r in running)
+
+    def _share(self, held: int) -> None:
+        """Give back, without a try, what would wait here for long while another instance may have
+        threads for it. It is not claimed again at once: there is no room for it."""
+        excess = held - self._appetite.kept
+        if excess <= 0 or self._state.slots < 2 or self._state.fasts:
+            return
+        lanes = self._lanes.take_back(excess)
+        if lanes:
+            self.log.debug("gave back %d messages that waited for a thread", len(lanes))
+            self._settler.give_back(lanes)
 
     def _ask_for_new_id(self) -> None:
         now = time.monotonic()
@@ -436,7 +427,7 @@ class Fetcher(Role):
 
     def wake_if_room(self) -> None:
         """Called after every settle."""
-        if len(self._state.in_hand) * 2 < self._appetite.lanes:
+        if self._appetite.has_room(len(self._state.in_hand)):
             self._wake.set()
 
     def failed(self, error: BaseException) -> None:

@@ -17,6 +17,8 @@ from msgworker.instance.state import Lane, State
 from msgworker.message import Outcome
 
 WORTH_A_THREAD_SECONDS = 0.002
+UNKNOWN_SECONDS = 1.0  # of a handler while none has ended: worth waking everybody
+NEWEST_SHARE = 0.05
 UNTRUSTED_PAUSE_SECONDS = 0.05
 
 
@@ -39,7 +41,8 @@ class Lanes:
         self._idle = 0
         self._closed = False
         self.threads = threads
-        self.mean_seconds = 1.0  # of a handler; a first guess that wakes everybody
+        self.mean_seconds: float | None = None  # of the handlers that have ended
+        self._ended = 0
         self._pool = [
             threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
             for i in range(threads)
@@ -62,7 +65,7 @@ class Lanes:
         self._ready.extend(lanes)
         with self._gate:
             if self._idle:
-                worth = len(self._ready) * self.mean_seconds / WORTH_A_THREAD_SECONDS
+                worth = len(self._ready) * self.pace() / WORTH_A_THREAD_SECONDS
                 wanted = min(self._idle, len(self._ready), int(worth) + 1) - takes_one
                 self._gate.notify(max(0, wanted))
 
@@ -73,15 +76,25 @@ class Lanes:
             with self._gate:
                 self._gate.notify(1)
 
-    def take_back(self) -> list[Lane]:
-        """All lanes that no thread has taken: at a stop they are released."""
-        back: list[Lane] = []
-        while self._ready:
+    def take_back(self, most: int | None = None) -> list[Lane]:
+        """Lanes that no thread has taken, all of them or the newest, to be released."""
+        back: deque[Lane] = deque()
+        while self._ready and (most is None or len(back) < most):
             try:
-                back.append(self._ready.popleft())
+                back.appendleft(self._ready.pop())
             except IndexError:
                 break
-        return back
+        return list(back)
+
+    def pace(self) -> float:
+        """Seconds a handler takes, on average; a guess while none has ended."""
+        return UNKNOWN_SECONDS if self.mean_seconds is None else self.mean_seconds
+
+    def took(self, seconds: float) -> None:
+        """Note how long a handler has run."""
+        self._ended += 1
+        mean = seconds if self.mean_seconds is None else self.mean_seconds
+        self.mean_seconds = mean + (seconds - mean) * max(NEWEST_SHARE, 1 / self._ended)
 
     def close(self) -> None:
         """Let the threads end after what they are doing; no other handler starts."""
@@ -122,7 +135,7 @@ class Lanes:
         begin = time.monotonic()
         self._handle(lane)
         lane.finished_at = end = time.monotonic()
-        self.mean_seconds += (end - begin - self.mean_seconds) * 0.05
+        self.took(end - begin)
 
     def _work(self) -> None:
         state = self._state

@@ -186,7 +186,10 @@ class Settler:
         elif outcome is Outcome.LATER:
             level, what = "debug", "comes back later"
         else:
-            tally.released += outcome is Outcome.RELEASED
+            if outcome is Outcome.RELEASED:
+                stopped = self._state.stopping.is_set()
+                tally.released += stopped
+                tally.shared += not stopped
             tally.done += outcome is Outcome.DONE
             return
         raised, result.raised = result.raised, None

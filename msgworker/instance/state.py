@@ -74,12 +74,16 @@ def in_quarantine(crash_times: int, tries: int, max_tries: int) -> bool:
 
 @dataclass(slots=True)
 class Tally:
-    """What an instance has done so far; each field is written by one role."""
+    """What an instance has done so far; each field is written by one role.
+
+    released: given back unstarted at a stop. shared: given back unstarted while it went on.
+    """
 
     done: int = 0
     dead: int = 0
     retried: int = 0
     released: int = 0
+    shared: int = 0
     lost: int = 0
     claims: int = 0
     offered: int = 0

@@ -304,7 +304,7 @@ class Instance:
         self.fetcher.on_new_id = self.heartbeat.wake
         self.settler.on_progress = self.fetcher.wake_if_room
         self.settler.on_lost = self.heartbeat.doubt
-        self.settler.pace = lambda: self.lanes.mean_seconds
+        self.settler.pace = self.lanes.pace
 
     def start(self) -> None:
         with reaching(self.state.engine):

@@ -283,3 +283,40 @@ def test_endings_in_words() -> None:
 
 def test_total_of_no_report_is_nothing() -> None:
     assert total([], 1.0).done == 0
+
+
+# ---------------------------------------------------------------- slow work over several processes
+
+
+def holders(app: App) -> dict[str, int]:
+    """How many messages each instance has claimed."""
+    with app.engine.connect() as conn:
+        found = conn.exec_driver_sql(
+            "SELECT claimed_by, count(*) FROM msgworker_message WHERE status = 1 GROUP BY 1"
+        )
+        return {row[0]: row[1] for row in found}
+
+
+def test_slow_messages_are_spread_over_the_processes(app: App, start) -> None:
+    fill(app, 12, sleep=600)
+    run = ("run", "crm:app", "--threads", "2", "--quiet")
+    start(*run)
+    until(lambda: holders(app), "the first has claimed")
+    for _ in range(2):
+        start(*run)
+    until(lambda: len(holders(app)) == 3, "each has claimed")
+    until(lambda: list(holders(app).values()) == [2, 2, 2], "each has as many as threads")
+    assert states(app) == {"processing": 6, "new": 6}
+
+
+def test_messages_that_turn_out_slow_are_given_to_others(app: App, start) -> None:
+    fill(app, 34)
+    fill(app, 12, sleep=600)
+    run = ("run", "crm:app", "--threads", "2", "--quiet")
+    start(*run)
+    until(lambda: sum(holders(app).values()) > 4, "they are claimed as if they were quick")
+    start(*run)
+    until(lambda: list(holders(app).values()) == [2, 2], "the second has its share")
+    with app.engine.connect() as conn:
+        tries = "SELECT sum(error_try_times) FROM msgworker_message"
+        assert conn.exec_driver_sql(tries).scalar() == 0

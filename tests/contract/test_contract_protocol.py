@@ -442,3 +442,75 @@ def test_a_worker_without_the_guard_does_not_start(app):
     guard.drop(app.engine)
     with pytest.raises(SchemaError, match=app.tables.guard_name):
         app.worker().start()
+
+
+# ---------------------------------------------------------------- slow work is shared
+
+
+def in_hand_and_slow(one, app: App, *objects: Any, age: float = 1.5) -> list[Any]:
+    """Claim all of these as quick work; then the first one's handler runs for so long."""
+    ids = send(app, *objects)
+    assert fetch(one) == len(set(objects))
+    started, *waiting = one.lanes.take_back()
+    one.lanes.put(waiting)
+    since = time.monotonic() - age
+    one.state.running[1] = Running(started.row, started.owner, since, None)
+    return ids
+
+
+def test_what_waits_behind_slow_handlers_is_given_back_where_others_live(one, app, table, ran):
+    in_hand_and_slow(one, app, "a", "a", "b", "b", "c")
+    one.state.slots = 2
+    assert table.statuses == [1, 0, 1, 0, 1]
+    assert fetch(one) == -1
+    assert table.statuses == [1, 0, 0, 0, 0]
+    assert set(table.column("error_try_times")) == {0}
+    assert table.column("claimed_by")[1:] == [None] * 4
+    tally = one.state.tally
+    assert (tally.shared, tally.released, tally.done) == (2, 0, 0)
+    for _ in range(5):  # and they are not claimed again
+        assert fetch(one) == -1
+    assert (tally.claims, tally.shared) == (1, 2)
+    assert {lane.row.object_id for lane in one.state.in_hand} == {"a"}
+    app.drain(threads=1, linger=0)  # another instance has them now
+    assert table.statuses == [1, 0, 2, 2, 2]
+    assert ran == [3, 4, 5]
+
+
+@pytest.mark.parametrize(("slots", "age"), [(1, 600.0), (2, 0.2)])
+def test_what_waits_is_kept_while_nobody_else_lives_or_handlers_are_young(
+    one, app, table, slots, age
+):
+    in_hand_and_slow(one, app, "a", "b", "c", age=age)
+    one.state.slots = slots
+    assert fetch(one) == -1
+    assert table.statuses == [1, 1, 1]
+    assert one.state.tally.shared == 0
+
+
+def test_the_newest_are_given_back_first(one, app, table):
+    in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
+    one.state.slots = 2
+    one.fetcher._appetite.kept = 3
+    one.fetcher._share(len(one.state.in_hand))
+    assert table.statuses == [1, 1, 1, 0]
+
+
+def test_nothing_is_given_back_while_our_lease_is_in_doubt(one, app, table):
+    in_hand_and_slow(one, app, "a", "b")
+    one.state.slots, one.state.trusted_until = 2, 0.0
+    assert fetch(one) == -1
+    assert table.statuses == [1, 1]
+
+
+def test_a_slow_handler_of_a_lost_id_keeps_its_thread(one, app, table):
+    (a, _) = send(app, "a", "b")
+    assert fetch(one) == 2
+    lane = next(lane for lane in one.state.in_hand if lane.row.msg_id == a)
+    one.state.running[1] = Running(lane.row, lane.owner, time.monotonic() - 600.0, None)
+    one.state.forget_all("new-self")
+    table.edit(status=0, claimed_by=None)
+    assert fetch(one) == -1  # its one thread is not free: others may have them
+    assert table.statuses == [0, 0]
+    one.state.running.clear()
+    assert fetch(one) == 2

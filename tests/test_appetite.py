@@ -1,0 +1,104 @@
+"""How many lanes an instance holds: the decision, as tables."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msgworker.instance.appetite import Appetite
+from msgworker.instance.lanes import NEWEST_SHARE, Lanes
+
+MOST = 1000
+SECONDS = st.floats(0, 1e6)
+
+
+def grown(threads: int, most: int = MOST) -> Appetite:
+    """One whose threads have always run dry."""
+    appetite = Appetite(threads, most, 20)
+    for _ in range(10):
+        appetite.fed(dry=True, full=True)
+    return appetite
+
+
+# threads, mean of a handler, ages of those that run, lanes to hold, lanes beyond which some are
+# given back
+DECISIONS = [
+    (2, None, [], 2, 2),  # nothing is known yet
+    (2, None, [0.1, 0.1], 2, 2),
+    (2, None, [60.0, 60.0], 2, 2),
+    (2, 4.0, [], 2, 2),  # slow: as many as threads
+    (2, 4.0, [1.0, 3.0], 2, 2),
+    (16, 1.0, [0.5] * 16, 16, 32),
+    (2, 0.5, [0.1, 0.1], 2, 8),
+    (2, 0.1, [0.05, 0.05], 10, 40),  # half a second's worth, and two seconds'
+    (4, 0.02, [0.01] * 4, 100, 400),
+    (4, 0.001, [], MOST, 8000),
+    (2, 0.0, [0.0, 0.0], MOST, 1_000_000),
+    (2, 0.001, [0.1, 0.1], 10, 4000),  # they were quick; those that run now are not
+    (2, 0.001, [0.5, 0.5], 2, 4000),
+    (2, 0.001, [1.5, 1.5], 2, 2),  # what was claimed for them is given back
+    (2, 0.01, [600.0, 0.0], 51, 201),  # one thread is taken, the other goes on with quick ones
+    (2, 0.01, [600.0], 51, 201),
+    (2, 0.3, [600.0, 0.1], 2, 7),
+    (1, 0.001, [5.0, 5.0], 1, 1),  # a handler of an id that was lost beside ours
+]
+
+
+@pytest.mark.parametrize(("threads", "mean", "ages", "lanes", "kept"), DECISIONS)
+def test_what_is_in_hand_lasts_half_a_second_and_two_at_most(threads, mean, ages, lanes, kept):
+    appetite = grown(threads)
+    appetite.sees(mean, ages)
+    assert (appetite.lanes, appetite.kept) == (lanes, kept)
+
+
+@given(
+    st.integers(1, 64), st.integers(1, MOST), st.none() | SECONDS, st.lists(SECONDS, max_size=70)
+)
+def test_a_thread_has_a_lane_and_what_is_claimed_is_kept(threads, most, mean, ages):
+    appetite = grown(threads, most)
+    appetite.sees(mean, ages)
+    assert min(threads, most) <= appetite.lanes <= most
+    assert appetite.kept >= appetite.lanes
+    assert not appetite.has_room(appetite.kept)
+    assert appetite.has_room(min(threads, most) - 1)
+
+
+def test_quick_work_grows_with_every_claim_that_finds_the_threads_dry():
+    appetite, held = Appetite(4, MOST, 20), []
+    appetite.sees(None, [])
+    held.append(appetite.lanes)
+    for _ in range(5):
+        appetite.fed(dry=True, full=True)
+        appetite.sees(0.00005, [0.00001] * 4)
+        held.append(appetite.lanes)
+    assert held == [4, 32, 128, 512, MOST, MOST]
+    appetite.fed(dry=False, full=True)
+    appetite.sees(0.00005, [])
+    assert appetite.lanes == 900
+    appetite.fed(dry=True, full=False)
+    appetite.sees(0.00005, [])
+    assert appetite.lanes == 900
+
+
+def test_a_claim_waits_for_room_unless_a_thread_has_nothing_to_do():
+    appetite = grown(4)
+    appetite.sees(0.02, [])
+    assert appetite.lanes == 100
+    assert [appetite.has_room(held) for held in (3, 50, 51, 100)] == [True, True, False, False]
+    appetite.sees(4.0, [])
+    assert [appetite.has_room(held) for held in (0, 3, 4, 5)] == [True, True, False, False]
+
+
+def test_the_mean_is_that_of_the_first_ones_and_then_follows():
+    lanes = Lanes(None, threads=1, handle=None, settle=None)  # type: ignore[arg-type]
+    assert lanes.mean_seconds is None
+    lanes.took(4.0)
+    assert lanes.mean_seconds == 4.0
+    lanes.took(2.0)
+    assert lanes.mean_seconds == 3.0
+    for _ in range(1000):
+        lanes.took(1.0)
+    assert lanes.mean_seconds == pytest.approx(1.0)
+    lanes.took(2.0)
+    assert lanes.mean_seconds == pytest.approx(1.0 + NEWEST_SHARE)
