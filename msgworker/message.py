@@ -110,6 +110,10 @@ SPENT = " (dead after {} of {} tries that its handler allows)"
 """How the error of a message ends that is dead before the table's rule says so."""
 
 
+LATER = "retry later: "
+"""How `last_error` begins where it tells of a wish (RetryLater), not of an error."""
+
+
 class Outcome(enum.StrEnum):
     """What is written for a message that was in our hands."""
 

@@ -212,7 +212,7 @@ LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None)
 
 
 def _shown_row(status: int) -> tuple[Any, ...]:
-    return (1, "a", "t", status, 0, "{}", None, None, None, 0, None, None, None)
+    return (1, "a", "t", status, 0, "{}", None, None, None, 0, None, None, None, 0)
 
 
 def _acts(t: Tables, log: Log) -> Iterator[Any]:
@@ -250,6 +250,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield recover.release, {"ids": many[: recover.BATCH], "me": "me"}
     yield lease.register, {"name": "x", "ttl": 30.0}
     yield lease.is_kept, {"name": "x"}
+    yield lease.renew, {"name": "me", "ttl": 30.0, "tells": lease.told(t, None)}
     yield lease.renew, {"name": "x", "ttl": 30.0}
     yield lease.read_all, {}
     yield lease.take_over, {"seen": seen, "me": "me", "ttl": 30.0}

@@ -17,6 +17,7 @@ from msgworker.cli.output import (
     Column,
     age,
     note,
+    plural,
     print_block,
     print_json,
     print_table,
@@ -178,6 +179,9 @@ def what(info: MessageInfo) -> str:
         return f"since {age(since(info.claimed_at))}, by {info.claimed_by or 'somebody else'}"
     if info.status is Word.DONE:
         return f"done {age(since(info.finished_at))} ago" if info.finished_at else ""
+    if info.later_times and info.later_reason is not None:
+        back = f"comes back in {age(-away)}, " if away is not None and waits else ""
+        return f"{back}asked {plural(info.later_times, 'time')}: {info.later_reason}"
     return "; ".join(part for part in (waits, info.last_error) if part)
 
 
@@ -311,6 +315,8 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     ]
     if info.crash_times:
         lines.append(("crashes", f"{info.crash_times} of the tries ended with their process"))
+    if info.later_times:
+        lines.append(("later", _later(info)))
     times = {
         "created": info.created_at,
         "available": info.available_at,
@@ -322,6 +328,15 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
         lines.append(("claimed by", safe(info.claimed_by)))
     lines += [("odd", f"{role} holds {safe(held)}") for role, held in info.odd.items()]
     return lines
+
+
+def _later(info: MessageInfo) -> str:
+    """What it has asked for with RetryLater."""
+    at, why = info.available_at, info.later_reason
+    waits = at is not None and why is not None and info.status in (Word.NEW, Word.FAILED)
+    back = f"comes back later at {when(at)}, " if at is not None and waits else ""
+    reason = "" if why is None else f": {safe(why)}"
+    return f"{back}asked {plural(info.later_times or 0, 'time')}{reason}"
 
 
 def _pretty(payload: str) -> str:

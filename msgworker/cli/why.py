@@ -91,6 +91,8 @@ def _explained(one: Explanation) -> dict[str, Any]:
         "since": one.since,
         "until": one.until,
         "instance": None if one.instance is None else asdict(one.instance),
+        "started": one.started,
+        "running_seconds": one.running_seconds,
         "behind": None if one.behind is None else _explained(one.behind),
         "items": items_dict(one.items),
     }
@@ -185,7 +187,25 @@ def _lane_row(one: LaneInfo, app: App) -> list[Any]:
     behind = f"{one.behind:,}{'+' if one.at_least else ''}" if one.behind else "-"
     tries = f"{head.error_try_times}/{app.table.max_tries}"
     old = age(since(head.created_at))
-    return [one.object_id, behind, head.msg_id, head.status, tries, old, head.topic, what(head)]
+    return [
+        one.object_id,
+        behind,
+        head.msg_id,
+        head.status,
+        tries,
+        old,
+        head.topic,
+        _lane_what(one),
+    ]
+
+
+def _lane_what(one: LaneInfo) -> str:
+    head = one.head
+    if one.started is None:
+        return what(head)
+    if one.started:
+        return f"running for {age(one.running_seconds)}, on {head.claimed_by}"
+    return f"claimed {age(since(head.claimed_at))} ago, not started, by {head.claimed_by}"
 
 
 # ---------------------------------------------------------------- instances
@@ -235,8 +255,15 @@ def _instance_row(one: InstanceInfo) -> list[Any]:
         one.life,
         age(since(one.started_at)),
         age(since(one.renewed_at)),
-        f"{one.running:,}" if one.running else "-",
+        _running(one),
         age(since(one.oldest_claim_at)),
         topics,
         one.label,
     ]
+
+
+def _running(one: InstanceInfo) -> str:
+    """Handlers that ran at the last heartbeat, of the messages claimed now."""
+    if not one.running or one.handlers is None:
+        return f"{one.running:,}" if one.running else "-"
+    return f"{min(one.handlers, one.running):,} of {one.running:,}"

@@ -38,7 +38,7 @@ from msgworker.errors import (
 )
 from msgworker.instance.role import pause_after
 from msgworker.instance.traces import home_of, place_of, text_of, trace_of, trim, where
-from msgworker.message import SPENT, Message, Outcome
+from msgworker.message import LATER, SPENT, Message, Outcome
 from msgworker.payload import clean, decode
 from msgworker.table import MAX_ERROR
 
@@ -371,7 +371,7 @@ def result_of_error(
         text = clean(f"rejected: {text_of(error.reason)}")
         return Result(Outcome.DEAD, text, trace=where(error, home))
     if isinstance(error, RetryLater):
-        return Result(Outcome.LATER, clean(f"retry later: {text_of(error)}"), error.after_seconds)
+        return Result(Outcome.LATER, clean(f"{LATER}{text_of(error)}"), error.after_seconds)
     trim(error, home)
     text, trace = describe(error, home), trace_of(error, home)
     if isinstance(error, PayloadError):

@@ -47,7 +47,6 @@ class Heartbeat(Role):
         self._on_recovered = on_recovered
         self.on_leaving: Callable[[], None] = lambda: None
         self._told_of_pauses = False
-        self._told_of_refusals: tuple[str, dict[int, str]] = ("", {})
         self._renewed_at = 0.0  # on the monotonic clock
         self._recovery = Recovery(
             state, self._link, log=self.log, rest=self._stopping.wait, on_batch=on_recovered
@@ -65,7 +64,13 @@ class Heartbeat(Role):
         ttl = state.settings.lease_seconds
         with self._link.transaction() as conn:
             lease.register(
-                conn, state.tables, name, ttl=ttl, label=self._label, topics=state.topics
+                conn,
+                state.tables,
+                name,
+                ttl=ttl,
+                label=self._label,
+                topics=state.topics,
+                refused=state.refusals.reasons(),
             )
             if not lease.is_kept(conn, state.tables, name):  # who looks for us would not find us
                 raise SchemaError(
@@ -82,7 +87,6 @@ class Heartbeat(Role):
         self._read_pauses()
         self._watch_handlers()
         self._release_unknown()
-        self._tell_of_refusals()
         return self._recovery.run(self._renewed_at)
 
     def pause_seconds(self, did: int) -> float:
@@ -160,10 +164,13 @@ class Heartbeat(Role):
             state.doubted_at = 0.0
 
     def _renewed(self, ttl: float) -> bool:
-        state = self._state
+        state, me, now = self._state, self._state.instance_id, time.monotonic()
+        running = [r for r in list(state.running.values()) if r.owner == me]
+        handlers = [(r.row.msg_id, now - r.since) for r in running]
+        tells = lease.told(state.tables, state.topics, handlers, state.refusals.reasons())
         with self._link.single() as conn:  # whoever stands still now holds no lock on its lease
             return lease.renew(
-                conn, state.tables, state.instance_id, ttl=ttl, in_hand=len(state.in_hand)
+                conn, state.tables, me, ttl=ttl, in_hand=len(state.in_hand), tells=tells
             )
 
     def _reborn(self) -> None:
@@ -233,15 +240,6 @@ class Heartbeat(Role):
         self.log.info("going on as %s: a settle of %s may still be under way", new, old)
         with self._link.transaction() as conn:
             lease.drop(conn, state.tables, old)
-
-    def _tell_of_refusals(self) -> None:
-        """For `explain` and `doctor`, which try nothing."""
-        state = self._state
-        now = (state.instance_id, state.refusals.reasons())
-        if now != self._told_of_refusals and (now[1] or self._told_of_refusals[1]):
-            with self._link.transaction() as conn:
-                lease.tell(conn, state.tables, now[0], topics=state.topics, refused=now[1])
-        self._told_of_refusals = now
 
     def _watch_handlers(self) -> None:
         now = time.monotonic()

@@ -19,7 +19,7 @@ from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.instance.handling import DONE, Result
 from msgworker.instance.role import Outage
 from msgworker.instance.state import Lane, State, facts
-from msgworker.message import UNWRITABLE, Outcome, Settled, Settlement
+from msgworker.message import LATER, UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.store import settle as store
 from msgworker.store.claim import Row
 
@@ -184,7 +184,9 @@ class Settler:
             tally.dead += 1
             level, what = "warning", "is dead"
         elif outcome is Outcome.LATER:
-            level, what = "debug", "comes back later"
+            times = lane.row.later_times + 1
+            asked = f"asked {times} time{'s' * (times > 1)}"
+            level, what = "info", f"comes back in {result.delay_seconds:g} s ({asked})"
         else:
             if outcome is Outcome.RELEASED:
                 stopped = self._state.stopping.is_set()
@@ -196,8 +198,9 @@ class Settler:
         told = None if raised is None else (type(raised), raised, raised.__traceback__)
         log = getattr(self._state.log, level)
         text = "message %s %s: %s"
+        error = (result.error or "").removeprefix(LATER)
         with suppress(Exception):  # a log of the user's that fails costs no outcome
-            log(text, lane.row.msg_id, what, result.error, exc_info=told, extra=facts(lane.row))
+            log(text, lane.row.msg_id, what, error, exc_info=told, extra=facts(lane.row))
 
     def _write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
         """Write until it is known what was written."""

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from msgworker.message import Word, topic_of
 from msgworker.store import find, items, pause
 from msgworker.store.find import MessageInfo
-from msgworker.store.instances import InstanceInfo, Life, instances
+from msgworker.store.instances import UNKNOWN, InstanceInfo, Life, Started, instances
 from msgworker.store.items import Items
 from msgworker.table import Tables
 
@@ -47,6 +47,8 @@ class Explanation:
     """The reason, in a word and in a sentence.
 
     since: of a running message, or of one that has ended. until: when it becomes due.
+    started, running_seconds: of a claimed message, whether its handler has started and how long it
+    has run, as far as the instance's last heartbeat tells; None = not known.
     behind: the message it waits for, with that one's own reason. items: of its fan-outs.
     """
 
@@ -58,6 +60,8 @@ class Explanation:
     instance: InstanceInfo | None = None
     behind: Explanation | None = None
     items: Items | None = None
+    started: bool | None = None
+    running_seconds: float | None = None
 
 
 def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
@@ -106,23 +110,75 @@ def _ended(t: Tables, info: MessageInfo) -> Explanation:
 
 
 def _running(info: MessageInfo, who: Sequence[InstanceInfo]) -> Explanation:
-    since = info.claimed_at
     if info.claimed_by is None:
         text = "a foreign consumer has flagged it, without a name; only that one can end it"
-        return Explanation(info, Reason.RUNNING_FOREIGN, text, since=since)
+        return Explanation(info, Reason.RUNNING_FOREIGN, text, since=info.claimed_at)
     holder = next((one for one in who if one.instance_id == info.claimed_by), None)
+    told = UNKNOWN if holder is None else holder.started(info)
     if holder is not None and holder.life is Life.LIVE:
-        text = f"it is running on {info.claimed_by}"
-        return Explanation(info, Reason.RUNNING, text, since=since, instance=holder)
+        text = _held_text(info, holder, told)
+        return _claimed(info, Reason.RUNNING, text, holder, told)
     alive = any(one.life is Life.LIVE for one in who)
-    how = "its lease has run out" if holder is not None else "it has no lease"
+    how = (
+        "it has no lease" if holder is None else f"its lease has run out{_last_sign(holder, told)}"
+    )
     then = (
         "another instance gives the message back within a few heartbeats"
         if alive
         else "the message is given back when an instance is started"
     )
     text = f"{info.claimed_by} has it and is dead: {how}; {then}"
-    return Explanation(info, Reason.RUNNING_DEAD, text, since=since, instance=holder)
+    return _claimed(info, Reason.RUNNING_DEAD, text, holder, told)
+
+
+def _claimed(
+    info: MessageInfo, reason: Reason, text: str, holder: InstanceInfo | None, told: Started
+) -> Explanation:
+    return Explanation(
+        info,
+        reason,
+        text,
+        since=info.claimed_at,
+        instance=holder,
+        started=told.started,
+        running_seconds=told.seconds,
+    )
+
+
+def _held_text(info: MessageInfo, holder: InstanceInfo, told: Started) -> str:
+    who, heard = info.claimed_by, _span(holder.silent_seconds)
+    claimed = holder.claimed_ago(info)
+    if told.started:
+        return f"its handler has run for {_span(told.seconds)} on {who}, last heard of {heard} ago"
+    if told.started is False:
+        return f"claimed {_span(claimed)} ago by {who}, not started as of its heartbeat {heard} ago"
+    if holder.handlers is None or claimed is None:
+        return f"it is running on {who}, last heard of {heard} ago"
+    return (
+        f"claimed {_span(claimed)} ago by {who}, last heard of {heard} ago; whether its handler "
+        "has started is told with the next heartbeat"
+    )
+
+
+def _last_sign(holder: InstanceInfo, told: Started) -> str:
+    if holder.silent_seconds is None:  # it was taken over since
+        return ""
+    text = f", it was last heard of {_span(holder.silent_seconds)} ago"
+    if told.started is None:
+        return text
+    if not told.started:
+        return f"{text} and had not started the handler then"
+    return f"{text}, when the handler had run for {_span(told.seconds)}"
+
+
+def _span(seconds: float | None) -> str:
+    """How long, for people: "12 s", "15 min", "3 h"."""
+    if seconds is None:
+        return "an unknown time"
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:,.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _behind_text(info: MessageInfo, other: MessageInfo) -> str:
@@ -166,7 +222,9 @@ def _not_due(conn: Connection, t: Tables, info: MessageInfo) -> Explanation | No
         held = info.odd["available_at"]
         text = f"it is not due: its available_at holds {held}"
         return Explanation(info, Reason.NOT_DUE, text)
-    if info.status is Word.FAILED:
+    if info.later_reason and info.later_times:
+        text = f"it asked to come back later ({info.later_times} so far): {info.later_reason}"
+    elif info.status is Word.FAILED:
         tries = f"{info.error_try_times} of {t.spec.max_tries}"
         text = f"it has failed {tries} times and waits for its back-off"
     elif until is not None and t.has("available_at"):

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker.dialects import instant_text, read_instant, whole_number
-from msgworker.message import Status, Word, word_of
+from msgworker.message import LATER, Status, Word, word_of
 from msgworker.payload import is_text, quoted, shown
 from msgworker.store import tries, window
 from msgworker.store.items import Items
@@ -24,10 +24,12 @@ from msgworker.table import Cols, Tables, lit
 class MessageInfo:
     """A message as ops see it: `status` is a word, times are aware UTC, absent columns None.
 
+    later_times, later_reason: how often it has asked to come back later (RetryLater), and why, the
+    last time, if that was the last thing it said; `last_error` is None then.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not.
-    odd: by column (as in this class) what stands in the row and is no such value, for people; it reads
-    as None, a counter as 0, and a text that is not UTF-8 with escapes.
+    odd: by column (as in this class) what stands in the row and is no such value, for people; it
+    reads as None, a counter as 0, and a text that is not UTF-8 with escapes.
     """
 
     msg_id: int
@@ -43,6 +45,8 @@ class MessageInfo:
     last_error: str | None = None
     created_at: datetime | None = None
     finished_at: datetime | None = None
+    later_times: int | None = None
+    later_reason: str | None = None
     tries: tuple[Try, ...] = ()
     items: Items | None = None
     odd: Mapping[str, str] = field(default_factory=dict)
@@ -272,11 +276,12 @@ _ROLES = (
     "last_error",
     "created_at",
     "finished_at",
+    "later_times",
 )
 
 
 _INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
-_NUMBERS = ("msg_id", "error_try_times", "crash_times")
+_NUMBERS = ("msg_id", "error_try_times", "crash_times", "later_times")
 
 
 def _columns(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
@@ -315,6 +320,9 @@ def _info(t: Tables, row: Any) -> MessageInfo:
     if values["status"] is Word.UNKNOWN and raw_status is not None:
         odd["status"] = quoted(raw_status)
     values["error_try_times"] = values["error_try_times"] or 0
+    if (values["last_error"] or "").startswith(LATER):
+        values["later_reason"] = values["last_error"].removeprefix(LATER)
+        values["last_error"] = None
     return MessageInfo(**values, odd=odd)
 
 

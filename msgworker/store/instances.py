@@ -7,13 +7,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.dialects import UtcDateTime, real_instant
 from msgworker.store import lease, window
+from msgworker.store.find import MessageInfo
 from msgworker.table import Tables
 
 
@@ -27,11 +28,29 @@ class Life(enum.StrEnum):
     FOREIGN = "foreign"  # messages that somebody else flagged, without a name
 
 
+CLAIM_SECONDS = 1.0
+"""A claim so short before a heartbeat may not have been known to it."""
+
+
+class Started(NamedTuple):
+    """Whether the handler of a claimed message has started, None = not known; and for how many
+    seconds it has run, or had when the instance was last heard of."""
+
+    started: bool | None = None
+    seconds: float | None = None
+
+
+UNKNOWN = Started()
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
     """One instance, or one name that stands in running messages.
 
     in_hand: lanes at its last heartbeat. running: messages of this table flagged by it now.
+    handlers: how many handlers ran at its last heartbeat, and running_seconds, by msg_id, for how
+    long each of the oldest 100 had; None and {} where it does not tell.
+    silent_seconds: since its last heartbeat, by the database's clock; None if it is not known.
     topics: what it handles, None = every topic. other_table: the table it serves, if not this one.
     refused: by msg_id why the database does not let it flag a message, of a few of them.
     """
@@ -48,7 +67,34 @@ class InstanceInfo:
     topics: tuple[str, ...] | None = None
     other_table: str | None = None
     taken_by: str | None = None
+    handlers: int | None = None
+    running_seconds: dict[int, float] = field(default_factory=dict)
+    silent_seconds: float | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
+
+    def started(self, info: MessageInfo) -> Started:
+        """Whether the handler of a message that it has claimed runs, as far as its last heartbeat
+        tells."""
+        claimed, heard = info.claimed_at, self.renewed_at
+        if self.handlers is None or claimed is None or heard is None or self.taken_by is not None:
+            return UNKNOWN  # a take-over is written where the last heartbeat stood
+        before = (heard - claimed).total_seconds()
+        seconds = self.running_seconds.get(info.msg_id)
+        if seconds is not None and before >= 0:
+            return Started(True, seconds + self._since_then)
+        all_told = len(self.running_seconds) == self.handlers
+        return Started(False) if all_told and before > CLAIM_SECONDS else UNKNOWN
+
+    def claimed_ago(self, info: MessageInfo) -> float | None:
+        """Seconds since it claimed a message, by the database's clock."""
+        if info.claimed_at is None or self.renewed_at is None or self.silent_seconds is None:
+            return None
+        return max(0.0, self.silent_seconds + (self.renewed_at - info.claimed_at).total_seconds())
+
+    @property
+    def _since_then(self) -> float:
+        """What a handler that ran at the last heartbeat has run since."""
+        return (self.silent_seconds or 0.0) if self.life is Life.LIVE else 0.0
 
     def handles(self, topic: str) -> bool:
         """Whether it lives, serves this table, and has a handler for the topic."""
@@ -59,7 +105,7 @@ class InstanceInfo:
 def instances(conn: Connection, t: Tables) -> list[InstanceInfo]:
     """The living first, then the dead, then names without a lease."""
     held = _held(conn, t)
-    rows = [_leased(t, one, held) for one in lease.read_all(conn, t)]
+    rows = leased(conn, t, held)
     known = {row.instance_id for row in rows}
     for name, (count, oldest) in held.items():
         if name not in known:
@@ -69,10 +115,17 @@ def instances(conn: Connection, t: Tables) -> list[InstanceInfo]:
     return sorted(rows, key=lambda row: (order.index(row.life), row.instance_id or ""))
 
 
+def leased(
+    conn: Connection, t: Tables, held: dict[str | None, Any] | None = None
+) -> list[InstanceInfo]:
+    """Who has a lease."""
+    return [_leased(t, one, held or {}) for one in lease.read_all(conn, t)]
+
+
 def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> InstanceInfo:
     count, oldest = held.get(one.name, (0, None))
     life = Life.LEAVING if one.taken_by else Life.LIVE if one.live else Life.DEAD
-    table, topics, refused = _serves(one.serves)
+    told = _told(one.serves)
     return InstanceInfo(
         instance_id=one.name,
         life=life,
@@ -83,23 +136,40 @@ def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> Instanc
         in_hand=one.in_hand,
         running=count,
         oldest_claim_at=oldest,
-        topics=topics,
-        other_table=None if table in (None, t.message.name) else table,
+        topics=told.topics,
+        other_table=None if told.table in (None, t.message.name) else told.table,
         taken_by=one.taken_by,
-        refused=refused,
+        handlers=told.handlers,
+        running_seconds=told.running,
+        silent_seconds=None if one.taken_by or one.silent is None else max(0.0, one.silent),
+        refused=told.refused,
     )
 
 
-def _serves(text: str | None) -> tuple[str | None, tuple[str, ...] | None, dict[str, str]]:
+@dataclass(frozen=True, slots=True)
+class _Told:
+    table: str | None = None
+    topics: tuple[str, ...] | None = None
+    handlers: int | None = None
+    running: dict[int, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def _told(text: str | None) -> _Told:
     """What an instance says beside its lease; an older one says nothing: it may handle
     everything."""
     try:
         value = json.loads(text or "{}")
-        topics = value.get("topics")
-        refused = {str(i): str(why) for i, why in value.get("refused", {}).items()}
-        return value.get("table"), None if topics is None else tuple(map(str, topics)), refused
+        topics, handlers = value.get("topics"), value.get("handlers")
+        return _Told(
+            value.get("table"),
+            None if topics is None else tuple(map(str, topics)),
+            None if handlers is None else int(handlers),
+            {int(i): float(seconds) for i, seconds in value.get("running", ())},
+            {str(i): str(why) for i, why in value.get("refused", {}).items()},
+        )
     except (ValueError, AttributeError, TypeError):
-        return None, None, {}
+        return _Told()
 
 
 def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime | None]]:

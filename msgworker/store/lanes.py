@@ -15,8 +15,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
+from msgworker.message import Word
 from msgworker.store import find, window
 from msgworker.store.find import MessageInfo
+from msgworker.store.instances import UNKNOWN, Started, leased
 from msgworker.store.window import Found
 from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, text_lit
 
@@ -28,12 +30,18 @@ LANES_PER_STATEMENT = 10
 @dataclass(frozen=True, slots=True)
 class LaneInfo:
     """An object with its head; `behind`: unfinished messages after it, at least so many if
-    `at_least`."""
+    `at_least`.
+
+    started, running_seconds: of a head that an instance has claimed, whether its handler has
+    started and how long it has run, as far as the last heartbeat tells; None = not known.
+    """
 
     object_id: Any
     head: MessageInfo
     behind: int
     at_least: bool = False
+    started: bool | None = None
+    running_seconds: float | None = None
 
 
 def lanes(
@@ -54,12 +62,30 @@ def lanes(
     place = {key: number for number, key in enumerate(keys)}
     ranked = sorted(heads.items(), key=lambda item: (-item[1][1], place[item[0]]))[:limit]
     infos = find.by_ids(conn, t, [head for _, (head, _) in ranked])
+    started = _started(conn, t, infos.values())
     rows = [
-        LaneInfo(infos[head].object_id, infos[head], min(count - 1, BEHIND), count - 1 > BEHIND)
+        LaneInfo(
+            infos[head].object_id,
+            infos[head],
+            min(count - 1, BEHIND),
+            count - 1 > BEHIND,
+            *started.get(head, UNKNOWN),
+        )
         for _, (head, count) in ranked
         if head in infos
     ]
     return Found(rows, complete=entries < scan and objects <= len(rows), looked_at=entries)
+
+
+def _started(conn: Connection, t: Tables, heads: Iterable[MessageInfo]) -> dict[int, Started]:
+    """What the instances tell of the heads that they have claimed."""
+    claimed = [info for info in heads if info.status is Word.PROCESSING and info.claimed_by]
+    holders = {one.instance_id: one for one in leased(conn, t)} if claimed else {}
+    return {
+        info.msg_id: holders[info.claimed_by].started(info)
+        for info in claimed
+        if info.claimed_by in holders
+    }
 
 
 def _key(t: Tables, c: Cols) -> ColumnElement[Any]:

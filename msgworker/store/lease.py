@@ -9,24 +9,27 @@ declared dead. A take-over expires too, and can be taken over again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
-from msgworker.dialects import now, now_plus
+from msgworker.dialects import now, now_plus, seconds_since
 from msgworker.table import Tables
 
 INSTANCE = "instance"
+HANDLERS_TOLD = 100
+"""Of so many running handlers a lease tells the message, those that run longest."""
 AHEAD_SECONDS = 1.0
 """A renewal so much later than now: more than the clocks of the nodes of a cluster differ."""
 
 
 class Lease(NamedTuple):
     """A lease as read; `live` by the database's clock at the moment of reading, `ahead` where that
-    clock was put back since the last renewal or take-over, which `renewed_at` is."""
+    clock was put back since the last renewal or take-over, which `renewed_at` is, `silent` seconds
+    ago."""
 
     name: str
     kind: str
@@ -40,6 +43,26 @@ class Lease(NamedTuple):
     label: str | None
     in_hand: int
     serves: str | None = None
+    silent: float | None = None
+
+
+def told(
+    t: Tables,
+    topics: Iterable[str] | None,
+    handlers: Collection[tuple[int, float]] = (),
+    refused: Mapping[int, str] | None = None,
+) -> str:
+    """What an instance tells people in its lease: the topics that it handles, None = every one;
+    which messages' handlers run now, for how many seconds each; and which messages the database
+    does not let it flag, and why."""
+    longest = sorted(handlers, key=lambda one: -one[1])[:HANDLERS_TOLD]
+    value = {
+        "table": t.message.name,
+        "topics": None if topics is None else sorted(topics),
+        "handlers": len(handlers),
+        "running": [[msg_id, round(seconds, 1)] for msg_id, seconds in longest],
+    }
+    return json.dumps(value | ({"refused": refused} if refused else {}), default=str)
 
 
 def register(
@@ -50,10 +73,11 @@ def register(
     ttl: float,
     label: str = "",
     topics: Iterable[str] | None = None,
+    refused: Mapping[int, str] | None = None,
 ) -> None:
     """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError.
 
-    topics: what the instance handles, for people; None = every topic.
+    topics, refused: for people, see `told`.
     """
 
     def build() -> sa.Insert:
@@ -68,8 +92,8 @@ def register(
             serves=bindparam("mw_serves", type_=sa.Text()),
         )
 
-    serves = _serves(t, topics, {})
-    params = {"mw_name": name, "mw_ttl": ttl, "mw_label": label[:200], "mw_serves": serves}
+    tells = told(t, topics, refused=refused)
+    params = {"mw_name": name, "mw_ttl": ttl, "mw_label": label[:200], "mw_serves": tells}
     conn.execute(t.built("register", build), params)
 
 
@@ -82,39 +106,23 @@ def is_kept(conn: Connection, t: Tables, name: str) -> bool:
     return bool(conn.scalar(t.built("lease_kept", build), {"me": name}) == name)
 
 
-def _serves(t: Tables, topics: Iterable[str] | None, refused: Mapping[int, str]) -> str:
-    told: dict[str, Any] = {
-        "table": t.message.name,
-        "topics": None if topics is None else sorted(topics),
-    }
-    return json.dumps(told | ({"refused": refused} if refused else {}))
-
-
-def tell(
+def renew(
     conn: Connection,
     t: Tables,
     name: str,
     *,
-    topics: Iterable[str] | None,
-    refused: Mapping[int, str],
-) -> None:
-    """Write beside our lease, for people, which messages the database does not let us flag, and
-    why."""
+    ttl: float,
+    in_hand: int = 0,
+    tells: str | None = None,
+) -> bool:
+    """Extend our lease; False = we were declared dead and must stop.
 
-    def build() -> sa.Update:
-        lease = t.lease.c
-        mine = (lease.name == bindparam("me"), lease.taken_by.is_(None))
-        return sa.update(t.lease).where(*mine).values(serves=bindparam("told", type_=sa.Text()))
-
-    params = {"me": name, "told": _serves(t, topics, refused)}
-    conn.execute(t.built("lease_tell", build), params)
-
-
-def renew(conn: Connection, t: Tables, name: str, *, ttl: float, in_hand: int = 0) -> bool:
-    """Extend our lease; False = we were declared dead and must stop."""
+    in_hand: lanes. tells: see `told`; None leaves what stands there.
+    """
     lease = t.lease.c
 
     def build() -> sa.Update:
+        said = {} if tells is None else {"serves": bindparam("mw_serves", type_=sa.Text())}
         return (
             sa.update(t.lease)
             .where(
@@ -125,11 +133,14 @@ def renew(conn: Connection, t: Tables, name: str, *, ttl: float, in_hand: int = 
                 renewed_at=now(),
                 expires_at=now_plus(bindparam("ttl", type_=sa.Float())),
                 in_hand=bindparam("hand"),
+                **said,
             )
         )
 
-    params = {"me": name, "ttl": ttl, "hand": in_hand}
-    return bool(conn.execute(t.built("renew", build), params).rowcount)
+    params: dict[str, Any] = {"me": name, "ttl": ttl, "hand": in_hand}
+    if tells is not None:
+        params["mw_serves"] = tells
+    return bool(conn.execute(t.built(("renew", tells is None), build), params).rowcount)
 
 
 def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease]:
@@ -153,6 +164,7 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
             lease.label,
             lease.in_hand,
             lease.serves,
+            seconds_since(lease.renewed_at),
         )
         return sa.select(*columns).where(lease.kind == bindparam("kind")).order_by(lease.name)
 

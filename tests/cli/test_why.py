@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,57 @@ def test_instances_shows_who_holds_what(crm: Cli, folder: Path) -> None:
     assert done.stdout.splitlines()[1].split()[:3] == ["gone-1", "no", "lease"]
     (one,) = json.loads(crm("instances", *AT, "--json").stdout)
     assert (one["instance_id"], one["life"], one["running"]) == ("gone-1", "no lease", 1)
+
+
+def test_instances_lanes_and_explain_tell_claimed_from_running(crm: Cli, folder: Path) -> None:
+    first, second = sent(crm, "C-1", "C-2")
+    told = {"table": "msgworker_message", "topics": None, "handlers": 1, "running": [[first, 9.0]]}
+    sql(
+        folder,
+        "INSERT INTO msgworker_lease (name, started_at, renewed_at, expires_at, in_hand, serves)"
+        " VALUES ('h-1', datetime('now', '-60 seconds'), datetime('now', '-3 seconds'),"
+        f" datetime('now', '+600 seconds'), 2, '{json.dumps(told)}')",
+    )
+    sql(
+        folder,
+        "UPDATE msgworker_message SET status = 1, claimed_by = 'h-1',"
+        " claimed_at = datetime('now', '-12 seconds')",
+    )
+    row = crm("instances", *AT).stdout.splitlines()[1]
+    assert " 1 of 2 " in row
+    _, one, two = crm("lanes", *AT).stdout.splitlines()
+    assert re.search(r"running for 1\d seconds, on h-1$", one)
+    assert re.search(r"claimed 1\d seconds ago, not started, by h-1$", two)
+    assert "its handler has run for 1" in crm("explain", first, *AT).stdout
+    found = json.loads(crm("explain", second, *AT, "--json").stdout)
+    assert (found["started"], found["running_seconds"]) == (False, None)
+    found = json.loads(crm("lanes", *AT, "--json").stdout)["lanes"]
+    assert [one["started"] for one in found] == [True, False]
+    (one,) = json.loads(crm("instances", *AT, "--json").stdout)
+    assert (one["handlers"], one["running_seconds"]) == (1, {str(first): 9.0})
+
+
+def test_show_and_list_say_when_a_message_comes_back_and_that_it_asked(
+    crm: Cli, folder: Path
+) -> None:
+    (only,) = sent(crm, "C-1")
+    sql(
+        folder,
+        "UPDATE msgworker_message SET later_times = 3, last_error = 'retry later: it is closed',"
+        " available_at = datetime('now', '+610 seconds')",
+    )
+    shown = crm("show", only, *AT).stdout
+    assert re.search(r"later +comes back later at .*, asked 3 times: it is closed", shown)
+    assert "last error" not in shown
+    assert "comes back in 10 minutes, asked 3 times: it is closed" in crm("list", *AT).stdout
+    sql(folder, "UPDATE msgworker_message SET status = 2, available_at = NULL")
+    shown = crm("show", only, *AT).stdout
+    assert re.search(r"later +asked 3 times: it is closed", shown)
+    assert "last error" not in shown
+    assert "closed" not in crm("list", *AT).stdout
+    found = json.loads(crm("show", only, *AT, "--json").stdout)
+    keys = ("last_error", "later_times", "later_reason")
+    assert [found[key] for key in keys] == [None, 3, "it is closed"]
 
 
 def test_show_prints_the_tries(crm: Cli, folder: Path) -> None:

@@ -1,0 +1,160 @@
+"""What tells a message whose handler runs from one that was only claimed."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App
+from msgworker.instance.state import Running
+from msgworker.store import lease
+from msgworker.store.explain import Explanation, Reason
+from tests.contract.seeing import Table, fetch, send
+
+AGO = re.compile(r"\b\d+ s\b")
+
+
+def running(one, msg_id: int, seconds: float, owner: str | None = None) -> None:
+    """A handler of this message has run for so long."""
+    row = next(lane.row for lane in one.state.in_hand if lane.row.msg_id == msg_id)
+    since = time.monotonic() - seconds
+    one.state.running[msg_id] = Running(row, owner or one.state.instance_id, since, None)
+
+
+def claimed_ago(table: Table, seconds: float) -> None:
+    at = datetime.now(UTC) - timedelta(seconds=seconds)
+    table.edit(table.where(status=1), claimed_at=at)
+
+
+def explained(app: App, msg_id: int) -> tuple[Explanation, str]:
+    """The explanation, and its text without the numbers."""
+    found = app.ops.explain(msg_id)
+    assert found is not None
+    return found, AGO.sub("N s", found.text)
+
+
+def test_explain_tells_a_handler_that_runs_from_a_message_that_only_was_claimed(one, app, table):
+    first, second = send(app, "a", "b")
+    assert fetch(one) == 2
+    claimed_ago(table, 30.0)
+    running(one, first, 12.0)
+    one.heartbeat.run_once()
+    me = one.state.instance_id
+    found, text = explained(app, first)
+    assert text == f"its handler has run for N s on {me}, last heard of N s ago"
+    assert (found.reason, found.started) == (Reason.RUNNING, True)
+    assert 12.0 <= found.running_seconds < 40.0
+    found, text = explained(app, second)
+    assert text == f"claimed N s ago by {me}, not started as of its heartbeat N s ago"
+    assert (found.reason, found.started, found.running_seconds) == (Reason.RUNNING, False, None)
+    assert 30 <= int(AGO.search(found.text)[0].split()[0]) < 60
+
+
+def test_explain_of_a_claim_after_the_last_heartbeat_waits_for_the_next(one, app, table):
+    one.heartbeat.run_once()
+    (only,) = send(app, "a")
+    assert fetch(one) == 1
+    running(one, only, 0.5)
+    found, text = explained(app, only)
+    assert text == (
+        f"claimed N s ago by {one.state.instance_id}, last heard of N s ago; "
+        "whether its handler has started is told with the next heartbeat"
+    )
+    assert (found.started, found.running_seconds) == (None, None)
+
+
+def test_a_claim_anew_is_not_taken_for_the_one_that_the_heartbeat_told_of(one, app, table):
+    (only,) = send(app, "a")
+    assert fetch(one) == 1
+    running(one, only, 12.0)
+    one.heartbeat.run_once()
+    claimed_ago(table, -5.0)
+    assert explained(app, only)[0].started is None
+
+
+def test_explain_of_what_the_dead_hold_says_when_they_were_last_heard_of(one, app, table):
+    first, second = send(app, "a", "b")
+    assert fetch(one) == 2
+    claimed_ago(table, 30.0)
+    running(one, first, 12.0)
+    one.heartbeat.run_once()
+    past = datetime.now(UTC) - timedelta(seconds=40)
+    with app.engine.begin() as conn:
+        leases = app.tables.lease
+        conn.execute(sa.update(leases).values(renewed_at=past, expires_at=past))
+    claimed_ago(table, 70.0)
+    found, text = explained(app, first)
+    assert "its lease has run out, it was last heard of N s ago, when the handler had run" in text
+    assert (found.reason, found.started) == (Reason.RUNNING_DEAD, True)
+    assert 12.0 <= found.running_seconds < 13.0  # nobody knows what it did since
+    found, text = explained(app, second)
+    assert "last heard of N s ago and had not started the handler then; the message" in text
+    assert found.started is False
+
+
+def test_an_older_instance_tells_nothing_of_its_handlers(one, app, table):
+    (only,) = send(app, "a")
+    assert fetch(one) == 1
+    claimed_ago(table, 30.0)
+    running(one, only, 12.0)
+    one.heartbeat.run_once()
+    for says in ('{"table": "msgworker_message", "topics": null}', "not json", None, "[]", "7"):
+        with app.engine.begin() as conn:
+            conn.execute(sa.update(app.tables.lease).values(serves=says))
+        found, text = explained(app, only)
+        assert text == f"it is running on {one.state.instance_id}, last heard of N s ago"
+        assert found.started is None
+        (info,) = app.ops.instances()
+        assert (info.handlers, info.running_seconds) == (None, {})
+
+
+def test_instances_and_lanes_tell_how_many_handlers_run(one, app, table):
+    first, second, _ = send(app, "a", "b", "b")
+    assert fetch(one) == 2
+    claimed_ago(table, 30.0)
+    running(one, first, 12.0)
+    running(one, second, 3.0, owner="an-id-that-was-lost")
+    one.heartbeat.run_once()
+    (info,) = app.ops.instances()
+    assert (info.running, info.in_hand, info.handlers) == (2, 2, 1)
+    assert info.running_seconds == {first: pytest.approx(12.0, abs=1.0)}
+    assert info.topics == ("t",)
+    assert 0.0 <= info.silent_seconds < 20.0
+    found = {one.object_id: (one.started, one.running_seconds) for one in app.ops.lanes()}
+    assert found == {"a": (True, pytest.approx(12.0, abs=20.0)), "b": (False, None)}
+
+
+def test_a_lease_tells_of_the_handlers_that_run_longest_only(app, table):
+    told = json.loads(lease.told(app.tables, None, [(n, float(n)) for n in range(1, 251)]))
+    assert told["handlers"] == 250
+    assert told["running"] == [[n, float(n)] for n in range(250, 150, -1)]
+    ids = send(app, *range(2))
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "me", ttl=300.0)
+        hidden = [(10**6 + n, 60.0) for n in range(250)]
+        tells = lease.told(app.tables, ["t"], hidden)
+        assert lease.renew(conn, app.tables, "me", ttl=300.0, tells=tells)
+    table.edit(table.where(msg_id=ids[0]), status=1, claimed_by="me")
+    claimed_ago(table, 30.0)
+    assert explained(app, ids[0])[0].started is None  # it may be among those that are not told
+
+
+def test_a_renewal_without_a_word_keeps_what_was_told(app):
+    def told() -> Any:
+        (found,) = app.ops.instances()
+        return found.handlers, found.topics
+
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "me", ttl=300.0, topics=["t"])
+        tells = lease.told(app.tables, ["t"], [(1, 2.0)])
+        assert lease.renew(conn, app.tables, "me", ttl=300.0, tells=tells)
+    assert told() == (1, ("t",))
+    with app.engine.begin() as conn:
+        assert lease.renew(conn, app.tables, "me", ttl=300.0)
+    assert told() == (1, ("t",))
