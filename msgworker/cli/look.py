@@ -16,6 +16,7 @@ from msgworker.cli.options import as_json, common
 from msgworker.cli.output import (
     Column,
     age,
+    ago,
     note,
     plural,
     print_block,
@@ -178,7 +179,7 @@ def what(info: MessageInfo) -> str:
     if info.status is Word.PROCESSING:
         return f"since {age(since(info.claimed_at))}, by {info.claimed_by or 'somebody else'}"
     if info.status is Word.DONE:
-        return f"done {age(since(info.finished_at))} ago" if info.finished_at else ""
+        return f"done {ago(info.finished_at)}" if info.finished_at else ""
     if info.later_times and info.later_reason is not None:
         back = f"comes back in {age(-away)}, " if away is not None and waits else ""
         return f"{back}asked {plural(info.later_times, 'time')}: {info.later_reason}"
@@ -277,8 +278,7 @@ TRY_COLUMNS = (
 
 def _try_row(one: Try) -> list[Any]:
     took = None if one.started_at is None else (one.ended_at - one.started_at).total_seconds()
-    ended = f"{age(since(one.ended_at))} ago"
-    return [one.number, one.kind, ended, _took(took), one.instance, one.error]
+    return [one.number, one.kind, ago(one.ended_at), _took(took), one.instance, one.error]
 
 
 def _took(seconds_: float | None) -> str:

@@ -109,6 +109,12 @@ def age(seconds: float | None) -> str:
     return "just now"
 
 
+def ago(instant: datetime) -> str:
+    """ "6 minutes ago", "just now"."""
+    told = age(since(instant))
+    return told if told == "just now" else f"{told} ago"
+
+
 def since(instant: datetime | None) -> float | None:
     """Seconds from an instant until now on this host's clock; negative in the future."""
     return None if instant is None else (datetime.now(UTC) - instant).total_seconds()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from msgworker.cli.output import Column, age, print_block, print_with_text, since
+from msgworker.cli.output import Column, ago, print_block, print_with_text
 from msgworker.message import Word
 from msgworker.store.find import MessageInfo
 from msgworker.store.items import ItemInfo, Items
@@ -85,7 +85,7 @@ def _item_row(one: ItemInfo) -> list[Any]:
     text = one.error if one.error is not None else one.value
     if text is not None and one.error is None and len(text) > VALUE_SHOWN:
         text = f"{text[:VALUE_SHOWN]}... ({len(text):,} characters)"
-    ended = "-" if one.finished_at is None else f"{age(since(one.finished_at))} ago"
+    ended = "-" if one.finished_at is None else ago(one.finished_at)
     return [one.key, one.state, one.tries, ended, text]
 
 

@@ -145,6 +145,11 @@ def test_a_real_terminal_of_80_columns_shows_whole_words(filled: Cli, folder: Pa
 # ---------------------------------------------------------------- the tracebacks and the items
 
 
+def test_what_has_just_ended_is_not_just_now_ago(filled: Cli) -> None:
+    for command in (("show", "1"), ("show", "2"), ("list",)):
+        assert "just now ago" not in filled(*command, "--app", "narrow:app").stdout
+
+
 def test_show_has_the_newest_traceback_whole_and_the_same_one_once(filled: Cli) -> None:
     text = filled("show", "1", "--app", "narrow:app").stdout
     assert text.count("Traceback (most recent call last):") == 1
