@@ -434,7 +434,9 @@ def load(
         found: Mapping[str, Any], origin: Callable[[str], str], place: Callable[[str], str]
     ) -> None:
         for name, value in found.items():
-            values[name] = SETTINGS[name].read(value, place(name))
+            setting = SETTINGS[name]
+            unset = value is None and setting.default is None  # by code: nobody else can say so
+            values[name] = None if unset else setting.read(value, place(name))
             origins[name] = origin(name)
 
     def file_layer(found: Mapping[str, Any], origin: str) -> None:

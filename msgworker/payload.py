@@ -170,8 +170,7 @@ def _jsonable(value: Any, place: str) -> Any:
     if isinstance(value, date | time | timedelta | UUID):  # a datetime is a date
         return to_jsonable_python(value)
     if isinstance(value, dict):
-        keyed = ((_key(key, place), item) for key, item in value.items())
-        return {key: _jsonable(item, f"{place}.{key:.50}") for key, item in keyed}
+        return _object(value, place)
     if isinstance(value, list | tuple):
         return [_jsonable(item, f"{place}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, set | frozenset):
@@ -199,6 +198,16 @@ def _plain(value: Any) -> Any:
     if value is None or type(value) in _SCALARS:
         return value
     return str.__str__(value) if isinstance(value, str) else int(value)
+
+
+def _object(value: dict[Any, Any], place: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        text = _key(key, place)
+        if text in found:  # a member of an Enum, and its value
+            raise PayloadError(f"{_cut_place(place)} has the key {text!r:.80} twice")
+        found[text] = _jsonable(item, f"{place}.{text:.50}")
+    return found
 
 
 def _key(key: Any, place: str) -> str:

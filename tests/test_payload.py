@@ -231,6 +231,7 @@ class Holder:
         ({"a": [0, {None: 1}]}, "payload.a[1] has the key None of type NoneType"),
         ({"a": {True: 1}}, "payload.a has the key True of type bool"),
         (Holder({date(2026, 1, 1): 1}), "payload.rows has the key datetime.date(2026, 1, 1)"),
+        ({Colour.RED: 1, "red": 2}, "payload has the key 'red' twice"),
         ([{Level.LOW: 1}], "payload[0] has the key <Level.LOW: 1>"),
         ({"a": [1.0, math.nan]}, "payload.a[1] is nan, which JSON does not have"),
         (Holder(-math.inf), "payload.rows is -inf"),
@@ -251,7 +252,7 @@ class Holder:
         ({"half \ud800": 1}, "surrogate"),
         ({"x" * 10_000: object()}, "payload."),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_what_is_no_payload_is_refused_with_its_place(value: Any, text: str) -> None:
     with pytest.raises(PayloadError) as caught:

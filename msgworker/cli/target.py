@@ -130,7 +130,6 @@ def settings_of(app: App) -> dict[str, Any]:
     """The settings that an App was built with, by the names of the configuration."""
     table = app.table
     own = {name: getattr(app.settings, name) for name, s in SETTINGS.items() if s.group == "app"}
-    own = {name: value for name, value in own.items() if value is not None}  # None: never set
     rules = {
         name: getattr(table, name)
         for name, s in SETTINGS.items()

@@ -19,7 +19,7 @@ from msgworker.cli.output import print_json
 from msgworker.cli.parent import Parent
 from msgworker.cli.processes import Fleet
 from msgworker.cli.target import app_option, columns_of, import_app, needed_app, settings_of
-from msgworker.config import SETTINGS, Configuration, Group, flag_of
+from msgworker.config import SETTINGS, Configuration, flag_of
 from msgworker.errors import ConfigError
 from msgworker.instance.report import complaints
 from msgworker.instance.stopping import Asked, Signals
@@ -37,7 +37,6 @@ HANDED_ON = (
     "log_level",
     "log_format",
 )
-OF_THE_APP: tuple[Group, ...] = ("database", "table", "app")
 OF_DRAIN = ("linger", "retry_linger", "outage_limit")
 log = logging.getLogger("msgworker.cli")
 
@@ -160,10 +159,9 @@ def _checked_app(ctx: click.Context, ref: str, conf: Configuration) -> App:
 def unused(conf: Configuration, own: dict[str, Any]) -> list[str]:
     """Settings that somebody made and that an imported App overrules with another value.
 
-    own: as of `settings_of`; what is not in it was left at its default.
+    own: as of `settings_of`.
     """
-    names = [n for n, s in SETTINGS.items() if s.group in OF_THE_APP and conf.given(n)]
-    return [n for n in names if not _same(conf, n, own.get(n, SETTINGS[n].default))]
+    return [name for name in own if conf.given(name) and not _same(conf, name, own[name])]
 
 
 def _same(conf: Configuration, name: str, value: Any) -> bool:

@@ -290,14 +290,21 @@ CODE = MessageTable("crm.msg", msg_id="ID", payload=None, max_tries=5)
         ('lease_seconds = "1m"', []),
         ("lease_seconds = 30", ["lease_seconds"]),
         ("foreign_stale_after = 600", ["foreign_stale_after"]),
-        ("lanes_limit = 10\nmax_tries = 3", ["max_tries", "lanes_limit"]),
+        ("lanes_limit = 10\nmax_tries = 3", ["lanes_limit", "max_tries"]),
     ],
 )
 def test_a_setting_is_overruled_where_the_code_says_another_value(
     tmp_path: Path, own: str, names: list[str]
 ) -> None:
     app = App("sqlite:///crm.db", table=CODE, lease_seconds=60)
-    assert overruled(tmp_path, own, app) == names
+    assert sorted(overruled(tmp_path, own, app)) == names
+
+
+def test_what_an_app_leaves_unset_is_shown_as_unset(tmp_path: Path) -> None:
+    files(tmp_path, own="foreign_stale_after = 600")
+    own = settings_of(App("sqlite:///crm.db"))
+    conf = load(folder=tmp_path, environ={}, keywords=own, keywords_from="crm:app")
+    assert (conf["foreign_stale_after"], conf.origins["foreign_stale_after"]) == (None, "crm:app")
 
 
 def test_an_app_from_the_configuration_overrules_nothing(
