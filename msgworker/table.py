@@ -274,7 +274,9 @@ class Tables:
     not there; instances do without them. lacking: columns of our own tables, as table.column, that
     a later version has added and that are not there; what they are for is left out. unfit: why no
     instance starts on this table, with the statements that mend it. error_room: how many characters
-    of an error are kept.
+    of an error are kept. key_collation: by which objects are told apart where the generated columns
+    were made with another one than the column of the ids has; None = by that of the column. fold:
+    how ids that differ may then be one, see `dialects.folded`.
     """
 
     spec: MessageTable
@@ -288,6 +290,8 @@ class Tables:
     unfilled: tuple[str, ...] = ()
     missing: frozenset[str] = frozenset()
     lacking: frozenset[str] = frozenset()
+    key_collation: str | None = None
+    fold: str | None = None
     unfit: str = ""
     error_room: int = MAX_ERROR
     _built: dict[Any, Any] = field(default_factory=dict)
@@ -414,9 +418,12 @@ class Tables:
         """`object_id` as `open_object` and the guard write it: text, where they are a CASE."""
         if self.dialect.case_index is None:
             return c.object_id
-        if isinstance(c.object_id.type, sa.String | KeyText):
-            collation = self.dialect.key_collation
-            return dialects.recollated(c.object_id, collation) if collation else c.object_id
+        kind = c.object_id.type
+        if isinstance(kind, sa.String | KeyText):
+            key: Any = c.object_id
+            if self.dialect.case_index == "column" and isinstance(kind, sa.CHAR):
+                key = sa.func.rtrim(key)  # which does not depend on a setting of the session
+            return dialects.recollated(key, self.key_collation) if self.key_collation else key
         return sa.cast(c.object_id, sa.String(MAX_OBJECT_ID))
 
     def _open_case(self, c: Cols) -> ColumnElement[Any]:
@@ -545,6 +552,10 @@ def tables_for(
         }
     metadata = sa.MetaData()
     message = _message_table(spec, dialect, names, metadata, present or {})
+    generated = (present or {}).get(OPEN_OBJECT + spec.rule)
+    made_as = getattr(generated, "collation", None)
+    kind = (present or {}).get(names.get("object_id", ""))
+    other = made_as == dialect.key_collation and made_as != getattr(kind, "collation", None)
     tables = Tables(
         spec=spec,
         dialect=dialect,
@@ -554,6 +565,7 @@ def tables_for(
         tried=_try_table(spec, dialect, metadata),
         names=names,
         indexes=indexes,
+        key_collation=made_as if other else None,
     )
     _add_indexes(tables)
     return tables
@@ -593,6 +605,9 @@ def _message_table(
             continue
         if role in ("msg_id", "object_id", "payload"):  # a foreign table's own type decides
             kind = live.get(names[role], kind)
+        exact = sa.Integer | sa.String | KeyText
+        if role == "object_id" and dialect.loose_types and not isinstance(kind, exact):
+            kind = dialects.AnyId()
         if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
             kind = dialects.WholeId()
         if role == "msg_id":
@@ -719,7 +734,10 @@ def _add_indexes(t: Tables) -> None:
 def _add_generated_columns(t: Tables) -> None:
     c = t.message.c
     plain = Cols(**{role: c[name] for role, name in t.names.items()})
-    key = dialects.key_text(max(MAX_OBJECT_ID, getattr(plain.object_id.type, "length", 0) or 0))
+    kind = plain.object_id.type
+    length = max(MAX_OBJECT_ID, getattr(kind, "length", 0) or 0)
+    own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
+    key = dialects.key_like(kind, length) if own else dialects.key_text(length)
     wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
         OPEN_OBJECT + t.spec.rule: (t._open_case(plain), key)
     }

@@ -70,12 +70,14 @@ from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.sqlite import DATABASE_SET_UP, network_mount, set_up_database
 from msgworker.dialects.troubles import Trouble, no_connection_left, reason_of, trouble
 from msgworker.dialects.types import (
+    AnyId,
     AnyText,
     JsonList,
     KeyText,
     UtcDateTime,
     WholeId,
     big_id,
+    key_like,
     key_text,
     long_text,
     plain_text,
@@ -93,6 +95,7 @@ __all__ = [
     "HIDDEN",
     "NAMES",
     "SERVER_SETTINGS",
+    "AnyId",
     "AnyText",
     "Dialect",
     "Escaped",
@@ -124,6 +127,7 @@ __all__ = [
     "invalid_indexes",
     "is_there",
     "joining_widely",
+    "key_like",
     "key_text",
     "listen",
     "long_text",

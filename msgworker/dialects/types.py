@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, oracle
@@ -144,6 +145,27 @@ def _as_it_is(element: _given_back, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(_given_back, "sqlite")
 def _as_text(element: _given_back, compiler: SQLCompiler, **kw: Any) -> str:
     return f"CAST({compiler.process(element.clauses, **kw)} AS TEXT)"
+
+
+class AnyId(TypeDecorator[Any]):
+    """An id as it stands in a column that takes every value: what is read means the same again."""
+
+    impl = sa.types.NullType
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
+        if isinstance(value, Decimal):
+            return int(value) if value == value.to_integral_value() else str(value)
+        return str(value) if isinstance(value, UUID) else value
+
+
+def key_like(kind: TypeEngine[Any], length: int) -> TypeEngine[str]:
+    """The type of a generated column that holds texts of a column of type `kind`, and compares them
+    as that does."""
+    if isinstance(kind, KeyText):
+        return KeyText(length)
+    charset, collation = (getattr(kind, name, None) for name in ("charset", "collation"))
+    return mysql.VARCHAR(length, charset=charset, collation=collation)
 
 
 def recollated(column: sa.ColumnElement[Any], collation: str) -> sa.ColumnElement[Any]:

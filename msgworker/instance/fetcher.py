@@ -198,7 +198,7 @@ class Fetcher(Role):
             )
         objects, ids = state.held()  # asked after the look, see there
         look.candidates = [
-            c for c in look.candidates if c.object_id not in objects and c.msg_id not in ids
+            c for c in look.candidates if c.same not in objects and c.msg_id not in ids
         ]
         if state.doubtful:
             self._drop_doubtful(look)

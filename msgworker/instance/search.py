@@ -116,7 +116,7 @@ class Search:
     def refused(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: leave their objects alone until we forget."""
         self._blocked.update(
-            c.object_id for c in candidates if c.object_id is not None and c.waits_until is None
+            c.same for c in candidates if c.object_id is not None and c.waits_until is None
         )
 
     def pass_over(self, candidate: Candidate) -> None:
@@ -219,6 +219,8 @@ class _Pick:
         self._skip_ids = skip_ids
         self._taken: set[int] = set()
         self._max_tries = search.tables.spec.max_tries
+        # By its place, not by `same`: this is done for every row of every look.
+        self._key_at = Candidate._fields.index("object_id" if search.tables.fold is None else "key")
         self.slot = slot % max(1, slots)
         self.slots = max(1, slots)
         self.own: list[Candidate] = []
@@ -235,26 +237,28 @@ class _Pick:
 
         It need not be the head: a lower one that waits for nothing, seen later, takes its place.
         """
-        if row.object_id is None:
+        same = row[self._key_at]
+        if same is None:
             self.offer(row)
-        elif row.object_id not in self._passed and row.msg_id not in self._skip_ids:
-            known = self._waited.get(row.object_id)
+        elif same not in self._passed and row.msg_id not in self._skip_ids:
+            known = self._waited.get(same)
             if self.could_go(row) and (known is None or row.msg_id < known.msg_id):
-                self._waited[row.object_id] = row
+                self._waited[same] = row
 
     def offer(self, row: Candidate) -> None:
         """Take a row if it is the first of its object and may go.
 
         The source shows an object's rows in order: the first one that cannot go blocks the others.
         """
-        if row.object_id is not None:
-            waited = self._waited.get(row.object_id)
+        same = row[self._key_at]
+        if same is not None:
+            waited = self._waited.get(same)
             if waited is not None and waited.msg_id < row.msg_id:
                 return
-            self._waited.pop(row.object_id, None)
-            if row.object_id in self._passed:
+            self._waited.pop(same, None)
+            if same in self._passed:
                 return
-            self._passed.add(row.object_id)
+            self._passed.add(same)
         if row.msg_id not in self._taken and row.msg_id not in self._skip_ids:
             self._take(row)
 
@@ -303,5 +307,5 @@ class _Pick:
 
 
 def _share(row: Candidate, slots: int) -> int:
-    key = row.msg_id if row.object_id is None else row.object_id
+    key = row.msg_id if row.same is None else row.same
     return zlib.crc32(str(key).encode("utf-8", "replace")) % slots

@@ -152,7 +152,7 @@ class Settler:
         self._book(lane)
         if fate is Settled.ENDED:
             self._state.in_hand.discard(lane)
-            self._state.blocked.discard(lane.row.object_id)
+            self._state.blocked.discard(lane.row.same)
             return False
         lane.place += 1
         lane.result = lane.settled = None

@@ -227,9 +227,7 @@ class State:
         do not know that yet. To claim of its object then would make two claims indistinguishable.
         """
         rows = [lane.rows[0] for lane in list(self.in_hand)]
-        return {row.object_id for row in rows if row.object_id is not None}, {
-            row.msg_id for row in rows
-        }
+        return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
 
     def become(self, new_id: str) -> None:
         """Take another id: nothing that was sent under the old one can mean us any more."""
@@ -250,7 +248,7 @@ class State:
     def held_by_ghosts(self) -> tuple[set[Any], set[int]]:
         """Objects and messages whose handler still runs here under an id that was lost."""
         old = [r.row for r in list(self.running.values()) if r.owner != self.instance_id]
-        return {r.object_id for r in old if r.object_id is not None}, {r.msg_id for r in old}
+        return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}
 
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))

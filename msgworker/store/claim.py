@@ -22,6 +22,7 @@ from msgworker.dialects import (
     Escaped,
     Trouble,
     fetch,
+    folded,
     instant_of,
     instant_text,
     now,
@@ -41,6 +42,7 @@ class Candidate(NamedTuple):
     """A row that may be a head; only `due_after` fills `waits_until`, as `instant_text` reads it.
 
     status, tries: as the driver gives them, which need not be whole numbers: `flag` compares them.
+    key: of the object, where ids that differ may be one to the database.
     """
 
     msg_id: int
@@ -51,6 +53,13 @@ class Candidate(NamedTuple):
     topic: str | None
     due: int
     waits_until: Any
+    key: Any = None
+
+    @property
+    def same(self) -> Any:
+        """What is equal for two messages exactly where the database takes their objects for one;
+        None without an object."""
+        return self.object_id if self.key is None else self.key
 
 
 class Row(NamedTuple):
@@ -58,6 +67,7 @@ class Row(NamedTuple):
 
     created_at: as `instant_text` reads it.
     oversize: the payload's length where it was too long to be read, else None.
+    key: as of a candidate.
     odd: why the message cannot be handled, whatever its handler: the column and what it holds.
     """
 
@@ -70,7 +80,13 @@ class Row(NamedTuple):
     later_times: int
     created_at: Any
     oversize: int | None
+    key: Any = None
     odd: str | None = None
+
+    @property
+    def same(self) -> Any:
+        """As of a candidate."""
+        return self.object_id if self.key is None else self.key
 
 
 # ---------------------------------------------------------------- candidates
@@ -91,7 +107,7 @@ def _candidates(found: Sequence[Any]) -> list[Candidate]:
     What stands in the counters may be anything. A message with such a counter does not live long
     enough for its quarantine.
     """
-    made = [Candidate._make(row) for row in found]
+    made = [Candidate(*row) for row in found]
     if all(type(c[0]) is type(c[3]) is type(c[4]) is int for c in made):
         return made
     return [_countable(c, i) for c in made if (i := whole_number(c.msg_id)) is not None]
@@ -100,6 +116,10 @@ def _candidates(found: Sequence[Any]) -> list[Candidate]:
 def _countable(c: Candidate, msg_id: int) -> Candidate:
     crashes = whole_number(c.crash_times) if whole_number(c.tries) is not None else 0
     return c._replace(msg_id=msg_id, crash_times=crashes or 0)
+
+
+def _key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
+    return [] if t.fold is None else [folded(c.object_id, t.fold)]
 
 
 def _hint(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
@@ -115,6 +135,7 @@ def _hint(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any
         topic,
         due,
         until,
+        *_key_column(t, c),
     ]
     return [column.label(f"h{i}") for i, column in enumerate(columns)]
 
@@ -213,8 +234,8 @@ def _hop(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Cand
     key = ("hop", after is None)
     statement = t.built(key, lambda: build(after is None))
     found = fetch(conn, statement, {"after": after, "objects": limit})
-    found = sorted(found, key=lambda row: row[8])
-    rows = _candidates([row[:8] for row in found])
+    found = sorted(found, key=lambda row: row[-1])
+    rows = _candidates([row[:-1] for row in found])
     return rows, found[-1][1] if len(found) >= limit else None
 
 
@@ -249,10 +270,10 @@ def _page(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Can
         from_start = after is None
         statement = t.built(("page", from_start), partial(build, from_start))
         found = fetch(conn, statement, {"after": after, "rows": rows_read})
-        seen += _candidates([row[:8] for row in found if row[1] is not None])
-        if sum(row[9] for row in found) < rows_read:
+        seen += _candidates([row[:-2] for row in found if row[1] is not None])
+        if sum(row[-1] for row in found) < rows_read:
             return seen, None
-        after = found[-1][8]
+        after = found[-1][-2]
     return seen, after
 
 
@@ -304,6 +325,7 @@ def _row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
         or_zero(c.later_times),
         sa.null() if c.created_at is None else instant_text(c.created_at),
         oversize,
+        *_key_column(t, c),
     ]
     return [column.label(f"r{i}") for i, column in enumerate(columns)]
 

@@ -188,6 +188,7 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
         t,
         unfit=requirements.told(requirements.needed(as_is)),
         error_room=requirements.error_room(as_is),
+        fold=None if t.key_collation else as_is.fold,
     )
     problems += storage_problem(storage)
     if not problems and [t.names["msg_id"]] not in unique:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from msgworker import dialects
 from msgworker.store import schema
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
+from msgworker.table import OWN_PREFIX, tables_for
 
 WHY = {
     "guard": "two messages of one object could run at once",
@@ -71,6 +73,22 @@ def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
         parts.append("ADD " + made.replace(f" ON {p.table_name(table)}", "", 1))
     adding = p.add(table, *columns)
     return ", ".join([adding, *parts])
+
+
+def other_collation(p: Patient) -> list[Finding]:
+    """Hidden columns that compare ids in another way than the column of the ids."""
+    if p.live is None or p.live.key_collation is None:
+        return []
+    kinds = {
+        c["name"]: c["type"] for name, c in p.columns.items() if not name.startswith(OWN_PREFIX)
+    }
+    least = replace(p, least=tables_for(p.spec, p.dialect, kinds))
+    ours = [c for c in least.least.message.c if schema.is_generated(c) and c.name in p.columns]
+    text = (
+        f"ids are told apart by {p.live.key_collation} here, while the database takes more of them "
+        "for one: such objects (upper and lower case, say) run side by side"
+    )
+    return [advised("columns", text, _make_stored(least, ours), detail=_copies(p))]
 
 
 def missing(p: Patient) -> list[Finding]:

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, trouble
+from msgworker.dialects import Trouble, WholeId, trouble
 from msgworker.message import Status
 from msgworker.store import requirements, window
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
@@ -52,6 +52,26 @@ def odd(p: Patient) -> list[Finding]:
     if twice:
         found.append(_twice(p, t, twice))
     return found or [fine("rows", "every status is one of 0, 1, 2 and -1")]
+
+
+def fractions(p: Patient) -> list[Finding]:
+    """Open messages whose id is no whole number, where the column takes such."""
+    t = p.live
+    if t is None or p.as_is is None or requirements.mistyped(p.as_is):
+        return []
+    c = t.cols()
+    if not isinstance(c.msg_id.type, WholeId):
+        return []
+    told = sa.cast(c.msg_id, sa.String(60))
+    query = sa.select(told).where(t.unfinished(c), sa.func.round(c.msg_id) != c.msg_id)
+    found = [str(one) for one in p.conn.scalars(query.order_by(c.msg_id).limit(SHOWN))]
+    if not found:
+        return []
+    text = (
+        f"{len(found):,} open rows have an id with a fraction ({', '.join(found[:10])}): they are "
+        "never run, and hold their objects back; give them whole ids"
+    )
+    return [needed("rows", text)]
 
 
 def refused(p: Patient) -> list[Finding]:

@@ -1,0 +1,250 @@
+"""Which ids are one object is what the database says: by the collation of the column."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity.wait import wait_fixed
+
+from msgworker import App, Message, MessageTable, SchemaError
+from msgworker.instance.worker import Instance
+from msgworker.store.doctor import Severity
+from tests.contract.seeing import Table
+from tests.contract.test_requirements import execute, make_table, needed
+
+TABLE = MessageTable("tb")
+ONE = {
+    "mariadb": {
+        "VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci": ("a", "A", "a ", "\u00e4"),
+        "VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci": ("ss", "SS", "\u00df"),
+        "VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin": ("a", "a ", "a   "),
+        "VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_nopad_ci": ("a", "A", "\u00e4"),
+        "VARCHAR(40) CHARACTER SET latin1 COLLATE latin1_german2_ci": ("ae", "AE ", "\u00e4"),
+        "VARCHAR(40) CHARACTER SET utf8mb3 COLLATE utf8mb3_general_ci": ("a", "A", "a "),
+        "CHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci": ("a", "A", "a "),
+        "CHAR(40) CHARACTER SET latin1 COLLATE latin1_bin": ("a", "a ", "a  "),
+        "TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci": ("a", "A", "a "),
+    },
+    "sqlite": {
+        "TEXT COLLATE NOCASE": ("a", "A"),
+        "TEXT COLLATE RTRIM": ("a", "a ", "a  "),
+        "STRING": ("12", "012", "12.0"),
+    },
+    "postgresql": {"CITEXT": ("a", "A"), "CHAR(40)": ("a", "a ")},
+}
+TWO = {
+    "mariadb": {
+        "VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin": ("a", "A", "a ", "\u00e4"),
+        "VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_nopad_ci": ("a", "a ", "b"),
+        "VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin": ("a", "A", "\u00e4"),
+        "CHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin": ("a", "A", "\u00e4"),
+    },
+    "sqlite": {
+        "TEXT": ("a", "A", "a "),
+        "TEXT COLLATE NOCASE": ("a", "a ", "b"),
+        "ANY": ("a", "A", "12"),
+        "UUID": ("a", "A", "12"),
+        "DECIMAL(10, 2)": ("a", "12", "12.5"),
+        "STRING": ("a", "A", "12"),
+        "BLOB": ("a", "A", "a "),
+    },
+    "postgresql": {'TEXT COLLATE "C"': ("a", "A", "a "), "CITEXT": ("a", "a ", "b")},
+}
+
+
+def cases(given: dict[str, dict[str, tuple[str, ...]]]) -> list[Any]:
+    return [
+        pytest.param(name, kind, ids, id=f"{name}-{kind.split('COLLATE ')[-1]}-{len(kind)}")
+        for name, kinds in given.items()
+        for kind, ids in kinds.items()
+    ]
+
+
+@pytest.fixture
+def made(request: pytest.FixtureRequest) -> Any:
+    """An App on a table whose object_id has a type, and its database."""
+    apps: list[App] = []
+
+    def make(name: str, kind: str) -> tuple[App, Any]:
+        database = request.getfixturevalue(name)
+        if kind == "CITEXT":
+            try:
+                execute(database, "CREATE EXTENSION citext")
+            except sa.exc.DBAPIError:
+                pytest.skip("citext is not there")
+        make_table(database, object_id=kind)
+        apps.append(App(database.url, table=TABLE, poll_seconds=0.05))
+        apps[-1].create_schema()
+        return apps[-1], database
+
+    yield make
+    for app in apps:
+        app.engine.dispose()
+
+
+def put(database: Any, *ids: str) -> None:
+    text = sa.text("INSERT INTO tb (msg_id, object_id) VALUES (:i, :o)")
+    with database.engine().begin() as conn:
+        conn.execute(text, [{"i": i, "o": o} for i, o in enumerate(ids, start=1)])
+
+
+class Watch:
+    """Notes who runs, in which order, and whether two ever run at once."""
+
+    def __init__(self, sleep: Callable[[], None] = lambda: time.sleep(0.003)) -> None:
+        self.lock = threading.Lock()
+        self.ran: list[int] = []
+        self.now = self.most = 0
+        self.sleep = sleep
+
+    def __call__(self, msg: Message) -> None:
+        with self.lock:
+            self.ran.append(msg.msg_id)
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.sleep()
+        with self.lock:
+            self.now -= 1
+
+
+@pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
+def test_ids_that_the_database_takes_for_one_are_one_object(made, name, kind, ids):
+    app, database = made(name, kind)
+    put(database, *(ids * 12)[:24])
+    watch = Watch()
+    app.add_handler(None, watch)
+    assert app.drain(threads=4, linger=0).done == 24
+    assert watch.ran == list(range(1, 25))
+    assert watch.most == 1
+    assert needed(app) == []
+
+
+@pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
+def test_a_failed_message_holds_back_ids_that_are_the_same(made, name, kind, ids):
+    app, database = made(name, kind)
+    put(database, *ids)
+    app.add_handler(None, lambda msg: 1 / 0, wait=wait_fixed(3600))
+    report = app.drain(threads=2, linger=0)
+    assert (report.retried, report.left) == (1, len(ids))
+
+
+@pytest.mark.parametrize(("name", "kind", "ids"), cases(TWO))
+def test_ids_that_the_database_tells_apart_are_objects_of_their_own(made, name, kind, ids):
+    app, database = made(name, kind)
+    put(database, *ids, *ids)
+    app.add_handler(None, lambda msg: 1 / (msg.msg_id - 1), wait=wait_fixed(3600))
+    report = app.drain(threads=2, linger=0)
+    assert (report.done, report.retried) == (2 * len(ids) - 2, 1)
+    assert needed(app) == []
+
+
+@pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
+def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, ids):
+    """Not while its settle is under way, nor while a handler of a former self runs."""
+    app, database = made(name, kind)
+    put(database, ids[0], ids[1], "zz" if kind != "STRING" else "77")
+    app.add_handler(None, lambda msg: None)
+    one = Instance(app._state(app._chosen(None)), 1, None, "")
+    try:
+        one.heartbeat.register()
+        look = one.fetcher._look(1, 0)
+        assert [c.msg_id for c in look.candidates] == [1]
+        assert one.fetcher._claim(look.candidates, one.state.instance_id) == 1
+        (lane,) = one.state.in_hand
+        Table(app).edit(app.tables.message.c.msg_id == 1, status=2, claimed_by=None)
+        assert [c.msg_id for c in one.fetcher._look(10, 1).candidates] == [3]
+        one.state.in_hand.clear()
+        one.fetcher._search.forget()
+        assert [c.msg_id for c in one.fetcher._look(10, 0).candidates] == [2, 3]
+        one.fetcher._search.forget()
+        objects = {lane.row.same}
+        with one.fetcher.link.statement() as conn:
+            found = one.fetcher._search.look(conn, want=10, in_hand=0, skip_objects=objects)
+        assert [c.msg_id for c in found.candidates] == [3]
+    finally:
+        one.settler.close()
+        for role in (one.fetcher, one.heartbeat):
+            role._link.close()
+
+
+def test_a_collation_of_which_nothing_is_known_is_refused_with_its_mend(postgresql):
+    execute(
+        postgresql,
+        "CREATE COLLATION odd (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+    )
+    make_table(postgresql, object_id="VARCHAR(40) COLLATE odd")
+    app = App(postgresql.url, table=TABLE)
+    with pytest.raises(SchemaError, match=r"object_id.*collation.*ALTER TABLE"):
+        app.create_schema()
+    execute(postgresql, *(s for one in needed(app) if one.check == "types" for s in one.mend))
+    app.create_schema()
+    put(postgresql, "a", "A")
+    app.add_handler(None, lambda msg: None)
+    assert app.drain(linger=0).done == 2
+    app.engine.dispose()
+
+
+def test_ids_of_bytes_are_refused_by_name(mariadb):
+    make_table(mariadb, object_id="BINARY(16)")
+    app = App(mariadb.url, table=TABLE)
+    with pytest.raises(SchemaError, match=r"object_id \(object_id\) is BINARY\(16\)"):
+        app.create_schema()
+    app.engine.dispose()
+
+
+KEY = "VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin GENERATED ALWAYS AS"
+AS_BYTES = "CAST(object_id AS CHAR CHARACTER SET utf8mb4) COLLATE utf8mb4_nopad_bin"
+LOOSE = "CASE WHEN (status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END"
+OPEN = "status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3"
+
+
+def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
+    """There ids were told apart byte by byte, whatever the column says."""
+    make_table(mariadb, object_id="VARCHAR(40) CHARACTER SET latin1 COLLATE latin1_swedish_ci")
+    execute(
+        mariadb,
+        f"ALTER TABLE tb ADD COLUMN mw_open_object {KEY} (CASE WHEN ({OPEN}) THEN "
+        f"coalesce({AS_BYTES}, {LOOSE}) END) STORED INVISIBLE, ADD COLUMN mw_running_object {KEY} "
+        f"(CASE WHEN (status = 1) THEN {AS_BYTES} END) STORED INVISIBLE",
+    )
+    app = App(mariadb.url, table=TABLE)
+    app.create_schema()
+    put(mariadb, "a", "A", "a", "\u00e4")
+    app.add_handler(None, lambda msg: 1 / (msg.msg_id - 1), wait=wait_fixed(3600))
+    report = app.drain(threads=2, linger=0)
+    assert (report.done, report.retried) == (2, 1)
+    assert needed(app) == []
+    (told,) = [one for one in app.ops.doctor() if "run side by side" in one.text]
+    assert told.severity is Severity.ADVISED
+    execute(mariadb, *told.mend, "DELETE FROM tb")
+    assert needed(app) == []
+    assert [one for one in app.ops.doctor() if "run side by side" in one.text] == []
+    put(mariadb, "a", "A", "a", "\u00e4")
+    app.engine.dispose()
+    app = App(mariadb.url, table=TABLE)
+    assert app.create_schema() == []
+    app.add_handler(None, lambda msg: 1 / (msg.msg_id - 1), wait=wait_fixed(3600))
+    report = app.drain(threads=2, linger=0)
+    assert (report.done, report.retried) == (1, 1)
+    app.engine.dispose()
+
+
+def test_open_messages_whose_id_has_a_fraction_are_found(database, make_app):
+    make_table(database, msg_id="NUMERIC" if database.name != "mariadb" else "DECIMAL(20)")
+    app = make_app(table=TABLE)
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    fraction = "2" if database.name == "mariadb" else "2.5"  # rounded there
+    rows = f"(1, 'a', 0), ({fraction}, 'b', 0), (3.0, 'c', 0), (4, 'd', 2)"
+    execute(database, f"INSERT INTO tb (msg_id, object_id, status) VALUES {rows}")
+    told = [one.text for one in needed(app) if one.check == "rows"]
+    if database.name == "mariadb":
+        assert told == []
+    else:
+        assert "1 open rows have an id with a fraction (2.5)" in told[0]
+    assert app.drain(linger=0, time_limit=10).done == (3 if database.name == "mariadb" else 2)
