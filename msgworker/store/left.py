@@ -79,7 +79,10 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     others = [one for one in instances(conn, t) if one.instance_id not in asked.me]
     cut = total > most
     statement = t.built(("left", cut), partial(_statement, t, cut))
-    groups = [_Group._make(row) for row in conn.execute(statement, {"most": most} if cut else {})]
+    found = conn.execute(statement, {"most": most} if cut else {})
+    groups = [_Group._make(row) for row in found]
+    # An id that is no whole number reads as None; doctor tells of such.
+    groups = [one if one.head is not None else one._replace(head=0) for one in groups]
     by: dict[Waits, int] = dict.fromkeys(Waits, 0)
     examples: dict[Waits, Example] = {}
     instants: dict[Waits, float] = {}
