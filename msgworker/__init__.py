@@ -15,6 +15,7 @@ from msgworker.errors import (
     PayloadError,
     Reject,
     RetryLater,
+    RuleChanged,
     SchemaError,
 )
 from msgworker.instance.fanout import FanOut
@@ -46,6 +47,7 @@ __all__ = [
     "Reject",
     "Report",
     "RetryLater",
+    "RuleChanged",
     "SchemaError",
     "Worker",
     "__version__",

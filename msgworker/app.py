@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -18,6 +20,7 @@ from tenacity.wait import wait_base
 from msgworker import dialects
 from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
 from msgworker.errors import ConfigError, HandlerError, SchemaError
+from msgworker.instance import ruling
 from msgworker.instance.handling import Registry, TimeoutAction, make_handler
 from msgworker.instance.links import Turns
 from msgworker.instance.report import Report
@@ -25,12 +28,17 @@ from msgworker.instance.state import State, logger_for, new_instance_id
 from msgworker.instance.worker import Worker
 from msgworker.ops import Ops
 from msgworker.payload import clean, encode
+from msgworker.store import rule as rules
 from msgworker.store import schema
 from msgworker.store import send as store
+from msgworker.store.rule import Rule
 from msgworker.table import COLUMNS, MAX_OBJECT_ID, MessageTable, Tables
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEND_CHUNK = 5000
+RULE_SECONDS = 1.0
+"""A rule that was read so long ago is read again by those who look and repair."""
+log = logging.getLogger("msgworker.app")
 FAR_SECONDS = 100 * 366 * 86_400.0
 
 
@@ -71,6 +79,8 @@ class App:
         self._lock = threading.Lock()
         self._tables: Tables | None = None
         self._fit = False
+        self._names_rule = True
+        self._rule_read_at = 0.0  # on the monotonic clock
         # Those to wake; one that runs is kept alive by its threads.
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._workers_lock = threading.Lock()
@@ -83,10 +93,13 @@ class App:
         """An App with the database, table and settings of the configuration.
 
         conf: what `config.load` gives; left out, it is read as the command line reads it:
-        environment, ./msgworker.toml, ./pyproject.toml. Raises ConfigError.
+        environment, ./msgworker.toml, ./pyproject.toml. A table that is there keeps its max_tries
+        and on_dead where the configuration names neither. Raises ConfigError.
         """
         conf = load() if conf is None else conf
-        return cls(conf.url, table=table_from(conf), label=label, **conf.group("app"))
+        made = cls(conf.url, table=table_from(conf), label=label, **conf.group("app"))
+        made._names_rule = conf.given("max_tries") or conf.given("on_dead")
+        return made
 
     def __repr__(self) -> str:
         return f"App({dialects.masked(self.engine.url)!r}, table={self.table.name!r})"
@@ -98,21 +111,88 @@ class App:
 
         Safe to call at every start and from several processes at once. A table that exists already
         only gets indexes (on MariaDB and MySQL also the hidden generated columns that they are on).
+
+        max_tries and on_dead of a table that has others become those of this App if no instance
+        works on it, and that is in the list too; else it keeps them, which is told in a warning.
         Raises DatabaseUnavailable, SchemaError.
         """
-        made = schema.create(self.engine, self.table, dialects.dialect_of(self.engine))
+        dialect = dialects.dialect_of(self.engine)
+        spec = self.table
+        if not self._names_rule:
+            spec = schema.known_rule(self.engine, spec, dialect).to(spec)
+        made = schema.create(self.engine, spec, dialect)
         self._tables = None
+        before = schema.recorded_rule(self.engine, spec, dialect)
+        if before != Rule.of(spec):
+            made += schema.create(self.engine, before.to(self.table), dialect)
+            after = Rule.of(self._by_rule().spec)
+            made += [f"rule {after}"] if after != before else []
         return made
 
     @property
     def tables(self) -> Tables:
-        """The live tables; read once. Raises DatabaseUnavailable, SchemaError."""
+        """The live tables; read once. Raises DatabaseUnavailable, SchemaError.
+
+        Their `spec` has max_tries and on_dead as they are recorded in the database, which may be
+        others than those of this App's `table`.
+        """
         with self._lock:
             if self._tables is None:
-                with dialects.reaching(self.engine):
-                    dialect = dialects.dialect_of(self.engine)
-                    self._tables = schema.resolve(self.engine, self.table, dialect)
+                self._tables = self._resolved()
+                self._rule_read_at = time.monotonic()
             return self._tables
+
+    def _resolved(self, *, recorded: bool = True) -> Tables:
+        with dialects.reaching(self.engine):
+            dialect = dialects.dialect_of(self.engine)
+            return schema.resolve(self.engine, self.table, dialect, recorded=recorded)
+
+    def _tables_now(self) -> Tables:
+        """The tables by the rule as it was recorded a moment ago, for who lives for long."""
+        tables = self.tables
+        if time.monotonic() - self._rule_read_at < RULE_SECONDS:
+            return tables
+        with dialects.reaching(self.engine), dialects.connecting(self.engine) as conn:
+            found = rules.read(conn, tables)
+        self._rule_read_at = time.monotonic()
+        if found in (None, Rule.of(tables.spec)):
+            return tables
+        self._tables = None
+        return self.tables
+
+    def _recorded_rule(self) -> Rule:
+        with dialects.reaching(self.engine):
+            return schema.record_rule(self.engine, self.tables)
+
+    def _by_rule(self) -> Tables:
+        """The tables by the rule to work by: this App's, if it is the table's or can be made so
+        now, else the table's."""
+        wanted = Rule.of(self.table)
+        while True:
+            found = self._recorded_rule()
+            if found != Rule.of(self.tables.spec):
+                self._tables = None
+                continue
+            if found == wanted or not self._names_rule:
+                return self.tables
+            with dialects.reaching(self.engine):
+                with dialects.connecting(self.engine) as conn:
+                    idle = not rules.living(conn, self.tables)
+                if idle:
+                    self._resolved(recorded=False)  # or tell what is missing for it
+                verdict = ruling.change(self._new_state(self.tables, None), wanted, log)
+            if verdict.state in ruling.IN_THE_WAY:
+                return self.tables
+            self._tables = None
+            if verdict.state is rules.State.CHANGED:
+                self._tell_of_indexes()
+
+    def _tell_of_indexes(self) -> None:
+        t = self.tables
+        name = t.spec.index_name("object")
+        if t.indexes is not None and name not in t.indexes:
+            text = "index %s of table %s is missing: claims read finished messages; run %s"
+            log.warning(text, name, t.spec.name, "`msgworker init-db`")
 
     # ------------------------------------------------------------ handlers
 
@@ -387,6 +467,11 @@ class App:
                 tables = self.tables
             schema.check_fit(self.engine, tables)
             self._fit = True
+        return self._new_state(self._by_rule(), topics, chosen=chosen)
+
+    def _new_state(
+        self, tables: Tables, topics: frozenset[str] | None, *, chosen: bool = False
+    ) -> State:
         instance_id = new_instance_id(self.label)
         return State(
             engine=self.engine,
@@ -404,7 +489,7 @@ class App:
     @property
     def ops(self) -> Ops:
         """What people may do: look and repair."""
-        return Ops(self.engine, lambda: self.tables, self.table)
+        return Ops(self.engine, self._tables_now, self.table)
 
 
 def table_from(conf: Configuration) -> MessageTable:

@@ -6,6 +6,7 @@ MsgworkerError
 +-- DatabaseUnavailable          the database cannot be reached or denies access        exit 3
 +-- SchemaError                  a table, column or index is missing or of a wrong kind  exit 4
 +-- PayloadError (ValueError)    a payload is not JSON, too large or not of its type
++-- RuleChanged                  max_tries or on_dead of the table changed meanwhile      exit 75
 +-- LostClaim                    a message in our hands was recovered, edited or deleted
 +-- LostLease                    this instance was declared dead; it goes on under a new id
 +-- HandlerMisuse                a handler ended our transaction or returned what it may not
@@ -52,7 +53,11 @@ class ExitCode(enum.IntEnum):
     NOTHING_MATCHED = 5, "nothing matched; or a write left some of the given ids alone"
     RETRIES = 6, "messages wait for their retry: run again"
     OUR_FAULT = 70, "an error of msgworker itself; please report it with the output of --debug"
-    STUCK = 75, "a handler with timeout_action=restart hangs; the process ended because of it"
+    STUCK = (
+        75,
+        "the process must be started anew: a handler with timeout_action=restart hangs, or "
+        "max_tries or on_dead of the table was changed meanwhile",
+    )
     INTERRUPTED = 130, "interrupted at a question or in a short command"
 
 
@@ -86,6 +91,21 @@ class SchemaError(MsgworkerError):
 
 class PayloadError(MsgworkerError, ValueError):
     """A payload is not JSON, too large, too deep or not of the handler's type."""
+
+
+class RuleChanged(MsgworkerError):
+    """The rule of the table was changed since it was read; nothing was done by the old one.
+
+    What is started again, or called again, goes by the new one.
+    """
+
+    exit_code = ExitCode.STUCK
+
+    def __init__(self, table: str, before: str, now: str) -> None:
+        super().__init__(
+            f"the rule of table {table} was changed from {before} to {now} meanwhile; nothing was "
+            "done by the old one: start this again"
+        )
 
 
 class LostClaim(MsgworkerError):

@@ -28,6 +28,7 @@ PUBLIC = {
     "Reject",
     "Report",
     "RetryLater",
+    "RuleChanged",
     "SchemaError",
     "Worker",
     "__version__",

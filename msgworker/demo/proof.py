@@ -18,6 +18,7 @@ from msgworker.demo import discount
 from msgworker.demo.contract import PRICE, STATEMENT, contracts, fails_once, prices
 from msgworker.demo.purchases import Purchase, spent
 from msgworker.message import Status
+from msgworker.store import lease
 
 MAX_TRIES = 3
 
@@ -101,7 +102,7 @@ def read(app: App, held: Held) -> Evidence:
                 customer: (total, count)
                 for customer, total, count in conn.execute(sa.select(contracts))
             },
-            leases=conn.scalar(sa.select(sa.func.count()).select_from(t.lease)) or 0,
+            leases=len(lease.read_all(conn, t)),
             held=held,
         )
 

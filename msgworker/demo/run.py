@@ -29,6 +29,7 @@ from msgworker.demo.processes import Processes
 from msgworker.demo.proof import Evidence, Held, Proof, Seen, prove, read
 from msgworker.demo.purchases import Purchase
 from msgworker.message import Status, Word
+from msgworker.store.lease import INSTANCE
 
 LEASE_SECONDS = 4.0
 LIMIT_SECONDS = 300.0
@@ -202,7 +203,8 @@ class _Demo:
             return conn.execute(query).freeze()()
 
     def leases(self) -> int:
-        count = sa.select(sa.func.count()).select_from(self.app.tables.lease)
+        lease = self.app.tables.lease
+        count = sa.select(sa.func.count()).where(lease.c.kind == INSTANCE)
         return int(self.ask(count).scalar_one())
 
     def only_the_living(self) -> bool:

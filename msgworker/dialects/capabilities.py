@@ -18,6 +18,7 @@ class Dialect:
     hops: a recursive query can hop from object to object along an index.
     arrays: a whole batch travels as arrays, and an UPDATE may stand in a WITH.
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
+    share_locks: so does a lock of a row, with SKIP LOCKED, that several may hold.
     update_ignore: the prefix that turns a guard violation into "row left alone".
     counts_ignored: the row count of such an UPDATE says how many rows matched, those left alone
     included.
@@ -49,6 +50,7 @@ class Dialect:
     hops: bool = False
     arrays: bool = False
     row_locks: bool = True
+    share_locks: bool = False
     skip_locked: bool = True
     update_ignore: str | None = None
     counts_ignored: bool = False
@@ -78,6 +80,7 @@ DIALECTS = {
             oldest_index=True,
             hops=True,
             arrays=True,
+            share_locks=True,
             max_ids=10_000,
             # A bitmap scan reads all rows of a deep object to give the first few.
             tuned=("SET enable_bitmapscan = off", "RESET enable_bitmapscan"),
@@ -106,6 +109,7 @@ DIALECTS = {
             key_collation="utf8mb4_nopad_bin",
             case_index="column",
             guard_case="column",
+            share_locks=True,
             # After a crash of the server InnoDB may take an index on a virtual column as corrupted.
             stored_columns=True,
             update_ignore="IGNORE",

@@ -14,18 +14,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sqlalchemy import Connection
+
 from msgworker.dialects import Trouble, reason_of, trouble
-from msgworker.errors import HandlerStuck, SchemaError
+from msgworker.errors import (
+    DatabaseUnavailable,
+    HandlerStuck,
+    MsgworkerError,
+    RuleChanged,
+    SchemaError,
+)
 from msgworker.instance.recovery import Recovery
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
 from msgworker.instance.state import Running, State, clock, facts, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
-from msgworker.store import lease, pause, recover
+from msgworker.store import lease, pause, recover, rule
 from msgworker.table import LONGEST_ID
 
 TRUST = 2 / 3
 LEAVE_TRIES = 3
 LEAVE_SECONDS = 10.0  # so long one of them may wait for an answer; no watchdog is there any more
+RULE_LOOK_SECONDS = 0.05
 LEAST_DOUBT_SHARE = 0.1
 """Of the time between two beats: so old at least is a renewal that may be doubted."""
 
@@ -55,35 +64,60 @@ class Heartbeat(Role):
     def register(self) -> None:
         """Hear what is paused and take the lease on our own id; before the first claim."""
         self._read_pauses()
-        self._state.trusted_until = self._register(self._state.instance_id)
+        patience = self._state.settings.lease_seconds
+        self._state.trusted_until = self._register(self._state.instance_id, patience)
 
-    def _register(self, name: str) -> float:
-        """Take the lease on an id; returns until when it may be trusted."""
+    def _register(self, name: str, patience: float = 0.0) -> float:
+        """Take the lease on an id; returns until when it may be trusted.
+
+        In one transaction with a look at the rule of the table, so that nobody changes it without
+        seeing us. patience: seconds to wait where somebody is changing it. Raises RuleChanged.
+        """
         state = self._state
-        begun = clock()
         ttl = state.settings.lease_seconds
-        with self._link.transaction() as conn:
-            lease.register(
-                conn,
-                state.tables,
-                name,
-                ttl=ttl,
-                label=self._label,
-                topics=state.topics,
-                refused=state.refusals.reasons(),
-            )
-            if not lease.is_kept(conn, state.tables, name):  # who looks for us would not find us
-                raise SchemaError(
-                    f"table {state.tables.lease.name} does not keep the id of an instance ({name}) "
-                    f"as it is written: its column name must be a VARCHAR({LONGEST_ID}) that "
-                    "nothing changes"
+        deadline = time.monotonic() + patience
+        while True:
+            begun = clock()
+            with self._link.transaction() as conn:
+                if rule.hold(conn, state.tables):
+                    self._take_lease(conn, name)
+                    return begun + TRUST * ttl
+            if time.monotonic() > deadline or self._stopping.wait(RULE_LOOK_SECONDS):
+                raise DatabaseUnavailable(
+                    f"the rule of table {state.tables.spec.name} is locked: somebody is changing "
+                    "max_tries or on_dead, or stands still while doing so"
                 )
-        return begun + TRUST * ttl
+
+    def _take_lease(self, conn: Connection, name: str) -> None:
+        state = self._state
+        t = state.tables
+        lease.register(
+            conn,
+            t,
+            name,
+            ttl=state.settings.lease_seconds,
+            label=self._label,
+            topics=state.topics,
+            refused=state.refusals.reasons(),
+        )
+        if not lease.is_kept(conn, t, name):  # who looks for us would not find us
+            raise SchemaError(
+                f"table {t.lease.name} does not keep the id of an instance ({name}) "
+                f"as it is written: its column name must be a VARCHAR({LONGEST_ID}) that "
+                "nothing changes"
+            )
 
     def run_once(self) -> int:
         """Renew, or start afresh as a new instance; then recover the dead."""
-        self._renew()
-        self._rename()
+        if isinstance(self._state.left_for, RuleChanged):
+            return 0
+        try:
+            self._renew()
+            self._rename()
+        except RuleChanged as changed:  # our statements are built for the old one
+            self.log.error("%s", changed)
+            self._leave_for(changed)
+            return 0
         self._read_pauses()
         self._watch_handlers()
         self._release_unknown()
@@ -256,14 +290,11 @@ class Heartbeat(Role):
                 )
                 if running.fatal:
                     running.stuck = True
-                    self._leave_for(running)
+                    self._leave_for(_stuck(running))
 
-    def _leave_for(self, running: Running) -> None:
-        """Only the end of the process ends the handler: finish the rest, then leave."""
-        self._state.left_for = HandlerStuck(
-            f"message {running.row.msg_id}: its handler ran longer than its timeout and goes on; "
-            "the instance has left: end this process, the message is recovered with a crash counted"
-        )
+    def _leave_for(self, error: MsgworkerError) -> None:
+        """Finish what is in hand, then leave."""
+        self._state.left_for = error
         self._state.stopping.set()
         self.on_leaving()
 
@@ -274,3 +305,11 @@ class Heartbeat(Role):
                 release_unknown(state, self._link)
             finally:
                 state.claiming.release()
+
+
+def _stuck(running: Running) -> HandlerStuck:
+    """Only the end of the process ends the handler."""
+    return HandlerStuck(
+        f"message {running.row.msg_id}: its handler ran longer than its timeout and goes on; "
+        "the instance has left: end this process, the message is recovered with a crash counted"
+    )

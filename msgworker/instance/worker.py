@@ -16,7 +16,7 @@ from types import TracebackType
 from tenacity import Retrying, retry_if_exception, stop_after_delay
 
 from msgworker.dialects import Trouble, connecting, reaching, reason_of, refusal, trouble
-from msgworker.errors import MsgworkerError
+from msgworker.errors import MsgworkerError, RuleChanged
 from msgworker.instance.calling import Caller
 from msgworker.instance.fetcher import Fetcher
 from msgworker.instance.handling import Result
@@ -44,6 +44,7 @@ HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
 GRACE = 30.0
 RETRY_LINGER = 300.0
+START_TRIES = 5
 TICK_SECONDS = 0.05
 ROLE_SECONDS = 5.0  # so long a role may take to end, after the last handler has
 
@@ -118,12 +119,22 @@ class Worker:
             if self._instance is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
             self._stop_asked = told or Asked()
-            state, label = self._make_state(), self._label
-            instance = Instance(state, self._threads, linger, label, retry_linger)
-            instance.start()
+            instance = self._started(linger, retry_linger)
             self._stop_asked.begun = True
             self._instance = instance
         return instance
+
+    def _started(self, linger: float | None, retry_linger: float) -> Instance:
+        for attempt in range(1, START_TRIES + 1):
+            state, label = self._make_state(), self._label
+            instance = Instance(state, self._threads, linger, label, retry_linger)
+            try:
+                instance.start()
+                return instance
+            except RuleChanged:  # since its statements were built
+                if attempt == START_TRIES:
+                    raise
+        raise AssertionError("unreachable")
 
     def stop(self, grace: float = GRACE) -> bool:
         """Stop in order; returns True if every handler ended within `grace` seconds.

@@ -10,7 +10,8 @@ import enum
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from msgworker.dialects import Trouble, connecting, refusal, trouble, unavailabl
 from msgworker.errors import MsgworkerError
 from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.ops.asking import Who
-from msgworker.store import audit
+from msgworker.store import audit, rule
 from msgworker.store.audit import Operation
 from msgworker.store.find import MessageInfo
 from msgworker.table import Tables
@@ -34,6 +35,7 @@ STEP_SECONDS = 0.04
 LET_OTHERS_SECONDS = 0.005
 TRIES = 8
 SHOWN = 20
+RULE_LOOKS, RULE_LOOK_SECONDS = 100, 0.05
 
 
 class Why(enum.StrEnum):
@@ -275,7 +277,7 @@ class Bulk:
 
     def _once(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
         op = self.op
-        with writing(self._engine) as conn:
+        with self._by_the_rule() as conn:
             begun = time.monotonic()
             done = work(conn)
             # Without the COMMIT: how long that takes is not a matter of how much was changed.
@@ -299,6 +301,20 @@ class Bulk:
             skipped=op.skipped + len(done.skips),
         )
         return done
+
+    @contextmanager
+    def _by_the_rule(self) -> Iterator[Connection]:
+        """A transaction in which nobody changes the rule; raises RuleChanged if somebody has."""
+        for _ in range(RULE_LOOKS):
+            with writing(self._engine) as conn:
+                if rule.hold(conn, self._tables):
+                    yield conn
+                    return
+            threading.Event().wait(RULE_LOOK_SECONDS)
+        raise MsgworkerError(
+            f"the rule of table {self._tables.spec.name} is being changed; operation "
+            f"{self.op.op_id} was not finished: go on with it later (resume)"
+        )
 
     def _committed(self) -> Step | None:
         """What the step did whose COMMIT was not answered; None if it was not committed."""

@@ -55,14 +55,19 @@ class Seen(NamedTuple):
 
 
 def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
-    """Dead because people gave it up."""
-    if t.spec.on_dead == "block":
-        more = t.tries(c) > sa.literal_column(str(t.spec.max_tries))
-        return sa.and_(c.status == lit(Status.FAILED), more)
+    """Dead because people gave it up.
+
+    Under on_dead="block" it has one more try than the rule allows; so has what died under another
+    rule, and only its last error tells the two apart.
+    """
+    blocks = t.spec.on_dead == "block"
+    more = t.tries(c) > sa.literal_column(str(t.spec.max_tries)) if blocks else sa.true()
     if c.last_error is None:
-        return sa.false()
+        return sa.and_(c.status == lit(Status.FAILED), more) if blocks else sa.false()
     text = c.last_error.startswith(DISCARDED, autoescape=True)
-    return sa.and_(c.status == lit(Status.FAILED), c.last_error.is_not(None), text)
+    says = sa.and_(c.last_error.is_not(None), text)
+    says = sa.or_(c.last_error.is_(None), text) if blocks else says
+    return sa.and_(c.status == lit(Status.FAILED), more, says)
 
 
 def _where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:

@@ -64,6 +64,15 @@ def told(
     }
     return json.dumps(value | ({"refused": refused} if refused else {}), default=str)
 
+    @property
+    def table(self) -> str | None:
+        """The message table that the instance serves; None where it does not say."""
+        try:
+            named = json.loads(self.serves or "{}").get("table")
+        except (ValueError, AttributeError):
+            return None
+        return None if named is None else str(named)
+
 
 def register(
     conn: Connection,

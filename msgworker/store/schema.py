@@ -22,6 +22,8 @@ from msgworker import dialects
 from msgworker.dialects import Dialect, Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.store import audit, pause, requirements
+from msgworker.store import rule as rules
+from msgworker.store.rule import Rule
 from msgworker.table import ADDED, REQUIRED, MessageTable, Tables, tables_for
 
 
@@ -34,15 +36,19 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
     """Create what is missing; return the names of what was created, [] if all was there.
 
     Opens its own transactions. On a table that exists already only indexes are added (and, on
-    MariaDB and MySQL, hidden generated columns); its columns are left alone.
+    MariaDB and MySQL, hidden generated columns); its columns are left alone. The rule of a table
+    of which none is recorded is recorded; another one is left as it is.
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
     _check_names(spec, dialect)
     dialects.set_up_database(engine)
     made: list[str] = []
+    before: set[str] = set()
     with connecting(engine) as conn:
         inspector = sa.inspect(conn)
         live = live_name(inspector, spec)
+        if live is not None:
+            before = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
         problems = [] if live is None else storage_problem(storage_of(inspector, live, spec.schema))
         if problems:
             raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
@@ -59,10 +65,34 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
         if table not in new:
             columns = filter(is_generated, table.c) if table is t.message else table.c
             made += _ensure_columns(engine, table, columns)
+    # Before the indexes of ours are there: those of another rule tell by which one it was used.
+    recorded_rule(engine, rules.assumed(t.spec, before).to(t.spec), dialect)
     for table in tables:
         for index in ordered_indexes(table):
             made += _ensure_index(engine, t, index, look=table not in new)
     return made
+
+
+def recorded_rule(engine: Engine, spec: MessageTable, dialect: Dialect) -> Rule:
+    """The recorded rule of a table; where none is, that of `spec` is recorded."""
+    with connecting(engine) as conn:
+        live = live_name(sa.inspect(conn), spec)
+    return record_rule(engine, tables_for(spec if live is None else named(spec, live), dialect))
+
+
+def record_rule(engine: Engine, t: Tables) -> Rule:
+    """The same, of tables as they are in the database."""
+    while True:
+        with connecting(engine) as conn:
+            found = rules.read(conn, t)
+        if found is not None:
+            return found
+        try:
+            with writing(engine) as conn:
+                rules.record(conn, t)
+        except DBAPIError as error:
+            if trouble(error) is not Trouble.RACE:
+                raise
 
 
 def _refuse_unfit(
@@ -160,10 +190,13 @@ def _suffix(index: sa.Index) -> str:
 # ---------------------------------------------------------------- live tables
 
 
-def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
+def resolve(
+    engine: Engine, spec: MessageTable, dialect: Dialect, *, recorded: bool = True
+) -> Tables:
     """The tables as they are in the database; raises SchemaError for what is missing, all at once.
 
     An optional column that a foreign table lacks is done without; our own table must be complete.
+    recorded: by the rule that is recorded, not by that of `spec`.
     """
     _check_names(spec, dialect)
     with connecting(engine) as conn:
@@ -178,6 +211,8 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
         own, without = _own_problems(inspector, tables_for(spec, dialect))
         spec = named(spec, live)
         as_is = requirements.read(conn, inspector, spec, dialect, columns)
+        if recorded and not own:
+            spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
     _require(spec, kinds)
     t = tables_for(spec, dialect, kinds, frozenset(indexes))
@@ -204,6 +239,25 @@ def resolve(engine: Engine, spec: MessageTable, dialect: Dialect) -> Tables:
             "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
         )
     return t
+
+
+def known_rule(engine: Engine, spec: MessageTable, dialect: Dialect) -> Rule:
+    """The rule in force of a table that may not be there yet; then that of `spec`."""
+    with connecting(engine) as conn:
+        inspector = sa.inspect(conn)
+        live = live_name(inspector, spec)
+        if live is None:
+            return Rule.of(spec)
+        t = tables_for(named(spec, live), dialect)
+        indexes = dialects.index_names(conn, t.message)
+        if _own_problems(inspector, t)[0]:
+            return rules.assumed(t.spec, indexes)
+        return in_force(conn, t, indexes)
+
+
+def in_force(conn: Connection, t: Tables, indexes: Iterable[str]) -> Rule:
+    """The rule that the table is worked on by: the recorded one, else what its indexes tell."""
+    return rules.read(conn, t) or rules.assumed(t.spec, indexes)
 
 
 def _own_problems(inspector: Inspector, t: Tables) -> tuple[list[str], frozenset[str]]:

@@ -60,7 +60,8 @@ def states(app: App) -> dict[str, int]:
 
 def leases(app: App) -> int:
     with app.engine.connect() as conn:
-        return int(conn.exec_driver_sql("SELECT count(*) FROM msgworker_lease").scalar() or 0)
+        count = "SELECT count(*) FROM msgworker_lease WHERE kind = 'instance'"
+        return int(conn.exec_driver_sql(count).scalar() or 0)
 
 
 def children(parent: Program) -> list[int]:

@@ -36,7 +36,8 @@ def test_signal_during_start_stops_in_order(tmp_path: Path, mode: str) -> None:
             worker.drain(signals=True, linger=30, time_limit=30)
         assert worker.instance_id is None
         with app.engine.connect() as conn:
-            assert conn.exec_driver_sql("SELECT count(*) FROM msgworker_lease").scalar() == 0
+            count = "SELECT count(*) FROM msgworker_lease WHERE kind = 'instance'"
+            assert conn.exec_driver_sql(count).scalar() == 0
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -324,7 +324,8 @@ class Trial:
     def instances(self) -> list[str]:
         """The ids in the lease table."""
         with self.reader.connect() as conn:
-            return list(conn.scalars(sa.text("SELECT name FROM msgworker_lease ORDER BY name")))
+            names = "SELECT name FROM msgworker_lease WHERE kind = 'instance' ORDER BY name"
+            return list(conn.scalars(sa.text(names)))
 
     def jump(self, seconds: float) -> None:
         """As if the database's clock had been put forward so far (back, if negative): what it is

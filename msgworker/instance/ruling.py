@@ -1,0 +1,89 @@
+"""Make an App's rule the rule of its table, at a time when nobody is at work.
+
+What the dead have in hand is given back first, by the old rule. Where somebody lives, the table
+keeps its rule, and whoever asked works by that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from msgworker.dialects import Trouble, trouble
+from msgworker.instance.links import Link
+from msgworker.instance.recovery import Recovery
+from msgworker.instance.state import State
+from msgworker.store import rule
+from msgworker.store.rule import Rule, Verdict
+
+LOOK_SECONDS = 0.05
+ROUNDS = 3
+"""So often what the dead hold is given back; what cannot be is locked by somebody."""
+IN_THE_WAY = {
+    rule.State.BUSY: "%d instances work on it",
+    rule.State.HELD: "%d dead instances hold messages that cannot be given back now",
+    rule.State.LOCKED: "somebody is starting on it, or stands still while doing so",
+}
+MEND = "stop all its instances, then run `msgworker init-db` or start one"
+
+
+def change(state: State, wanted: Rule, log: logging.Logger) -> Verdict:
+    """Make `wanted` the rule of the table, or say why not; one log line for what was done or not.
+
+    state: of an instance that is not registered, by the rule that was read. Waits as long as a
+    lease where somebody else is changing it.
+    """
+    link = state.link()
+    try:
+        verdict = _change(state, link, wanted)
+    finally:
+        link.close()
+    table, old = state.tables.spec.name, Rule.of(state.tables.spec)
+    if verdict.state is rule.State.CHANGED:
+        text = "the rule of table %s is %s now, it was %s%s"
+        died = f"; {verdict.count} failed messages are dead by it" if verdict.count else ""
+        log.warning(text, table, wanted, old, died)
+    elif verdict.state in IN_THE_WAY:
+        why = IN_THE_WAY[verdict.state]
+        why = why % verdict.count if "%d" in why else why
+        text = "table %s keeps its rule %s, the App's %s is not used: %s; to change it, %s"
+        log.warning(text, table, old, wanted, why, MEND)
+    return verdict
+
+
+def _change(state: State, link: Link, wanted: Rule) -> Verdict:
+    deadline = time.monotonic() + state.settings.lease_seconds
+    rounds = 0
+    while True:
+        verdict = _once(state, link, wanted)
+        if verdict.state is rule.State.HELD and rounds < ROUNDS:
+            rounds += 1
+            _give_back(state, link)
+        elif verdict.state is rule.State.LOCKED and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        else:
+            return verdict
+
+
+def _once(state: State, link: Link, wanted: Rule) -> Verdict:
+    """What the database rolled back, by a deadlock say, is as if somebody had it locked."""
+    try:
+        with link.transaction() as conn:
+            return rule.change(conn, state.tables, wanted)
+    except Exception as error:
+        if trouble(error) is not Trouble.AGAIN:
+            raise
+        return Verdict(rule.State.LOCKED)
+
+
+def _give_back(state: State, link: Link) -> None:
+    """What the dead hold, as an instance would in its heartbeats."""
+
+    def rest(seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+    recovery = Recovery(state, link, log=state.log, rest=rest, on_batch=lambda: None)
+    recovery.run(time.monotonic())
+    while recovery.more:
+        recovery.run(time.monotonic())

@@ -1,0 +1,607 @@
+"""max_tries and on_dead belong to the table: what is final stays so, whatever an App says later."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity.wait import wait_none
+
+from msgworker import App, Message, MessageTable, Reject
+from msgworker.errors import RuleChanged, SchemaError
+from msgworker.instance.worker import Instance
+from msgworker.store import lease, rule
+from msgworker.store.rule import Rule, State
+from tests.contract.seeing import Table, fetch, in_thread, send, until
+
+THREE = Rule(3, "continue")
+FIVE = Rule(5, "continue")
+NAMES = {
+    "msg_id": "msgID",
+    "object_id": "objectID",
+    "status": "status",
+    "error_try_times": "errorTryTimes",
+}
+
+
+class Crm:
+    """Apps of several rules on one database, whose handlers note what runs."""
+
+    def __init__(self, make_app: Any) -> None:
+        self._make = make_app
+        self.ran: list[tuple[str, int]] = []
+
+    def app(
+        self, max_tries: int = 3, on_dead: str = "continue", *, schema: bool = True, **more: Any
+    ) -> App:
+        """Topics: ok; reject, at once; fail, always."""
+        table = MessageTable(max_tries=max_tries, on_dead=on_dead, **more)
+        app: App = self._make(table=table)
+        app.add_handler("ok", self._note)
+        app.add_handler("reject", self._reject)
+        app.add_handler("fail", self._fail, wait=wait_none())
+        if schema:
+            app.create_schema()
+        return app
+
+    def _note(self, msg: Message[Any]) -> None:
+        self.ran.append((msg.topic, msg.msg_id))
+
+    def _reject(self, msg: Message[Any]) -> None:
+        self._note(msg)
+        raise Reject("no such customer")
+
+    def _fail(self, msg: Message[Any]) -> None:
+        self._note(msg)
+        raise ValueError("broken")
+
+    def times(self, msg_id: int) -> int:
+        return sum(1 for _, one in self.ran if one == msg_id)
+
+
+@pytest.fixture
+def crm(make_app: Any) -> Crm:
+    return Crm(make_app)
+
+
+def drain(app: App) -> Any:
+    return app.drain(linger=0, threads=2)
+
+
+def recorded(app: App) -> Rule | None:
+    with app.engine.connect() as conn:
+        return rule.read(conn, app.tables)
+
+
+def rows(app: App) -> list[tuple[int, int]]:
+    """(status, tries) by msg_id."""
+    return Table(app).rows("status", "error_try_times")
+
+
+def write(app: App, *states: tuple[int, int]) -> list[int]:
+    """Messages of objects of their own with these statuses and tries."""
+    ids = send(app, *(f"o{i}" for i in range(len(states))), topic="ok")
+    table = Table(app)
+    for msg_id, (status, tries) in zip(ids, states, strict=True):
+        table.edit(table.where(msg_id=msg_id), status=status, error_try_times=tries)
+    return ids
+
+
+def states(app: App) -> list[str]:
+    """What people are told, by msg_id."""
+    return [str(one.status) for one in app.ops.find()]
+
+
+def written(text: str) -> Rule:
+    """3b: three tries, and a dead one blocks."""
+    return Rule(int(text[0]), "block" if text.endswith("b") else "continue")
+
+
+def bare(crm: Crm, app: App, max_tries: int, on_dead: str = "continue") -> App:
+    """An App of another rule that has only made the indexes for it, as of a DBA's script."""
+    with app.worker(threads=1) as worker:
+        worker.start()
+        other = crm.app(max_tries, on_dead)
+    assert recorded(other) != Rule(max_tries, on_dead)
+    return other
+
+
+# ---------------------------------------------------------------- what is final stays so
+
+
+@pytest.mark.parametrize("schema", [True, False], ids=["create_schema", "bare"])
+def test_a_rejected_message_never_runs_again_where_max_tries_is_raised(crm, schema):
+    app = crm.app()
+    (one,) = send(app, "C-1", topic="reject")
+    after = send(app, "C-1", "C-1", topic="ok")
+    (dead,) = send(app, "C-2", topic="fail")
+    drain(app)
+    assert crm.ran.index(("reject", one)) < crm.ran.index(("ok", after[0]))
+    other = crm.app(5, schema=True) if schema else bare(crm, app, 5)
+    assert drain(other).done == 0
+    assert (crm.times(one), crm.times(dead)) == (1, 3)
+    assert recorded(other) == FIVE
+    (late,) = send(other, "C-3", topic="fail")
+    drain(other)
+    assert crm.times(late) == 5  # the new rule is in force
+    assert crm.times(one) == 1
+
+
+def test_a_discarded_message_never_runs_again_where_max_tries_is_raised(crm):
+    app = crm.app()
+    (one,) = send(app, "C-1", topic="ok")
+    app.ops.discard(one, reason="wrong file", actor="anna")
+    other = crm.app(5)
+    assert drain(other).left == 0
+    assert crm.ran == []
+    assert other.ops.show(one).status == "dead"
+
+
+def test_two_apps_of_two_rules_work_by_the_table_s(crm, caplog):
+    app, other = crm.app(), crm.app(5, schema=False)
+    (one,) = send(app, "C-1", topic="reject")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: crm.times(one) == 1 and rows(app)[0][0] == -1, "rejected")
+        with caplog.at_level(logging.WARNING, "msgworker"):
+            drain(other)
+        (late,) = send(app, "C-2", topic="fail")
+        drain(other)
+        until(lambda: rows(app)[1] == (-1, 3), "dead by the table's rule")
+    assert (crm.times(one), crm.times(late)) == (1, 3)
+    assert recorded(app) == THREE
+    (told,) = {r.getMessage() for r in caplog.records if "keeps its rule" in r.getMessage()}
+    for words in (str(THREE), str(FIVE), "1 instances work on it", "stop all", "init-db"):
+        assert words in told
+
+
+def test_create_schema_beside_a_live_instance_keeps_the_rule_and_warns(crm, caplog):
+    app = crm.app()
+    with app.worker(threads=1) as worker:
+        worker.start()
+        other = crm.app(5)
+    assert recorded(app) == THREE
+    assert "keeps its rule" in caplog.text
+    assert other.create_schema() == [f"rule {FIVE}"]  # now nobody is at work
+    assert other.create_schema() == []
+
+
+def test_a_look_with_another_app_says_dead_where_it_is_dead(crm):
+    app = crm.app()
+    ids = write(app, (-1, 3), (-1, 2))
+    other = crm.app(5, "block", schema=False)
+    assert [other.ops.show(i).status for i in ids] == ["dead", "failed"]
+    assert states(other) == ["dead", "failed"]
+    assert {c.status: c.count for c in other.ops.counts()} == {"failed": 1, "dead": 1}
+    assert other.ops.explain(ids[0]).reason == "dead"
+    assert other.tables.spec.max_tries == 3
+    assert other.ops.rerun(status="dead", dry_run=True) == 1
+
+
+# ---------------------------------------------------------------- the numbers of a change
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "before", "after"),
+    [
+        # raised: dead stays dead, failed has more tries left
+        ("3", "5", [2, 3, 7], "failed 2, dead 5, dead 7"),
+        # lowered: who has failed as often is dead now
+        ("5", "3", [2, 3, 4, 5], "failed 2, dead 3, dead 4, dead 5"),
+        # who died or was discarded before holds nothing back under "block" either
+        ("3", "3b", [2, 3, 4], "failed 2, dead 4, dead 4"),
+        ("3", "5b", [2, 3, 6], "failed 2, dead 6, dead 6"),
+        ("5", "2b", [1, 2, 4, 5], "failed 1, dead 2, dead 2, dead 5"),
+        # 3 holds its object back, 4 was discarded
+        ("3b", "3", [2, 3, 4], "failed 2, dead 3, dead 4"),
+        ("3b", "5", [2, 3, 4], "failed 2, dead 5, dead 5"),
+        ("3b", "5b", [2, 3, 4], "failed 2, dead 5, dead 6"),
+        ("5b", "2b", [1, 3, 5, 6], "failed 1, dead 2, dead 2, dead 6"),
+        ("5b", "2", [1, 3, 5, 6], "failed 1, dead 3, dead 5, dead 6"),
+    ],
+)
+def test_a_change_of_the_rule_leaves_what_is_dead_dead(crm, old, new, before, after):
+    app = crm.app(*written(old))
+    write(app, *((-1, tries) for tries in before))
+    write(app, (0, 0), (2, 2), (2, 9))
+    other = crm.app(*written(new))
+    assert recorded(other) == written(new)
+    both = zip(states(other), rows(other), strict=True)
+    found = [f"{word} {tries}" for word, (_, tries) in both]
+    assert ", ".join(found[: len(before)]) == after
+    assert rows(other)[len(before) :] == [(0, 0), (2, 2), (2, 9)]
+
+
+def test_what_held_its_object_back_goes_on_to_and_what_did_not_does_not(crm):
+    app = crm.app(3, "block")
+    (dead, _, gone, _) = send(app, "a", "a", "b", "b", topic="ok")
+    table = Table(app)
+    table.edit(table.where(msg_id=dead), status=-1, error_try_times=3)
+    app.ops.discard(gone, reason="wrong")
+    other = crm.app(5, "block")
+    assert (drain(other).done, drain(other).left) == (1, 2)  # the dead one, and who is behind it
+    assert other.ops.lanes()[0].head.msg_id == dead
+    last = crm.app(5)
+    assert (drain(last).done, drain(last).left) == (1, 0)
+
+
+def test_who_died_before_a_change_to_block_does_not_block(crm):
+    app = crm.app()
+    send(app, "a", "a", topic="fail")
+    drain(app)
+    other = crm.app(3, "block")
+    (late,) = send(other, "a", topic="ok")
+    assert drain(other).done == 1
+    assert crm.times(late) == 1
+    # People have not given it up: it is found as a dead one.
+    assert other.ops.rerun(status="dead", dry_run=True, force=True) == 2
+
+
+def test_a_lowered_max_tries_tells_how_many_are_dead_by_it_and_finishes_them(crm, caplog):
+    app = crm.app(5)
+    write(app, (-1, 2), (-1, 3), (-1, 4))
+    Table(app).edit(available_at=datetime.now(UTC) + timedelta(hours=1))
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        other = crm.app(3)
+    assert "2 failed messages are dead by it" in caplog.text
+    assert str(FIVE) in caplog.text
+    ends = Table(other).rows("finished_at", "available_at")
+    assert [(a is not None, b is None) for a, b in ends] == [(0, 0), (1, 1), (1, 1)]
+
+
+def test_a_table_of_the_seed_s_four_columns_has_a_rule_too(crm):
+    app = crm.app(name="legacy")
+    engine, old = app.engine, {"name": "seed", "payload": None, **NAMES}
+    kind = "INTEGER PRIMARY KEY" if engine.dialect.name == "sqlite" else "SERIAL PRIMARY KEY"
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE seed ({_q(engine, 'msgID')} {kind}, {_q(engine, 'objectID')} "
+            f"VARCHAR(60), status SMALLINT DEFAULT 0 NOT NULL, {_q(engine, 'errorTryTimes')} "
+            "SMALLINT DEFAULT 0 NOT NULL)"
+        )
+    names = {key: value for key, value in old.items() if key != "name"}
+    first = crm.app(name="seed", **names)
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"INSERT INTO seed ({_q(engine, 'objectID')}, status, {_q(engine, 'errorTryTimes')}) "
+            "VALUES ('a', -1, 3), ('b', 1, 1)"
+        )
+    assert recorded(first) == THREE
+    other = crm.app(5, name="seed", **names)
+    assert recorded(other) == FIVE
+    assert rows(other) == [(-1, 5), (1, 1)]
+    assert recorded(app) == THREE  # each table has its own
+
+
+def _q(engine: sa.Engine, name: str) -> str:
+    return engine.dialect.identifier_preparer.quote(name)
+
+
+# ---------------------------------------------------------------- who is in the way
+
+
+def test_what_the_dead_hold_is_recovered_by_the_old_rule_first(crm):
+    app = crm.app()
+    (one,) = write(app, (1, 2))
+    Table(app).edit(claimed_by="host-1-gone")
+    other = crm.app(5)
+    assert recorded(other) == FIVE
+    assert rows(other) == [(-1, 5)]  # its third try was the last one
+    drain(other)
+    assert crm.times(one) == 0
+
+
+def test_the_rule_is_kept_while_the_lease_of_the_dead_is_live(crm):
+    app = crm.app()
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "host-1-killed", ttl=60.0)
+    other = crm.app(5)
+    assert recorded(other) == THREE
+    with app.engine.begin() as conn:
+        t = app.tables.lease
+        past = datetime.now(UTC) - timedelta(minutes=5)
+        conn.execute(sa.update(t).where(t.c.name == "host-1-killed").values(expires_at=past))
+    drain(other)
+    assert recorded(other) == FIVE
+
+
+def test_the_rule_is_kept_while_a_message_of_the_dead_cannot_be_given_back(crm, caplog):
+    app = crm.app()
+    if not app.tables.dialect.row_locks:
+        pytest.skip("one writer at a time: nothing stays locked")
+    other = bare(crm, app, 5)
+    write(app, (1, 0))
+    Table(app).edit(claimed_by="host-1-gone")
+    locks = sa.select(app.tables.message).with_for_update()
+    with app.engine.begin() as conn:
+        conn.execute(locks).all()
+        drain(other)
+    assert recorded(other) == THREE
+    assert "1 dead instances hold messages" in caplog.text
+
+
+def test_an_instance_of_another_table_is_not_in_the_way(crm):
+    app = crm.app()
+    beside = crm.app(name="other_message")
+    with beside.worker(threads=1) as worker:
+        worker.start()
+        crm.app(5)
+        assert recorded(app) == FIVE
+
+
+def test_a_change_that_is_cut_off_has_changed_nothing(crm, make_app):
+    app = crm.app()
+    write(app, (-1, 3), (-1, 2))
+    t = app.tables
+    with app.engine.connect() as conn:
+        conn.begin()
+        assert rule.change(conn, t, FIVE).state is State.CHANGED
+        conn.rollback()
+    assert recorded(app) == THREE
+    assert rows(app) == [(-1, 3), (-1, 2)]
+    assert crm.app(5).tables.spec.max_tries == 5
+
+
+# ---------------------------------------------------------------- registering beside a change
+
+
+def instance(app: App) -> Instance:
+    return Instance(app._state(app._chosen(None)), 1, None, "")
+
+
+def close(made: Instance) -> None:
+    made.settler.close()
+    for role in (made.fetcher, made.heartbeat):
+        role._link.close()
+
+
+@pytest.fixture
+def old(crm: Crm) -> Iterator[Instance]:
+    """An instance built for three tries, not registered."""
+    made = instance(crm.app())
+    yield made
+    close(made)
+
+
+def test_an_instance_of_an_older_rule_does_not_register(crm, old):
+    other = crm.app(5)
+    with pytest.raises(RuleChanged, match=r"max_tries=3.*max_tries=5.*start this again"):
+        old.heartbeat.register()
+    with other.engine.connect() as conn:
+        assert lease.read_all(conn, other.tables) == []
+
+
+def test_a_worker_whose_rule_changes_while_it_starts_goes_by_the_new_one(crm, make_app):
+    crm.app(3)
+    app = crm.app(5)
+    stale = make_app(table=MessageTable(max_tries=3))
+    stale.add_handler("fail", crm._fail, wait=wait_none())
+    made = [stale._state(frozenset({"fail"}))]  # takes 3 for the rule
+    assert recorded(app) == THREE
+    crm.app(5)
+    worker = stale.worker(threads=1)
+    real = worker._make_state
+    worker._make_state = lambda: made.pop() if made else real()  # type: ignore[method-assign]
+    with worker:
+        worker.start()
+        assert worker.instance_id
+        assert recorded(app) == THREE  # nobody was at work: it is this App's again
+
+
+def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(crm, old, caplog):
+    app = crm.app()
+    old.heartbeat.register()
+    send(app, "a", topic="fail")
+    _expire(app)
+    other = crm.app(5)
+    assert recorded(other) == FIVE
+    left: list[bool] = []
+    old.leave = lambda: left.append(True)
+    old.heartbeat.run_once()
+    assert isinstance(old.state.left_for, RuleChanged)
+    assert (left, old.state.stopping.is_set()) == ([True], True)
+    assert fetch(old) <= 0
+    old.heartbeat.run_once()  # once is enough
+    assert len(left) == 1
+    assert crm.ran == []
+
+
+def test_a_worker_that_was_declared_dead_raises_that_the_rule_has_changed(crm):
+    app = crm.app()
+    app.settings = app.settings.__class__(lease_seconds=5)
+    worker = app.worker(threads=1)
+    join = in_thread(worker.run)
+    until(lambda: worker.instance_id, "started")
+    until(lambda: _leases(app), "registered")
+    _expire(app)
+    other = crm.app(5)
+    if recorded(other) == THREE:
+        pytest.skip("it has renewed its lease meanwhile")
+    with pytest.raises(RuleChanged):
+        join()
+
+
+def _leases(app: App) -> list[lease.Lease]:
+    with app.engine.connect() as conn:
+        return lease.read_all(conn, app.tables)
+
+
+def _expire(app: App) -> None:
+    t = app.tables.lease
+    past = datetime.now(UTC) - timedelta(minutes=5)
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(t).where(t.c.kind == "instance").values(expires_at=past))
+
+
+def test_a_change_sees_who_is_just_registering(crm):
+    """Both ways of the race, with the other one in the middle of its transaction."""
+    app = crm.app()
+    t = app.tables
+    if not t.dialect.row_locks:
+        pytest.skip("one writer at a time: there is no middle")
+    with app.engine.begin() as starting:
+        assert rule.hold(starting, t)
+        lease.register(starting, t, "host-1-new", ttl=60.0)
+        with app.engine.begin() as conn:
+            assert rule.change(conn, t, FIVE).state is State.LOCKED
+    with app.engine.begin() as conn:
+        assert rule.change(conn, t, FIVE).state is State.BUSY
+        assert not _holds(app)  # while somebody looks whether it can be changed
+    with app.engine.begin() as conn:
+        lease.drop(conn, t, "host-1-new")
+    with app.engine.begin() as conn:
+        assert rule.change(conn, t, FIVE).state is State.CHANGED
+        assert not _holds(app)
+    with pytest.raises(RuleChanged):
+        _holds(app)
+
+
+def test_registrations_do_not_wait_for_each_other(crm):
+    app = crm.app()
+    if not app.tables.dialect.share_locks:
+        pytest.skip("no shared locks there")
+    with app.engine.begin() as starting:
+        assert rule.hold(starting, app.tables)
+        assert _holds(app)
+
+
+def _holds(app: App) -> bool:
+    with app.engine.begin() as conn:
+        return rule.hold(conn, app.tables)
+
+
+def test_who_starts_waits_for_a_change_that_goes_on(crm, old):
+    app = crm.app()
+    if not app.tables.dialect.row_locks:
+        pytest.skip("one writer at a time: it waits for its turn")
+    with app.engine.connect() as conn:
+        conn.begin()
+        assert rule.change(conn, app.tables, FIVE).state is State.CHANGED
+        join = in_thread(old.heartbeat.register)
+        time.sleep(0.3)
+        assert _leases(app) == []
+        conn.rollback()
+    join()
+    assert [one.name for one in _leases(app)] == [old.state.instance_id]
+
+
+def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
+    """Whoever is at work at any moment was built for the rule that is recorded."""
+    apps = [crm.app(3), crm.app(5, schema=False)]
+    if apps[0].tables.dialect.case_index == "column":
+        crm.app(5)
+    odd: list[str] = []
+    over = threading.Event()
+
+    def work(app: App) -> None:
+        while not over.is_set():
+            made = instance(app)
+            try:
+                made.heartbeat.register()
+                now = recorded(app)
+                if now != Rule.of(made.state.tables.spec):
+                    odd.append(f"{made.state.tables.spec.max_tries} beside {now}")
+                made.heartbeat.leave()
+            except RuleChanged:
+                pass
+            finally:
+                close(made)
+
+    joins = [in_thread(lambda app=app: work(app)) for app in apps]
+    time.sleep(2.0)
+    over.set()
+    for join in joins:
+        join()
+    assert odd == []
+
+
+# ---------------------------------------------------------------- the record
+
+
+def test_a_table_without_a_record_gets_that_of_its_first_start(crm):
+    app = crm.app(4)
+    _forget(app)
+    assert app.ops.counts() == []
+    drain(app)
+    assert recorded(app) == Rule(4, "continue")
+
+
+def test_a_table_of_an_earlier_version_is_known_by_its_indexes(crm):
+    app = crm.app()
+    write(app, (-1, 3))
+    _forget(app)
+    looking = crm.app(5, schema=False)
+    assert looking.tables.spec.max_tries == 3
+    other = crm.app(5)
+    assert recorded(other) == FIVE
+    assert rows(other) == [(-1, 5)]
+    _forget(app)
+    seven = MessageTable(max_tries=7)
+    names = other.tables.indexes or ()
+    assert sorted(rule.made_for(seven, names)) == [THREE, FIVE]
+    assert rule.assumed(seven, names) == Rule.of(seven)  # those of two rules tell nothing
+
+
+def _forget(app: App) -> None:
+    t = app.tables.lease
+    with app.engine.begin() as conn:
+        conn.execute(sa.delete(t).where(t.c.kind == rule.KIND))
+
+
+def test_a_record_that_is_no_rule_is_an_error_that_says_how_one_looks(crm):
+    app = crm.app()
+    t = app.tables.lease
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(t).where(t.c.kind == rule.KIND).values(serves='{"max_tries": 0}'))
+    with pytest.raises(SchemaError, match=r"is no rule: .*written like"):
+        crm.app(schema=False).ops.counts()
+
+
+def test_a_bare_start_by_another_rule_says_that_indexes_are_missing(crm, caplog):
+    app = crm.app()
+    write(app, (-1, 3))
+    other = crm.app(5, schema=False)
+    if app.tables.dialect.case_index == "column":
+        with pytest.raises(SchemaError, match=r"mw_open_object_t5.*init-db"):
+            drain(other)
+        assert recorded(app) == THREE
+        return
+    drain(other)
+    assert recorded(app) == FIVE
+    assert rows(app) == [(-1, 5)]
+    assert "is missing: claims read finished messages; run `msgworker init-db`" in caplog.text
+
+
+# ---------------------------------------------------------------- people who change messages
+
+
+def test_a_write_of_ops_by_an_older_rule_is_refused(crm):
+    app = crm.app()
+    (one,) = send(app, "a", topic="ok")
+    app.ops.counts()
+    old = app.ops._tables
+    crm.app(5)
+    ops = app.ops
+    ops._read_tables = lambda: old
+    with pytest.raises(RuleChanged):
+        ops.discard(one, reason="wrong")
+    assert rows(app) == [(0, 0)]
+
+
+def test_who_looks_for_long_sees_a_new_rule(crm, monkeypatch):
+    monkeypatch.setattr("msgworker.app.RULE_SECONDS", 0.0)
+    app = crm.app()
+    (one,) = send(app, "a", topic="ok")
+    ops = app.ops
+    assert ops.show(one).status == "new"
+    other = crm.app(5)
+    ops.discard(one, reason="wrong")
+    assert rows(other) == [(-1, 5)]
+    drain(other)
+    assert crm.ran == []
