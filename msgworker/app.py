@@ -489,7 +489,7 @@ class App:
     @property
     def ops(self) -> Ops:
         """What people may do: look and repair."""
-        return Ops(self.engine, self._tables_now, self.table)
+        return Ops(self.engine, self._tables_now, self.table, names_rule=self._names_rule)
 
 
 def table_from(conf: Configuration) -> MessageTable:

@@ -34,7 +34,7 @@ from msgworker.cli.target import open_app, target
 from msgworker.config import YEAR_SECONDS, seconds
 from msgworker.message import Word
 from msgworker.store.counts import Count, Exact
-from msgworker.store.find import MessageInfo
+from msgworker.store.find import How, MessageInfo
 from msgworker.store.tries import Try
 from msgworker.store.window import Found
 
@@ -167,9 +167,16 @@ LIST_COLUMNS = (
 
 def list_row(info: MessageInfo, app: App) -> list[Any]:
     """One message in one line."""
-    tries = f"{info.error_try_times}/{app.table.max_tries}"
+    tries = tries_of(info, app)
     topic, whose = info.topic, info.object_id
     return [info.msg_id, info.status, tries, topic, whose, age(since(info.created_at)), what(info)]
+
+
+def tries_of(info: MessageInfo, app: App) -> str:
+    """How many tries have failed, and of how many; of a dead message without the second."""
+    if info.ending is None:
+        return f"{info.error_try_times}/{app.tables.spec.max_tries}"
+    return "-" if info.ending.tries is None else f"{info.ending.tries}"
 
 
 def what(info: MessageInfo) -> str:
@@ -183,7 +190,9 @@ def what(info: MessageInfo) -> str:
     if info.later_times and info.later_reason is not None:
         back = f"comes back in {age(-away)}, " if away is not None and waits else ""
         return f"{back}asked {plural(info.later_times, 'time')}: {info.later_reason}"
-    return "; ".join(part for part in (waits, info.last_error) if part)
+    rejected = info.ending is not None and info.ending.how is How.REJECTED
+    ended = info.ending.text if info.ending is not None and rejected else ""
+    return "; ".join(part for part in (waits, ended, info.last_error) if part)
 
 
 def as_dict(info: MessageInfo) -> dict[str, Any]:
@@ -306,10 +315,15 @@ def _id_in_range(number: int | None) -> int | None:
 
 
 def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
-    tries = f"{info.error_try_times} of {app.table.max_tries} tries failed"
+    tries = f"{info.error_try_times} of {app.tables.spec.max_tries} tries failed"
+    state = f"{styled(info.status)}, {tries}"
+    if info.ending is not None:
+        how = safe(info.ending.text)
+        dead = styled(info.status)
+        state = how.replace("dead", dead, 1) if how.startswith("dead") else f"{dead}, {how}"
     lines = [
         ("message", f"{info.msg_id}"),
-        ("status", f"{styled(info.status)}, {tries}"),
+        ("status", state),
         ("topic", safe(info.topic)),
         ("object", "none: no order wanted" if info.object_id is None else safe(info.object_id)),
     ]

@@ -9,7 +9,7 @@ import click
 
 from msgworker import App
 from msgworker.cli.failing import NothingMatched
-from msgworker.cli.look import as_dict, message_id, what
+from msgworker.cli.look import as_dict, message_id, tries_of, what
 from msgworker.cli.options import as_json, common
 from msgworker.cli.output import (
     Column,
@@ -185,7 +185,7 @@ LANE_COLUMNS = (
 def _lane_row(one: LaneInfo, app: App) -> list[Any]:
     head = one.head
     behind = f"{one.behind:,}{'+' if one.at_least else ''}" if one.behind else "-"
-    tries = f"{head.error_try_times}/{app.table.max_tries}"
+    tries = tries_of(head, app)
     old = age(since(head.created_at))
     return [
         one.object_id,

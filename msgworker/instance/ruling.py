@@ -20,8 +20,8 @@ LOOK_SECONDS = 0.05
 ROUNDS = 3
 """So often what the dead hold is given back; what cannot be is locked by somebody."""
 IN_THE_WAY = {
-    rule.State.BUSY: "%d instances work on it",
-    rule.State.HELD: "%d dead instances hold messages that cannot be given back now",
+    rule.State.BUSY: "live instances: %d",
+    rule.State.HELD: "dead instances whose messages cannot be given back now: %d",
     rule.State.LOCKED: "somebody is starting on it, or stands still while doing so",
 }
 MEND = "stop all its instances, then run `msgworker init-db` or start one"
@@ -41,7 +41,7 @@ def change(state: State, wanted: Rule, log: logging.Logger) -> Verdict:
     table, old = state.tables.spec.name, Rule.of(state.tables.spec)
     if verdict.state is rule.State.CHANGED:
         text = "the rule of table %s is %s now, it was %s%s"
-        died = f"; {verdict.count} failed messages are dead by it" if verdict.count else ""
+        died = f"; failed messages that are dead by it: {verdict.count}" if verdict.count else ""
         log.warning(text, table, wanted, old, died)
     elif verdict.state in IN_THE_WAY:
         why = IN_THE_WAY[verdict.state]

@@ -10,12 +10,23 @@ from msgworker.table import MessageTable, Tables
 
 
 class Call:
-    """The database and the tables it works on; they are read when they are needed first."""
+    """The database and the tables it works on; they are read when they are needed first.
 
-    def __init__(self, engine: sa.Engine, tables: Callable[[], Tables], spec: MessageTable) -> None:
+    names_rule: whether max_tries and on_dead of `spec` were given by somebody.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        tables: Callable[[], Tables],
+        spec: MessageTable,
+        *,
+        names_rule: bool = True,
+    ) -> None:
         self._engine = engine
         self._read_tables = tables
         self._spec = spec
+        self._names_rule = names_rule
         self._found: Tables | None = None  # newer than what the App has read
 
     @property

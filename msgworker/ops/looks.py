@@ -16,7 +16,7 @@ from msgworker.errors import ConfigError
 from msgworker.message import Word
 from msgworker.ops import asking
 from msgworker.ops.call import Call
-from msgworker.store import counts, doctor, explain, failures, find, instances, lanes
+from msgworker.store import counts, doctor, ending, explain, failures, find, instances, lanes
 from msgworker.store import items as fanned
 from msgworker.store.counts import Count
 from msgworker.store.doctor import Finding
@@ -70,9 +70,10 @@ class Looks(Call):
             whole("after", after, LEAST, MOST)
         word, since = asking.word(status), asking.since_of(since)
         with connecting(self._engine) as conn:
-            return find.find(
+            t = self._tables
+            found = find.find(
                 conn,
-                self._tables,
+                t,
                 status=word,
                 topic=topic,
                 object_id=object_id,
@@ -81,6 +82,8 @@ class Looks(Call):
                 limit=limit,
                 after=after,
             )
+            found[:] = ending.told(conn, t, found)
+        return found
 
     def show(self, msg_id: int, *, items: int = 20) -> MessageInfo | None:
         """One message with its payload, its failed tries with their tracebacks, and the items of
@@ -89,10 +92,12 @@ class Looks(Call):
         whole("msg_id", msg_id, LEAST, MOST)
         whole("items", items, 0, MAX_LIMIT)
         with connecting(self._engine) as conn:
-            found = find.show(conn, self._tables, msg_id)
+            t = self._tables
+            found = find.show(conn, t, msg_id)
             if found is None:
                 return None
-            return replace(found, items=fanned.shown(conn, self._tables, msg_id, limit=items))
+            found = replace(found, items=fanned.shown(conn, t, msg_id, limit=items))
+            return ending.told(conn, t, [found])[0]
 
     def items(
         self,
@@ -128,7 +133,11 @@ class Looks(Call):
         """Objects that wait: head, its state, how many messages behind it; most behind first."""
         whole("limit", limit, 1, MAX_GROUPS)
         with connecting(self._engine) as conn:
-            return lanes.lanes(conn, self._tables, limit=limit)
+            t = self._tables
+            found = lanes.lanes(conn, t, limit=limit)
+            heads = ending.told(conn, t, [one.head for one in found])
+            found[:] = [replace(one, head=head) for one, head in zip(found, heads, strict=True)]
+        return found
 
     def instances(self) -> list[InstanceInfo]:
         """Who lives, since when, with what in hand; the dead and foreign ones after them."""
@@ -140,4 +149,4 @@ class Looks(Call):
 
         Works where the schema is missing or broken, too.
         """
-        return doctor.examine(self._engine, self._spec)
+        return doctor.examine(self._engine, self._spec, names_rule=self._names_rule)

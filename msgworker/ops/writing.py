@@ -13,7 +13,7 @@ from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Repaired, Skip, Skips
 from msgworker.ops.call import Call
 from msgworker.ops.choosing import Choice
-from msgworker.store import audit, find, schema
+from msgworker.store import audit, ending, find, schema
 from msgworker.store.audit import Operation
 
 SAMPLE = 10
@@ -126,7 +126,8 @@ class Writing(Call):
         skips = Skips()
         skips.add(left)
         with connecting(self._engine) as conn:
-            infos = [find.show(conn, self._tables, i) for i in ids[:SAMPLE]]
+            shown = [find.show(conn, self._tables, i) for i in ids[:SAMPLE]]
+            infos = ending.told(conn, self._tables, [info for info in shown if info is not None])
         return Repaired(
             kind=kind,
             matched=matched,
@@ -135,7 +136,7 @@ class Writing(Call):
             dry_run=True,
             why=skips.why,
             skips=tuple(skips.first),
-            sample=tuple(replace(info, payload=None) for info in infos if info is not None),
+            sample=tuple(replace(info, payload=None) for info in infos),
         )
 
     @staticmethod

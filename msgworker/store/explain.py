@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.message import Word, topic_of
-from msgworker.store import find, items, pause
+from msgworker.store import ending, find, items, pause
 from msgworker.store.find import MessageInfo
 from msgworker.store.instances import UNKNOWN, InstanceInfo, Life, Started, instances
 from msgworker.store.items import Items
@@ -83,7 +83,7 @@ def _explain(
     paused: Collection[str],
 ) -> Explanation:
     if info.status in (Word.DONE, Word.DEAD, Word.UNKNOWN):
-        return _ended(t, info)
+        return _ended(t, ending.told(conn, t, [info])[0])
     if info.status is Word.PROCESSING:
         return _running(info, who)
     other = _in_front(conn, t, info)
@@ -103,8 +103,9 @@ def _ended(t: Tables, info: MessageInfo) -> Explanation:
             "whoever wrote it must say what it means"
         )
         return Explanation(info, Reason.UNKNOWN_STATUS, text)
-    text = f"it is dead: all {t.spec.max_tries} tries have failed, or it was rejected or discarded"
-    if t.spec.on_dead == "block":
+    how = info.ending.text.removeprefix("dead ") if info.ending else "no tries left"
+    text = f"it is dead: {how}"
+    if t.spec.on_dead == "block" and info.error_try_times <= t.spec.max_tries:
         text += "; its object waits until it is rerun or discarded"
     return Explanation(info, Reason.DEAD, f"{text}; rerun it", since=info.finished_at)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -20,6 +21,25 @@ from msgworker.store.window import Found
 from msgworker.table import Cols, Tables, lit
 
 
+class How(enum.StrEnum):
+    """How a dead message has ended."""
+
+    FAILED = "failed"  # at each of its tries
+    REJECTED = "rejected"
+    DISCARDED = "discarded"
+    UNKNOWN = "unknown"  # nothing of it was kept
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a dead message has ended, in a word and in words; `tries`: how many it has had since it
+    was rerun last, None where that is not known."""
+
+    how: How
+    text: str
+    tries: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class MessageInfo:
     """A message as ops see it: `status` is a word, times are aware UTC, absent columns None.
@@ -27,7 +47,7 @@ class MessageInfo:
     later_times, later_reason: how often it has asked to come back later (RetryLater), and why, the
     last time, if that was the last thing it said; `last_error` is None then.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
-    reads both, lists do not.
+    reads both, lists do not. ending: of a dead one.
     odd: by column (as in this class) what stands in the row and is no such value, for people; it
     reads as None, a counter as 0, and a text that is not UTF-8 with escapes.
     """
@@ -50,6 +70,7 @@ class MessageInfo:
     tries: tuple[Try, ...] = ()
     items: Items | None = None
     odd: Mapping[str, str] = field(default_factory=dict)
+    ending: Ending | None = None
 
 
 def in_state(t: Tables, c: Cols, word: Word) -> ColumnElement[bool]:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Message, MessageTable, Reject
+from msgworker.config import load
 from msgworker.errors import RuleChanged, SchemaError
 from msgworker.instance.worker import Instance
 from msgworker.store import lease, rule
@@ -157,7 +158,7 @@ def test_two_apps_of_two_rules_work_by_the_table_s(crm, caplog):
     assert (crm.times(one), crm.times(late)) == (1, 3)
     assert recorded(app) == THREE
     (told,) = {r.getMessage() for r in caplog.records if "keeps its rule" in r.getMessage()}
-    for words in (str(THREE), str(FIVE), "1 instances work on it", "stop all", "init-db"):
+    for words in (str(THREE), str(FIVE), "live instances: 1", "stop all", "init-db"):
         assert words in told
 
 
@@ -249,7 +250,7 @@ def test_a_lowered_max_tries_tells_how_many_are_dead_by_it_and_finishes_them(crm
     Table(app).edit(available_at=datetime.now(UTC) + timedelta(hours=1))
     with caplog.at_level(logging.WARNING, "msgworker"):
         other = crm.app(3)
-    assert "2 failed messages are dead by it" in caplog.text
+    assert "failed messages that are dead by it: 2" in caplog.text
     assert str(FIVE) in caplog.text
     ends = Table(other).rows("finished_at", "available_at")
     assert [(a is not None, b is None) for a, b in ends] == [(0, 0), (1, 1), (1, 1)]
@@ -323,7 +324,7 @@ def test_the_rule_is_kept_while_a_message_of_the_dead_cannot_be_given_back(crm, 
         conn.execute(locks).all()
         drain(other)
     assert recorded(other) == THREE
-    assert "1 dead instances hold messages" in caplog.text
+    assert "dead instances whose messages cannot be given back now: 1" in caplog.text
 
 
 def test_an_instance_of_another_table_is_not_in_the_way(crm):
@@ -335,7 +336,7 @@ def test_an_instance_of_another_table_is_not_in_the_way(crm):
         assert recorded(app) == FIVE
 
 
-def test_a_change_that_is_cut_off_has_changed_nothing(crm, make_app):
+def test_a_change_that_is_cut_off_has_changed_nothing(crm):
     app = crm.app()
     write(app, (-1, 3), (-1, 2))
     t = app.tables
@@ -605,3 +606,130 @@ def test_who_looks_for_long_sees_a_new_rule(crm, monkeypatch):
     assert rows(other) == [(-1, 5)]
     drain(other)
     assert crm.ran == []
+
+
+# ---------------------------------------------------------------- how a message has ended
+
+
+def test_how_a_dead_message_has_ended_is_told_from_its_history(crm):
+    app = crm.app()
+    rejected, failed, gone, nobody = (
+        *send(app, "a", topic="reject"),
+        *send(app, "b", topic="fail"),
+        *send(app, "c", "d", topic="ok"),
+    )
+    app.ops.discard(gone, reason="wrong file", actor="anna")
+    drain(app)
+    table = Table(app)
+    table.edit(table.where(msg_id=nobody), status=-1, error_try_times=3)  # by hand
+    texts = {
+        rejected: "rejected at its first try",
+        failed: "dead after 3 failed tries",
+        gone: "discarded by anna: wrong file",
+        nobody: "no tries left",
+    }
+    tries = {rejected: 1, failed: 3, gone: 0, nobody: None}
+    for looking in (app, crm.app(5)):
+        found = {i: looking.ops.show(i).ending for i in texts}
+        assert {i: one.text for i, one in found.items()} == texts
+        assert {one.msg_id: one.ending.text for one in looking.ops.find(status="dead")} == texts
+        assert {i: one.tries for i, one in found.items()} == tries
+        assert "rejected at its first try; rerun it" in looking.ops.explain(rejected).text
+        assert "it is dead: after 3 failed tries" in looking.ops.explain(failed).text
+
+
+def test_what_was_before_a_rerun_is_not_counted_in_how_it_has_ended(crm):
+    app = crm.app()
+    (one,) = send(app, "a", topic="fail")
+    drain(app)
+    app.ops.rerun(one)
+    table = Table(app)
+    table.edit(topic="reject")
+    drain(app)
+    assert app.ops.show(one).ending.text == "rejected at its first try"
+    app.ops.rerun(one)
+    assert app.ops.show(one).ending is None
+    table.edit(status=1, claimed_by="host-1-gone", error_try_times=2)
+    drain(app)
+    assert app.ops.show(one).ending.text == "dead after 1 failed try, 1 of them by a crash"
+
+
+def test_a_dead_head_that_blocks_says_how_it_has_ended(crm):
+    app = crm.app(3, "block")
+    (one, _) = (*send(app, "a", topic="reject"), *send(app, "a", topic="ok"))
+    drain(app)
+    (lane,) = app.ops.lanes()
+    assert (lane.head.msg_id, lane.head.ending.text) == (one, "rejected at its first try")
+    assert "its object waits until it is rerun or discarded" in app.ops.explain(one).text
+    app.ops.discard(one, reason="wrong")
+    assert "its object waits" not in app.ops.explain(one).text
+
+
+def test_without_the_tables_of_ops_the_tries_tell_how_it_has_ended(crm):
+    app = crm.app()
+    (one,) = send(app, "a", topic="reject")
+    drain(app)
+    with app.engine.begin() as conn:
+        for name in ("msgworker_audit", "msgworker_operation"):
+            conn.exec_driver_sql(f"DROP TABLE {name}")
+    assert crm.app(schema=False).ops.show(one).ending.text == "rejected at its first try"
+
+
+# ---------------------------------------------------------------- doctor
+
+
+def findings(app: App, check: str) -> list[Any]:
+    return [one for one in app.ops.doctor() if one.check == check and one.severity != "fine"]
+
+
+def test_doctor_tells_an_app_of_another_rule_what_a_change_would_do(crm):
+    app = crm.app(5)
+    write(app, (-1, 2), (-1, 3), (-1, 5))
+    assert findings(app, "rule") == []
+    other = crm.app(3, schema=False)
+    (told,) = findings(other, "rule")
+    assert "failed messages that would be dead at once: 1" in told.text
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: _leases(app), "registered")
+        (told,) = findings(other, "rule")
+    for words in (str(FIVE), str(THREE), "stop all instances (1 live)", "init-db"):
+        assert words in told.text
+    assert (told.severity, told.mend) == ("advised", ())
+    other.create_schema()
+    assert findings(other, "rule") == []
+
+
+def test_doctor_advises_to_drop_the_indexes_of_a_rule_of_the_past(crm):
+    app = crm.app()
+    other = crm.app(5)
+    (told,) = findings(other, "indexes")
+    assert str(THREE) in told.text
+    with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        for statement in told.mend:
+            conn.exec_driver_sql(statement)
+    assert findings(other, "indexes") == []
+    assert other.create_schema() == []
+    write(other, (0, 0))
+    assert drain(other).done == 1
+
+
+def test_doctor_finds_a_record_that_is_no_rule(crm):
+    app = crm.app()
+    t = app.tables.lease
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(t).where(t.c.kind == rule.KIND).values(serves="x"))
+    (told,) = findings(app, "rule")
+    assert (told.severity, "is no rule" in told.text) == ("needed", True)
+
+
+def test_a_configuration_that_names_no_rule_keeps_the_table_s(crm, tmp_path):
+    app = crm.app(5, "block")
+    url = app.engine.url.render_as_string(hide_password=False)
+    plain = App.from_config(load({"url": url}, environ={}, folder=tmp_path))
+    try:
+        assert plain.create_schema() == []
+        assert recorded(app) == Rule(5, "block")
+        assert findings(plain, "rule") == []
+    finally:
+        plain.engine.dispose()

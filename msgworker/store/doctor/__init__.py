@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from msgworker import dialects
 from msgworker.dialects import connecting
-from msgworker.store.doctor import columns, indexes, plan, rights, rows, server
+from msgworker.store.doctor import columns, indexes, plan, rights, rows, ruling, server
 from msgworker.store.doctor.finding import Finding, Severity
 from msgworker.store.doctor.patient import meet
+from msgworker.store.rule import Rule
 from msgworker.table import MessageTable
 
 __all__ = ["Finding", "Severity", "examine"]
@@ -32,6 +33,8 @@ CHECKS = (
     indexes.other_collation,
     indexes.missing,
     indexes.guard,
+    ruling.rule,
+    ruling.left_over,
     rights.rights,
     server.settings,
     server.isolation,
@@ -40,16 +43,17 @@ CHECKS = (
 )
 
 
-def examine(engine: sa.Engine, spec: MessageTable) -> list[Finding]:
+def examine(engine: sa.Engine, spec: MessageTable, *, names_rule: bool = True) -> list[Finding]:
     """Every finding, in the order in which to mend them; [] is never given: notes tell what is
     fine.
 
+    names_rule: whether max_tries and on_dead of `spec` were given by somebody.
     Raises DatabaseUnavailable if there is nothing to look at.
     """
     with dialects.reaching(engine):
         dialect = dialects.dialect_of(engine)
         with connecting(engine) as conn:
-            patient = meet(engine, conn, spec, dialect)
+            patient = meet(engine, conn, spec, dialect, Rule.of(spec) if names_rule else None)
             found: list[Finding] = []
             for check in CHECKS:
                 found += check(patient)

@@ -11,7 +11,9 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from msgworker import dialects
 from msgworker.dialects import Dialect
+from msgworker.errors import SchemaError
 from msgworker.store import requirements, schema
+from msgworker.store.rule import Rule
 from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
 
 
@@ -22,6 +24,8 @@ class Patient:
     ideal: all columns that the spec names. least: those that are there, or must be. live: those
     that are there; None if one of the four that must be is not. columns: as the database describes
     them, by lower name; as_is: the same with CHECKs and triggers, None where the table is not.
+    spec: with the rule that is in force; asked: the App's, None where it says none. no_rule: what
+    is wrong with the recorded one.
     """
 
     engine: Engine
@@ -35,6 +39,8 @@ class Patient:
     least: Tables
     live: Tables | None
     as_is: requirements.Live | None = None
+    asked: Rule | None = None
+    no_rule: str | None = None
 
     def has(self, role: str) -> bool:
         return self.ideal.names.get(role, "").lower() in self.columns
@@ -64,7 +70,13 @@ class Patient:
         return " ".join(schema.add_columns(self.conn.dialect, table, columns).split())
 
 
-def meet(engine: Engine, conn: Connection, spec: MessageTable, dialect: Dialect) -> Patient:
+def meet(
+    engine: Engine,
+    conn: Connection,
+    spec: MessageTable,
+    dialect: Dialect,
+    asked: Rule | None = None,
+) -> Patient:
     """Look at the live table; raises SchemaError only if its schema cannot be looked at."""
     inspector = sa.inspect(conn)
     name = schema.live_name(inspector, spec)
@@ -73,6 +85,11 @@ def meet(engine: Engine, conn: Connection, spec: MessageTable, dialect: Dialect)
         return Patient(engine, conn, inspector, dialect, spec, False, {}, ideal, ideal, None)
     dialect = schema.for_table(inspector, spec, name, dialect)
     spec = schema.named(spec, name)
+    no_rule = None
+    try:
+        spec = schema.known_rule(engine, spec, dialect).to(spec)
+    except SchemaError as error:
+        no_rule = str(error)
     described = inspector.get_columns(name, schema=spec.schema)
     kinds = {str(c["name"]): c["type"] for c in described}
     columns = {str(c["name"]).lower(): c for c in described}
@@ -86,7 +103,7 @@ def meet(engine: Engine, conn: Connection, spec: MessageTable, dialect: Dialect)
         live = tables_for(spec, dialect, kinds, frozenset(found))
     as_is = requirements.read(conn, inspector, spec, dialect, described)
     shape = (columns, ideal, least, live, as_is)
-    return Patient(engine, conn, inspector, dialect, spec, True, *shape)
+    return Patient(engine, conn, inspector, dialect, spec, True, *shape, asked, no_rule)
 
 
 def _with(
