@@ -94,6 +94,10 @@ class MessageTable(_Names):
     name, an optional column that is not in the table is done without. shard and instance_type are
     for fleets that slice a table among them: msgworker keeps their defaults and reads neither.
 
+    on_dead and max_tries are the rule of the table, recorded in the database: where it has another
+    one, all work and look by that, and it becomes this one at a `create_schema` or a start while no
+    instance works on the table. See docs/configuration.md.
+
     on_dead: "continue" (a dead message is dropped and its object goes on) or "block" (the object
     waits until somebody reruns or discards the dead message).
     max_tries: how often a message is tried between reruns, 1 or more.

@@ -9,6 +9,7 @@ WORKER = "tests/contract/test_contract_worker.py::"
 APP = "tests/contract/test_contract_app.py::"
 LOCKS = "tests/contract/test_contract_protocol.py::"
 TROUBLE = "tests/contract/test_contract_trouble.py::"
+RULE = "tests/contract/test_rule.py::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,5 +445,48 @@ MUTANTS = (
         "        if due_in is None or due_in > linger:\n",
         "        if due_in is None or due_in > 0:\n",
         *_on(APP, "test_linger_sits_out_short_back_offs", "sqlite"),
+    ),
+    # --- the rule of the table
+    _m(
+        "registers under any rule",
+        "store/rule.py",
+        "    elif found != Rule.of(t.spec):\n        raise",
+        "    elif found != found:\n        raise",
+        *_on(RULE, "test_an_instance_of_an_older_rule_does_not_register", "sqlite"),
+    ),
+    _m(
+        "registers without a lock of the rule",
+        "store/rule.py",
+        "        if not t.dialect.row_locks:\n            return _query(t)",
+        "        if shared or not t.dialect.row_locks:\n            return _query(t)",
+        *_on(RULE, "test_a_change_sees_who_is_just_registering", "postgresql"),
+    ),
+    _m(
+        "rule changed beside the living",
+        "store/rule.py",
+        "    if live := living(conn, t):\n",
+        "    if live := living(conn, t)[:0]:\n",
+        *_on(RULE, "test_the_rule_is_kept_while_the_lease_of_the_dead_is_live", "sqlite"),
+    ),
+    _m(
+        "rule changed while the dead hold messages",
+        "store/rule.py",
+        "    if held := recover.owners(conn, t):\n",
+        "    if held := recover.owners(conn, t)[:0]:\n",
+        *_on(RULE, "test_what_the_dead_hold_is_recovered_by_the_old_rule_first", "sqlite"),
+    ),
+    _m(
+        "rule changed without the numbers",
+        "store/rule.py",
+        "    _renumber(conn, t, found, wanted)\n",
+        "",
+        *_on(RULE, "test_a_discarded_message_never_runs_again_where_max_tries_is_raised", "sqlite"),
+    ),
+    _m(
+        "ops write by an older rule",
+        "ops/bulk.py",
+        "                if rule.hold(conn, self._tables):\n",
+        "                if True:\n",
+        *_on(RULE, "test_a_write_of_ops_by_an_older_rule_is_refused", "sqlite"),
     ),
 )

@@ -109,7 +109,7 @@ class Heartbeat(Role):
 
     def run_once(self) -> int:
         """Renew, or start afresh as a new instance; then recover the dead."""
-        if isinstance(self._state.left_for, RuleChanged):
+        if self._has_left():
             return 0
         try:
             self._renew()
@@ -125,10 +125,14 @@ class Heartbeat(Role):
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the renewal: a long beat must not cost us our lease."""
-        if self._recovery.more or self._state.doubted_at:
+        if not self._has_left() and (self._recovery.more or self._state.doubted_at):
             return 0.0
         over = time.monotonic() - self._renewed_at
         return max(0.0, self._state.settings.heartbeat_seconds - over)
+
+    def _has_left(self) -> bool:
+        """There is no lease any more to keep."""
+        return isinstance(self._state.left_for, RuleChanged)
 
     def doubt(self) -> None:
         """A message was taken from us: nothing is claimed or started until we have asked for our

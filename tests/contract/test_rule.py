@@ -408,8 +408,10 @@ def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(cr
     assert isinstance(old.state.left_for, RuleChanged)
     assert (left, old.state.stopping.is_set()) == ([True], True)
     assert fetch(old) <= 0
+    old.state.doubted_at = time.monotonic()
     old.heartbeat.run_once()  # once is enough
     assert len(left) == 1
+    assert old.heartbeat.pause_seconds(0) > 1.0
     assert crm.ran == []
 
 

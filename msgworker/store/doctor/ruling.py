@@ -21,7 +21,7 @@ def rule(p: Patient) -> list[Finding]:
         return []
     force = Rule.of(p.spec)
     if p.asked in (None, force):
-        return [fine("rule", f"dead is what has failed as often as {force} says")]
+        return [fine("rule", f"the rule of the table: {force}")]
     assert p.asked is not None
     live = rules.living(p.conn, t) if _has_leases(p, t) else []
     text = (
