@@ -173,10 +173,10 @@ def list_row(info: MessageInfo, app: App) -> list[Any]:
 
 
 def tries_of(info: MessageInfo, app: App) -> str:
-    """How many tries have failed, and of how many; of a dead message without the second."""
-    if info.ending is None:
+    """How many tries have failed, and of how many; of a dead message only the first, if known."""
+    if info.ending is None or info.ending.tries is None:
         return f"{info.error_try_times}/{app.tables.spec.max_tries}"
-    return "-" if info.ending.tries is None else f"{info.ending.tries}"
+    return f"{info.ending.tries}"
 
 
 def what(info: MessageInfo) -> str:
@@ -197,9 +197,8 @@ def what(info: MessageInfo) -> str:
 
 def as_dict(info: MessageInfo) -> dict[str, Any]:
     """A message as JSON has it, without its payload."""
-    return {
-        name: v for name, v in asdict(info).items() if name not in ("payload", "tries", "items")
-    }
+    left_out = ("payload", "tries", "items", "ending")
+    return {name: v for name, v in asdict(info).items() if name not in left_out}
 
 
 def instant_of(text: str | None) -> datetime | None:

@@ -231,10 +231,27 @@ def test_list_refuses(crm: Cli, given: tuple[Any, ...]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_rejected_message_is_not_said_to_have_failed_three_times(crm: Cli, folder: Path) -> None:
+    (one,) = dead(crm, folder, 1)
+    sql(
+        folder,
+        "INSERT INTO msgworker_try (table_name, msg_id, try_no, kind, ended_at, error) VALUES "
+        f"('msgworker_message', {one}, 1, 'rejected', '2026-01-01 00:00:00.000', 'ValueError: x')",
+    )
+    text = crm("show", one, *AT).stdout
+    assert "dead, rejected at its first try" in text
+    assert "3 of 3" not in text
+    listed = crm("list", *AT).stdout
+    assert "rejected at its first try; ValueError: x" in listed
+    assert "3/3" not in listed
+    assert "rejected at its first try" in crm("explain", one, *AT).stdout
+    assert json.loads(crm("show", one, *AT, "--json").stdout)["ending"]["how"] == "rejected"
+
+
 def test_show_tells_all_about_one(crm: Cli, folder: Path) -> None:
     ids = dead(crm, folder, 1)
     text = crm("show", ids[0], *AT).stdout
-    for part in ("dead, 3 of 3 tries failed", "topic       settle", "object      C-0", '"n": 1'):
+    for part in ("dead, no tries left", "topic       settle", "object      C-0", '"n": 1'):
         assert part in text
     assert "last error\n  ValueError: x" in text
     found = json.loads(crm("show", ids[0], *AT, "--json").stdout)
@@ -350,7 +367,13 @@ def test_url_and_table_from_configuration_reach_a_foreign_table(cli: Cli, folder
     sql(folder, "UPDATE tb_cus_msg SET status = -1, errorTryTimes = 4")
     found = json.loads(cli("list", "--json", env=env).stdout)["messages"]
     assert [(m["msg_id"], m["status"]) for m in found] == [(1, "failed")]
-    dead = json.loads(cli("list", "--json", "--max-tries", "4", env=env).stdout)["messages"]
+    four = ("--max-tries", "4")
+    looked = json.loads(cli("list", "--json", *four, env=env).stdout)["messages"]
+    assert looked[0]["status"] == "failed"  # by the rule of the table
+    changed = cli("init-db", *four, env=env)
+    assert "created rule max_tries=4, on_dead=continue" in changed.stdout
+    assert "failed messages that are dead by it: 1" in changed.stderr
+    dead = json.loads(cli("list", "--json", env=env).stdout)["messages"]
     assert dead[0]["status"] == "dead"
 
 
