@@ -43,6 +43,16 @@ class Lease(NamedTuple):
     label: str | None
     in_hand: int
     serves: str | None = None
+
+    @property
+    def table(self) -> str | None:
+        """The message table that the instance serves; None where it does not say."""
+        try:
+            named = json.loads(self.serves or "{}").get("table")
+        except (ValueError, AttributeError):
+            return None
+        return None if named is None else str(named)
+
     silent: float | None = None
 
 
@@ -63,15 +73,6 @@ def told(
         "running": [[msg_id, round(seconds, 1)] for msg_id, seconds in longest],
     }
     return json.dumps(value | ({"refused": refused} if refused else {}), default=str)
-
-    @property
-    def table(self) -> str | None:
-        """The message table that the instance serves; None where it does not say."""
-        try:
-            named = json.loads(self.serves or "{}").get("table")
-        except (ValueError, AttributeError):
-            return None
-        return None if named is None else str(named)
 
 
 def register(
