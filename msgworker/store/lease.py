@@ -43,6 +43,7 @@ class Lease(NamedTuple):
     label: str | None
     in_hand: int
     serves: str | None = None
+    silent: float | None = None
 
     @property
     def table(self) -> str | None:
@@ -52,8 +53,6 @@ class Lease(NamedTuple):
         except (ValueError, AttributeError):
             return None
         return None if named is None else str(named)
-
-    silent: float | None = None
 
 
 def told(
