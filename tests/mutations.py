@@ -293,9 +293,8 @@ MUTANTS = (
     _m(
         "heartbeat stopped before handlers end",
         "instance/worker.py",
-        "        self.fetcher.stop()\n        self.fetcher.join(max(5.0, grace))\n",
-        "        self.fetcher.stop()\n        self.heartbeat.stop()\n"
-        "        self.fetcher.join(max(5.0, grace))\n",
+        "        self.fetcher.stop()\n        self.lanes.close()\n",
+        "        self.fetcher.stop()\n        self.heartbeat.stop()\n        self.lanes.close()\n",
         *_on(LOCKS, "test_the_lease_is_kept_while_a_stop_waits_for_a_handler", "sqlite"),
     ),
     _m(
@@ -442,8 +441,8 @@ MUTANTS = (
     _m(
         "a drain returns early",
         "instance/fetcher.py",
-        "        if due_in is None or due_in > linger:\n",
-        "        if due_in is None or due_in > 0:\n",
+        "                linger=linger,\n                retry_linger=self._retry_linger,\n",
+        "                linger=0.0,\n                retry_linger=0.0,\n",
         *_on(APP, "test_linger_sits_out_short_back_offs", "sqlite"),
     ),
     # --- the rule of the table
