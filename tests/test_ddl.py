@@ -248,6 +248,9 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield recover.owners, {}
     yield recover.recover, {"ids": many[: recover.BATCH], "dead_id": "x", "text": "died"}
     yield recover.release, {"ids": many[: recover.BATCH], "me": "me"}
+    yield recover.foreign, {"after": 5}
+    yield recover.foreign, {"after": 5, "before": datetime.now(UTC)}
+    yield recover.recover_foreign, {"ids": many[:9], "seen_tries": 1, "text": "of nobody"}
     yield lease.register, {"name": "x", "ttl": 30.0}
     yield lease.is_kept, {"name": "x"}
     yield lease.renew, {"name": "me", "ttl": 30.0, "tells": lease.told(t, None)}

@@ -55,7 +55,7 @@ def purge(
         question="Delete {} for ever?" if archive_to is None else "Move {} to the archive?",
         dry_run=dry_run,
         yes=yes,
-        older_than=_age(older_than),
+        older_than=age_or_instant(older_than),
         resume=resume,
         rate=rate,
         actor=actor,
@@ -65,7 +65,7 @@ def purge(
     return tell_result(done, word="purged", verb="purge", json=as_json)
 
 
-def _age(text: str | None) -> float | datetime | None:
+def age_or_instant(text: str | None) -> float | datetime | None:
     """An age or an instant; raises Usage. Its range is checked where it is used."""
     if text is None:
         return None

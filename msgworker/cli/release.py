@@ -1,4 +1,4 @@
-"""`release`: take what an instance has in hand away from it."""
+"""`release`: take what an instance, or nobody, has in hand away."""
 
 from __future__ import annotations
 
@@ -7,17 +7,28 @@ from typing import Any
 import click
 
 from msgworker.cli.changing import carry_out, tell_result, writes
-from msgworker.cli.failing import NothingMatched
+from msgworker.cli.failing import NothingMatched, Usage
 from msgworker.cli.options import as_json, common
 from msgworker.cli.output import note
+from msgworker.cli.purge import age_or_instant
 from msgworker.cli.target import open_app, target
+
+OF_NOBODY = (
+    "Give {} back that nobody owns, a try counted for each? If a foreign consumer still works on "
+    "one, it is handled twice."
+)
 
 
 @click.command("release")
-@click.argument("instance", metavar="INSTANCE")
+@click.argument("instance", metavar="[INSTANCE]", required=False)
 @click.option(
     "--force", is_flag=True, help="Of an instance that lives, too; takes its lease's time."
 )
+@click.option("--nobody", is_flag=True, help="What stands at 1 and nobody owns, in its place.")
+@click.option(
+    "--older-than", metavar="AGE", help="With --nobody: at 1, or there, for so long: 1h, or since."
+)
+@click.option("--any-age", is_flag=True, help="With --nobody: however long it is there.")
 @writes
 @target
 @as_json
@@ -26,8 +37,11 @@ from msgworker.cli.target import open_app, target
 def release(
     ctx: click.Context,
     /,
-    instance: str,
+    instance: str | None,
     force: bool,
+    nobody: bool,
+    older_than: str | None,
+    any_age: bool,
     dry_run: bool,
     yes: bool,
     actor: str | None,
@@ -39,21 +53,42 @@ def release(
 
     A living one only with --force: its lease is taken over, and its messages are given back when it
     can start no handler any more.
+
+    With --nobody: what stands at 1 without an owner, flagged by a foreign consumer that is gone, or
+    before msgworker worked on the table.
     """
+    if nobody == (instance is not None):
+        raise Usage("give the id of an instance, or --nobody")
+    if nobody and force:
+        raise Usage("--force is for an instance; nobody needs none")
+    if not nobody and (older_than is not None or any_age):
+        raise Usage("--older-than and --any-age go with --nobody")
     app = open_app(ctx, given)
+    write: dict[str, Any] = {"actor": actor, "reason": reason, "dry_run": dry_run, "yes": yes}
+    if nobody:
+        done = carry_out(
+            app,
+            app.ops.release_nobody,
+            question=OF_NOBODY,
+            always_ask=True,
+            older_than=age_or_instant(older_than),
+            any_age=any_age,
+            **write,
+        )
+        if done.matched == 0:
+            raise NothingMatched("no message stands at 1 without an owner, or none for so long")
+        return tell_result(done, word="released", verb="release", json=as_json)
     if force and not dry_run:
         note("if it lives, its messages are given back when its lease would have ended; wait")
+    assert instance is not None
     done = carry_out(
         app,
         app.ops.release,
         question="Take {} away from " + instance.replace("{", "{{").replace("}", "}}") + "?",
-        dry_run=dry_run,
-        yes=yes,
         always_ask=force,
         instance=instance,
         force=force,
-        actor=actor,
-        reason=reason,
+        **write,
     )
     if done.matched == 0:
         raise NothingMatched(f"instance {instance} has nothing in hand")

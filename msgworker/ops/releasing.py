@@ -1,4 +1,4 @@
-"""Release: take what an instance has in hand away from it, on the way that recovery goes.
+"""Release: take what an instance, or nobody, has in hand away, on the way that recovery goes.
 
 The lease is taken over first, so that it can never be renewed. Rows of an instance that lived are
 given back only when its lease would have run out: until then it may still start handlers.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -16,9 +18,11 @@ from sqlalchemy import Connection
 from msgworker.dialects import connecting, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import Word
+from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Skip, Step, Why
 from msgworker.store import audit, change, lease, recover, settle
+from msgworker.store.instances import Life, instances
 from msgworker.store.lease import Lease
 from msgworker.table import Tables
 
@@ -157,6 +161,91 @@ def _all_free(bulk: Bulk, t: Tables, held: Held, by: Who) -> list[int]:
             return left
         left += busy
         after = ids[-1]
+
+
+# ---------------------------------------------------------------- of nobody
+
+
+def before_of(engine: sa.Engine, t: Tables, older_than: Any, any_age: bool) -> datetime | None:
+    """Until which instant messages of nobody must have been flagged; raises ConfigError."""
+    if any_age:
+        if older_than is not None:
+            raise ConfigError("give older_than or any_age, not both")
+        return None
+    if older_than is None:
+        raise ConfigError(
+            "older_than is needed, such as 1h: how long messages must have stood at 1; or any_age "
+            "(--any-age), if you know that nobody works on them"
+        )
+    age = asking.age_of(older_than)
+    if not (t.has("claimed_at") or t.has("created_at")):
+        raise ConfigError(
+            f"table {t.spec.name} has neither claimed_at nor created_at, so nobody knows how old "
+            "its messages are; say --any-age (any_age=True) if nobody works on those at 1"
+        )
+    return purging.before_of(engine, age)
+
+
+def refuse_owners_unknown(engine: sa.Engine, t: Tables) -> None:
+    """Raise ConfigError where a message of nobody looks like one of an instance that lives."""
+    if t.has("claimed_by"):
+        return
+    with connecting(engine) as conn:
+        _refuse_living(conn, t)
+
+
+def _refuse_living(conn: Connection, t: Tables) -> None:
+    lives = [
+        str(one.instance_id)
+        for one in instances(conn, t)
+        if one.life is Life.LIVE and one.other_table is None
+    ]
+    if lives:
+        raise ConfigError(
+            f"instance {lives[0]} lives, and table {t.spec.name} has no column claimed_by: nobody "
+            "knows which messages at 1 are its own; stop all instances first"
+        )
+
+
+def held_by_nobody(engine: sa.Engine, t: Tables, before: datetime | None) -> list[int]:
+    """The messages at 1 without an owner."""
+    with connecting(engine) as conn:
+        found = recover.foreign(conn, t, before=before, limit=SHOWN)
+    return [msg_id for msg_id, _ in found]
+
+
+def give_back_nobodys(
+    bulk: Bulk, engine: sa.Engine, t: Tables, before: datetime | None, by: Who
+) -> None:
+    """Messages of nobody, each with a try counted; what somebody has locked is left alone."""
+    why = f": {by.reason}" if by.reason else ""
+    text = f"released by {by.actor}: it stood at 1 without an owner{why}"[:1000]
+    after = recover.FIRST
+    seen: dict[int, int] = {}
+
+    def work(conn: Connection) -> Step:
+        most = min(bulk.pace.size, t.dialect.max_ids)
+        seen.clear()
+        seen.update(recover.foreign(conn, t, after=after, before=before, limit=most))
+        locked = change.lock(conn, t, list(seen), words=(Word.PROCESSING,), waits=False)
+        # Again, now that they are locked: one may have ended, and be ours, since it was seen.
+        now = dict(recover.foreign(conn, t, after=after, before=before, limit=most))
+        free = [i for i in locked if now.get(i) == seen[i]]
+        if free and not t.has("claimed_by"):  # whoever has just flagged one has a lease by now
+            _refuse_living(conn, t)
+        audit.record(conn, t, bulk.op.op_id, free)
+        changed = 0
+        for tries in sorted({seen[i] for i in free}):
+            ids = [i for i in free if seen[i] == tries]
+            changed += recover.recover_foreign(conn, t, ids, seen_tries=tries, text=text)
+        skips = [Skip(i, Why.CHANGED if i in locked else Why.LOCKED) for i in seen if i not in free]
+        return Step(len(seen), changed, skips)
+
+    while True:
+        bulk.step(None, work)
+        if not seen:
+            return
+        after = max(seen)
 
 
 def end(engine: sa.Engine, t: Tables, held: Held, me: str | None, *, drop: bool) -> None:

@@ -85,7 +85,7 @@ def _explain(
     if info.status in (Word.DONE, Word.DEAD, Word.UNKNOWN):
         return _ended(t, ending.told(conn, t, [info])[0])
     if info.status is Word.PROCESSING:
-        return _running(info, who)
+        return _running(t, info, who)
     other = _in_front(conn, t, info)
     if other is not None:
         behind = _explain(conn, t, other, who, paused)
@@ -110,9 +110,14 @@ def _ended(t: Tables, info: MessageInfo) -> Explanation:
     return Explanation(info, Reason.DEAD, f"{text}; rerun it", since=info.finished_at)
 
 
-def _running(info: MessageInfo, who: Sequence[InstanceInfo]) -> Explanation:
+def _running(t: Tables, info: MessageInfo, who: Sequence[InstanceInfo]) -> Explanation:
     if info.claimed_by is None:
-        text = "a foreign consumer has flagged it, without a name; only that one can end it"
+        text = (
+            "a foreign consumer has flagged it, without a name, and only that one can end it"
+            if t.has("claimed_by")
+            else "it is flagged; the table has no column claimed_by, so nobody knows by whom"
+        )
+        text += "; if that one is gone, `msgworker release --nobody --older-than 1h` gives it back"
         return Explanation(info, Reason.RUNNING_FOREIGN, text, since=info.claimed_at)
     holder = next((one for one in who if one.instance_id == info.claimed_by), None)
     told = UNKNOWN if holder is None else holder.started(info)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import seconds_since
+from msgworker.dialects import fetch, seconds_since
 from msgworker.message import Status, topic_of
 from msgworker.store import find, pause
 from msgworker.store.instances import InstanceInfo, Life, instances
@@ -22,7 +22,7 @@ from msgworker.store.recover import running_rows
 from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, text_lit
 
 ONE: ColumnElement[int] = sa.literal_column("1")
-MOST = 1_000_000
+MOST = 200_000
 """So many entries of the object index are looked at; of more than that a part is."""
 
 
@@ -79,8 +79,8 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     others = [one for one in instances(conn, t) if one.instance_id not in asked.me]
     cut = total > most
     statement = t.built(("left", cut), partial(_statement, t, cut))
-    found = conn.execute(statement, {"most": most} if cut else {})
-    groups = [_Group._make(row) for row in found]
+    params = {"most": most} if cut else {}
+    groups = [_Group._make(row) for row in fetch(conn, statement, params)]
     # An id that is no whole number reads as None; doctor tells of such.
     groups = [one if one.head is not None else one._replace(head=0) for one in groups]
     by: dict[Waits, int] = dict.fromkeys(Waits, 0)

@@ -8,12 +8,13 @@ message that kills its process would kill the fleet for ever.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 
-from msgworker.dialects import fetch, now, whole_number
+from msgworker.dialects import UtcDateTime, fetch, now, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
 from msgworker.store import tries
@@ -86,12 +87,11 @@ def recover_foreign(
 ) -> int:
     """Give these rows of a foreign consumer back, each with a try counted; return how many were
     still flagged without an owner and with so many tries. In the caller's transaction; at most
-    BATCH ids."""
+    `max_ids` ids. On a table without owners it is for the caller to know that nobody lives."""
 
     def whose(c: Cols) -> list[ColumnElement[bool]]:
-        assert c.claimed_by is not None
         same = t.tries(c) == bindparam("mw_tries", type_=sa.Integer())
-        return [t.running(c), c.claimed_by.is_(None), same]
+        return [t.running(c), *_of_nobody(c), same]
 
     params = {"mw_tries": seen_tries}
     return _recover(conn, t, "recover_foreign", ids, whose, params, by=FOREIGN, text=text)
@@ -162,22 +162,51 @@ def _recovered_values(t: Tables) -> dict[str, Any]:
     )
 
 
-def foreign(conn: Connection, t: Tables, *, limit: int = BATCH) -> list[tuple[int, int]]:
-    """(msg_id, tries) of rows flagged without `claimed_by`, lowest first, at most `limit`."""
+def foreign(
+    conn: Connection,
+    t: Tables,
+    *,
+    after: int = FIRST,
+    before: datetime | None = None,
+    limit: int = BATCH,
+) -> list[tuple[int, int]]:
+    """(msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`.
 
-    def build() -> Any:
+    after: only above this msg_id. before: only those claimed (where that is not known: made) until
+    this instant; a row of which neither is known is none of them.
+    """
+
+    def build(aged: bool) -> Any:
         parts = []
         for source, c, index, where in running_rows(t):
-            assert c.claimed_by is not None
             both: Any = sa.select(c.msg_id.label("i"), t.tries(c).label("n"))
             part = t.hinted(both, source, index)
-            parts.append(part.where(where, c.claimed_by.is_(None)))
+            # "+ 0": see `flagged_by`.
+            behind = c.msg_id + sa.literal_column("0")
+            part = part.where(where, *_of_nobody(c))
+            part = part.where(behind > bindparam("after", type_=sa.BigInteger()))
+            if aged:
+                part = part.where(flagged_at(c) <= bindparam("before", type_=UtcDateTime()))
+            parts.append(part)
         rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
         limited = bindparam("rows", type_=sa.Integer())
         return sa.select(rows.c.i, rows.c.n).order_by(rows.c.i).limit(limited)
 
-    found = fetch(conn, t.built("foreign", build), {"rows": limit})
+    aged = before is not None
+    params = {"rows": limit, "after": after} | ({"before": before} if aged else {})
+    found = fetch(conn, t.built(("foreign", aged), lambda: build(aged)), params)
     return [(row[0], tries) for row in found if (tries := whole_number(row[1])) is not None]
+
+
+def _of_nobody(c: Cols) -> list[ColumnElement[bool]]:
+    """Without an owner; where there is no column for one, every row is."""
+    return [] if c.claimed_by is None else [c.claimed_by.is_(None)]
+
+
+def flagged_at(c: Cols) -> ColumnElement[Any]:
+    """Since when a row may have been flagged, at the earliest; NULL where nobody knows."""
+    known = [column for column in (c.claimed_at, c.created_at) if column is not None]
+    return sa.func.coalesce(*known) if len(known) == 2 else known[0] if known else sa.null()
 
 
 def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:

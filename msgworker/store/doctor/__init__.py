@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from msgworker import dialects
 from msgworker.dialects import connecting
-from msgworker.store.doctor import columns, indexes, plan, rights, rows, ruling, server
+from msgworker.store.doctor import columns, held, indexes, plan, rights, rows, ruling, server
 from msgworker.store.doctor.finding import Finding, Severity
 from msgworker.store.doctor.patient import meet
 from msgworker.store.rule import Rule
@@ -28,6 +28,7 @@ CHECKS = (
     rows.odd,
     rows.refused,
     rows.fractions,
+    held.held,
     indexes.columns,
     indexes.not_stored,
     indexes.other_collation,

@@ -1,0 +1,126 @@
+"""What `drain` leaves and says of it, in one process and in several; `release --nobody`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msgworker import App
+from tests.cli.conftest import Cli
+from tests.cli.test_commands import AT, sql
+from tests.cli.test_processes import Program, app, fill, start
+
+__all__ = ["app", "start"]  # fixtures
+FAILS = """
+from tenacity.wait import wait_fixed
+
+@app.handler("fails", wait=wait_fixed(3600))
+def fails(msg):
+    raise ConnectionError("the neighbour is away")
+"""
+NOBODY = "UPDATE msgworker_message SET status = 1, created_at = '2020-01-01 00:00:00.000'"
+
+
+def leave(app: App, folder: Path) -> None:
+    """30 rows at 1 without an owner hold 150 messages back; one is free."""
+    fill(app, 30)
+    sql(folder, NOBODY)
+    for _ in range(5):
+        fill(app, 30)
+    with app.engine.begin() as conn:
+        app.send(conn, "settle", object_id="free")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_work_that_nobody_does_is_said_given_back_and_done(
+    app: App, cli: Cli, folder: Path, start: Callable[..., Program], processes: int
+) -> None:
+    leave(app, folder)
+    child = start("drain", "crm:app", "--processes", processes, "--linger", 0)
+    out, log = child.communicate(timeout=60)
+    assert out.startswith("done=1 failed=0 retried=0 released=0 left=180 (held by nobody: 180) in ")
+    assert child.returncode == 1
+    said = [line for line in log.splitlines() if "180 messages left that nobody does" in line]
+    assert len(said) == 1, log
+    assert "msgworker release --nobody --older-than 1h" in said[0]
+
+    assert "30 messages at 1 without an owner" in cli("doctor", *AT).stdout
+    assert "release --nobody" in cli("explain", 1, *AT).stdout
+    assert cli("release", "--nobody", "--older-than", "1h", *AT).exit_code == 2  # it asks
+    given = cli("release", "--nobody", "--older-than", "1h", "--yes", *AT)
+    assert (given.exit_code, given.stdout) == (0, "released 30\n"), given.stderr
+
+    child = start("drain", "crm:app", "--processes", processes, "--linger", 0, "--json")
+    out, log = child.communicate(timeout=60)
+    report = json.loads(out)
+    assert (report["done"], report["left"], report["left_by"]) == (180, 0, {})
+    assert (child.returncode, report["exit_code"]) == (0, 0), log
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_messages_that_wait_for_their_retry_end_a_drain_with_6(
+    app: App, folder: Path, start: Callable[..., Program], processes: int
+) -> None:
+    with (folder / "crm.py").open("a") as file:
+        file.write(FAILS)
+    fill(app, 3)
+    with app.engine.begin() as conn:
+        app.send(conn, "fails", object_id="X")
+    child = start("drain", "crm:app", "--processes", processes, "--linger", 0, "--json")
+    out, log = child.communicate(timeout=60)
+    report = json.loads(out)
+    assert (report["done"], report["retried"], report["left"], report["waiting"]) == (3, 1, 1, 1)
+    assert (report["left_by"], report["exit_code"]) == ({"retry": 1}, 6)
+    assert 3000 < report["next_seconds"] <= 3600
+    assert child.returncode == 6
+    assert log.count("1 message left waiting for a retry") == 1, log
+
+
+def test_a_retry_within_the_retry_linger_is_waited_for(
+    app: App, folder: Path, start: Callable[..., Program]
+) -> None:
+    soon = FAILS.replace("3600", "0.2")
+    (folder / "crm.py").write_text((folder / "crm.py").read_text() + soon)
+    with app.engine.begin() as conn:
+        app.send(conn, "fails", object_id="X")
+    child = start("drain", "crm:app", "--linger", 0, "--retry-linger", "30s", "--processes", 2)
+    out, _ = child.communicate(timeout=60)
+    assert out.startswith("done=0 failed=1 retried=2 released=0 left=0 in ")
+    assert child.returncode == 1
+
+
+def test_release_of_nobody_s_asks_even_for_one(crm: Cli, folder: Path) -> None:
+    crm("send", "settle", *AT)
+    sql(folder, NOBODY)
+    asked = crm("release", "--nobody", "--older-than", "1h", *AT)
+    assert (asked.exit_code, asked.stdout) == (2, "")
+    would = crm("release", "--nobody", "--older-than", "1h", "--dry-run", *AT)
+    assert (would.exit_code, would.stdout.splitlines()[0]) == (0, "would release 1 message")
+    assert sql(folder, "SELECT status FROM msgworker_message") == [(1,)]
+    done = crm("release", "--nobody", "--any-age", "--yes", "--json", *AT)
+    assert json.loads(done.stdout)["released"] == 1
+    again = crm("release", "--nobody", "--any-age", *AT)
+    assert (again.exit_code, "without an owner" in again.stderr) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ((), "give the id of an instance, or --nobody"),
+        (("inst-1", "--nobody"), "give the id of an instance, or --nobody"),
+        (("--nobody", "--force"), "--force is for an instance"),
+        (("inst-1", "--older-than", "1h"), "go with --nobody"),
+        (("inst-1", "--any-age"), "go with --nobody"),
+        (("--nobody",), "older_than is needed, such as 1h"),
+        (("--nobody", "--any-age", "--older-than", "1h"), "not both"),
+        (("--nobody", "--older-than", "soon"), "--older-than must be a duration"),
+    ],
+)
+def test_release_says_what_is_asked_wrongly(crm: Cli, args: tuple[Any, ...], text: str) -> None:
+    done = crm("release", *args, *AT)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert text in done.stderr

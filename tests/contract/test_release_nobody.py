@@ -1,0 +1,193 @@
+"""Messages at 1 that nobody owns: told by doctor and explain, given back by people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from msgworker import App, ConfigError, MessageTable
+from msgworker.ops.bulk import Why
+from msgworker.store import lease, recover
+from msgworker.store.explain import Reason
+from tests.contract.seeing import Table, send
+from tests.contract.test_left import leave_rows_at_1, register
+
+LONG_AGO = datetime.now(UTC) - timedelta(hours=5)
+BARE = {"msg_id": "msgID", "object_id": "objectID", "error_try_times": "errorTryTimes"}
+
+
+def found_by_doctor(app: App) -> list[str]:
+    return [one.text for one in app.ops.doctor() if one.check == "held"]
+
+
+@pytest.fixture
+def bare_app(database: Any, make_app: Any) -> App:
+    """An App on a table of four columns, of which row 1 stands at 1 and row 2 waits behind it."""
+    with database.engine().begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE tb_cus (msgID INTEGER PRIMARY KEY, objectID VARCHAR(20), "
+            "status INTEGER DEFAULT 0 NOT NULL, errorTryTimes INTEGER DEFAULT 0 NOT NULL)"
+        )
+        for msg_id, status in ((1, 1), (2, 0)):
+            conn.exec_driver_sql(
+                f"INSERT INTO tb_cus (msgID, objectID, status) VALUES ({msg_id}, 'a', {status})"
+            )
+    app: App = make_app(table=MessageTable("tb_cus", **BARE))
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    return app
+
+
+def test_what_nobody_does_is_told_given_back_and_done(app, table):
+    app.add_handler("t", lambda msg: None)
+    held = leave_rows_at_1(app)
+    table.edit(created_at=LONG_AGO)
+    assert app.drain(linger=0).exit_code == 1
+
+    (told,) = found_by_doctor(app)
+    assert told.startswith("30 messages at 1 without an owner, the oldest for 5.")
+    assert "and 150 messages waiting behind" in told
+    assert "`msgworker release --nobody --older-than 1h`" in told
+    reason = app.ops.explain(held[0])
+    assert reason.reason is Reason.RUNNING_FOREIGN
+    assert "`msgworker release --nobody --older-than 1h`" in reason.text
+
+    assert app.ops.release_nobody("1h", dry_run=True) == 30
+    assert table.statuses.count(1) == 30
+    done = app.ops.release_nobody("1h", actor="anna", reason="the old consumer is gone")
+    assert (done, done.matched, done.skipped) == (30, 30, 0)
+    first = table.rows("status", "error_try_times", "crash_times", "last_error")[0]
+    assert first[:3] == (-1, 1, 1)
+    assert first[3].startswith("released by anna: it stood at 1 without an owner: the old")
+    assert [entry.was_status for entry in app.ops.audit(held[0])] == ["processing"]
+    assert [one.kind for one in app.ops.show(held[0]).tries] == ["crash"]
+
+    report = app.drain(linger=0)
+    assert (report.done, report.left, report.exit_code) == (180, 0, 0)
+    assert found_by_doctor(app) == ["no message at 1 is left by somebody who is gone"]
+
+
+def test_only_what_has_stood_so_long_is_given_back(app, table):
+    old, _young, claimed, _ = send(app, "a", "b", "c", "d")
+    table.edit(status=1)
+    for msg_id in (old, claimed):
+        table.edit(table.where(msg_id=msg_id), created_at=LONG_AGO)
+    table.edit(table.where(msg_id=claimed), claimed_at=datetime.now(UTC))
+    assert app.ops.release_nobody(timedelta(hours=1)) == 1
+    assert table.statuses == [-1, 1, 1, 1]
+    assert app.ops.release_nobody(any_age=True) == 3
+    assert table.statuses == [-1] * 4
+
+
+def test_what_an_instance_has_is_never_given_back(app, table):
+    ids = send(app, "a", "b")
+    register(app, "lives")
+    table.edit(status=1, created_at=LONG_AGO)
+    table.edit(table.where(msg_id=ids[0]), claimed_by="lives")
+    assert app.ops.release_nobody("1h") == 1
+    assert table.rows("status", "claimed_by") == [(1, "lives"), (-1, None)]
+
+
+def test_a_message_on_its_last_try_becomes_dead(app, table):
+    send(app, "a")
+    table.edit(status=1, error_try_times=2, created_at=LONG_AGO)
+    assert app.ops.release_nobody("1h") == 1
+    assert [info.status for info in app.ops.find()] == ["dead"]
+
+
+def test_a_message_that_was_settled_and_claimed_since_it_was_seen_is_left_alone(
+    app, table, monkeypatch
+):
+    ids = send(app, "a", "b")
+    register(app, "lives")
+    table.edit(status=1, created_at=LONG_AGO)
+    real, asked = recover.foreign, []
+
+    def foreign(conn: Any, t: Any, **options: Any) -> Any:
+        found = real(conn, t, **options)
+        asked.append(found)
+        if len(asked) == 2:  # the first look of the step that writes
+            c = t.message.c
+            mine = t.message.update().where(c.msg_id == ids[0]).values(claimed_by="lives")
+            conn.execute(mine)
+        return found
+
+    monkeypatch.setattr(recover, "foreign", foreign)
+    done = app.ops.release_nobody("1h")
+    assert (done, done.why) == (1, ((Why.CHANGED, 1),))
+    assert table.rows("status", "claimed_by") == [(1, "lives"), (-1, None)]
+    assert app.ops.audit(ids[1])
+    assert [entry.kind for entry in app.ops.audit()] == ["release"]
+
+
+def test_many_are_given_back_in_steps(app, table):
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, None)] * 700)
+    table.edit(status=1, created_at=LONG_AGO)
+    steps: list[int] = []
+    assert app.ops.release_nobody("1h", progress=lambda p: steps.append(p.changed)) == 700
+    assert len(steps) > 2
+    assert set(table.rows("status", "error_try_times")) == {(-1, 1)}
+
+
+def test_without_a_column_for_owners_everything_at_1_is_meant_if_no_instance_lives(bare_app):
+    app, table = bare_app, Table(bare_app)
+    (told,) = found_by_doctor(app)
+    assert "1 message at 1 without an owner, and 1 message waiting behind" in told
+    assert "--any-age" in told
+    assert "`msgworker release --nobody" in app.ops.explain(1).text
+    with pytest.raises(ConfigError, match="neither claimed_at nor created_at"):
+        app.ops.release_nobody("1h")
+    register(app, "lives")
+    with pytest.raises(ConfigError, match="instance lives lives"):
+        app.ops.release_nobody(any_age=True)
+    assert found_by_doctor(app) == ["no message at 1 is left by somebody who is gone"]
+    with app.engine.begin() as conn:
+        lease.drop(conn, app.tables, "lives")
+    assert app.ops.release_nobody(any_age=True) == 1
+    assert table.rows("status", "error_try_times") == [(-1, 1), (0, 0)]
+    report = app.drain(linger=0)
+    assert (report.done, report.exit_code) == (2, 0)
+
+
+def test_an_instance_that_starts_meanwhile_ends_a_release_without_owners(bare_app, monkeypatch):
+    app, table = bare_app, Table(bare_app)
+    real, asked = recover.foreign, []
+
+    def foreign(conn: Any, t: Any, **options: Any) -> Any:
+        asked.append(options)
+        if len(asked) == 2:
+            lease.register(conn, t, "starts", ttl=600.0)
+        return real(conn, t, **options)
+
+    monkeypatch.setattr(recover, "foreign", foreign)
+    with pytest.raises(ConfigError, match="instance starts lives"):
+        app.ops.release_nobody(any_age=True)
+    assert table.statuses == [1, 0]
+
+
+def test_doctor_names_what_the_dead_have_where_no_instance_lives(app, table):
+    send(app, "a", "b")
+    table.edit(status=1, claimed_by="gone-1")
+    (told,) = found_by_doctor(app)
+    assert "2 messages in the hands of the dead (gone-1, say)" in told
+    assert "`msgworker release gone-1`" in told
+    register(app, "lives")
+    assert found_by_doctor(app) == ["no message at 1 is left by somebody who is gone"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "older_than is needed, such as 1h"),
+        ({"older_than": "1h", "any_age": True}, "not both"),
+        ({"older_than": 0}, "more than 0 seconds"),
+        ({"older_than": "soon"}, "older_than"),
+        ({"older_than": datetime(2020, 1, 1)}, "time zone"),  # noqa: DTZ001
+    ],
+)
+def test_an_age_is_needed(app, options, text):
+    with pytest.raises(ConfigError, match=text):
+        app.ops.release_nobody(**options)
