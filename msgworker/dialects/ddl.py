@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
@@ -155,11 +155,30 @@ def setting_default(dialect: sa.Dialect, table: str, column: str, default: str) 
     return (f"ALTER TABLE {table} ALTER COLUMN {quoted} SET DEFAULT {default}",)
 
 
-def dropping_check(dialect: sa.Dialect, table: str, name: str) -> tuple[str, ...]:
-    """The statement that drops a CHECK; () where there is none, or it has no name."""
+class Described(Protocol):
+    """A column as the database describes it."""
+
+    @property
+    def kind(self) -> Any: ...
+    @property
+    def nullable(self) -> bool: ...
+    @property
+    def default(self) -> str | None: ...
+
+
+def dropping_check(
+    dialect: sa.Dialect, table: str, name: str, column: Described | None
+) -> tuple[str, ...]:
+    """The statement that drops a CHECK; () where there is none, or it has no name. column: the one
+    of the same name, whose own it is on MariaDB."""
     if dialect.name == "sqlite" or not name:
         return ()
     quoted = dialect.identifier_preparer.quote(name)
+    if column is not None and dialect.name in ("mysql", "mariadb"):
+        default = "" if column.default is None else f" DEFAULT {column.default}"
+        null = " NULL" if column.nullable else " NOT NULL"
+        kind = column.kind.compile(dialect=dialect)
+        return (f"ALTER TABLE {table} MODIFY {quoted} {kind}{default}{null}",)
     return (f"ALTER TABLE {table} DROP CONSTRAINT {quoted}",)
 
 

@@ -29,49 +29,50 @@ class Rule:
 
 
 _MYSQL_REST = (
-    " UNION ALL SELECT 'trigger', trigger_name, concat(action_timing, ' ', event_manipulation)"
+    "SELECT 'trigger', trigger_name, concat(action_timing, ' ', event_manipulation)"
     " FROM information_schema.triggers WHERE event_object_schema = coalesce(:schema, database())"
-    " AND event_object_table = :name"
-    " UNION ALL SELECT 'compare', column_name, coalesce(collation_name, '')"
+    " AND event_object_table = :name",
+    "SELECT 'compare', column_name, coalesce(collation_name, '')"
     " FROM information_schema.columns WHERE table_schema = coalesce(:schema, database())"
-    " AND table_name = :name AND column_name = :object"
+    " AND table_name = :name AND column_name = :object",
 )
-_RULES = {
+_RULES: dict[str, tuple[str, ...]] = {
     "postgresql": (
         "SELECT 'check', conname::text, pg_get_expr(conbin, conrelid) FROM pg_constraint"
-        " WHERE conrelid = to_regclass(:table) AND contype = 'c'"
-        " UNION ALL SELECT 'trigger', tgname::text, pg_get_triggerdef(oid) FROM pg_trigger"
-        " WHERE tgrelid = to_regclass(:table) AND NOT tgisinternal AND tgenabled <> 'D'"
-        " UNION ALL SELECT 'compare', a.attname::text, CASE WHEN t.typname = 'citext' THEN 'citext'"
+        " WHERE conrelid = to_regclass(:table) AND contype = 'c'",
+        "SELECT 'trigger', tgname::text, pg_get_triggerdef(oid) FROM pg_trigger"
+        " WHERE tgrelid = to_regclass(:table) AND NOT tgisinternal AND tgenabled <> 'D'",
+        "SELECT 'compare', a.attname::text, CASE WHEN t.typname = 'citext' THEN 'citext'"
         " WHEN to_jsonb(c) ->> 'collisdeterministic' = 'false' THEN c.collname::text ELSE '' END"
         " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
         " LEFT JOIN pg_collation c ON c.oid = a.attcollation"
-        " WHERE a.attrelid = to_regclass(:table) AND a.attname = :object"
+        " WHERE a.attrelid = to_regclass(:table) AND a.attname = :object",
     ),
     "sqlite": (
         "SELECT type, name, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name)"
-        " AND type IN ('table', 'trigger')"
-        " UNION ALL SELECT 'compare', name, coll FROM pragma_index_xinfo(:guard) WHERE key = 1"
+        " AND type IN ('table', 'trigger')",
+        "SELECT 'compare', name, coll FROM pragma_index_xinfo(:guard) WHERE key = 1",
     ),
     "mariadb": (
         "SELECT 'check', constraint_name, check_clause FROM information_schema.check_constraints"
-        " WHERE constraint_schema = coalesce(:schema, database()) AND table_name = :name"
-        f"{_MYSQL_REST}"
+        " WHERE constraint_schema = coalesce(:schema, database()) AND table_name = :name",
+        *_MYSQL_REST,
     ),
     "mysql": (
         "SELECT 'check', c.constraint_name, c.check_clause"
         " FROM information_schema.check_constraints c JOIN information_schema.table_constraints t"
         " ON t.constraint_schema = c.constraint_schema AND t.constraint_name = c.constraint_name"
         " WHERE t.table_schema = coalesce(:schema, database()) AND t.table_name = :name"
-        f" AND t.constraint_type = 'CHECK' AND t.enforced = 'YES'{_MYSQL_REST}"
+        " AND t.constraint_type = 'CHECK' AND t.enforced = 'YES'",
+        *_MYSQL_REST,
     ),
     "oracle": (
         "SELECT 'check', constraint_name, search_condition_vc FROM all_constraints"
         " WHERE owner = coalesce(upper(:schema), user) AND table_name = :name"
-        " AND constraint_type = 'C' AND status = 'ENABLED'"
-        " UNION ALL SELECT 'trigger', trigger_name, trigger_type || ' ' || triggering_event"
+        " AND constraint_type = 'C' AND status = 'ENABLED'",
+        "SELECT 'trigger', trigger_name, trigger_type || ' ' || triggering_event"
         " FROM all_triggers WHERE table_owner = coalesce(upper(:schema), user)"
-        " AND table_name = :name AND status = 'ENABLED'"
+        " AND table_name = :name AND status = 'ENABLED'",
     ),
 }
 
@@ -86,13 +87,9 @@ def rules_of(
     bare = table.name.upper() if name == "oracle" and table.name.islower() else table.name
     known = {"table": _quoted(table), "schema": table.schema, "name": bare}
     known |= {"object": object_id, "guard": guard}
-    query = sa.text(_RULES[name])
-    try:
-        found = conn.execute(query, {key: known[key] for key in query._bindparams}).all()
-    except DBAPIError as error:  # not to be seen by this login
-        if trouble(error) is Trouble.LOST:
-            raise
-        return []
+    found = _rows(conn, " UNION ALL ".join(_RULES[name]), known)
+    if found is None:  # an older server does not have all of it: ask for each on its own
+        found = [row for part in _RULES[name] for row in _rows(conn, part, known) or ()]
     rules = []
     for kind, of, text in found:
         if kind == "table":  # the statement that made it
@@ -100,6 +97,16 @@ def rules_of(
         else:
             rules.append(Rule(kind, str(of), str(text)))
     return rules
+
+
+def _rows(conn: sa.Connection, text: str, known: Mapping[str, Any]) -> Sequence[Any] | None:
+    query = sa.text(text)
+    try:
+        return conn.execute(query, {key: known[key] for key in query._bindparams}).all()
+    except DBAPIError as error:
+        if trouble(error) is Trouble.LOST:
+            raise
+        return None
 
 
 _TOKEN = re.compile(

@@ -31,6 +31,8 @@ TEXTS = ("claimed_by", "last_error")
 SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
 """The columns that are emptied."""
 BINARIES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
+AN_ID = f"{'host':o<30}-4194304-0123456789abcdef"
+"""As long as ids of instances get."""
 INSTANT_TEXT = 26
 """Characters of an instant as text."""
 REMAKE = "a column cannot be changed there: make the table anew"
@@ -274,7 +276,8 @@ def _checks(live: Live) -> Iterator[Fault]:
     for check in live.checks:
         what = f"CHECK {check.name} ({check.text})".replace("CHECK  ", "CHECK ")
         text = f"{what} does not take {', '.join(ROWS[name] for name in check.refuses)}"
-        mend = dialects.dropping_check(live.sql, live.name, check.name)
+        column = live.all.get(check.name)
+        mend = dialects.dropping_check(live.sql, live.name, check.name, column)
         if not mend:
             text += f". {REMAKE}" if live.dialect.loose_types else ""
         yield Fault("checks", True, text, mend)
@@ -339,7 +342,7 @@ ROWS = {
 def rows_written(spec: MessageTable) -> dict[str, dict[str, Any]]:
     """What we write, by role: name of the row -> role -> number, text, None or SQL expression."""
     now: Any = sa.literal_column("CURRENT_TIMESTAMP")
-    flag = {"claimed_by": "x" * LONGEST_ID, "claimed_at": now, "available_at": None}
+    flag = {"claimed_by": AN_ID, "claimed_at": now, "available_at": None}
     free = {"claimed_by": None, "claimed_at": now, "available_at": None}
     clean = {"error_try_times": 0, "crash_times": 0, "later_times": 0, "finished_at": None}
     clean |= {"last_error": None}

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Message, MessageTable, SchemaError
+from msgworker.dialects import live
 from msgworker.store.doctor import Finding, Severity
 from tests.contract.seeing import Table
 
@@ -173,7 +174,7 @@ CHECKS = [
     "status = 0 OR status = 2",
     "error_try_times < 3",
     "status <> 1 OR claimed_by IS NULL",
-    "length(claimed_by) <= 20",
+    "length(claimed_by) <= 54",
     "finished_at IS NULL OR status <> -1",
 ]
 
@@ -182,6 +183,28 @@ CHECKS = [
 def test_a_check_that_refuses_what_is_written_is_found(make_app, server, check):
     make_table(server, f", CONSTRAINT tb_rule CHECK ({check})")
     refused_until_mended(make_app, server, "CHECK tb_rule", "does not take")
+
+
+def test_a_check_of_the_column_itself_is_found(make_app, server):
+    make_table(server, status="SMALLINT DEFAULT 0 NOT NULL CHECK (status IN (0, 1, 2))")
+    refused_until_mended(make_app, server, "does not take one that has failed (-1)")
+    put(server, "c", first=4)  # its default is still there
+    with server.engine().connect() as conn:
+        assert conn.scalar(sa.text("SELECT status FROM tb WHERE msg_id = 4")) == 0
+
+
+def test_an_older_server_is_asked_for_what_it_has(make_app, server, monkeypatch):
+    """One that knows no CHECKs is still asked how ids compare."""
+    parts = live._RULES[server.name]
+    broken = (parts[0].replace("SELECT 'check'", "SELECT no_such_column"), *parts[1:])
+    monkeypatch.setitem(live._RULES, server.name, broken)
+    kind = "VARCHAR(40)"
+    if server.name == "mariadb":
+        kind += " CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
+    make_table(server, object_id=kind)
+    app = make_app(table=TABLE)
+    app.create_schema()
+    assert app.tables.fold == ("padded weight" if server.name == "mariadb" else None)
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -199,6 +222,7 @@ def test_a_check_is_found_where_no_statement_drops_it(make_app, sqlite, check):
         "status IN (-1, 0, 1, 2)",
         "status > -2",
         "length(last_error) <= 40",
+        "claimed_by LIKE '%-%-%' AND length(claimed_by) <= 60",
         "object_id <> 'x' OR status = 0",
         "object_id IS NOT NULL",
         "length(object_id) < 30 OR status IS NULL",

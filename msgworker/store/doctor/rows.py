@@ -77,7 +77,8 @@ def fractions(p: Patient) -> list[Finding]:
 def refused(p: Patient) -> list[Finding]:
     """Messages that the database does not let the living instances flag, as they tell."""
     t = p.live
-    if t is None:
+    types = [] if p.as_is is None else requirements.needed(p.as_is)
+    if t is None or any(fault.check == "types" for fault in types):
         return []
     try:
         known = instances(p.conn, t)
