@@ -8,7 +8,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 1 : 6))
 # A test process that crashes ends the run: with groups xdist would wait for its tests for ever.
 RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo test test-long check format ddl bench torture model mutants clean
+.PHONY: help demo test test-long check format ddl reference bench torture model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -48,6 +48,9 @@ format: $(VENV)/.dev  ## put the code in shape
 ddl: $(VENV)/.dev  ## write ddl/*.sql anew from the table definitions
 	for name in oracle postgresql mysql mariadb sqlite; do \
 	  $(BIN)/msgworker ddl --dialect $$name > ddl/$$name.sql || exit 1; done
+
+reference: $(VENV)/.dev  ## write docs/reference.md anew from the docstrings
+	$(BIN)/python -m tests.reference > docs/reference.md
 
 bench: $(VENV)/.dev  ## the scenarios, beside their limits, as one table (BENCH_ARGS=...)
 	$(BIN)/python -m tests.servers -- $(BIN)/python -m bench $(BENCH_ARGS)
