@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import msgworker
@@ -22,5 +23,5 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_nothing_in_the_reference_lacks_a_text() -> None:
     lines = [line for line in page().splitlines() if line]
-    pairs = zip(lines, lines[1:], strict=False)
+    pairs = itertools.pairwise(lines)
     assert [a for a, b in pairs if a.startswith("###") and b.startswith("#")] == []
