@@ -4,6 +4,7 @@ Look for: message 1 succeeds at its third try; message 2 is dead at once; messag
 later without a try counted; message 4 fails three times, is repaired by people and rerun.
 """
 
+import logging
 import tempfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from msgworker import App, Context, Message, Reject, RetryLater
 
 
 def main() -> int:
+    logging.getLogger("msgworker").setLevel(logging.ERROR)  # the dead are printed below
     asked: set[int] = set()
     repaired = False
     with tempfile.TemporaryDirectory() as folder:

@@ -375,7 +375,8 @@ def result_of_error(
     trim(error, home)
     text, trace = describe(error, home), trace_of(error, home)
     if isinstance(error, PayloadError):
-        return Result(Outcome.DEAD, text, trace=trace, raised=error)
+        raised = error if trace else None  # found before the handler ran: its text says it all
+        return Result(Outcome.DEAD, text, trace=trace, raised=raised)
     try:
         delay = pause_after(handler.wait or backoff, attempt, error)
         if not 0 <= delay <= MAX_BACKOFF_SECONDS:

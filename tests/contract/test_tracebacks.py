@@ -279,3 +279,19 @@ def test_lists_do_not_read_tracebacks(app):
     assert app.ops.find()
     assert read
     assert [sql for sql in read if "traceback" in sql] == []
+
+
+def test_a_payload_that_cannot_be_read_is_logged_without_frames_of_ours(app, caplog):
+    def handle(msg: Message[int]) -> None:
+        raise AssertionError("never called")
+
+    app.add_handler("t", handle)
+    with app.engine.begin() as conn:
+        app.send(conn, "t", "many")
+
+    with caplog.at_level(logging.INFO, logger="msgworker"):
+        assert app.drain(linger=0).failed == 1
+
+    (record,) = [r for r in caplog.records if "is dead" in r.getMessage()]
+    assert "does not fit the handler's type" in record.getMessage()
+    assert record.exc_info is None
