@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 DEFAULT_TOPIC = "default"
@@ -100,6 +100,29 @@ class Message(Generic[T]):
     def idempotency_key(self) -> str:
         """A text that stays the same over retries and reruns; for outside systems."""
         return f"{self.table_name}:{self.msg_id}"
+
+
+class _Lazily:
+    """A slot that may hold a function, called when the value is asked for first: most handlers
+    never do."""
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __get__(self, msg: Any, owner: Any = None) -> Any:
+        if msg is None:
+            return self
+        value = self._slot.__get__(msg, owner)
+        if callable(value):
+            value = value()
+            self._slot.__set__(msg, value)
+        return value
+
+    def __set__(self, msg: Any, value: Any) -> None:
+        self._slot.__set__(msg, value)
+
+
+type.__setattr__(Message, "created_at", _Lazily(Message.__dict__["created_at"]))
 
 
 UNWRITABLE = "(the error could not be stored)"

@@ -67,8 +67,8 @@ MUTANTS = (
     _m(
         "flagged whatever was seen",
         "store/claim.py",
-        "if seen[r[1]] == (r[0], r[5]))",
-        "if r[1] in seen)",
+        "if seen[r[1]] == (r[0], r[5])]",
+        "if r[1] in seen]",
         *_on(STORE, "test_flag_refuses_what_has_changed_since_it_was_seen", "sqlite"),
     ),
     _m(
@@ -126,9 +126,10 @@ MUTANTS = (
         "NULL is an object",
         "instance/search.py",
         "        The source shows an object's rows in order: the first one that cannot go blocks "
-        'the others.\n        """\n        if row.object_id is not None:',
+        'the others.\n        """\n        same = row[self._key_at]\n        if same is not None:',
         "        The source shows an object's rows in order: the first one that cannot go blocks "
-        'the others.\n        """\n        if row.msg_id is not None:',
+        'the others.\n        """\n        same = row[self._key_at]\n'
+        "        if row.msg_id is not None:",
         *_on(LOCKS, "test_messages_without_an_object_are_claimed_together", "sqlite"),
     ),
     # --- P4, P5 the outcome
@@ -371,7 +372,7 @@ MUTANTS = (
     _m(
         "objects in hand are claimed again",
         "instance/fetcher.py",
-        "c for c in look.candidates if c.object_id not in objects and c.msg_id not in ids",
+        "c for c in look.candidates if c.same not in objects and c.msg_id not in ids",
         "c for c in look.candidates if c.msg_id is not None",
         *_on(LOCKS, "test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered", "sqlite"),
     ),

@@ -208,7 +208,7 @@ def test_oracle_s_script_is_clean():
     assert {sql: lint(sql) for sql in script if lint(sql)} == {}
 
 
-LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None)
+LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None, None)
 
 
 def _shown_row(status: int) -> tuple[Any, ...]:

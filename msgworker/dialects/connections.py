@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -39,15 +39,15 @@ class Escaped(list[Any]):
     """Rows read by `reading_any_text`."""
 
 
-def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> list[Any]:
+def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> Sequence[Any]:
     """All rows of a query; as Escaped if the driver cannot decode some text of one of them."""
     try:
-        return list(conn.execute(query, params))
+        return conn.execute(query, params).all()
     except OperationalError as error:
         if "decode" not in str(error.orig):
             raise
     with reading_any_text(conn):
-        return Escaped(conn.execute(query, params))
+        return Escaped(conn.execute(query, params).all())
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -65,7 +66,7 @@ class Caller:
     def handle(self, lane: Lane) -> None:
         """Run the current message of a lane; leaves the outcome in `lane.result`."""
         state, row = self._state, lane.row
-        if row.odd is not None:
+        if row.flaw is not None and row.odd is not None:
             lane.result = Result(Outcome.DEAD, f"the row cannot be read: {row.odd}")
             return
         topic = topic_of(row.topic)
@@ -85,7 +86,7 @@ class Caller:
                 topic,
                 payload_of(row.payload, row.oversize, handler),
                 row.tries,
-                self._created_at(row),
+                partial(self._created_at, row),  # type: ignore[arg-type]
                 state.tables.spec.name,
             )
             if handler.transactional:

@@ -29,10 +29,10 @@ SHOWN_LENGTH = 200
 
 @dataclass(slots=True)
 class Refusal:
-    """object_id: whose messages are passed over. reason: what the database said. until: when it is
-    tried again, by the monotonic clock."""
+    """same: of the object whose messages are passed over, as of a candidate. reason: what the
+    database said. until: when it is tried again, by the monotonic clock."""
 
-    object_id: Any
+    same: Any
     reason: str
     pause: float
     until: float
@@ -49,8 +49,8 @@ class Refusals:
         self._untold: dict[int, str] = {}
         self._told_at = -TELL_SECONDS
 
-    def __bool__(self) -> bool:
-        return bool(self._found)
+    def __len__(self) -> int:
+        return len(self._found)
 
     def reasons(self) -> dict[int, str]:
         """By msg_id what the database said, of the lowest few, for people."""
@@ -61,7 +61,7 @@ class Refusals:
         """The objects and messages to leave alone now."""
         now = self._clock()
         kept = {msg_id: one for msg_id, one in self._found.items() if now < one.until}
-        return {one.object_id for one in kept.values() if one.object_id is not None}, set(kept)
+        return {one.same for one in kept.values() if one.same is not None}, set(kept)
 
     def suspects(self, candidate: Candidate) -> bool:
         """Whether it was refused before, or lost again and again."""
@@ -99,7 +99,7 @@ class Refusals:
         pause = FIRST_PAUSE_SECONDS if known is None else 2 * known.pause
         pause = min(pause, LONGEST_PAUSE_SECONDS)
         until = self._clock() + pause
-        self._found[candidate.msg_id] = Refusal(candidate.object_id, reason, pause, until)
+        self._found[candidate.msg_id] = Refusal(candidate.same, reason, pause, until)
         if len(self._found) > MOST:
             self._found.pop(next(iter(self._found)))
         if known is None:

@@ -38,6 +38,8 @@ class Report:
     dead ones block), "due". A message of an object waits for what the object's first one waits
     for. Together they are fewer than `left` where only a part of very many was looked at.
     next_seconds: until the first retry, else until the first other instant; None if nothing waits.
+    refused: how many messages the database did not let it flag; they, and those behind them, are
+    left as "due".
     stopped: it ended by its time limit or a stop, not because nothing was due.
     """
 
@@ -53,16 +55,17 @@ class Report:
     left_by: dict[str, int] = field(default_factory=dict, hash=False)
     next_seconds: float | None = None
     stopped: bool = False
+    refused: int = 0
 
     @property
     def exit_code(self) -> int:
-        """3 database lost. 1 some became dead, or what is left is due and nobody does it: "nobody",
-        "no handler", "dead", and "due" if the drain was stopped. 6 messages wait for their retry:
-        run again. 0 all else; what is "later", "elsewhere", "paused" or of "other topics" may be
-        left."""
+        """3 database lost. 1 some became dead or were refused, or what is left is due and nobody
+        does it: "nobody", "no handler", "dead", and "due" if the drain was stopped. 6 messages wait
+        for their retry: run again. 0 all else; what is "later", "elsewhere", "paused" or of "other
+        topics" may be left."""
         if self.database_lost:
             return ExitCode.UNREACHABLE
-        if self.failed or any(self.left_by.get(waits) for waits in STUCK):
+        if self.failed or self.refused or any(self.left_by.get(waits) for waits in STUCK):
             return ExitCode.REFUSED
         if self.stopped and self.left_by.get(Waits.DUE):
             return ExitCode.REFUSED
@@ -73,7 +76,8 @@ class Report:
             return "skipped: another drain is running"
         text = (
             f"done={self.done} failed={self.failed} retried={self.retried} "
-            f"released={self.released} left={self.left}{self._why} in {self.seconds:.1f}s"
+            f"released={self.released} left={self.left}{self._why}"
+            f"{f' refused={self.refused}' if self.refused else ''} in {self.seconds:.1f}s"
         )
         return f"{text} (database lost)" if self.database_lost else text
 
@@ -107,7 +111,7 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
         if waits is Waits.DUE and not report.stopped:
             continue
         say = _SAYS.get(waits)
-        if say is not None:
+        if say is not None and waits in found.examples:
             one = found.examples[waits]
             many = f"{count} message{'s' if count > 1 else ''} left"
             facts: dict[str, Any] = {"left": many, "id": one.msg_id, "topic": one.topic}

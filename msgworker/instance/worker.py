@@ -475,6 +475,7 @@ class Instance:
             seconds=time.monotonic() - begun,
             database_lost=found is None,
             stopped=stopped,
+            refused=len(self.state.refusals),
         )
         if found is None:
             return report

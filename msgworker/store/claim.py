@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -66,9 +68,9 @@ class Row(NamedTuple):
     """A flagged message, or one of its run.
 
     created_at: as `instant_text` reads it.
-    oversize: the payload's length where it was too long to be read, else None.
+    flaw: None for nearly all; the payload's length where it was too long to be read; or, as a text,
+    why the message cannot be handled, whatever its handler: the column and what it holds.
     key: as of a candidate.
-    odd: why the message cannot be handled, whatever its handler: the column and what it holds.
     """
 
     msg_id: int
@@ -79,9 +81,18 @@ class Row(NamedTuple):
     crash_times: int
     later_times: int
     created_at: Any
-    oversize: int | None
+    flaw: int | str | None
     key: Any = None
-    odd: str | None = None
+
+    @property
+    def oversize(self) -> int | None:
+        """The length of a payload that was too long to be read."""
+        return None if isinstance(self.flaw, str) else self.flaw
+
+    @property
+    def odd(self) -> str | None:
+        """Why the row cannot be read."""
+        return self.flaw if isinstance(self.flaw, str) else None
 
     @property
     def same(self) -> Any:
@@ -101,14 +112,24 @@ def or_zero(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
     )
 
 
+_INT = {int}
+_CANDIDATE_NUMBERS = itemgetter(0, 3, 4)
+_ROW_NUMBERS = itemgetter(4, 5, 6)
+
+
+def _types(values: Iterable[Iterable[Any]]) -> set[type]:
+    """The types in many rows, at as little cost as can be."""
+    return set(map(type, chain.from_iterable(values)))
+
+
 def _candidates(found: Sequence[Any]) -> list[Candidate]:
     """Rows that can be named: one whose id is no whole number nobody can claim.
 
     What stands in the counters may be anything. A message with such a counter does not live long
     enough for its quarantine.
     """
-    made = [Candidate(*row) for row in found]
-    if all(type(c[0]) is type(c[3]) is type(c[4]) is int for c in made):
+    made = [Candidate._make(row) for row in found]
+    if not _types(map(_CANDIDATE_NUMBERS, made)) - _INT:
         return made
     return [_countable(c, i) for c in made if (i := whole_number(c.msg_id)) is not None]
 
@@ -119,7 +140,7 @@ def _countable(c: Candidate, msg_id: int) -> Candidate:
 
 
 def _key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
-    return [] if t.fold is None else [folded(c.object_id, t.fold)]
+    return [sa.null() if t.fold is None else folded(c.object_id, t.fold)]
 
 
 def _hint(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
@@ -332,11 +353,10 @@ def _row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
 
 def _rows(t: Tables, found: Sequence[Any], first: int = 0) -> list[Row]:
     """Rows of which `_row_columns` begin at the place `first`."""
-    made = [Row(*row[first:]) for row in found] if first else [Row(*row) for row in found]
-    usual = all(type(row[4]) is type(row[5]) is type(row[6]) is int for row in made)
-    if usual and not isinstance(found, Escaped):
-        return made
-    return [_judged(t, row) for row in made]
+    made = [Row._make(row[first:] if first else row) for row in found]
+    if isinstance(found, Escaped) or _types(map(_ROW_NUMBERS, made)) - _INT:
+        return [_judged(t, row) for row in made]
+    return made
 
 
 def _judged(t: Tables, row: Row) -> Row:
@@ -357,7 +377,7 @@ def _judged(t: Tables, row: Row) -> Row:
             odd = odd or f"{t.names[role]} holds {quoted(value)}, which is not a whole number"
         numbers[role] = number or 0
     tries, crashes, later = numbers.values()
-    return row._replace(tries=tries, crash_times=crashes, later_times=later, odd=odd)
+    return row._replace(tries=tries, crash_times=crashes, later_times=later, flaw=odd or row.flaw)
 
 
 # In statements that write, parameters are named mw_...: a name that is a column's too is refused.
@@ -473,8 +493,8 @@ def _flag_locked(
 
     seen = {c.msg_id: (c.status, c.tries) for c in candidates}
     found = fetch(conn, t.built("flag_lock", lock), {"mw_ids": list(seen)})
-    same = type(found)(r for r in found if seen[r[1]] == (r[0], r[5]))
-    rows = _rows(t, same, 1)
+    same = [r for r in found if seen[r[1]] == (r[0], r[5])]
+    rows = _rows(t, Escaped(same) if isinstance(found, Escaped) else same, 1)
     if not rows:
         return []
     ids = [row.msg_id for row in rows]

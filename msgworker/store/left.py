@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import fetch, seconds_since
+from msgworker.dialects import fetch, real_instant, seconds_since
 from msgworker.message import Status, topic_of
+from msgworker.payload import shown
 from msgworker.store import find, pause
 from msgworker.store.instances import InstanceInfo, Life, instances
 from msgworker.store.recover import running_rows
@@ -81,8 +82,6 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     statement = t.built(("left", cut), partial(_statement, t, cut))
     params = {"most": most} if cut else {}
     groups = [_Group._make(row) for row in fetch(conn, statement, params)]
-    # An id that is no whole number reads as None; doctor tells of such.
-    groups = [one if one.head is not None else one._replace(head=0) for one in groups]
     by: dict[Waits, int] = dict.fromkeys(Waits, 0)
     examples: dict[Waits, Example] = {}
     instants: dict[Waits, float] = {}
@@ -91,8 +90,8 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         waits = _waits(t, one, topic, asked, paused, others)
         by[waits] += int(one.number)
         known = examples.get(waits)
-        if known is None or _better(one, known):
-            examples[waits] = Example(int(one.head), topic, one.owner)
+        if one.head is not None and (known is None or _better(one, known)):
+            examples[waits] = Example(int(one.head), topic, _name(one.owner))
         if one.past is not None and not one.due:
             ahead = max(0.0, -float(one.past))
             instants[waits] = min(ahead, instants.get(waits, ahead))
@@ -106,7 +105,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
 
 class _Group(NamedTuple):
     """Messages that wait for rows that are alike. past: seconds since the first of their instants
-    came."""
+    came. head: None where their ids are no whole numbers."""
 
     status: int
     tries_left: int
@@ -114,13 +113,17 @@ class _Group(NamedTuple):
     topic: str | None
     owner: str | None
     number: int
-    head: int
+    head: int | None
     past: float | None
+
+
+def _name(owner: str | None) -> str | None:
+    return None if owner is None else shown(owner)
 
 
 def _better(one: _Group, known: Example) -> bool:
     """As an example: without an owner first, then the lowest."""
-    return (one.owner is not None, one.head) < (known.claimed_by is not None, known.msg_id)
+    return (one.owner is not None, one.head or 0) < (known.claimed_by is not None, known.msg_id)
 
 
 def _waits(
@@ -243,7 +246,7 @@ def _grouped(t: Tables, rows: sa.Select[Any]) -> sa.Select[Any]:
     keys = [w.s, w.l, w.d, *([w.t] if t.has("topic") else [])]
     keys += [w.b] if t.has("claimed_by") else []
     nothing: ColumnElement[Any] = sa.null()
-    first: Any = seconds_since(sa.func.min(w.a)) if t.has("available_at") else nothing
+    first: Any = seconds_since(sa.func.min(real_instant(w.a))) if t.has("available_at") else nothing
     found: list[ColumnElement[Any]] = [w.s, w.l, w.d]
     found.append(w.t if t.has("topic") else nothing)
     found.append(w.b if t.has("claimed_by") else nothing)

@@ -246,3 +246,37 @@ def test_explain_lets_no_escape_through(crm: Cli, folder: Path) -> None:
     text = on_terminal(folder, 80, "explain", "2", *AT)
     assert "\x1b" not in text
     assert "\\x1b" in text
+
+
+def test_no_look_fails_on_a_table_of_odd_rows(crm: Cli, folder: Path) -> None:
+    first = sent(crm, "good")[0]
+    odd = {
+        "payload": "CAST(x'ff' AS TEXT)",
+        "object_id": "CAST(x'ff' AS TEXT)",
+        "topic": "CAST(x'ff' AS TEXT)",
+        "last_error": "CAST(x'ff' AS TEXT)",
+        "created_at": "''",
+        "available_at": "'garbage'",
+        "finished_at": "strftime('%s', 'now')",
+        "error_try_times": "'two'",
+    }
+    for column, value in odd.items():
+        sql(folder, f"INSERT INTO msgworker_message ({column}) VALUES ({value})")
+    sql(folder, "UPDATE msgworker_message SET topic = 'settle' WHERE topic = 'default'")
+    for after_a_drain in (False, True):
+        if after_a_drain:
+            done = crm("drain", *AT, "--linger", "0", "--time-limit", "60")
+            assert done.exit_code == 1, done.stderr  # of the dead
+        ids = [str(i) for i in range(first, first + len(odd) + 1)]
+        looks = ["status", "list", "failures", "lanes", "instances", "doctor", "audit"]
+        looks += [f"{look} {i}" for look in ("show", "explain") for i in ids]
+        looks += [f"{look} --json" for look in looks]
+        for look in [*looks, "purge --older-than 1h --dry-run"]:
+            done = crm(*look.split(), *AT)
+            fine = (0, 5) if look.split()[0] in ("audit", "purge") else (0,)
+            assert done.exit_code in fine, (look, done.stderr, done.exception)
+    shown = crm("show", first + 5, *AT).stdout
+    assert 'created_at holds ""' in shown
+    assert json.loads(crm("show", first + 6, *AT, "--json").stdout)["odd"] == {
+        "available_at": '"garbage"'
+    }

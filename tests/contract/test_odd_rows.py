@@ -157,6 +157,8 @@ def test_an_odd_value_harms_its_own_message_only(app, database, odd, taken, caps
     found = every_look(app, bad)
     info = found["show"]
     assert info.status == odd.becomes
+    assert report.exit_code == (1 if odd.becomes == DEAD else 0)
+    assert "inf" not in str(report)
     assert report.left == (3 if waits else 0)
     if odd.becomes == DEAD and odd.value != "'NaN'":
         named = odd.column if "ud800" not in odd.value else "payload"
@@ -397,6 +399,8 @@ def test_a_row_that_a_trigger_refuses_to_flag_is_passed_over_and_told_once(
     report = drain(app, taken)
     _assert_all_others_ran(taken, good)
     assert (report.done, report.failed, report.left) == (len(good), 0, 2)
+    assert (report.refused, report.exit_code) == (1, 1)
+    assert "refused=1" in str(report)
     told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert len(told) == 1, told
     assert f"message {bad[0]}" in told[0]
