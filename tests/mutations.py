@@ -218,8 +218,8 @@ MUTANTS = (
     _m(
         "bad payload tried again",
         "instance/handling.py",
-        "        return Result(Outcome.DEAD, text, trace=trace, raised=error)\n",
-        "        return Result(Outcome.FAILED, text, trace=trace, raised=error)\n",
+        "        return Result(Outcome.DEAD, text, trace=trace, raised=raised)\n",
+        "        return Result(Outcome.FAILED, text, trace=trace, raised=raised)\n",
         *_on(APP, "test_a_payload_that_does_not_fit_is_dead_at_once", "sqlite"),
     ),
     _m(
