@@ -65,9 +65,13 @@ TRANSITIONS: dict[tuple[Word, Word], frozenset[Act]] = {
 
 
 def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> Word:
-    """The word for a row; an odd status gives UNKNOWN, it is shown and never claimed."""
+    """The word for a row; an odd status gives UNKNOWN, it is shown and never claimed. Tries that
+    are no number leave none, as in SQL."""
     if status == Status.FAILED:
-        return Word.FAILED if (error_try_times or 0) < max_tries else Word.DEAD
+        try:
+            return Word.FAILED if (error_try_times or 0) < max_tries else Word.DEAD
+        except (TypeError, ArithmeticError):
+            return Word.DEAD
     try:
         return Word[Status(status).name] if status is not None else Word.UNKNOWN
     except ValueError:

@@ -283,12 +283,11 @@ class Fetcher(Role):
                 refused |= errors
         for one in (one for part in parts for one in part):
             error = refused.get(one.msg_id)
+            if error is None:
+                self._refusals.heard(one, None)
             # The guard may be why: that somebody was faster is no refusal, but not every time.
-            if error is not None and trouble(error) is Trouble.RACE:
-                error = error if self._refusals.suspects(one) else None
-            self._refusals.heard(
-                one, None if error is None else without(reason_of(error), self._secrets)
-            )
+            elif trouble(error) is not Trouble.RACE or self._refusals.suspects(one):
+                self._refusals.heard(one, without(reason_of(error), self._secrets))
         return rows
 
     def _read_runs(self, lanes: Sequence[Lane]) -> None:

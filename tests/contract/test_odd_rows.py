@@ -479,3 +479,51 @@ def test_an_outcome_that_a_trigger_refuses_costs_only_that_row(app, database, ta
     text = "\n".join(r.getMessage() for r in caplog.records)
     assert f"message {bad}: its outcome is not written" in text
     assert "not this one" in text
+
+
+def test_a_race_that_is_always_lost_is_a_refusal(app, postgresql, taken):
+    app = App(postgresql.url)
+    app.create_schema()
+    refuse(app, postgresql, "flag")
+    with app.engine.begin() as conn:
+        (body,) = conn.exec_driver_sql("SELECT prosrc FROM pg_proc WHERE proname = 'no'").scalars()
+        raised = body.replace("'not this one'", "'twice' USING ERRCODE = 'unique_violation'")
+        conn.exec_driver_sql(
+            "CREATE OR REPLACE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$${raised.replace('%', '%%')}$$"
+        )
+    (bad,) = send(app, "bad")
+    app.add_handler("t", taken.append)
+    with app.worker(threads=2) as worker:
+        worker.start()
+        until(lambda: app.ops.explain(bad).reason == "refused", "it is told", seconds=90)
+        assert "twice" in app.ops.explain(bad).text
+    app.engine.dispose()
+
+
+def test_ops_take_dead_rows_whose_counter_or_error_is_odd(sqlite, taken):
+    app = App(sqlite.url)
+    app.create_schema()
+    put(app, status="-1", error_try_times="'two'", last_error="'no'")
+    put(app, object_id="'b'", status="-1", error_try_times="3", last_error=NOT_UTF8)
+    put(
+        app,
+        object_id="'c'",
+        status="2",
+        payload=NOT_UTF8,
+        finished_at="'garbage'",
+        claimed_by=NOT_UTF8,
+    )
+    assert [one.dead for one in app.ops.failures()] == [1, 1]
+    every_look(app, 1)
+    assert {one.status for one in app.ops.find(status="dead")} == {"dead"}
+    assert app.ops.rerun(ids=[1], actor="anna") == 1
+    (group,) = app.ops.failures()
+    assert app.ops.rerun(fingerprint=group.fingerprint, actor="anna") == 1
+    assert app.ops.discard(ids=[2], actor="anna", reason="no") == 1
+    assert len(app.ops.audit()) == 3
+    assert len(app.ops.audit(msg_id=1)) == 1
+    report = drain(app, taken)
+    assert [m.msg_id for m in taken] == [1]
+    assert report.left == 0
+    app.engine.dispose()
