@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 from msgworker.dialects import Trouble, read_instant, secrets_of, trouble, without
 from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.instance.fanout import Fans
+from msgworker.instance.forks import end_if_forked
 from msgworker.instance.handling import (
     DONE,
     Backoff,
@@ -54,7 +55,7 @@ class Caller:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._loop = LoopThread()
+        self._loop = LoopThread(state.pid)
         self._backoff = Backoff(state.settings.backoff_seconds)
         self._local = threading.local()
         self._links: list[Link] = []
@@ -136,9 +137,12 @@ class Caller:
 
     def _call(self, handler: Handler, msg: Message[Any], context: Context) -> Any:
         arguments = (msg, context) if handler.takes_context else (msg,)
-        if handler.is_async:
-            return self._loop.run(handler.fn(*arguments), handler.timeout)
-        return handler.fn(*arguments)
+        try:
+            if handler.is_async:
+                return self._loop.run(handler.fn(*arguments), handler.timeout)
+            return handler.fn(*arguments)
+        finally:
+            end_if_forked(self._state.pid)
 
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Running) -> Result:
         attempt = lane.row.tries + 1

@@ -271,10 +271,10 @@ class Fans:
 
 def _hands(asked: Wanted, claim: Claim, ended: SimpleQueue[Ended]) -> Threads | Remote:
     if asked.executor is not None:
-        return Remote(asked.executor, asked.fn, ended)
+        return Remote(asked.executor, asked.fn, ended, claim)
 
     def make_run() -> Plain | Exact:
-        return Exact(asked.fn, claim) if asked.exact else Plain(asked.fn)
+        return Exact(asked.fn, claim) if asked.exact else Plain(asked.fn, claim)
 
     return Threads(asked.count, make_run, claim.may_start, ended)
 

@@ -36,6 +36,7 @@ from msgworker.errors import (
     Reject,
     RetryLater,
 )
+from msgworker.instance.forks import no_child_returns
 from msgworker.instance.role import pause_after
 from msgworker.instance.traces import home_of, place_of, text_of, trace_of, trim, where
 from msgworker.message import LATER, SPENT, Message, Outcome
@@ -467,9 +468,13 @@ class _Escaping:
 
 
 class LoopThread:
-    """One event loop on one thread, started at the first async handler."""
+    """One event loop on one thread, started at the first async handler.
 
-    def __init__(self) -> None:
+    pid: the process; a child that comes back from a handler here ends.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -482,11 +487,11 @@ class LoopThread:
             raise value.error
         return value
 
-    @staticmethod
-    async def _limited(coroutine: Any, timeout: float | None) -> Any:
+    async def _limited(self, coroutine: Any, timeout: float | None) -> Any:
         try:
             async with asyncio.timeout(timeout) as limit:
-                return await coroutine
+                with no_child_returns(self._pid):
+                    return await coroutine
         except TimeoutError:
             if limit.expired():
                 raise HandlerTimeout(

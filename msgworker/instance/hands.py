@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextvars import copy_context
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -27,6 +28,7 @@ from msgworker.errors import (
     PayloadError,
     RetryLater,
 )
+from msgworker.instance.forks import end_if_forked, no_child_returns
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.state import Running, State
@@ -150,12 +152,15 @@ Run = Callable[[Task], Ended]
 class Plain:
     """Runs items with no transaction of ours; their records are written later, in batches."""
 
-    def __init__(self, fn: Callable[[Any], Any]) -> None:
+    def __init__(self, fn: Callable[[Any], Any], claim: Claim) -> None:
         self._fn = fn
+        self._pid = claim.state.pid
 
     def __call__(self, task: Task) -> Ended:
         try:
-            return Ended(task, value_text(self._fn(task.item)))
+            with no_child_returns(self._pid):
+                value = self._fn(task.item)
+            return Ended(task, value_text(value))
         except BaseException as error:  # whatever it is, the thread lives on
             return Ended(task, error=error)
 
@@ -212,7 +217,7 @@ class Exact:
     def _in_one_transaction(self, task: Task, step: Step) -> str | None:
         claim, tables = self._claim, self._claim.state.tables
         with self._link.transaction() as conn:
-            with lent(conn, step, "the item's function"):
+            with lent(conn, step, "the item's function"), no_child_returns(claim.state.pid):
                 text = value_text(self._fn(task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
             owner = claim.owner
@@ -276,7 +281,8 @@ class Threads:
         number = len(self._threads)
         if number < self._count:
             name = f"msgworker-item-{number}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            within = copy_context()  # of the handler: the thread is one of the instance
+            thread = threading.Thread(target=within.run, args=(self._work,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -308,8 +314,13 @@ class Remote:
     """An executor of the user's: processes, a cluster. It is neither started nor shut down here."""
 
     def __init__(
-        self, executor: Executor, fn: Callable[[Any], Any], ended: SimpleQueue[Ended]
+        self,
+        executor: Executor,
+        fn: Callable[[Any], Any],
+        ended: SimpleQueue[Ended],
+        claim: Claim,
     ) -> None:
+        self._pid = claim.state.pid
         self._executor = executor
         self._fn = fn
         self._ended = ended
@@ -330,6 +341,7 @@ class Remote:
         """Nothing to end: the executor is the user's."""
 
     def _came(self, task: Task, future: Future[Any]) -> None:
+        end_if_forked(self._pid)
         self._open.discard(future)
         try:
             ended = Ended(task, value_text(future.result()))

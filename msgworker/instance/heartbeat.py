@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sqlalchemy import Connection
 
@@ -167,12 +167,14 @@ class Heartbeat(Role):
     def _cut_after(self, seconds: float) -> Iterator[None]:
         late = threading.Timer(seconds, self._link.cut)
         late.daemon = True
-        late.start()
+        with suppress(RuntimeError):  # no thread starts while the interpreter ends
+            late.start()
         try:
             yield
         finally:
             late.cancel()
-            late.join()
+            if late.ident is not None:
+                late.join()
 
     def close(self) -> None:
         """Give the connection back; the lease is left as it is."""

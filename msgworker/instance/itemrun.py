@@ -16,6 +16,7 @@ from typing import Any
 
 from msgworker.dialects import reason_of
 from msgworker.errors import MsgworkerError
+from msgworker.instance.forks import end_if_forked
 from msgworker.instance.hands import Claim, Ended, Remote, Task, Threads, value_of
 from msgworker.instance.recorder import Recorder
 from msgworker.instance.state import facts
@@ -123,6 +124,7 @@ class ItemRun:
 
     def _go_on(self) -> None:
         """Take what has come out, without waiting; raises if no item may start any more."""
+        end_if_forked(self._claim.state.pid)  # by the user's iterable
         while True:
             try:
                 ended = self._ended.get_nowait()

@@ -139,6 +139,7 @@ class Lanes:
 
     def _work(self) -> None:
         state = self._state
+        state.enter()
         while (lane := self._next()) is not None:
             trusted = state.trusted()  # as whoever owns the lane, if that has not changed since
             if lane.owner != state.instance_id:  # forgotten: recovery gives the rows back

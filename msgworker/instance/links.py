@@ -6,6 +6,7 @@ nobody goes on with a broken one.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -26,6 +27,7 @@ from msgworker.dialects import (
     trouble,
 )
 from msgworker.errors import DatabaseUnavailable, HandlerMisuse
+from msgworker.instance.forks import end_if_forked
 
 SAME_CLAIM_RUNS = 8
 """How often a user's transaction is run again under one claim when the database rolled it back."""
@@ -129,6 +131,7 @@ class Link:
         self.busy_since: float | None = None  # when what runs on it now began
         self.ident: int | None = None  # the thread that used it last
         self.lock = threading.Lock()
+        self._pid = os.getpid()
 
     def _connect(self) -> Connection:
         try:
@@ -152,6 +155,7 @@ class Link:
                     sever(conn)
 
     def _begin(self) -> None:
+        end_if_forked(self._pid)
         self.ident = threading.get_ident()
         self.busy_since = time.monotonic()
 

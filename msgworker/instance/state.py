@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, MutableMapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ import sqlalchemy as sa
 
 from msgworker.config import Settings
 from msgworker.errors import MsgworkerError
+from msgworker.instance.forks import end_if_forked
 from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
 from msgworker.instance.refusals import Refusals
@@ -33,6 +35,7 @@ from msgworker.store.left import Asked
 from msgworker.table import Tables
 
 TRUST_PAUSE_SECONDS = 0.05
+_WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)
 
 
 def new_instance_id(label: str = "") -> str:
@@ -118,6 +121,7 @@ class _Adapter(logging.LoggerAdapter[logging.Logger]):
 class State:
     """Shared by the roles; `in_hand` and `running` are touched with single, atomic operations only.
 
+    pid: the process of the instance; a child that a handler forks is none of it.
     chosen: `topics` are a choice of those that have a handler.
     claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever
     holds it knows every row that is flagged by us.
@@ -170,6 +174,17 @@ class State:
     away: Away = field(default_factory=Away)
     refusals: Refusals = field(default_factory=Refusals)
     none_left: Callable[[], None] = lambda: None
+    pid: int = field(default_factory=os.getpid)
+
+    def enter(self) -> None:
+        """Note that this thread is one of the instance; what copies its context is, too: the tasks
+        of the event loop, `asyncio.to_thread`, the items of a fan-out."""
+        _WITHIN.set(self)
+
+    @property
+    def within(self) -> bool:
+        """Whether this thread runs handlers of the instance, or something of theirs."""
+        return _WITHIN.get() is self
 
     @property
     def asked(self) -> Asked:
@@ -178,6 +193,7 @@ class State:
 
     def link(self, *, tuned: bool = False) -> Link:
         """New connections for a role; tuned: for the claim's statements."""
+        end_if_forked(self.pid)
         tuning = self.tables.dialect.tuned if tuned else None
         return Link(self.engine, self.turns, tuning, lambda: self.none_left())
 

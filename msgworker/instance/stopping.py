@@ -5,11 +5,15 @@ same stop: a manager that signals a whole group reaches a process by several way
 Ctrl-C twice. A later one insists: the stop goes on without waiting for handlers, for HURRY_SECONDS
 at most, and the process ends by that signal's default action. One later still ends it where it
 stands.
+
+An instance stops once, whoever asks: see `Ending`. A program that ends without a stop is stopped by
+`AT_EXIT`.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import threading
 import time
@@ -17,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 INSIST_SECONDS = 2.0
 """So long after a signal others are the same stop."""
@@ -26,6 +30,132 @@ HURRY_SECONDS = 3.0
 HELP_SECONDS = 0.5
 """So long it may take in the usual way, before it is given back beside a settle that hangs."""
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
+EXIT_GRACE = 3.0
+"""So long handlers may go on where the program ends without a stop."""
+EXIT_SECONDS = 5.0
+"""What all stops may take there."""
+
+
+class Ending:
+    """The one stop of an instance: the first thread that comes does it, others wait for its end.
+
+    until: when handlers must have ended (monotonic), the earliest that anybody has said.
+    over: the stop is complete.
+    """
+
+    def __init__(self) -> None:
+        self._came: list[list[int]] = []
+        self._complete = False
+        self.until: float | None = None
+        self.over = threading.Event()
+
+    def ask(self, grace: float) -> float:
+        """Give handlers so many seconds at most; returns until when."""
+        until = time.monotonic() + grace
+        self.until = until if self.until is None else min(self.until, until)
+        return self.until
+
+    @property
+    def begun(self) -> bool:
+        """Whether somebody stops the instance, or has."""
+        return bool(self._came)
+
+    def do(self, stop: Callable[[], bool]) -> bool:
+        """Stop, or wait for the stop; whether every handler has ended in time.
+
+        A thread that comes again, from a signal handler in the middle of its own stop, does not
+        wait for itself: False. So nothing here takes a lock.
+        """
+        me = [threading.get_ident()]
+        self._came.append(me)
+        first = self._came[0]
+        if first is me:
+            try:
+                self._complete = stop()
+            finally:
+                self.over.set()
+        elif first != me:
+            self.over.wait()
+        return self._complete
+
+
+class Keeper:
+    """A thread that stops an instance when it is asked to, of which nobody waits for the end.
+
+    It waits from the start on: no thread can be started while the interpreter ends.
+    """
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        self._asked = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="msgworker-keeper", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._asked.wait()
+        self._stop()
+
+    def ask(self) -> None:
+        """Have the instance stopped; returns at once."""
+        self._asked.set()
+
+    def dismiss(self) -> None:
+        """The instance has stopped: end the thread."""
+        self._asked.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(HELP_SECONDS)
+
+
+class Unstopped(Protocol):
+    """An instance that runs, as seen by who ends the program."""
+
+    ending: Ending
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+
+    def end_with_program(self) -> None:
+        """Have it stopped, by a thread that is there; returns at once."""
+
+    def say_what_is_left(self) -> None:
+        """Log what a stop that takes too long leaves to recovery."""
+
+
+class AtExit:
+    """Stops the instances that still run when the program ends: after all other threads that are
+    no daemons have ended, while ours, which are, still run. In a forked child it does nothing."""
+
+    def __init__(self) -> None:
+        self._running: set[Unstopped] = set()
+        self._lock = threading.Lock()
+
+    def add(self, instance: Unstopped) -> None:
+        """An instance has started."""
+        with self._lock:
+            if not self._running:
+                atexit.register(self._stop_all)
+            self._running.add(instance)
+
+    def discard(self, instance: Unstopped) -> None:
+        """An instance has stopped."""
+        with self._lock:
+            self._running.discard(instance)
+            if not self._running:
+                atexit.unregister(self._stop_all)
+
+    def _stop_all(self) -> None:
+        here = os.getpid()
+        mine = [instance for instance in list(self._running) if instance.pid == here]
+        deadline = time.monotonic() + EXIT_SECONDS
+        for instance in mine:
+            instance.end_with_program()
+        for instance in mine:
+            if not instance.ending.over.wait(max(0.0, deadline - time.monotonic())):
+                instance.say_what_is_left()
+
+
+AT_EXIT = AtExit()
 
 
 class Beside:

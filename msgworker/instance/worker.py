@@ -7,6 +7,7 @@ is settled; the lease goes last, after the last handler, or stays for recovery i
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,10 +29,14 @@ from msgworker.instance.role import OUTAGE_WAIT, Role
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
 from msgworker.instance.stopping import (
+    AT_EXIT,
+    EXIT_GRACE,
     HELP_SECONDS,
     HURRY_SECONDS,
     Asked,
     Beside,
+    Ending,
+    Keeper,
     Signals,
     end_by,
 )
@@ -61,7 +66,7 @@ class Worker:
         self._threads = threads
         self._label = label
         self._instance: Instance | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in the middle of a start
         self._stop_asked = Asked()
         self.orders: Asked | None = None
         """Asks `run` and `drain` to stop, in the place of signals; set by the command line."""
@@ -95,39 +100,45 @@ class Worker:
         return self._instance.state.tally if self._instance else Tally()
 
     def start(self) -> None:
-        """Start the instance's threads and return at once."""
+        """Start the instance's threads and return at once.
+
+        `stop` belongs to it. A program that ends without one is stopped in order all the same, with
+        a warning: handlers get 3 s, all of it takes 5 s at most. A signal whose default action ends
+        the process, such as SIGTERM, and `os._exit` leave no time for that; nor does the end of a
+        `multiprocessing.Process`.
+        """
         instance = self._start(None, told=None)
-
-        def stop() -> None:
-            with self._lock:
-                if self._instance is not instance:  # stopped meanwhile, maybe started again
-                    return
-                self._instance = None
-            instance.stop(GRACE)
-
-        def leave() -> None:  # nobody waits for this worker's end, so nobody else would stop it
-            threading.Thread(target=stop, name="msgworker-leaving", daemon=True).start()
-
-        instance.leave = leave
-        if instance.state.left_for is not None:
-            leave()
+        # Nobody waits for this worker's end, so nobody else would stop it.
+        instance.keeper = Keeper(lambda: self._stop(instance, GRACE))
+        if instance.state.stopping.is_set() or instance.state.left_for or instance.asked.in_order:
+            instance.leave()
 
     def _start(
         self, linger: float | None, retry_linger: float = 0.0, *, told: Asked | None
     ) -> Instance:
         with self._lock:
-            if self._instance is not None:
+            if self._here() is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
             self._stop_asked = told or Asked()
             instance = self._started(linger, retry_linger)
             self._stop_asked.begun = True
             self._instance = instance
+            AT_EXIT.add(instance)
+        return instance
+
+    def _here(self) -> Instance | None:
+        """The instance that runs, if it does so in this process and not in the one that has forked
+        us."""
+        instance = self._instance
+        if instance is not None and instance.pid != os.getpid():
+            instance = self._instance = None
         return instance
 
     def _started(self, linger: float | None, retry_linger: float) -> Instance:
         for attempt in range(1, START_TRIES + 1):
             state, label = self._make_state(), self._label
             instance = Instance(state, self._threads, linger, label, retry_linger)
+            instance.asked = self._stop_asked
             try:
                 instance.start()
                 return instance
@@ -140,13 +151,40 @@ class Worker:
         """Stop in order; returns True if every handler ended within `grace` seconds.
 
         Messages whose handler has not started are given back without a try counted. A handler that
-        outlives the grace time keeps its message flagged, for recovery. Stopping twice does
-        nothing.
+        outlives the grace time keeps its message flagged, for recovery.
+
+        From any thread, any number of times: each call, and `run` and `drain`, return when the one
+        stop is complete, with its answer; handlers get the shortest grace that anybody gives. While
+        the worker does not run, nothing is done.
+
+        Inside a handler, a fan-out's item or another thread of the worker, nothing is waited for:
+        it asks for the stop and returns False, and the stop goes on beside it.
         """
-        self._stop_asked.stop()
+        asked = self._stop_asked
         with self._lock:
-            instance, self._instance = self._instance, None
-        return instance.stop(grace) if instance else True
+            instance = self._here()
+        if instance is None:
+            asked.stop()
+            return True
+        instance.ask(grace)
+        asked.stop()
+        instance.asked.stop()
+        if instance.is_within:
+            instance.leave()
+            return False
+        return self._stop(instance, grace)
+
+    def _stop(self, instance: Instance, grace: float) -> bool:
+        """Stop this instance, or wait for its stop; grace counts if nobody has said one."""
+        try:
+            return instance.stop(grace)
+        finally:
+            if instance.ending.over.is_set():
+                with self._lock:
+                    if self._instance is instance:
+                        self._instance = None
+                if instance.keeper is not None:
+                    instance.keeper.dismiss()
 
     @contextmanager
     def _listening(self, signals: bool) -> Iterator[Asked | None]:
@@ -159,14 +197,15 @@ class Worker:
             yield told
 
     def _end(self, instance: Instance, grace: float, told: Asked | None) -> None:
-        """`stop`; if somebody insists on it, at once, which ends the process.
+        """Stop, or wait for the stop that somebody else has begun; if somebody insists, at once,
+        which ends the process.
 
         It runs in a thread beside this one, where the handlers of signals run.
         """
         if told is None:
-            self.stop(grace)
+            self._stop(instance, grace)
             return
-        stop, help_ = Beside(lambda: self.stop(grace)), None
+        stop, help_ = Beside(lambda: self._stop(instance, grace)), None
         insisted_at: float | None = None
         while stop.goes_on(TICK_SECONDS):
             if told.at_once is None:
@@ -198,7 +237,8 @@ class Worker:
 
         signals: SIGTERM and SIGINT stop in order; one that comes more than 2 s later stops at once:
         no handler is waited for, and the process ends by it. In the main thread only.
-        grace: seconds that running handlers may go on at a stop. time_limit: seconds; None = none.
+        grace: seconds that running handlers may go on at a stop; that of `stop` goes before it.
+        time_limit: seconds; None = none. It returns when the stop is complete, whoever asked.
 
         Raises DatabaseUnavailable if the database cannot be reached at the start or denies access;
         SchemaError for what is missing; HandlerStuck for a handler with timeout_action="restart"
@@ -213,7 +253,7 @@ class Worker:
                         break
                     self._stop_asked.wait(0.2)
             except Exception:  # nothing can be written: no reason to wait for handlers
-                grace = 0.0
+                instance.ask(0.0)
                 raise
             finally:
                 self._end(instance, grace, told)
@@ -249,15 +289,16 @@ class Worker:
             try:
                 while not self._should_stop(instance) and not instance.fetcher.exhausted:
                     lost = instance.database_gone_seconds() > outage_limit
+                    if lost:
+                        instance.ask(0.0)
                     if lost or (deadline is not None and time.monotonic() >= deadline):
                         break
                     instance.fetcher.over.wait(0.05)
             except Exception:
-                grace = 0.0
+                instance.ask(0.0)
                 raise
             finally:
-                self._end(instance, 0.0 if lost else grace, told)
-            instance.stopped.wait()  # by another thread, it may be: what that writes counts, too
+                self._end(instance, grace, told)
             instance.raise_why_it_left()
         if deadline is not None:
             rest = max(GIVE_UP_SECONDS, deadline - time.monotonic())
@@ -291,7 +332,9 @@ class Instance:
     ) -> None:
         self.state = state
         self._hurried = False
-        self.stopped = threading.Event()
+        self.ending = Ending()
+        self.asked = Asked()
+        self.keeper: Keeper | None = None
         self.caller = Caller(state)
         self.settler = Settler(state, go_on=lambda *a, **k: self.lanes.put(*a, **k))
         self.lanes = Lanes(
@@ -305,9 +348,8 @@ class Instance:
             retry_linger=retry_linger,
         )
         self.listener = Listener(state, heard=self.fetcher.wake)
-        self.leave: Callable[[], None] = lambda: None
         self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
-        self.heartbeat.on_leaving = self.caller.on_leaving = lambda: self.leave()
+        self.heartbeat.on_leaving = self.caller.on_leaving = self.leave
         state.none_left = self.caller.spare
         self.watchdog = Watchdog(
             state, roles=(self.fetcher, self.heartbeat), settling=self.settler.link
@@ -328,20 +370,67 @@ class Instance:
         if self.state.channel is not None:
             self.listener.start()
 
-    def stop(self, grace: float) -> bool:
-        try:
-            return self._stop(grace)
-        finally:
-            self.stopped.set()
+    @property
+    def pid(self) -> int:
+        """The process it runs in."""
+        return self.state.pid
 
-    def _stop(self, grace: float) -> bool:
-        deadline = time.monotonic() + grace
+    @property
+    def is_within(self) -> bool:
+        """Whether this thread is one of the instance, which its stop may wait for."""
+        me = threading.get_ident()
+        roles = (self.fetcher, self.heartbeat, self.watchdog, self.listener)
+        return self.state.within or any(role.ident == me for role in roles)
+
+    def leave(self) -> None:
+        """Have it stopped by whoever waits for that: its keeper, or `run` or `drain`."""
+        if self.keeper is not None:
+            self.keeper.ask()
+
+    def end_with_program(self) -> None:
+        """Have it stopped because the program ends."""
+        if not self.ending.begun:
+            self.state.log.warning("the program ends without a stop of this worker; it stops now")
+        self.ask(EXIT_GRACE)
+        self.asked.stop()
+        self.leave()
+
+    def say_what_is_left(self) -> None:
+        """Log what a stop that takes too long leaves to recovery."""
+        held = ", ".join(str(n.row.msg_id) for n in list(self.state.in_hand)[:10]) or "none"
+        self.state.log.warning(
+            "the stop takes too long, and the program ends (messages in hand: %s); "
+            "recovery follows",
+            held,
+        )
+
+    def ask(self, grace: float) -> None:
+        """Give handlers so many seconds at most, also in a stop that is under way."""
+        until = self.ending.ask(grace)
+        if self.state.give_up_at is not None:
+            self.state.give_up_at = min(self.state.give_up_at, until + GIVE_UP_SECONDS)
+
+    def stop(self, grace: float) -> bool:
+        """Stop, or wait for the stop; grace: where nobody has said one."""
+        if self.ending.until is None:
+            self.ask(grace)
+        try:
+            return self.ending.do(self._stop)
+        finally:
+            if self.ending.over.is_set():
+                AT_EXIT.discard(self)
+
+    @property
+    def _deadline(self) -> float:
+        return self.ending.until or 0.0
+
+    def _stop(self) -> bool:
         self.state.stopping.set()
-        self.state.give_up_at = deadline + GIVE_UP_SECONDS
+        self.state.give_up_at = self._deadline + GIVE_UP_SECONDS
         self.fetcher.stop()
         self.lanes.close()
         self.settler.give_back(self.lanes.take_back())
-        self._wait_for(self.fetcher, max(ROLE_SECONDS, grace))
+        self._wait_for(self.fetcher, max(ROLE_SECONDS, self._deadline - time.monotonic()))
         self.settler.give_back(self.lanes.take_back())
         # Lanes that settle now and would go on are released too, by the loop below; a handler that
         # was just being started when the lanes closed is told in the next round.
@@ -349,10 +438,10 @@ class Instance:
         while not ended:
             for running in list(self.state.running.values()):
                 running.cancelled = True
-            ended = self.lanes.join(min(0.05, max(0.0, deadline - time.monotonic())))
+            ended = self.lanes.join(min(0.05, max(0.0, self._deadline - time.monotonic())))
             self.settler.give_back(self.lanes.take_back())
             stuck = sum(running.stuck for running in list(self.state.running.values()))
-            late = self._hurried or time.monotonic() >= deadline
+            late = self._hurried or time.monotonic() >= self._deadline
             if late or (stuck and stuck == self.lanes.alive):
                 break
         self._settle_rest()

@@ -1,0 +1,43 @@
+"""What a handler's code forks must not go on as if it were the worker.
+
+The child of a bare `os.fork` has copies of everything: our connections, whose sockets it shares
+with the parent, and a message that the parent handles too. Where it comes back from the user's
+code, or asks us for a connection, it ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from msgworker.errors import ExitCode
+
+TEXT = (
+    "msgworker: process {} was forked by a handler of process {} and came back from it; it ends "
+    "here, process {} goes on. End such a child with os._exit(), or use subprocess or "
+    "ProcessPoolExecutor.\n"
+)
+
+
+def end_if_forked(pid: int) -> None:
+    """End this process unless it is `pid`, with exit code 1 and a line on stderr.
+
+    At once: no cleanup may run, and no lock be waited for, which a thread of the parent may have
+    held when it forked.
+    """
+    here = os.getpid()
+    if here == pid:
+        return
+    with suppress(OSError):
+        os.write(2, TEXT.format(here, pid, pid).encode())
+    os._exit(ExitCode.REFUSED)
+
+
+@contextmanager
+def no_child_returns(pid: int) -> Iterator[None]:
+    """The block runs a user's code in process `pid`; a child that comes out of it ends."""
+    try:
+        yield
+    finally:
+        end_if_forked(pid)
