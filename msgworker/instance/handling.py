@@ -504,11 +504,16 @@ class LoopThread:
     def _get(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="msgworker-async", daemon=True
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(
+                    target=loop.run_forever, name="msgworker-async", daemon=True
                 )
-                self._thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter ends
+                    loop.close()
+                    raise
+                self._loop, self._thread = loop, thread
             return self._loop
 
     def close(self) -> None:

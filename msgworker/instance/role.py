@@ -164,6 +164,11 @@ class Role:
             self.ended()
 
     @property
+    def is_current(self) -> bool:
+        """Whether the calling thread is its thread; an ident may be that of one that has ended."""
+        return self._thread is threading.current_thread()
+
+    @property
     def ident(self) -> int | None:
         """The thread."""
         return self._thread.ident if self._thread else None

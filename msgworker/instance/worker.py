@@ -378,9 +378,8 @@ class Instance:
     @property
     def is_within(self) -> bool:
         """Whether this thread is one of the instance, which its stop may wait for."""
-        me = threading.get_ident()
         roles = (self.fetcher, self.heartbeat, self.watchdog, self.listener)
-        return self.state.within or any(role.ident == me for role in roles)
+        return self.state.within or any(role.is_current for role in roles)
 
     def leave(self) -> None:
         """Have it stopped by whoever waits for that: its keeper, or `run` or `drain`."""

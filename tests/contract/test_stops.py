@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.instance.stopping import EXIT_SECONDS
@@ -27,9 +26,8 @@ SLOW_SECONDS = 1.0
 
 def leases(app: App) -> int:
     with app.engine.connect() as conn:
-        return int(
-            conn.execute(sa.select(sa.func.count()).select_from(app.tables.lease)).scalar() or 0
-        )
+        count = "SELECT count(*) FROM msgworker_lease WHERE kind = 'instance'"
+        return int(conn.exec_driver_sql(count).scalar() or 0)
 
 
 # ---------------------------------------------------------------- one stop, many who ask
@@ -287,6 +285,44 @@ def test_a_program_that_ends_beside_a_long_handler_says_what_it_leaves(database,
 
 
 @SQLITE
+def test_a_handler_whose_thread_cannot_start_while_the_program_ends_does_not_cut_the_stop_off(
+    database, app, table
+):
+    send(app, *"ab", topic="async")
+    late = """
+@app.handler("async")
+async def late(msg):
+    pass
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+worker = app.worker(threads=1)
+handle = threading.Event()
+from msgworker.instance.handling import LoopThread
+get = LoopThread._get
+
+def late_get(self):
+    started.set()
+    handle.wait(60)
+    return get(self)
+
+LoopThread._get = late_get
+worker.start(); started.wait(60)
+
+@atexit.register
+def ending():
+    threading.Thread.start = refuse
+    handle.set()
+"""
+    done, _ = program(database, late)
+    assert done.returncode == 0
+    assert "stopped: done=0 dead=0 retried=1" in done.stderr, done.stderr
+    assert table.statuses == [-1, 0]
+    assert leases(app) == 0
+
+
+@SQLITE
 def test_a_program_that_ends_while_its_stop_hangs_says_what_it_leaves(database, app, table):
     send(app, "a", payload={"sleep": 0.5})
     hang = (
@@ -320,8 +356,8 @@ with app.worker(threads=1) as w:
         assert os.waitpid(child, 0)[1] == 0
         time.sleep(0.2)
         with app.engine.connect() as conn:
-            leases = conn.exec_driver_sql("SELECT count(*) FROM msgworker_lease")
-            assert leases.scalar() == 1
+            count = "SELECT count(*) FROM msgworker_lease WHERE kind = 'instance'"
+            assert conn.exec_driver_sql(count).scalar() == 1
         with app.engine.begin() as conn:
             app.send(conn, "t", {"sleep": 0}, object_id="c")
         while len(began) < 3:  # it goes on
