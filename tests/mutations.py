@@ -377,6 +377,15 @@ MUTANTS = (
         *_on(LOCKS, "test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered", "sqlite"),
     ),
     _m(
+        "slow work is hoarded",
+        "instance/fetcher.py",
+        "if excess <= 0 or self._state.slots < 2",
+        "if excess is not None or self._state.slots < 2",
+        *_on(
+            LOCKS, "test_what_waits_behind_slow_handlers_is_given_back_where_others_live", "sqlite"
+        ),
+    ),
+    _m(
         "old handlers are not waited for",
         "instance/state.py",
         "old = [r.row for r in list(self.running.values()) if r.owner != self.instance_id]",
