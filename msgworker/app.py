@@ -125,7 +125,7 @@ class App:
         before = schema.recorded_rule(self.engine, spec, dialect)
         if before != Rule.of(spec):
             made += schema.create(self.engine, before.to(self.table), dialect)
-            after = Rule.of(self._by_rule().spec)
+            after = Rule.of(self._by_rule(may_bury=True).spec)
             made += [f"rule {after}"] if after != before else []
         return made
 
@@ -164,9 +164,9 @@ class App:
         with dialects.reaching(self.engine):
             return schema.record_rule(self.engine, self.tables)
 
-    def _by_rule(self) -> Tables:
+    def _by_rule(self, *, may_bury: bool = False) -> Tables:
         """The tables by the rule to work by: this App's, if it is the table's or can be made so
-        now, else the table's."""
+        now, else the table's. may_bury: also where failed messages are dead by it."""
         wanted = Rule.of(self.table)
         while True:
             found = self._recorded_rule()
@@ -180,7 +180,8 @@ class App:
                     idle = not rules.living(conn, self.tables)
                 if idle:
                     self._resolved(recorded=False)  # or tell what is missing for it
-                verdict = ruling.change(self._new_state(self.tables, None), wanted, log)
+                state = self._new_state(self.tables, None)
+                verdict = ruling.change(state, wanted, log, may_bury=may_bury)
             if verdict.state in ruling.IN_THE_WAY:
                 return self.tables
             self._tables = None
@@ -374,7 +375,12 @@ class App:
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
         some = topics is not None
-        worker = Worker(lambda: self._state(chosen, chosen=some), threads=threads, label=self.label)
+        worker = Worker(
+            lambda: self._state(chosen, chosen=some),
+            look=lambda: self._new_state(self._tables_now(), chosen, chosen=some),
+            threads=threads,
+            label=self.label,
+        )
         with self._workers_lock:
             self._workers.add(worker)
         return worker

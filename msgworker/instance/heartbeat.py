@@ -125,7 +125,9 @@ class Heartbeat(Role):
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the renewal: a long beat must not cost us our lease."""
-        if not self._has_left() and (self._recovery.more or self._state.doubted_at):
+        if self._has_left():
+            return self._state.settings.heartbeat_seconds
+        if self._recovery.more or self._state.doubted_at:
             return 0.0
         over = time.monotonic() - self._renewed_at
         return max(0.0, self._state.settings.heartbeat_seconds - over)
@@ -268,7 +270,10 @@ class Heartbeat(Role):
                 left = set(recover.flagged_by(conn, state.tables, old, limit=most))
             if not left <= state.stuck:
                 return
-            trusted_until = self._register(new)
+            try:
+                trusted_until = self._register(new)
+            except DatabaseUnavailable:  # the rule is locked just now: in the next beat
+                return
             state.become(new)
             state.trusted_until = trusted_until
         finally:

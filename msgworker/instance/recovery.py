@@ -91,7 +91,10 @@ class Recovery:
 
     def _note_slots(self, leases: list[lease.Lease]) -> None:
         state = self._state
-        live = sorted(one.name for one in leases if one.live and one.taken_by is None)
+        ours = (None, state.tables.message.name)
+        live = sorted(
+            one.name for one in leases if one.live and one.taken_by is None and one.table in ours
+        )
         if state.instance_id in live:
             state.slot, state.slots = live.index(state.instance_id), len(live)
 

@@ -21,6 +21,7 @@ SUSPECT_AFTER = 4
 """A candidate that was lost so often is tried by itself, to hear why."""
 ALONE_AT_ONCE = 8
 FORGET_LOSSES_SECONDS = 60.0
+FORGET_SECONDS = 60.0
 TELL_SECONDS = 10.0
 MOST = 10_000
 SHOWN = 20
@@ -60,6 +61,9 @@ class Refusals:
     def waiting(self) -> tuple[set[Any], set[int]]:
         """The objects and messages to leave alone now."""
         now = self._clock()
+        for msg_id, one in list(self._found.items()):
+            if now > one.until + FORGET_SECONDS:  # not offered again: people have mended it, maybe
+                del self._found[msg_id]
         kept = {msg_id: one for msg_id, one in self._found.items() if now < one.until}
         return {one.same for one in kept.values() if one.same is not None}, set(kept)
 

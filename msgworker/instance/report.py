@@ -102,6 +102,8 @@ class Report:
             waiting=found.by.get(Waits.RETRY, 0) + found.by.get(Waits.LATER, 0),
             left_by={str(waits): count for waits, count in found.by.items()},
             next_seconds=found.next_seconds,
+            # Else people have mended them, or done without them, since the database refused.
+            refused=self.refused if found.by.get(Waits.DUE) else 0,
         )
 
 

@@ -23,19 +23,22 @@ IN_THE_WAY = {
     rule.State.BUSY: "live instances: %d",
     rule.State.HELD: "dead instances whose messages cannot be given back now: %d",
     rule.State.LOCKED: "somebody is starting on it, or stands still while doing so",
+    rule.State.DEADLY: "failed messages that would be dead by it: %d",
 }
-MEND = "stop all its instances, then run `msgworker init-db` or start one"
+MEND = "stop all its instances, then run `msgworker init-db`"
 
 
-def change(state: State, wanted: Rule, log: logging.Logger) -> Verdict:
+def change(state: State, wanted: Rule, log: logging.Logger, *, may_bury: bool) -> Verdict:
     """Make `wanted` the rule of the table, or say why not; one log line for what was done or not.
 
-    state: of an instance that is not registered, by the rule that was read. Waits as long as a
-    lease where somebody else is changing it.
+    state: of an instance that is not registered, by the rule that was read. may_bury: also where
+    failed messages are dead by it: only if people have asked for the change, since a start with
+    another configuration may be a mistake. Waits as long as a lease where somebody else is
+    changing it.
     """
     link = state.link()
     try:
-        verdict = _change(state, link, wanted)
+        verdict = _change(state, link, wanted, may_bury)
     finally:
         link.close()
     table, old = state.tables.spec.name, Rule.of(state.tables.spec)
@@ -51,11 +54,11 @@ def change(state: State, wanted: Rule, log: logging.Logger) -> Verdict:
     return verdict
 
 
-def _change(state: State, link: Link, wanted: Rule) -> Verdict:
+def _change(state: State, link: Link, wanted: Rule, may_bury: bool) -> Verdict:
     deadline = time.monotonic() + state.settings.lease_seconds
     rounds = 0
     while True:
-        verdict = _once(state, link, wanted)
+        verdict = _once(state, link, wanted, may_bury)
         if verdict.state is rule.State.HELD and rounds < ROUNDS:
             rounds += 1
             _give_back(state, link)
@@ -65,11 +68,11 @@ def _change(state: State, link: Link, wanted: Rule) -> Verdict:
             return verdict
 
 
-def _once(state: State, link: Link, wanted: Rule) -> Verdict:
+def _once(state: State, link: Link, wanted: Rule, may_bury: bool) -> Verdict:
     """What the database rolled back, by a deadlock say, is as if somebody had it locked."""
     try:
         with link.transaction() as conn:
-            return rule.change(conn, state.tables, wanted)
+            return rule.change(conn, state.tables, wanted, may_bury=may_bury)
     except Exception as error:
         if trouble(error) is not Trouble.AGAIN:
             raise

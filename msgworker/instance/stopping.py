@@ -188,6 +188,7 @@ def end_by(number: int) -> None:
     """End this process by the default action of a signal; in the main thread only."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
+    os._exit(128 + number)  # process 1 of a container has no default action
 
 
 class Asked:

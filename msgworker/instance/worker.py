@@ -61,8 +61,16 @@ class Worker:
     it is then a new instance with a new id.
     """
 
-    def __init__(self, make_state: Callable[[], State], *, threads: int, label: str = "") -> None:
+    def __init__(
+        self,
+        make_state: Callable[[], State],
+        *,
+        look: Callable[[], State],
+        threads: int,
+        label: str = "",
+    ) -> None:
         self._make_state = make_state
+        self._look = look  # as `make_state`, but changes nothing
         self._threads = threads
         self._label = label
         self._instance: Instance | None = None
@@ -314,7 +322,7 @@ class Worker:
     def left(self) -> Left:
         """What is unfinished in the table now, by what it waits for. Raises DatabaseUnavailable,
         SchemaError."""
-        state = self._make_state()
+        state = self._look()
         with connecting(state.engine) as conn:
             return left(conn, state.tables, state.asked)
 
@@ -475,9 +483,8 @@ class Instance:
         for lane in self.lanes.take_back():
             lane.result = Result(Outcome.RELEASED)
         lanes = [lane for lane in list(state.in_hand) if lane.owner == state.instance_id]
-        unstarted = [
-            n.row.msg_id for n in lanes if n.result and n.result.outcome is Outcome.RELEASED
-        ]
+        results = [(lane.row.msg_id, lane.result) for lane in lanes]  # a settle may take it away
+        unstarted = [i for i, r in results if r is not None and r.outcome is Outcome.RELEASED]
         link = state.link()
         try:
             release(state, link, unstarted)

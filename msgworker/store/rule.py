@@ -63,12 +63,13 @@ class State(enum.Enum):
     LOCKED = "locked"  # somebody has it locked: an instance that registers, or who changes it
     BUSY = "busy"  # instances live that work on the table
     HELD = "held"  # messages are flagged by instances that do not live
+    DEADLY = "deadly"  # failed messages would be dead by it, and nobody has asked for that
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to such a wish. count: of what state says: messages that are dead now, instances
-    that live, instances that hold messages."""
+    """The answer to such a wish. count: of what state says: messages that are dead now, or would
+    be, instances that live, instances that hold messages."""
 
     state: State
     count: int = 0
@@ -196,8 +197,10 @@ def living(conn: Connection, t: Tables) -> list[str]:
 # ---------------------------------------------------------------- changing it
 
 
-def change(conn: Connection, t: Tables, wanted: Rule) -> Verdict:
+def change(conn: Connection, t: Tables, wanted: Rule, *, may_bury: bool = False) -> Verdict:
     """Make `wanted` the rule, if nobody is at work; t: the tables by the rule that was read.
+
+    may_bury: also where failed messages are dead by it.
 
     In the caller's transaction, which nothing may precede. What has ended stays so, what holds its
     object back as a dead message goes on to under on_dead="block", and what has failed more often
@@ -214,6 +217,8 @@ def change(conn: Connection, t: Tables, wanted: Rule) -> Verdict:
         return Verdict(State.BUSY, len(live))
     if held := recover.owners(conn, t):
         return Verdict(State.HELD, len(held))
+    if not may_bury and (dying := would_die(conn, t, wanted)):
+        return Verdict(State.DEADLY, dying)
     died = _bury(conn, t, wanted)
     _renumber(conn, t, found, wanted)
     c = t.lease.c

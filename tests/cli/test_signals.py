@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,3 +110,13 @@ def test_signals_are_what_they_were_where_none_came() -> None:
     with Signals(Asked()):
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_process_1_which_has_no_default_action_ends_with_the_code_of_the_signal() -> None:
+    program = (
+        "from msgworker.instance import stopping\n"
+        "stopping.signal.raise_signal = lambda number: None\n"
+        "stopping.end_by(15)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    assert done.returncode == 143

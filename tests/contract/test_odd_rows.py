@@ -14,6 +14,10 @@ from msgworker import App, Message, MessageTable
 from msgworker.cli.look import as_dict
 from msgworker.cli.output import print_json
 from msgworker.errors import ConfigError
+from msgworker.instance.refusals import FIRST_PAUSE_SECONDS, FORGET_SECONDS, Refusals
+from msgworker.instance.report import Report
+from msgworker.store.claim import Candidate
+from msgworker.store.left import Left, Waits
 from tests.contract.seeing import Table, send, until
 
 DONE, DEAD, STAYS = "done", "dead", "new"
@@ -527,3 +531,21 @@ def test_ops_take_dead_rows_whose_counter_or_error_is_odd(sqlite, taken):
     assert [m.msg_id for m in taken] == [1]
     assert report.left == 0
     app.engine.dispose()
+
+
+def test_what_was_refused_and_has_been_mended_is_forgotten():
+    now = [0.0]
+    refusals = Refusals(clock=lambda: now[0])
+    refusals.heard(Candidate(1, "a", 0, 0, 0, None, 1, None, "a"), "no")
+    now[0] = FIRST_PAUSE_SECONDS + FORGET_SECONDS - 1
+    assert refusals.waiting() == (set(), set())
+    assert len(refusals) == 1  # it is offered again: then its next pause is longer
+    now[0] += 2
+    refusals.waiting()
+    assert len(refusals) == 0
+
+
+def test_a_refusal_that_was_mended_meanwhile_does_not_make_a_drain_fail():
+    report = Report(done=1, refused=1)
+    assert report.leaving(Left(total=1, by={Waits.DUE: 1})).exit_code == 1
+    assert report.leaving(Left()).exit_code == 0

@@ -735,3 +735,34 @@ def test_a_configuration_that_names_no_rule_keeps_the_table_s(crm, tmp_path):
         assert findings(plain, "rule") == []
     finally:
         plain.engine.dispose()
+
+
+def test_a_start_changes_no_rule_by_which_messages_die(crm, caplog):
+    app = crm.app(5)
+    write(app, (-1, 3))
+    Table(app).edit(available_at=datetime.now(UTC) + timedelta(hours=1))
+    other = bare(crm, app, 3)
+    drain(other)
+    assert (recorded(app), states(app)) == (FIVE, ["failed"])
+    assert "failed messages that would be dead by it: 1" in caplog.text
+    other.create_schema()
+    assert (recorded(app), states(other)) == (THREE, ["dead"])
+
+
+def test_to_count_what_is_left_changes_no_rule(crm):
+    app = crm.app()
+    other = bare(crm, app, 5)
+    send(app, "a", topic="ok")
+    assert other.worker().left().total == 1
+    assert recorded(app) == THREE
+
+
+def test_an_instance_that_has_left_for_the_rule_does_not_beat_without_a_pause(crm):
+    app = crm.app()
+    instance = Instance(app._state(app._chosen(None)), 1, None, "")
+    try:
+        instance.state.left_for = RuleChanged("t", "old", "new")
+        assert instance.heartbeat.run_once() == 0
+        assert instance.heartbeat.pause_seconds(0) > 1
+    finally:
+        instance.heartbeat.close()
