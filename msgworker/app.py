@@ -110,7 +110,8 @@ class App:
         """Create what is missing of tables and indexes; return the names of what was created.
 
         Safe to call at every start and from several processes at once. A table that exists already
-        only gets indexes (on MariaDB and MySQL also the hidden generated columns that they are on).
+        only gets indexes (on MariaDB and MySQL also the hidden generated columns that they are on);
+        at the first time, rows with a status that nobody knows are told of in a warning.
 
         max_tries and on_dead of a table that has others become those of this App if no instance
         works on it, and that is in the list too; else it keeps them, which is told in a warning.
@@ -120,7 +121,12 @@ class App:
         spec = self.table
         if not self._names_rule:
             spec = schema.known_rule(self.engine, spec, dialect).to(spec)
-        made = schema.create(self.engine, spec, dialect)
+        made = schema.create(
+            self.engine,
+            spec,
+            dialect,
+            lambda text: log.warning("table %s: %s", spec.name, text),
+        )
         self._tables = None
         before = schema.recorded_rule(self.engine, spec, dialect)
         if before != Rule.of(spec):

@@ -37,6 +37,9 @@ def doctor(ctx: click.Context, /, as_json: bool, sql: bool, plan: bool, **given:
     if sql:
         for statement in (s for one in needed for s in one.mend):
             click.echo(f"{visible(statement)};")
+        for one in needed:
+            if not one.mend:
+                click.echo(f"no statement mends this: {visible(one.text)}", err=True)
         return code
     click.echo(f"{dialects.masked(app.engine.url)}, table {visible(app.table.name)}\n")
     for one in found:

@@ -117,7 +117,7 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
             one = found.examples[waits]
             many = f"{count} message{'s' if count > 1 else ''} left"
             facts: dict[str, Any] = {"left": many, "id": one.msg_id, "topic": one.topic}
-            facts["owner"] = one.claimed_by
+            facts |= {"owner": one.claimed_by, "giving_back": found.giving_back}
             if waits is Waits.NOBODY and one.claimed_by is not None:
                 say = _OF_THE_DEAD
             if waits is Waits.RETRY:
@@ -131,8 +131,7 @@ _SAYS = {
     ),
     Waits.NOBODY: (
         "{left} that nobody does: message {id} stands at 1 without an owner (`msgworker explain "
-        "{id}`), or holds them back; `msgworker release --nobody --older-than 1h` gives such "
-        "messages back"
+        "{id}`), or holds them back; {giving_back} gives such messages back"
     ),
     Waits.NO_HANDLER: (
         "{left} that nobody does: topic {topic!r} of message {id} has no handler here nor in a "

@@ -20,6 +20,7 @@ from msgworker.store import ending, find, items, pause
 from msgworker.store.find import MessageInfo
 from msgworker.store.instances import UNKNOWN, InstanceInfo, Life, Started, instances
 from msgworker.store.items import Items
+from msgworker.store.recover import giving_back
 from msgworker.table import Tables
 
 
@@ -117,7 +118,7 @@ def _running(t: Tables, info: MessageInfo, who: Sequence[InstanceInfo]) -> Expla
             if t.has("claimed_by")
             else "it is flagged; the table has no column claimed_by, so nobody knows by whom"
         )
-        text += "; if that one is gone, `msgworker release --nobody --older-than 1h` gives it back"
+        text += f"; if that one is gone, {giving_back(t)} gives it back"
         return Explanation(info, Reason.RUNNING_FOREIGN, text, since=info.claimed_at)
     holder = next((one for one in who if one.instance_id == info.claimed_by), None)
     told = UNKNOWN if holder is None else holder.started(info)

@@ -19,7 +19,7 @@ from msgworker.message import Status, topic_of
 from msgworker.payload import shown
 from msgworker.store import find, pause
 from msgworker.store.instances import InstanceInfo, Life, instances
-from msgworker.store.recover import running_rows
+from msgworker.store.recover import giving_back, running_rows
 from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, text_lit
 
 ONE: ColumnElement[int] = sa.literal_column("1")
@@ -53,12 +53,13 @@ class Example(NamedTuple):
 class Left:
     """total: unfinished messages. by: how many wait for what; together fewer than the total where
     only a part of very many was looked at. next_seconds: until the first retry, or the first other
-    instant if no retry waits."""
+    instant if no retry waits. giving_back: the command that gives back messages of nobody."""
 
     total: int = 0
     by: dict[Waits, int] = field(default_factory=dict)
     examples: dict[Waits, Example] = field(default_factory=dict)
     next_seconds: float | None = None
+    giving_back: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         by={waits: count for waits, count in by.items() if count},
         examples=examples,
         next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
+        giving_back=giving_back(t),
     )
 
 

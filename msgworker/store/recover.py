@@ -209,6 +209,12 @@ def flagged_at(c: Cols) -> ColumnElement[Any]:
     return sa.func.coalesce(*known) if len(known) == 2 else known[0] if known else sa.null()
 
 
+def giving_back(t: Tables) -> str:
+    """The command that gives back messages of nobody; by age only where that is known."""
+    dated = t.has("claimed_at") or t.has("created_at")
+    return f"`msgworker release --nobody {'--older-than 1h' if dated else '--any-age'}`"
+
+
 def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
     """Give our own rows back without a try; return how many were still ours. Rows that somebody has
     locked are left."""

@@ -14,17 +14,18 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, Inspector
+from sqlalchemy import ColumnElement, Connection, Engine, Inspector
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from msgworker import dialects
 from msgworker.dialects import Dialect, Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import SchemaError
+from msgworker.message import Status
 from msgworker.store import audit, pause, requirements
 from msgworker.store import rule as rules
 from msgworker.store.rule import Rule
-from msgworker.table import ADDED, REQUIRED, MessageTable, Tables, tables_for
+from msgworker.table import ADDED, REQUIRED, Cols, MessageTable, Tables, lit, tables_for
 
 
 def is_generated(column: sa.Column[Any]) -> bool:
@@ -32,8 +33,14 @@ def is_generated(column: sa.Column[Any]) -> bool:
     return bool(column.info.get(dialects.HIDDEN))
 
 
-def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
+def create(
+    engine: Engine,
+    spec: MessageTable,
+    dialect: Dialect,
+    warn: Callable[[str], object] = lambda _: None,
+) -> list[str]:
     """Create what is missing; return the names of what was created, [] if all was there.
+    warn: gets what is odd about the rows of a table that had no index of ours until now.
 
     Opens its own transactions. On a table that exists already only indexes are added (and, on
     MariaDB and MySQL, hidden generated columns); its columns are left alone. The rule of a table
@@ -70,7 +77,32 @@ def create(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
     for table in tables:
         for index in ordered_indexes(table):
             made += _ensure_index(engine, t, index, look=table not in new)
+    if live is not None and not before & {str(i.name).lower() for i in t.message.indexes}:
+        _warn_of_statuses(engine, t, warn)
     return made
+
+
+def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) -> None:
+    """No index holds such rows, so this reads the table, as its first indexes have done."""
+    c = t.cols()
+    with connecting(engine) as conn:
+        rows = sa.select(sa.func.count(), sa.func.min(c.msg_id)).where(has_unknown_status(c))
+        count, example = conn.execute(rows).one()
+    if count:
+        quote = engine.dialect.identifier_preparer.quote
+        status = quote(t.names["status"])
+        text = "1 row has" if count == 1 else f"{count:,} rows have"
+        warn(
+            f"{text} a status that nobody knows and will never be claimed (message {example}, "
+            f"say). See them: SELECT {quote(t.names['msg_id'])}, {status} FROM "
+            f"{engine.dialect.identifier_preparer.format_table(t.message)} WHERE {status} NOT IN "
+            f"(-1, 0, 1, 2) OR {status} IS NULL; `msgworker doctor` prints how to mend them"
+        )
+
+
+def has_unknown_status(c: Cols, *, known: Iterable[Status] = tuple(Status)) -> ColumnElement[bool]:
+    """Rows whose status is none of those known."""
+    return sa.or_(c.status.is_(None), c.status.not_in([lit(s) for s in known]))
 
 
 def recorded_rule(engine: Engine, spec: MessageTable, dialect: Dialect) -> Rule:
@@ -362,9 +394,22 @@ def _columns(engine: Engine, spec: MessageTable, live: str | None) -> dict[str, 
 
 def _require(spec: MessageTable, kinds: dict[str, Any]) -> None:
     have = {name.lower() for name in kinds}
-    lacking = [spec.names()[role] for role in REQUIRED if spec.names()[role].lower() not in have]
+    lacking = [role for role in spec.names() if role in REQUIRED]
+    lacking = [role for role in lacking if spec.names()[role].lower() not in have]
     if lacking:
-        raise SchemaError(f"table {spec.name} has no column {', '.join(lacking)}")
+        raise SchemaError(unnamed(spec, lacking, kinds))
+
+
+def unnamed(spec: MessageTable, lacking: Sequence[str], there: Iterable[str]) -> str:
+    """What to do where columns of these roles are not there under the names they were given. They
+    are never added: the values of the rows that are there stand in other columns."""
+    names = ", ".join(spec.names()[role] for role in lacking)
+    say = "name the column" if len(lacking) == 1 else "name the columns"
+    return (
+        f"table {spec.name} has no column {names}; {say}: "
+        f"MessageTable({', '.join(f'{role}=...' for role in lacking)}); "
+        f"the table has: {', '.join(there)}"
+    )
 
 
 def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dialect) -> Dialect:
@@ -520,10 +565,14 @@ def _ensure_index(engine: Engine, t: Tables, index: sa.Index, *, look: bool) -> 
     except SchemaError as error:
         if name != t.guard_name or trouble(error.__cause__ or error) is not Trouble.RACE:
             raise
+        quote = engine.dialect.identifier_preparer.quote
+        name = quote(t.names["object_id"])
+        table = engine.dialect.identifier_preparer.format_table(t.message)
         raise SchemaError(
-            f"{error}. An object has two rows at status 1; find them with: SELECT "
-            f"{t.names['object_id']} FROM {t.spec.name} WHERE {t.names['status']} = 1 GROUP BY "
-            f"{t.names['object_id']} HAVING COUNT(*) > 1, settle them, and run this again"
+            f"{str(error).rstrip('.')}. An object has two rows at status 1; see them: SELECT "
+            f"{name} FROM {table} WHERE {quote(t.names['status'])} = 1 AND {name} IS NOT NULL "
+            f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor` prints how to mend them; "
+            "then run this again"
         ) from error
     return [name] if made else []
 

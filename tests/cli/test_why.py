@@ -181,6 +181,15 @@ def test_doctor_without_a_schema_ends_with_4_and_its_sql_mends_it(cli: Cli, fold
     assert cli("doctor", *AT).exit_code == 0
 
 
+def test_doctor_sql_says_what_no_statement_mends(cli: Cli, folder: Path) -> None:
+    sql(folder, "CREATE TABLE q (msg_id INTEGER PRIMARY KEY, objectID TEXT, state INT, tries INT)")
+    sql(folder, "INSERT INTO q VALUES (1, 'a', 2, 0), (2, 'a', 2, 0)")
+    script = cli("doctor", "--url", f"sqlite:///{folder / 'crm.db'}", "--table", "q", "--sql")
+    assert (script.exit_code, "TABLE q" in script.stdout, "status" in script.stderr) == (4, 0, 1)
+    assert "no statement mends this: table q has no column object_id, status" in script.stderr
+    assert "MessageTable(object_id=..., status=..., error_try_times=...)" in script.stderr
+
+
 def test_doctor_finds_a_dropped_guard(crm: Cli, folder: Path) -> None:
     sql(folder, "DROP INDEX msgworker_message_guard")
     done = crm("doctor", *AT)

@@ -268,6 +268,92 @@ def test_statuses_that_nobody_knows(make_app, app, table):
     assert [str(info.status) for info in app.ops.find(status="dead")] == ["dead"]
 
 
+def adopted(database: Any, make_app: Any, *rows: tuple[int, Any]) -> App:
+    """An App on a table of others in mixed case, with these rows of object a: id and status."""
+    with database.engine().begin() as conn:
+        q = conn.dialect.identifier_preparer.quote
+        conn.exec_driver_sql(
+            f"CREATE TABLE {q('tbMsg')} ({q('msgID')} INTEGER PRIMARY KEY, {q('objectID')} "
+            f"VARCHAR(20), {q('msgStatus')} INTEGER DEFAULT 0, {q('errorTimes')} INTEGER DEFAULT 0)"
+        )
+        for msg_id, status in rows:
+            conn.exec_driver_sql(
+                f"INSERT INTO {q('tbMsg')} ({q('msgID')}, {q('objectID')}, {q('msgStatus')}) "
+                f"VALUES ({msg_id}, 'a', {'NULL' if status is None else status})"
+            )
+    names = SEED | {"status": "msgStatus", "error_try_times": "errorTimes"}
+    app: App = make_app(table=MessageTable("tbMsg", **names))
+    return app
+
+
+def query_in(text: str) -> str:
+    """The SELECT that a text tells people to run."""
+    return "SELECT" + text.split(": SELECT")[1].split(";")[0]
+
+
+def test_the_four_columns_are_asked_for_and_never_added(make_app, database):
+    named = adopted(database, make_app, (1, 2), (2, 2))
+    app = make_app(table=MessageTable("tbMsg", msg_id="msgID"))
+    told = (
+        "name the columns: MessageTable(object_id=..., status=..., error_try_times=...); the table "
+        "has: msgID, objectID, msgStatus, errorTimes"
+    )
+    (columns,) = [one for one in needed(app) if one.check == "columns"]
+    assert (columns.text.endswith(told), columns.mend) == (True, ())
+    statements = [statement for one in app.ops.doctor() for statement in one.mend]
+    assert [s for s in statements if "tbMsg" in s] == []
+    app.add_handler(None, lambda msg: None)
+    for refused in (app.create_schema, lambda: app.drain(linger=0)):
+        with pytest.raises(SchemaError) as error:
+            refused()
+        assert (told in str(error.value), error.value.exit_code) == (True, 4)
+    mend(app)
+    mend(named)
+    named.add_handler(None, lambda msg: None)
+    assert named.drain(linger=0).done == 0
+
+
+def test_one_column_that_is_not_found_is_asked_for(make_app, database):
+    adopted(database, make_app)
+    app = make_app(table=MessageTable("tbMsg", **SEED | {"error_try_times": "errorTimes"}))
+    (told,) = [one for one in needed(app) if one.check == "columns"]
+    assert "no column status; name the column: MessageTable(status=...); the table" in told.text
+
+
+def test_the_first_create_schema_warns_of_statuses_that_nobody_knows(make_app, database, caplog):
+    app = adopted(database, make_app, (1, 2), (2, 7), (3, None), (4, 0))
+    app.create_schema()
+    (told,) = [one.getMessage() for one in caplog.records if "nobody knows" in one.getMessage()]
+    assert "table tbMsg: 2 rows have a status that nobody knows" in told
+    assert "(message 2, say)" in told
+    with app.engine.connect() as conn:
+        assert {tuple(row) for row in conn.execute(sa.text(query_in(told)))} == {(2, 7), (3, None)}
+    caplog.clear()
+    assert app.create_schema() == []
+    assert caplog.records == []
+    app.add_handler(None, lambda msg: None)
+    report = app.drain(linger=0)  # they are passed over, and hold nothing back
+    assert (report.done, report.left, report.exit_code) == (1, 0, 0)
+    assert "2 rows have a status that nobody knows (7, NULL)" in needed(app)[0].text
+
+
+def test_the_first_create_schema_says_nothing_of_statuses_that_are_known(
+    make_app, database, caplog
+):
+    adopted(database, make_app, (1, 2), (2, 1), (3, 0), (4, -1)).create_schema()
+    make_app().create_schema()
+    assert caplog.records == []
+
+
+def test_the_query_for_two_running_rows_runs(make_app, database):
+    app = adopted(database, make_app, (1, 1), (2, 1))
+    with pytest.raises(SchemaError, match="`msgworker doctor` prints how to mend them") as error:
+        app.create_schema()
+    assert ".." not in str(error.value)
+    with app.engine.connect() as conn:
+        assert conn.scalars(sa.text(query_in(str(error.value)))).all() == ["a"]
+
+
 def test_a_wrong_type_and_a_column_too_short(make_app, postgresql_or_mariadb):
     app = make_app()
     app.create_schema()

@@ -132,12 +132,18 @@ def test_many_are_given_back_in_steps(app, table):
     assert set(table.rows("status", "error_try_times")) == {(-1, 1)}
 
 
+def test_a_drain_names_the_release_that_the_table_takes(bare_app, caplog):
+    assert bare_app.drain(linger=0).left_by == {"nobody": 2}
+    (line,) = [r.getMessage() for r in caplog.records if "2 messages left" in r.getMessage()]
+    assert "`msgworker release --nobody --any-age`" in line
+
+
 def test_without_a_column_for_owners_everything_at_1_is_meant_if_no_instance_lives(bare_app):
     app, table = bare_app, Table(bare_app)
     (told,) = found_by_doctor(app)
     assert "1 message at 1 without an owner, and 1 message waiting behind" in told
     assert "--any-age" in told
-    assert "`msgworker release --nobody" in app.ops.explain(1).text
+    assert "`msgworker release --nobody --any-age`" in app.ops.explain(1).text
     with pytest.raises(ConfigError, match="neither claimed_at nor created_at"):
         app.ops.release_nobody("1h")
     register(app, "lives")

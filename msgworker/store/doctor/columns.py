@@ -76,14 +76,15 @@ def storage(p: Patient) -> list[Finding]:
 
 def missing(p: Patient) -> list[Finding]:
     """Columns that have a name and are not there."""
+    unnamed = [role for role in p.lacking() if role in REQUIRED]
+    if unnamed:  # what else is missing can be told when these are known
+        there = [str(one["name"]) for one in p.columns.values()]
+        return [needed("columns", schema.unnamed(p.spec, unnamed, there))]
     found = []
     asked_for = schema.asked_for(p.spec)
     for role in p.lacking():
         column = p.ideal.message.c[p.ideal.names[role]]
-        if role == "msg_id":
-            text = f"column {column.name} (msg_id) is missing: a number that grows with each row"
-            found.append(needed("columns", text))
-        elif role in REQUIRED or role in asked_for:
+        if role in asked_for:
             text = f"column {column.name} ({role}) is missing"
             found.append(needed("columns", text, p.add(p.ideal.message, column)))
         elif role not in NOT_MISSED:

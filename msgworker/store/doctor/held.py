@@ -15,7 +15,7 @@ from msgworker.store import left, schema, window
 from msgworker.store.doctor.finding import Finding, advised, fine
 from msgworker.store.doctor.patient import Patient
 from msgworker.store.instances import InstanceInfo, Life, instances
-from msgworker.store.recover import flagged_at
+from msgworker.store.recover import flagged_at, giving_back
 from msgworker.table import Tables
 
 MOST = 100_000
@@ -58,7 +58,9 @@ def _of_nobody(p: Patient, t: Tables, lives: bool) -> Iterator[Finding]:
     if c.claimed_by is None and lives:  # they may be its own
         return
     ids = window.running(t)
-    age: Any = seconds_since(sa.func.min(flagged_at(c))) if _has_age(t) else sa.null()
+    age: Any = sa.null()
+    if t.has("claimed_at") or t.has("created_at"):
+        age = seconds_since(sa.func.min(flagged_at(c)))
     query = sa.select(sa.func.count(), age).select_from(ids.join(t.message, ids.c.i == c.msg_id))
     if c.claimed_by is not None:
         query = query.where(c.claimed_by.is_(None))
@@ -71,20 +73,12 @@ def _of_nobody(p: Patient, t: Tables, lives: bool) -> Iterator[Finding]:
     if oldest is not None:
         text += f", the oldest for {float(oldest) / 3600:.1f} h at most"
     text += f", and {_messages(behind)} waiting behind" if behind > 0 else ""
-    how = "--older-than 1h" if _has_age(t) else "--any-age"
-    text += (
-        ": if no foreign consumer works on them any more, "
-        f"`msgworker release --nobody {how}` gives them back"
-    )
+    text += f": if no foreign consumer works on them any more, {giving_back(t)} gives them back"
     yield advised("held", text)
 
 
 def _messages(count: int) -> str:
     return f"{count:,} message{'' if count == 1 else 's'}"
-
-
-def _has_age(t: Tables) -> bool:
-    return t.has("claimed_at") or t.has("created_at")
 
 
 def _of_the_dead(who: list[InstanceInfo]) -> Iterator[Finding]:

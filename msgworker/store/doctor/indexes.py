@@ -26,6 +26,8 @@ WHY = {
 
 def columns(p: Patient) -> list[Finding]:
     """Hidden columns that the indexes are on."""
+    if p.live is None:  # they are on columns that are not there
+        return []
     lacking = [c for c in p.least.message.c if schema.is_generated(c) and c.name not in p.columns]
     if not lacking:
         return []
@@ -93,6 +95,8 @@ def other_collation(p: Patient) -> list[Finding]:
 
 def missing(p: Patient) -> list[Finding]:
     """Every index of ours, on every table of ours that is there."""
+    if p.live is None:  # what they are on is not there
+        return []
     found = []
     for table in (p.least.message, *schema.own_tables(p.least)):
         if not dialects.is_there(p.inspector, table):

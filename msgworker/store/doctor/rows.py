@@ -15,11 +15,11 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, WholeId, trouble
 from msgworker.message import Status
-from msgworker.store import requirements, window
+from msgworker.store import requirements, schema, window
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
 from msgworker.store.instances import Life, instances
-from msgworker.table import Tables, lit
+from msgworker.table import Tables
 
 SECONDS = 3.0
 ROWS = 200_000
@@ -105,7 +105,7 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
     c = t.cols()
     fine_ones = [Status.NEW, Status.DONE, Status.FAILED]
     fine_ones += [Status.PROCESSING] if guarded else []
-    strange = sa.or_(c.status.is_(None), c.status.not_in([lit(s) for s in fine_ones]))
+    strange = schema.has_unknown_status(c, known=fine_ones)
     query = sa.select(c.msg_id, c.object_id, c.status).where(strange).order_by(c.msg_id.desc())
     top = window.MOST
     deadline = time.monotonic() + SECONDS
