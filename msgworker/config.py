@@ -461,7 +461,7 @@ def flag_of(name: str) -> str:
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for variable, value in sorted(environ.items()):
-        if not variable.startswith(PREFIX) or _foreign(variable):
+        if not variable.startswith(PREFIX) or _foreign(variable, value):
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in SETTINGS:
@@ -471,15 +471,27 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _foreign(variable: str) -> bool:
+_SERVICE_LINK = re.compile(
+    r"(?:[A-Z0-9_]+_)?"
+    r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
+    r"|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:ADDR|PORT|PROTO))?)",
+    re.ASCII,
+)
+_SERVICE_URL = re.compile(r"(?:tcp|udp|sctp)://", re.IGNORECASE)
+
+
+def _foreign(variable: str, value: str) -> bool:
     """Variables with our prefix that are not settings.
 
-    Kubernetes gives every container MSGWORKER_SERVICE_HOST, MSGWORKER_PORT_80_TCP and so on if a
-    service of that name exists.
+    Kubernetes gives every container MSGWORKER_SERVICE_HOST, MSGWORKER_WEB_PORT_80_TCP and so on for
+    the services named msgworker and msgworker-web. Its MSGWORKER_WEB_PORT holds tcp://host:port:
+    with a bare number it is something that a person has meant as a setting.
     """
     rest = variable.removeprefix(PREFIX)
-    service = re.match(r"(SERVICE_(HOST|PORT)|PORT)(_|$)", rest)
-    return rest.startswith("TEST_") or service is not None
+    if rest.startswith("TEST_") or _SERVICE_LINK.fullmatch(rest):
+        return True
+    named = rest == "PORT" or rest.endswith("_PORT")
+    return named and _SERVICE_URL.match(value) is not None
 
 
 def _section(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ any database; the clock and the fresh database are SQLite's.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from collections import deque
@@ -143,6 +144,8 @@ class Crashed(BaseException):
 def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report:
     """Handle messages on this thread until none is due now.
 
+    Each failed try is logged at warning with its traceback: pytest shows it with a test that fails.
+
     crash: "claimed", "handled" or "settled": raise Crashed there, as if the process had died: after
     a claim was committed, after a handler has returned (a transactional one is rolled back), after
     its outcome was committed. crash_on: at this msg_id; left out: at the first message.
@@ -169,6 +172,7 @@ class _Drain:
         self._todo: deque[Lane] = deque()
         self._beat_at = 0.0
         instance.lanes.took(0.0)  # how much is claimed at once is the same however long tests take
+        instance.settler.retry_level = logging.WARNING  # so that a test that fails shows it
         if at is At.HANDLED:  # the outcome of a transactional handler is written inside the handler
             instance.caller.before_settle = lambda lane: self._pass(At.HANDLED, lane)
 

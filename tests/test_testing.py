@@ -166,3 +166,48 @@ def test_fixture_is_there_without_any_import(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_test_that_fails_shows_why_the_handler_failed(tmp_path: Path) -> None:
+    (tmp_path / "test_theirs.py").write_text(
+        """\
+from msgworker.testing import drain
+
+
+def dial(msg):
+    raise ConnectionError("the ledger does not answer")
+
+
+def test_settles(msgworker_db):
+    app = msgworker_db.app()
+    app.add_handler("t", dial)
+    with app.engine.begin() as conn:
+        app.send(conn, "t", None)
+    assert drain(app).done == 1
+"""
+    )
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "1 failed" in done.stdout
+    logged = done.stdout.partition("Captured log call")[2]
+    assert "WARNING" in logged
+    assert 'raise ConnectionError("the ledger does not answer")' in logged
+    assert "Traceback (most recent call last)" in logged
+
+
+def test_only_drain_of_testing_tells_a_failed_try_at_warning(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(msg: Message[None]) -> None:
+        raise ConnectionError("away")
+
+    app.add_handler("t", fails)
+    (one,) = send(app, "a")
+    drain(app)
+    told = [(r.levelname, r.getMessage()) for r in caplog.records if r.exc_info]
+    assert [level for level, _ in told] == ["WARNING"]
+    assert told[0][1].startswith(f"message {one} failed: ConnectionError: away")
+    caplog.clear()
+    send(app, "b")
+    assert app.drain(linger=0.0).retried == 1
+    assert [r for r in caplog.records if r.exc_info] == []

@@ -208,6 +208,7 @@ STYLES = {
     "dead": "red",
     "unknown": "magenta",
     "live": "green",
+    "live, overdue": "yellow",
     "taken over": "yellow",
     "no lease": "red",
 }
@@ -251,6 +252,19 @@ def print_with_text(
     else:
         below = [_cut(f"{indent}{row[-1]}".rstrip(), width) for row in cells]
     print_table(columns[:-1], [row[:-1] for row in cells], below=below)
+
+
+def print_with_name(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
+    """A table whose first column is a name to be copied: never cut. Where others cannot make room
+    for it, it stands below its row."""
+    cells = [[safe(value) for value in row] for row in rows]
+    room = terminal_width() - (len(columns) - 1)
+    if not to_terminal() or sum(fitted(columns, _natural(columns, cells), room)) <= room:
+        print_table(columns, rows)
+        return
+    width, indent = terminal_width(), "    "
+    below = ["\n".join(wrapped(row[0], width, first=indent, rest=indent)) for row in cells]
+    print_table(columns[1:], [row[1:] for row in cells], below=below)
 
 
 def _natural(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:

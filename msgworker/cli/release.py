@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from msgworker import App
 from msgworker.cli.changing import carry_out, tell_result, writes
 from msgworker.cli.failing import NothingMatched, Usage
 from msgworker.cli.options import as_json, common
@@ -91,5 +92,14 @@ def release(
         **write,
     )
     if done.matched == 0:
-        raise NothingMatched(f"instance {instance} has nothing in hand")
+        raise NothingMatched(_nothing_of(app, instance))
     return tell_result(done, word="released", verb="release", json=as_json)
+
+
+def _nothing_of(app: App, instance: str) -> str:
+    known = [one.instance_id or "" for one in app.ops.instances()]
+    if instance in known:
+        return f"instance {instance} has nothing in hand"
+    near = [one for one in known if one.startswith(instance)]
+    hint = f"; did you mean {near[0]}?" if len(near) == 1 else ""
+    return f"no such instance: {instance}; see `msgworker instances`{hint}"

@@ -17,8 +17,8 @@ from msgworker.cli.output import (
     note,
     plural,
     print_json,
-    print_table,
     print_text,
+    print_with_name,
     print_with_text,
     safe,
     since,
@@ -226,14 +226,14 @@ def instances(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     if not found:
         click.echo("no instance lives, and nothing is running")
         return
-    print_table(INSTANCE_COLUMNS, [_instance_row(one) for one in found])
+    print_with_name(INSTANCE_COLUMNS, [_instance_row(one) for one in found])
     dead = sum(one.running for one in found if one.life not in (Life.LIVE, Life.FOREIGN))
     if dead and not any(one.life is Life.LIVE for one in found):
         note(f"{plural(dead, 'message')} of the dead: given back when an instance is started")
 
 
 INSTANCE_COLUMNS = (
-    Column("INSTANCE", share=3, least=16),
+    Column("INSTANCE"),
     Column("LIFE"),
     Column("SINCE", "right"),
     Column("LAST SIGN", "right"),
@@ -252,7 +252,7 @@ def _instance_row(one: InstanceInfo) -> list[Any]:
         topics = f"{topics} (of {one.other_table})"
     return [
         one.instance_id,
-        one.life,
+        one.life if one.overdue_seconds is None else f"{one.life}, overdue",
         age(since(one.started_at)),
         age(since(one.renewed_at)),
         _running(one),

@@ -6,6 +6,7 @@ while lanes wait and handlers are short, and written at once when nothing else i
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -41,6 +42,7 @@ class Settler:
         self.on_progress: Callable[[], None] = lambda: None
         self.on_lost: Callable[[], None] = lambda: None
         self.pace: Callable[[], float] = lambda: 1.0  # seconds a handler takes, on average
+        self.retry_level = logging.INFO  # of a failed try that is tried again
 
     def add(self, lane: Lane, nothing_waits: bool) -> None:
         """Take a finished lane from a handler thread, and settle if it is time."""
@@ -179,14 +181,14 @@ class Settler:
         max_tries = self._state.tables.spec.max_tries
         if outcome is Outcome.FAILED and lane.row.tries + 1 < max_tries:
             tally.retried += 1
-            level, what = "info", "failed"
+            level, what = self.retry_level, "failed"
         elif outcome in (Outcome.FAILED, Outcome.DEAD, Outcome.SPENT):
             tally.dead += 1
-            level, what = "warning", "is dead"
+            level, what = logging.WARNING, "is dead"
         elif outcome is Outcome.LATER:
             times = lane.row.later_times + 1
             asked = f"asked {times} time{'s' * (times > 1)}"
-            level, what = "info", f"comes back in {result.delay_seconds:g} s ({asked})"
+            level, what = logging.INFO, f"comes back in {result.delay_seconds:g} s ({asked})"
         else:
             if outcome is Outcome.RELEASED:
                 stopped = self._state.stopping.is_set()
@@ -196,11 +198,11 @@ class Settler:
             return
         raised, result.raised = result.raised, None
         told = None if raised is None else (type(raised), raised, raised.__traceback__)
-        log = getattr(self._state.log, level)
+        log = self._state.log
         text = "message %s %s: %s"
         error = (result.error or "").removeprefix(LATER)
         with suppress(Exception):  # a log of the user's that fails costs no outcome
-            log(text, lane.row.msg_id, what, error, exc_info=told, extra=facts(lane.row))
+            log.log(level, text, lane.row.msg_id, what, error, exc_info=told, extra=facts(lane.row))
 
     def _write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
         """Write until it is known what was written."""

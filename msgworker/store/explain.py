@@ -123,7 +123,7 @@ def _running(t: Tables, info: MessageInfo, who: Sequence[InstanceInfo]) -> Expla
     holder = next((one for one in who if one.instance_id == info.claimed_by), None)
     told = UNKNOWN if holder is None else holder.started(info)
     if holder is not None and holder.life is Life.LIVE:
-        text = _held_text(info, holder, told)
+        text = _held_text(info, holder, told) + _overdue_text(holder, who)
         return _claimed(info, Reason.RUNNING, text, holder, told)
     alive = any(one.life is Life.LIVE for one in who)
     how = (
@@ -161,9 +161,22 @@ def _held_text(info: MessageInfo, holder: InstanceInfo, told: Started) -> str:
         return f"claimed {_span(claimed)} ago by {who}, not started as of its heartbeat {heard} ago"
     if holder.handlers is None or claimed is None:
         return f"it is running on {who}, last heard of {heard} ago"
+    if holder.overdue_seconds is not None:
+        return f"claimed {_span(claimed)} ago by {who}, last heard of {heard} ago"
     return (
         f"claimed {_span(claimed)} ago by {who}, last heard of {heard} ago; whether its handler "
         "has started is told with the next heartbeat"
+    )
+
+
+def _overdue_text(holder: InstanceInfo, who: Sequence[InstanceInfo]) -> str:
+    if holder.overdue_seconds is None:
+        return ""
+    others = any(one.life is Life.LIVE and one is not holder for one in who)
+    by = "" if others else ", by an instance that runs then"
+    return (
+        f"; its heartbeat has been overdue for {_span(holder.overdue_seconds)}; if it is dead, the "
+        f"message is recovered when its lease is over, in about {_span(holder.left_seconds)}{by}"
     )
 
 

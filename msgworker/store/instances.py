@@ -32,6 +32,10 @@ CLAIM_SECONDS = 1.0
 """A claim so short before a heartbeat may not have been known to it."""
 
 
+MARGIN_SECONDS = 1.0
+"""A heartbeat may be late by so much, or by half its pause, before it is called overdue."""
+
+
 class Started(NamedTuple):
     """Whether the handler of a claimed message has started, None = not known; and for how many
     seconds it has run, or had when the instance was last heard of."""
@@ -51,6 +55,8 @@ class InstanceInfo:
     handlers: how many handlers ran at its last heartbeat, and running_seconds, by msg_id, for how
     long each of the oldest 100 had; None and {} where it does not tell.
     silent_seconds: since its last heartbeat, by the database's clock; None if it is not known.
+    overdue_seconds: for how long a live one has missed its heartbeat, which comes every third of
+    its lease; None if it has not, or by so little that it may only be slow.
     topics: what it handles, None = every topic. other_table: the table it serves, if not this one.
     refused: by msg_id why the database does not let it flag a message, of a few of them.
     """
@@ -71,6 +77,15 @@ class InstanceInfo:
     running_seconds: dict[int, float] = field(default_factory=dict)
     silent_seconds: float | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
+    overdue_seconds: float | None = None
+
+    @property
+    def left_seconds(self) -> float | None:
+        """Until its lease is over, by the database's clock; None if it is not known."""
+        if self.renewed_at is None or self.expires_at is None or self.silent_seconds is None:
+            return None
+        whole = (self.expires_at - self.renewed_at).total_seconds()
+        return max(0.0, whole - self.silent_seconds)
 
     def started(self, info: MessageInfo) -> Started:
         """Whether the handler of a message that it has claimed runs, as far as its last heartbeat
@@ -126,6 +141,7 @@ def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> Instanc
     count, oldest = held.get(one.name, (0, None))
     life = Life.LEAVING if one.taken_by else Life.LIVE if one.live else Life.DEAD
     told = _told(one.serves)
+    silent = None if one.taken_by or one.silent is None else max(0.0, one.silent)
     return InstanceInfo(
         instance_id=one.name,
         life=life,
@@ -141,9 +157,18 @@ def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> Instanc
         taken_by=one.taken_by,
         handlers=told.handlers,
         running_seconds=told.running,
-        silent_seconds=None if one.taken_by or one.silent is None else max(0.0, one.silent),
+        silent_seconds=silent,
         refused=told.refused,
+        overdue_seconds=overdue(one, silent) if life is Life.LIVE else None,
     )
+
+
+def overdue(one: lease.Lease, silent: float | None) -> float | None:
+    """For how long its heartbeat is missed; None if it is not, or may only be slow."""
+    beat = (one.expires_at - one.renewed_at).total_seconds() / 3
+    if silent is None or silent <= beat + max(MARGIN_SECONDS, beat / 2):
+        return None
+    return silent - beat
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,54 @@ def test_environment_is_checked_and_what_is_not_ours_is_left_alone(tmp_path: Pat
         load(environ={"MSGWORKER_THREADS": "four"}, folder=tmp_path)
 
 
+SERVICES = {
+    "SERVICE_HOST": "10.0.0.1",
+    "SERVICE_PORT": "5432",
+    "SERVICE_PORT_HTTP_METRICS": "9090",
+    "PORT": "tcp://10.0.0.1:5432",
+    "PORT_5432_TCP": "tcp://10.0.0.1:5432",
+    "PORT_5432_TCP_ADDR": "10.0.0.1",
+    "PORT_5432_TCP_PORT": "5432",
+    "PORT_5432_TCP_PROTO": "tcp",
+    "PORT_53_UDP": "udp://10.0.0.1:53",
+    "PORT_9_SCTP_PROTO": "sctp",
+}
+
+
+@pytest.mark.parametrize("service", ["", "POSTGRES_", "WEB_", "CRM_WEB_2_", "THREADS_"])
+@pytest.mark.parametrize("ending", SERVICES)
+def test_variables_of_a_kubernetes_service_are_left_alone(
+    tmp_path: Path, service: str, ending: str
+) -> None:
+    environ = {f"MSGWORKER_{service}{ending}": SERVICES[ending]}
+    assert load(environ=environ, folder=tmp_path)["threads"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", "8080"),
+        ("DB_PORT", "5432"),
+        ("SUPPORT", "tcp://10.0.0.1:1"),
+        ("SERVICE", "x"),
+        ("PORTS", "tcp://10.0.0.1:1"),
+        ("WEB_PORT_TCP", "x"),
+        ("WEB_PORT_80", "x"),
+        ("WEB_PORT_80_HTTP", "x"),
+        ("WEB_PORT_80_TCP_HOST", "x"),
+        ("WEB_SERVICE_HOSTS", "x"),
+        ("MAX_TRYS", "3"),
+        ("LEASE_SECOND", "3"),
+        ("web_SERVICE_HOST", "x"),
+    ],
+)
+def test_a_variable_that_no_service_gives_is_an_unknown_setting(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"unknown setting MSGWORKER_{name} "):
+        load(environ={f"MSGWORKER_{name}": value}, folder=tmp_path)
+
+
 def test_lists_and_columns_from_text(tmp_path: Path) -> None:
     environ = {
         "MSGWORKER_TOPICS": "a, b",

@@ -23,6 +23,7 @@ from rich.cells import cell_len
 from msgworker.cli import output
 from msgworker.cli.output import wrapped
 from tests.cli.conftest import Cli, environment
+from tests.cli.test_commands import sql
 
 LONG = "the account of the customer has no ledger for the month, ask the finance department please"
 NARROW = f"""
@@ -95,6 +96,34 @@ def test_no_line_is_wider_than_the_terminal(filled: Cli, terminal: Any, width: i
         shown = filled(*command, "--app", "narrow:app")
         wide = [line for line in shown.stdout.split("\n") if cell_len(line) > width]
         assert wide == [], command
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 200])
+@pytest.mark.parametrize("name", ["app-7c9f-1-0123456789abcdef", "x" * 47 + "-0123456789abcdef"])
+def test_the_id_of_an_instance_is_never_cut(
+    cli: Cli, folder: Path, terminal: Any, width: int, name: str
+) -> None:
+    (folder / "narrow.py").write_text(NARROW)
+    cli("init-db", "--app", "narrow:app")
+    cli("send", "t", "--app", "narrow:app")
+    told = json.dumps({"topics": ["customer.settle", "customer.notify", "invoice.print"]})
+    lease = (
+        "INSERT INTO msgworker_lease (name, started_at, renewed_at, expires_at, serves, label)"
+        f" VALUES ('{name}', datetime('now', '-600 seconds'), datetime('now', '-200 seconds'),"
+        f" datetime('now', '+100 seconds'), '{told}', 'crm-workers')"
+    )
+    sql(folder, lease)
+    sql(
+        folder,
+        f"UPDATE msgworker_message SET status = 1, claimed_by = '{name}',"
+        " claimed_at = datetime('now', '-300 seconds')",
+    )
+    terminal(width)
+    text = click.unstyle(cli("instances", "--app", "narrow:app").stdout)
+    assert text.split().count(name) == 1
+    assert max(map(cell_len, text.splitlines())) <= width
+    assert "live, overdue" in text
+    assert "3 minutes" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -8,11 +8,14 @@ import pty
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
+from msgworker.store.instances import overdue as missed
+from msgworker.store.lease import Lease
 from tests.cli.conftest import Cli, environment
 from tests.cli.test_commands import AT, dead, sql
 
@@ -106,6 +109,80 @@ def test_instances_lanes_and_explain_tell_claimed_from_running(crm: Cli, folder:
     assert [one["started"] for one in found] == [True, False]
     (one,) = json.loads(crm("instances", *AT, "--json").stdout)
     assert (one["handlers"], one["running_seconds"]) == (1, {str(first): 9.0})
+
+
+def beating(folder: Path, name: str, silent: int, lease: int = 30) -> None:
+    """A lease of so many seconds, renewed `silent` seconds ago."""
+    told = {"table": "msgworker_message", "topics": None, "handlers": 0, "running": []}
+    sql(
+        folder,
+        "INSERT INTO msgworker_lease (name, started_at, renewed_at, expires_at, in_hand, serves)"
+        f" VALUES ('{name}', datetime('now', '-60 seconds'), datetime('now', '-{silent} seconds'),"
+        f" datetime('now', '{lease - silent:+d} seconds'), 1, '{json.dumps(told)}')",
+    )
+
+
+def test_a_heartbeat_that_is_overdue_is_told(crm: Cli, folder: Path) -> None:
+    (msg_id,) = sent(crm, "C-1")
+    beating(folder, "killed-1", 20, lease=60 * 60)
+    sql(
+        folder,
+        "UPDATE msgworker_message SET status = 1, claimed_by = 'killed-1',"
+        " claimed_at = datetime('now', '-15 seconds')",
+    )
+
+    def told() -> tuple[str, str, dict[str, object]]:
+        text = crm("explain", msg_id, *AT).stdout.splitlines()[0]
+        row = crm("instances", *AT).stdout.splitlines()[1]
+        return text, row, json.loads(crm("instances", *AT, "--json").stdout)[0]
+
+    text, row, one = told()  # a third of an hour has not gone by
+    assert text.endswith("whether its handler has started is told with the next heartbeat")
+    assert "overdue" not in row
+    assert (one["life"], one["overdue_seconds"]) == ("live", None)
+    sql(folder, "DELETE FROM msgworker_lease")
+    beating(folder, "killed-1", 400, lease=900)
+    sql(folder, "UPDATE msgworker_message SET claimed_at = datetime('now', '-390 seconds')")
+    assert told()[2]["overdue_seconds"] is None  # within the margin of half a heartbeat's pause
+    sql(folder, "DELETE FROM msgworker_lease")
+    beating(folder, "killed-1", 200, lease=300)
+    sql(folder, "UPDATE msgworker_message SET claimed_at = datetime('now', '-150 seconds')")
+    text, row, one = told()
+    assert "told with the next heartbeat" not in text
+    assert re.search(
+        r"last heard of 3 min ago; its heartbeat has been overdue for 1\d\d s; if it is dead, the "
+        r"message is recovered when its lease is over, in about \d\d+ s, by an instance that runs "
+        r"then$",
+        text,
+    )
+    assert re.match(r"killed-1 +live, overdue +", row)
+    overdue = one["overdue_seconds"]
+    assert one["life"] == "live"
+    assert isinstance(overdue, float)
+    assert 100 <= overdue < 160
+    beating(folder, "other-1", 0, lease=300)
+    assert re.search(r"in about \d\d+ s$", told()[0])
+
+
+@pytest.mark.parametrize(
+    ("lease", "silent", "overdue"),
+    [
+        (30, 10, None),
+        (30, 14.9, None),
+        (30, 15.1, 5.1),
+        (3, 1.9, None),
+        (3, 2.1, 1.1),
+        (0.3, 0.29, None),
+    ],
+)
+def test_a_heartbeat_is_overdue_after_half_its_pause_and_a_second_at_least(
+    lease: float, silent: float, overdue: float | None
+) -> None:
+    now = datetime.now(UTC)
+    until = now + timedelta(seconds=lease)
+    one = Lease("a", "instance", 1, None, 1, 0, now, now, until, None, 0)
+    found = missed(one, silent)
+    assert found == (None if overdue is None else pytest.approx(overdue))
 
 
 def test_show_and_list_say_when_a_message_comes_back_and_that_it_asked(

@@ -208,8 +208,33 @@ def test_release_of_a_dead_and_of_a_living_instance(crm: Cli, folder: Path) -> N
     assert crm("release", "inst-1", *AT).exit_code == 2  # two messages: it asks
     assert crm("release", "inst-1", "--yes", *AT).stdout == "released 2\n"
     assert states(folder) == [-1, -1]
-    done = crm("release", "nobody", *AT)
-    assert (done.exit_code, "nothing in hand" in done.stderr) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("host-1-ab", "instance host-1-ab has nothing in hand"),
+        ("foo", "no such instance: foo; see `msgworker instances`"),
+        ("host-2", "no such instance: host-2; see `msgworker instances`; did you mean host-2-cd?"),
+        ("host-", "no such instance: host-; see `msgworker instances`"),
+    ],
+)
+def test_release_tells_an_unknown_instance_from_one_with_empty_hands(
+    crm: Cli, folder: Path, name: str, told: str
+) -> None:
+    crm("send", "settle", *AT)
+    sql(folder, "UPDATE msgworker_message SET status = 1, claimed_by = 'host-2-cd'")
+    lease = (
+        "INSERT INTO msgworker_lease (name, started_at, renewed_at, expires_at) VALUES"
+        " ('host-1-ab', '2020-01-01 00:00:00.000', '2020-01-01 00:00:00.000',"
+        " '2020-01-01 00:00:30.000')"
+    )
+    sql(folder, lease)
+    for force in ((), ("--force", "--yes"), ("--dry-run",)):
+        done = crm("release", name, *force, *AT)
+        assert (done.exit_code, done.stdout) == (5, "")
+        assert done.stderr.splitlines()[-1] == f"msgworker: {told}"
+    assert states(folder) == [1]  # a prefix is not acted on
 
 
 # ---------------------------------------------------------------- purge
