@@ -19,7 +19,7 @@ from tenacity.wait import wait_base
 
 from msgworker import dialects
 from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
-from msgworker.errors import ConfigError, HandlerError, SchemaError
+from msgworker.errors import ConfigError, HandlerError, PayloadError, SchemaError
 from msgworker.instance import ruling
 from msgworker.instance.handling import Registry, TimeoutAction, make_handler
 from msgworker.instance.links import Turns
@@ -27,7 +27,7 @@ from msgworker.instance.report import Report
 from msgworker.instance.state import State, logger_for, new_instance_id
 from msgworker.instance.worker import Worker
 from msgworker.ops import Ops
-from msgworker.payload import clean, encode
+from msgworker.payload import clean, encode, is_text
 from msgworker.store import rule as rules
 from msgworker.store import schema
 from msgworker.store import send as store
@@ -331,6 +331,8 @@ class App:
     ) -> dict[str, Any]:
         if not isinstance(topic, str) or not 0 < len(topic) <= 100:
             raise ConfigError(f"a topic is a text of 1 to 100 characters, got {topic!r:.80}")
+        if "\x00" in topic or not is_text(topic):
+            raise ConfigError(f"the topic {topic!r:.120} holds a NUL or half of a surrogate pair")
         if tables.unfilled:
             raise SchemaError(
                 f"table {tables.spec.name} cannot be sent to: nobody fills its column "
@@ -341,8 +343,8 @@ class App:
         return store.row_values(
             tables,
             topic=topic,
-            object_id=_object_id(object_id),
-            payload=encode(payload),
+            object_id=_object_id(object_id, tables),
+            payload=_payload(payload, tables),
             delay=delay,
             at=at,
         )
@@ -528,7 +530,22 @@ def _connection(target: object) -> Connection:
     )
 
 
-def _object_id(object_id: Any) -> Any:
+def _payload(payload: Any, tables: Tables) -> str | None:
+    text = encode(payload)
+    most = tables.spec.max_payload
+    if text is None or len(text) <= most // 4:  # a character has four bytes at most
+        return text
+    in_bytes = tables.dialect.text_in_bytes
+    length = len(text.encode()) if in_bytes else len(text)
+    if length > most:
+        raise PayloadError(
+            f"the payload has {length} {'bytes' if in_bytes else 'characters'} as JSON, at most "
+            f"{most} are read (max_payload); send where it is kept instead"
+        )
+    return text
+
+
+def _object_id(object_id: Any, tables: Tables) -> Any:
     if isinstance(object_id, str):
         if len(object_id) > MAX_OBJECT_ID:
             raise ConfigError(
@@ -542,6 +559,16 @@ def _object_id(object_id: Any) -> Any:
             raise ConfigError("object_id holds half of a surrogate pair") from None
     elif isinstance(object_id, bool) or not isinstance(object_id, int | Decimal | UUID | None):
         raise ConfigError(f"object_id must be a text or a whole number, got {object_id!r:.80}")
+    elif tables.dialect.loose_types:
+        fixed = not isinstance(tables.object_type, dialects.AnyId)
+        if fixed and isinstance(object_id, Decimal | UUID):
+            kind = type(object_id).__name__
+            raise ConfigError(f"object_id is a {kind}, which SQLite does not keep; send its text")
+        whole_part = object_id if isinstance(object_id, int) else 0
+        if isinstance(object_id, Decimal) and object_id.is_finite():
+            whole_part = int(object_id)
+        if not -(2**63) <= whole_part < 2**63:
+            raise ConfigError(f"object_id has more than 64 bits, got {object_id!r:.60}")
     return object_id
 
 

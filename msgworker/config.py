@@ -11,6 +11,7 @@ import difflib
 import math
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -516,7 +517,10 @@ def _toml(path: Path, *, needed: bool) -> dict[str, Any]:
             return {}
         if path.is_dir():
             raise ConfigError(f"{path} is a folder, but must be a TOML file")
-        if path.stat().st_size > MAX_FILE_BYTES:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # to read a FIFO may last for ever
+            raise ConfigError(f"{path} is not a regular file; a configuration must be one")
+        if found.st_size > MAX_FILE_BYTES:
             raise ConfigError(f"{path} is too large for a configuration ({MAX_FILE_BYTES:,} bytes)")
         raw = path.read_bytes()
     except OSError as error:

@@ -16,6 +16,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -945,6 +946,68 @@ def test_payload_texts_come_back_as_they_were(app, text):
     assert got == [text]
 
 
+@pytest.mark.parametrize("object_id", [10**30, -(2**63) - 1, Decimal("1.5"), uuid.UUID(int=7)])
+def test_an_object_id_that_sqlite_cannot_keep_is_refused_at_the_call(small, object_id):
+    with small.engine.begin() as conn:
+        with pytest.raises(ConfigError, match="object_id"):
+            small.send(conn, "t", object_id=object_id)
+        small.send(conn, "t", object_id=2**63 - 1)
+
+
+@pytest.mark.parametrize("topic", ["nul\x00", "half \ud800"])
+def test_a_topic_that_no_database_keeps_is_refused_at_the_call(small, topic):
+    with small.engine.begin() as conn, pytest.raises(ConfigError, match="topic"):
+        small.send(conn, topic, object_id="o")
+
+
+def test_send_refuses_a_payload_that_would_be_too_long_to_be_read(make_app):
+    app = make_app(table=MessageTable(max_payload=50))
+    app.create_schema()
+    in_bytes = app.tables.dialect.text_in_bytes
+    fits = "\u00e4" * (24 if in_bytes else 48)  # and two quotes
+    with app.engine.begin() as conn:
+        app.send(conn, "t", fits, object_id="o")
+        with pytest.raises(PayloadError, match="max_payload"):
+            app.send(conn, "t", fits + "x", object_id="o")
+        with pytest.raises(PayloadError, match="max_payload"):
+            app.send_many(conn, "t", [(fits + "x", "o")])
+    got: list[Any] = []
+    app.add_handler("t", lambda msg: got.append(msg.payload))
+    assert app.drain(linger=0).done == 1
+    assert got == [fits]
+
+
+def test_send_refuses_keys_that_are_one_text():
+    with pytest.raises(PayloadError, match="key"):
+        encode({1: "a", "1": "b"})
+
+
+def test_since_beyond_the_calendar_is_refused(small):
+    with pytest.raises(ConfigError, match="9999"):
+        small.ops.find(since=datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-14))))
+
+
+def test_a_file_that_we_create_is_its_owners_alone(tmp_path):
+    path = tmp_path / "own.db"
+    app = App(f"sqlite:///{path}")
+    app.create_schema()
+    with app.engine.begin() as conn:
+        app.send(conn, "t", object_id="o")
+        modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()}
+    app.engine.dispose()
+    assert modes == dict.fromkeys(("own.db", "own.db-wal", "own.db-shm"), 0o600)
+
+
+def test_a_file_that_is_there_keeps_its_mode(tmp_path):
+    path = tmp_path / "shared.db"
+    path.touch()
+    path.chmod(0o664)
+    app = App(f"sqlite:///{path}")
+    app.create_schema()
+    app.engine.dispose()
+    assert path.stat().st_mode & 0o777 == 0o664
+
+
 # ---------------------------------------------------------------- 49, 50: handlers that cannot be
 
 
@@ -963,6 +1026,9 @@ def _generator(msg: Message) -> Iterator[int]:
     yield 1
 
 
+def _swapped(ctx: Context, msg: Message) -> None: ...
+
+
 BAD_HANDLERS: list[tuple[Any, dict[str, Any]]] = [
     (None, {}),
     ("os:system", {}),
@@ -977,6 +1043,9 @@ BAD_HANDLERS: list[tuple[Any, dict[str, Any]]] = [
     (lambda msg: None, {"timeout": float("nan")}),
     (lambda msg: None, {"timeout": "5"}),
     (lambda msg: None, {"wait": 5}),
+    (lambda msg: None, {"transactional": "yes"}),
+    (lambda msg: None, {"transactional": 1}),
+    (_swapped, {}),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,3 +71,21 @@ def test_of_a_long_text_the_beginning_and_the_place_are_kept() -> None:
 @pytest.mark.parametrize("text", ["'" * 2000, "a1-" * 700, "=(" * 1000, "@" * 2000, "x'" * 1000])
 def test_no_text_takes_long(text: str) -> None:
     assert fingerprint(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["1." * 1000, "\\'" * 1000, '\\"' * 1000, "\\'" * 999 + "'x", "a+" * 1000]
+)
+def test_the_time_of_a_text_grows_with_its_length_only(text: str) -> None:
+    def took(text: str) -> float:
+        began = time.perf_counter()
+        masked(text)
+        return time.perf_counter() - began
+
+    masked(text)
+    assert min(took(text * 20) for _ in range(3)) < 0.4  # a hundred times as long before
+
+
+def test_an_escaped_quote_ends_no_value() -> None:
+    assert masked(r"E: it's 'a\'b' and 'open\' x") == r"E: it's '#' and 'open\' x"
+    assert masked("E: 'a'b 'c' d") == masked("E: 'a'b 'e' d")

@@ -216,7 +216,12 @@ def instant_of(text: str | None) -> datetime | None:
                 f"--since must be a duration such as 2h or an instant such as 2026-11-21T08:00Z, "
                 f"got {text!r:.60}"
             ) from None
-    return instant.astimezone(UTC) if instant.year > 1 else instant.replace(tzinfo=UTC)
+    try:
+        return instant.astimezone(UTC) if instant.year > 1 else instant.replace(tzinfo=UTC)
+    except OverflowError:
+        raise Usage(
+            f"--since must be within the years 1 to 9999 in UTC, got {text!r:.60}"
+        ) from None
 
 
 # ---------------------------------------------------------------- show

@@ -36,6 +36,7 @@ class Dialect:
     one_writer: transactions that write exclude each other in the whole database.
     max_name: the longest name of a table or column, in bytes.
     loose_types: the type of a column is advice: it takes every value.
+    text_in_bytes: the length of a text is counted in bytes, not in characters.
     pads_chars: what is read from a CHAR(n) ends in blanks that were not written.
     texts_as_instants: a column of texts is compared with instants.
     key_collation: how object ids are compared where a column of another collation must be.
@@ -64,6 +65,7 @@ class Dialect:
     one_writer: bool = False
     max_name: int = 128
     loose_types: bool = False
+    text_in_bytes: bool = False
     pads_chars: bool = False
     texts_as_instants: bool = False
     key_collation: str | None = None
@@ -105,6 +107,7 @@ DIALECTS = {
         Dialect(
             "mariadb",
             max_name=64,
+            text_in_bytes=True,
             texts_as_instants=True,
             key_collation="utf8mb4_nopad_bin",
             case_index="column",
@@ -120,6 +123,7 @@ DIALECTS = {
         Dialect(
             "mysql",
             max_name=64,
+            text_in_bytes=True,
             texts_as_instants=True,
             key_collation="utf8mb4_0900_bin",
             case_index="column",

@@ -22,6 +22,7 @@ from msgworker.dialects.sqlite import (
     _begin_immediate,
     _busy_timeout,
     _HintingCompiler,
+    _own_file,
     _sync_fully,
 )
 from msgworker.errors import ConfigError
@@ -172,6 +173,7 @@ def _create(url: URL) -> sa.Engine:
             _check_options(engine)
             event.listen(engine, "do_connect", _connect_pymysql)
         if url.get_backend_name() == "sqlite":
+            event.listen(engine, "do_connect", _own_file)
             event.listen(engine, "connect", _sync_fully)
         _leave_to_the_parent(engine)
         return engine

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import time
+from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
@@ -57,6 +58,13 @@ def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
     finally:
         cursor.execute(_BUSY_TIMEOUT)
         cursor.close()
+
+
+def _own_file(_dialect: Any, _record: Any, args: Any, options: Any) -> None:
+    # Payloads stand in it: a file that we create is its owner's alone; -wal and -shm follow it.
+    if args and not options.get("uri"):
+        with suppress(OSError):  # it is there, or SQLite says what is wrong
+            os.close(os.open(args[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _sync_fully(raw: Any, _record: Any) -> None:

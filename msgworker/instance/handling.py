@@ -249,6 +249,10 @@ def make_handler(
         raise HandlerError(f"wait of handler {name} must be a tenacity wait strategy, got {wait!r}")
     if max_tries is not None:
         _check_max_tries(name, max_tries)
+    if not isinstance(transactional, bool):
+        raise HandlerError(
+            f"transactional of handler {name} must be True or False, got {transactional!r:.80}"
+        )
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
         getattr(fn, "__call__", None)  # noqa: B004 - an object with async __call__
     )
@@ -259,7 +263,7 @@ def make_handler(
     return Handler(
         topic=topic,
         fn=fn,
-        transactional=bool(transactional),
+        transactional=transactional,
         timeout=timeout,
         timeout_action=timeout_action,
         wait=wait,
@@ -295,14 +299,21 @@ def _takes_context(fn: Callable[..., Any], name: str) -> bool:
 
 
 def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
-    """The T of a first parameter annotated `Message[T]`, None if there is none."""
+    """The T of a first parameter annotated `Message[T]`, None if there is none.
+
+    Raises HandlerError where the first one is annotated as the Context.
+    """
     target = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
     try:
         hints = typing.get_type_hints(target)
-        names = [n for n in inspect.signature(fn).parameters if n in hints]
+        parameters = list(inspect.signature(fn).parameters)
+        names = [n for n in parameters if n in hints]
     except Exception:  # annotations that cannot be resolved are the user's own affair
         return None
     hint = hints[names[0]] if names else None
+    if hint is Context and parameters[0] == names[0]:
+        name = getattr(fn, "__qualname__", repr(fn))
+        raise HandlerError(f"handler {name} takes the Context first; it takes (msg) or (msg, ctx)")
     args = typing.get_args(hint)
     if typing.get_origin(hint) is not Message or not args or args[0] is Any:
         return None
@@ -488,10 +499,18 @@ class LoopThread:
         return value
 
     async def _limited(self, coroutine: Any, timeout: float | None) -> Any:
+        began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(timeout) as limit:
                 with no_child_returns(self._pid):
-                    return await coroutine
+                    value = await coroutine
+            took = asyncio.get_running_loop().time() - began
+            late = timeout is not None and took > timeout  # it blocked, or swallowed the cancel
+            if late and not isinstance(value, Reject | RetryLater):
+                raise HandlerTimeout(
+                    f"timeout: the handler took {took:.1f} s, its limit is {timeout:g} s"
+                )
+            return value
         except TimeoutError:
             if limit.expired():
                 raise HandlerTimeout(

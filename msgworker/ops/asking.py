@@ -85,6 +85,13 @@ def since_of(since: Any) -> datetime | None:
     """Messages made from this instant on; raises ConfigError if it is not aware."""
     if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
         raise ConfigError(f"since must be an aware datetime, got {since!r:.80}")
+    if since is not None:
+        try:
+            since.astimezone(UTC)
+        except OverflowError:
+            raise ConfigError(
+                f"since must be within the years 1 to 9999 in UTC, got {since.isoformat()}"
+            ) from None
     return since
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 
 from msgworker.message import SPENT
 
@@ -19,12 +20,24 @@ _PLACE = re.compile(r" \[([^\[\]\s]+):\d+((?: in [^\[\]\s]+)?)\]\s*$")
 _SPENT = re.compile(re.escape(SPENT).replace(r"\{\}", r"\d+") + "$")
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?=: |$)")
 _HELD = re.compile(r" \(\d+ held back behind them\)")
-_RULES = [
-    (re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*'(?!\w)"), f"'{MASK}'"),
-    (re.compile(r'"(?:[^"\\]|\\.)*"'), f'"{MASK}"'),
+
+
+def _quoted(match: re.Match[str]) -> str:
+    """A value in quotes, masked; one that does not end is left as it is.
+
+    It is taken as a whole also then: a quote that is escaped in it would not end either, and to try
+    each of them would make the time quadratic.
+    """
+    return f"{match[0][0]}{MASK}{match[1]}" if match[1] else match[0]
+
+
+_RULES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(r"(?<!\w)'(?:[^'\\]|\\.)*('(?!\w))?"), _quoted),
+    (re.compile(r'"(?:[^"\\]|\\.)*(")?'), _quoted),
     (re.compile(r"`[^`]*`"), f"`{MASK}`"),
     (re.compile(r"=\([^()]*\)"), f"=({MASK})"),  # Key (id)=(17) already exists
-    (re.compile(r"\b(?!(?:ORA|DPY|DPI|PLS)-\d)[\w.+-]*@[\w.-]+"), MASK),
+    # The name in an address is bounded: it may begin at every dot.
+    (re.compile(r"\b(?!(?:ORA|DPY|DPI|PLS)-\d)[\w.+-]{0,64}+@[\w.-]+"), MASK),
     # A word with a digit in it is somebody's id; a code of Oracle's says what happened.
     (re.compile(r"(?<![\w-])(?!(?:ORA|DPY|DPI|PLS)-\d)[\w-]*\d[\w-]*(?:[.:,/]\w*\d[\w-]*)*"), MASK),
     (re.compile(r"\s+"), " "),

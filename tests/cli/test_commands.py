@@ -220,6 +220,7 @@ def test_list_says_why_in_words(crm: Cli, folder: Path) -> None:
         ("--status", "old"),
         ("--since", "yesterday"),
         ("--since", "9" * 12 + "w"),
+        ("--since", "9999-12-31T23:59:59-14:00"),
         ("--after", 10**30),
         ("--nonsense",),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,13 @@ def test_a_folder_or_a_missing_file_is_said(tmp_path: Path) -> None:
         load(folder=tmp_path, environ={})
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load(file=tmp_path / "absent.toml", environ={})
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo.toml"
+    os.mkfifo(fifo)
+    with pytest.raises(ConfigError, match="not a regular file"):
+        load(file=fifo, environ={})
 
 
 def test_pyproject_without_our_section_is_fine(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import itertools
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -807,6 +809,34 @@ def test_async_handler_that_fails_and_one_over_its_timeout(app, table):
     first, second = table.column("last_error")
     assert "ValueError: async" in first
     assert "timeout" in second
+
+
+def test_an_async_handler_that_blocks_or_swallows_the_cancel_fails_at_its_timeout(app, table):
+    import asyncio
+
+    @app.handler("blocks", timeout=0.05, wait=wait_fixed(3600))
+    async def blocks(msg: Message) -> None:
+        time.sleep(0.2)
+
+    @app.handler("swallows", timeout=0.05, wait=wait_fixed(3600))
+    async def swallows(msg: Message) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    @app.handler("rejects", timeout=0.05)
+    async def rejects(msg: Message) -> Reject:
+        time.sleep(0.2)
+        return Reject("no such contract")
+
+    send(app, "o", topic="blocks")
+    send(app, "p", topic="swallows")
+    send(app, "q", topic="rejects")
+    report = app.drain(linger=0)
+    assert (report.done, report.retried, report.failed) == (0, 2, 1)
+    first, second, third = table.column("last_error")
+    assert "HandlerTimeout: timeout: the handler took" in first
+    assert "HandlerTimeout: timeout: the handler took" in second
+    assert "no such contract" in third
 
 
 def test_handler_over_its_timeout_is_told_and_its_try_fails(make_app, caplog):
