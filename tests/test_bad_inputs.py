@@ -895,7 +895,7 @@ def test_a_payload_that_is_too_long_is_never_read(make_app):
     app = make_app(table=MessageTable(max_payload=1000))
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    send(app, "a", payload="x" * 5000)
+    send(make_app(), "a", payload="x" * 5000)
     assert app.drain(linger=0).failed == 1
     assert "5002" in Table(app).one("last_error")
 
