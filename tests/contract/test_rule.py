@@ -403,7 +403,7 @@ def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(cr
     other = crm.app(5)
     assert recorded(other) == FIVE
     left: list[bool] = []
-    old.leave = lambda: left.append(True)
+    old.heartbeat.on_leaving = lambda: left.append(True)
     old.heartbeat.run_once()
     assert isinstance(old.state.left_for, RuleChanged)
     assert (left, old.state.stopping.is_set()) == ([True], True)
