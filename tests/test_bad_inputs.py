@@ -1642,3 +1642,17 @@ def test_any_style_of_dates_of_a_login_will_do(postgresql, style):
         assert [one for one in app.ops.doctor() if one.severity == "needed"] == []
     finally:
         app.engine.dispose()
+
+
+def test_the_text_of_an_error_is_one_line_of_the_log(small, caplog):
+    caplog.set_level("INFO", "msgworker")
+
+    def handle(msg: Message) -> None:
+        raise ValueError("a\r\nCRITICAL forged \x1b[2K")
+
+    small.add_handler("t", handle)
+    send(small, "o")
+    small.drain(linger=0)
+    told = [r.getMessage() for r in caplog.records if "forged" in r.getMessage()]
+    assert told
+    assert all(text.isprintable() for text in told)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from msgworker import __version__
 from msgworker.cli.failing import exit_code_of, sentence
 from msgworker.cli.output import print_error, visible
 from msgworker.cli.reference import METAVAR, app_as_option, takes_app
-from msgworker.dialects import without
+from msgworker.dialects import secrets_of, without
 from msgworker.errors import ExitCode
 
 COMMANDS = {
@@ -49,6 +50,7 @@ COMMANDS = {
     "config": "configured",
 }
 NEED_APP = ("run", "drain")
+_URL = re.compile(r"[A-Za-z][\w+.-]*://.*", re.S)
 
 
 @dataclass(slots=True)
@@ -107,6 +109,9 @@ class Main(click.Group):
     ) -> Any:
         extra.pop("standalone_mode", None)
         call = Call()
+        for word in sys.argv[1:] if args is None else args:
+            if found := _URL.search(word):  # also one in the wrong place, such as --table=URL
+                call.secrets |= secrets_of(found[0])
         try:
             code = super().main(args, prog_name, standalone_mode=False, obj=call, **extra)
             sys.stdout.flush()

@@ -20,6 +20,7 @@ from typing import Any
 from msgworker.cli.output import visible
 from msgworker.dialects import without
 from msgworker.instance.traces import trace_of
+from msgworker.payload import shown
 from msgworker.table import MAX_ERROR
 
 FACTS = ("instance", "msg_id", "object_id", "topic", "try")
@@ -67,7 +68,7 @@ class Lines(logging.Formatter):
         parts = [f"{clock} {record.levelname.lower():<7} {text}"]
         error = _error(record)
         told = "" if error is None else without(_last_line(error), self._secrets)
-        if told and _without_module(told) not in text:
+        if told and shown(_without_module(told), MAX_ERROR) not in text:
             parts.append(f"error={told!r}")
         parts += [f"{name}={value}" for name, value in facts.items() if value is not None]
         line = visible("  ".join([parts[0], " ".join(parts[1:])]).rstrip())

@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from msgworker.errors import DatabaseUnavailable
+from msgworker.payload import shown
 
 
 class Trouble(enum.Enum):
@@ -201,4 +202,4 @@ def reason_of(error: BaseException) -> str:
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     if getattr(cause, "sqlstate", None) in ("23502", "23514"):
         del lines[1:]
-    return f"{type(cause).__name__}: {'; '.join(lines[:2])}"[:500]
+    return shown(f"{type(cause).__name__}: {'; '.join(lines[:2])}", 500)

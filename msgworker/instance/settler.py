@@ -21,8 +21,10 @@ from msgworker.instance.handling import DONE, Result
 from msgworker.instance.role import Outage
 from msgworker.instance.state import Lane, State, facts
 from msgworker.message import LATER, UNWRITABLE, Outcome, Settled, Settlement
+from msgworker.payload import shown
 from msgworker.store import settle as store
 from msgworker.store.claim import Row
+from msgworker.table import MAX_ERROR
 
 GATHER_SECONDS = 0.002
 WORTH_WAITING_SECONDS = 0.01
@@ -200,7 +202,7 @@ class Settler:
         told = None if raised is None else (type(raised), raised, raised.__traceback__)
         log = self._state.log
         text = "message %s %s: %s"
-        error = (result.error or "").removeprefix(LATER)
+        error = shown((result.error or "").removeprefix(LATER), MAX_ERROR)  # on one line
         with suppress(Exception):  # a log of the user's that fails costs no outcome
             log.log(level, text, lane.row.msg_id, what, error, exc_info=told, extra=facts(lane.row))
 

@@ -389,3 +389,11 @@ def test_nothing_raw_reaches_the_terminal(crm: Cli, folder: Path) -> None:
         for char in "\x1b\x07\u202e\u2066\x9b":
             assert char not in done.stdout, args
     assert json.loads(crm("show", 1, *AT, "--json").stdout)["object_id"] == evil
+
+
+@pytest.mark.parametrize("given", [("run", "{}"), ("list", "--table={}"), ("list", "--app", "{}")])
+def test_a_password_in_a_url_in_the_wrong_place_is_masked(cli: Cli, given: tuple[str, ...]) -> None:
+    url = "postgresql://u:Canary-4711@h/db"
+    done = cli(*(one.format(url) for one in given))
+    assert done.exit_code == 2
+    assert "Canary" not in done.output
