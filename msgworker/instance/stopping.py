@@ -159,13 +159,17 @@ AT_EXIT = AtExit()
 
 
 class Beside:
-    """A call that runs in a thread of its own, so that this one can hear signals."""
+    """A call that runs in a thread of its own, so that this one can hear signals; in this one where
+    there is no memory for another."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="msgworker-stop", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._run()
 
     def _run(self) -> None:
         try:
@@ -175,7 +179,8 @@ class Beside:
 
     def goes_on(self, seconds: float) -> bool:
         """Wait so long for its end; whether it has not come."""
-        self._thread.join(seconds)
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
         return self._thread.is_alive()
 
     def result(self) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,3 +121,17 @@ def test_process_1_which_has_no_default_action_ends_with_the_code_of_the_signal(
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
     assert done.returncode == 143
+
+
+def test_a_stop_runs_where_it_is_if_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    done: list[int] = []
+    stop = stopping.Beside(lambda: done.append(threading.get_ident()))
+    assert not stop.goes_on(60.0)
+    stop.result()
+    assert done == [threading.get_ident()]
