@@ -64,4 +64,6 @@ def _is_app(command: click.Command, given: dict[str, Any], words: list[str]) -> 
     if not is_reference(words[0]) or own[0].name not in _TEXTS:
         return is_reference(words[0])
     known = given.get("app_ref") is not None or given.get("url") is not None
+    if own[0].name == "instance":  # of `release`: needed unless --nobody stands in its place
+        return len(words) > (0 if given.get("nobody") else 1)
     return len(words) > (len(own) if known else sum(param.required for param in own))

@@ -93,6 +93,8 @@ def test_the_app_as_an_argument_is_the_app_as_an_option(
         ("send", ["--app", "crm:app", "a:b"], "crm:app", ["--app", "crm:app", "a:b"]),
         ("resume", ["order:created"], None, ["order:created"]),
         ("release", ["host:one"], None, ["host:one"]),
+        ("release", ["crm:app", "host:one"], "crm:app", ["host:one"]),
+        ("release", ["crm:app", "--nobody"], "crm:app", ["--nobody"]),
         ("pause", ["crm:app"], "crm:app", []),
         ("pause", ["crm:app", "order:created"], "crm:app", ["order:created"]),
         ("pause", ["--app", "crm:app", "a:b"], "crm:app", ["--app", "crm:app", "a:b"]),
