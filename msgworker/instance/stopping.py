@@ -17,7 +17,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -227,6 +227,15 @@ class Asked:
                 self._rung.get(timeout=timeout)
 
 
+def words_of(heard: Sequence[float]) -> tuple[int, float]:
+    """How often somebody has asked, and when last (-inf: never); heard: when signals came."""
+    words, last = 0, float("-inf")
+    for at in heard:
+        if at - last >= INSIST_SECONDS:
+            words, last = words + 1, at
+    return words, last
+
+
 class Signals:
     """While a block runs, SIGTERM and SIGINT are words for `asked`; in the main thread only.
 
@@ -240,8 +249,7 @@ class Signals:
         self._asked = asked
         self._last = last
         self._before: dict[int, Any] = {}
-        self._words = 0
-        self._word_at = 0.0
+        self._heard: list[float] = []
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
@@ -250,16 +258,15 @@ class Signals:
         return self
 
     def _is_the_same(self) -> bool:
-        return self._words > 0 and time.monotonic() - self._word_at < INSIST_SECONDS
+        return time.monotonic() - words_of(self._heard)[1] < INSIST_SECONDS
 
     def _on(self, number: int, frame: FrameType | None) -> None:
-        if self._is_the_same():
-            return
-        self._word_at = time.monotonic()
-        self._words += 1
-        if self._words == 1:
+        # Another signal may come in the middle of this: both then find the same and say the same.
+        self._heard.append(time.monotonic())
+        words, _ = words_of(self._heard)
+        if words == 1:
             self._asked.stop()
-        elif self._words == 2 and self._asked.begun:
+        elif words == 2 and self._asked.begun:
             self._asked.insist(number)
         else:
             self._last(number)

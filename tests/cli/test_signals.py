@@ -135,3 +135,39 @@ def test_a_stop_runs_where_it_is_if_no_thread_can_be_started(
     assert not stop.goes_on(60.0)
     stop.result()
     assert done == [threading.get_ident()]
+
+
+@pytest.mark.parametrize(
+    ("heard", "words"),
+    [
+        ([], (0, float("-inf"))),
+        ([5.0], (1, 5.0)),
+        ([5.0, 5.0, 6.9], (1, 5.0)),
+        ([5.0, 6.9, 7.0], (2, 7.0)),  # counted from the first one, not from the one before
+        ([5.0, 7.0, 8.9, 9.0], (3, 9.0)),
+        ([5.1, 5.0], (1, 5.1)),  # noted by one that came in the middle of the other
+    ],
+)
+def test_signals_within_two_seconds_are_one_word(
+    heard: list[float], words: tuple[int, float]
+) -> None:
+    assert stopping.words_of(heard) == words
+
+
+def test_a_signal_in_the_middle_of_another_is_the_same_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = Asked()
+    asked.begun = True
+    now = stopping.time.monotonic
+    with Signals(asked, lambda number: None) as signals:
+
+        def interrupted() -> float:
+            monkeypatch.setattr(stopping.time, "monotonic", now)
+            signals._on(signal.SIGTERM, None)
+            return now()
+
+        monkeypatch.setattr(stopping.time, "monotonic", interrupted)
+        signals._on(signal.SIGTERM, None)
+    assert asked.in_order
+    assert asked.at_once is None
