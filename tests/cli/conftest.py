@@ -42,9 +42,10 @@ Cli = Callable[..., Result]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current directory with crm.py in it, and no MSGWORKER_ variables."""
+    """An empty current directory with crm.py in it, and no MSGWORKER_ variables but those that say
+    where the servers of the tests are."""
     for name in list(os.environ):
-        if name.startswith("MSGWORKER_"):
+        if name.startswith("MSGWORKER_") and not name.startswith("MSGWORKER_TEST_"):
             monkeypatch.delenv(name)
     for name in ("NO_COLOR", "COLUMNS", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
