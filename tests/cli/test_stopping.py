@@ -301,9 +301,10 @@ def test_what_handlers_start_does_not_read_the_words_of_the_parent(
 def test_insisting_once_more_ends_the_program_where_it_stands(
     app: App, start: Start, folder: Path
 ) -> None:
-    fill(app, 80, sleep=60)
+    slow = fill_ahead(app, 80)
     child = start("run", "service:app", "--processes", 2, "--threads", 2)
-    until(lambda: len(started(folder)) == 4, "handlers run")
+    until(lambda: len(started(folder) & slow) == 4, "handlers run")
+    until(lambda: states(app)["processing"] > 4, "there is something to give back")
     pids = children(child)
     with sqlite3.connect(app.engine.url.database) as conn:
         conn.execute("BEGIN IMMEDIATE")
