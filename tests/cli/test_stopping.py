@@ -238,9 +238,10 @@ def test_a_stop_at_once_does_not_wait_for_a_locked_row_and_gives_back_the_others
 def test_a_stop_at_once_ends_within_seconds_while_the_database_does_not_answer(
     app: App, start: Start, folder: Path
 ) -> None:
-    fill(app, 6, sleep=60)
+    slow = fill_ahead(app, 6)
     child = start("run", "service:app", "--threads", 2)
-    until(lambda: len(started(folder)) == 2, "handlers run")
+    until(lambda: len(started(folder) & slow) == 2, "handlers run")
+    until(lambda: states(app)["processing"] > 2, "there is something to give back")
     with sqlite3.connect(app.engine.url.database) as conn:
         conn.execute("BEGIN IMMEDIATE")
         child.send_signal(signal.SIGTERM)
