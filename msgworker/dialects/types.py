@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, oracle
+from sqlalchemy.dialects import mysql, oracle, postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -209,3 +209,13 @@ def big_id() -> TypeEngine[int]:
 def text_length(column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
     """The length of a text, in the unit that costs least on the database."""
     return sa.func.length(column, type_=sa.BigInteger())
+
+
+def json_text(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """A parameter that is JSON already, as text, for a column that may be of a type of JSON: which
+    would make a JSON text of it once more."""
+    if isinstance(column.type, postgresql.JSON):  # it takes no text without a cast
+        return sa.cast(sa.bindparam(name, type_=sa.Text()), column.type)
+    if isinstance(column.type, sa.JSON):
+        return sa.bindparam(name, type_=sa.Text())
+    return sa.bindparam(name)

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
+from msgworker import dialects
 from msgworker.dialects import UtcDateTime, now_plus
 from msgworker.message import Status
 from msgworker.table import MessageTable, Tables, lit
@@ -61,6 +62,9 @@ def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
             roles["available_at"] = now_plus(bindparam("b_delay", type_=sa.Float()))
         if "b_at" in keys:
             roles["available_at"] = bindparam("b_at", type_=UtcDateTime())
+        payload = t.cols().payload
+        if "b_payload" in keys and payload is not None:
+            roles["payload"] = dialects.json_text("b_payload", payload)
         # Said aloud: a foreign table may have no defaults, and a status of NULL is never claimed.
         roles["status"] = lit(Status.NEW)
         roles["error_try_times"] = sa.literal_column("0")

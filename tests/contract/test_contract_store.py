@@ -967,3 +967,28 @@ def test_hot_statements_use_the_claim_indexes(large):
         if not any(index.endswith(suffix) for _, index in steps for suffix in indexes):
             wrong.append(f"{name}: uses none of {indexes}: {steps}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonb"])
+def test_a_payload_is_json_once_in_a_column_of_a_json_type(make_app, database, kind):
+    if database.name == "mariadb" and kind == "jsonb":
+        pytest.skip("no such type there")
+    app = make_app(table=MessageTable("typed"))
+    number = {"sqlite": "INTEGER", "postgresql": "SERIAL", "mariadb": "INT AUTO_INCREMENT"}
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE typed (msg_id {number[database.name]} PRIMARY KEY, "
+            "object_id VARCHAR(20), topic VARCHAR(20), status SMALLINT DEFAULT 0 NOT NULL, "
+            f"error_try_times SMALLINT DEFAULT 0 NOT NULL, payload {kind})"
+        )
+    app.create_schema()
+    seen: list[Any] = []
+    app.add_handler("t", lambda msg: seen.append(msg.payload))
+    with app.engine.begin() as conn:
+        app.send(conn, "t", {"cents": 700}, object_id="A")
+        app.send_many(conn, "t", [({"cents": 5}, "A"), (None, "A")])
+        conn.exec_driver_sql(
+            "INSERT INTO typed (topic, object_id, payload) VALUES ('t', 'A', '{\"cents\": 1}')"
+        )
+    assert app.drain(linger=0).done == 4
+    assert seen == [{"cents": 700}, {"cents": 5}, None, {"cents": 1}]

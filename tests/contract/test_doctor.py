@@ -199,7 +199,8 @@ def test_two_rules_add_their_columns_at_once(mariadb, monkeypatch):
     made += one.create_schema()
     assert {*GENERATED, "mw_open_object_t5"} <= set(made)
     assert len(made) == len(set(made))
-    assert one.create_schema() == other.create_schema() == []
+    again = [*one.create_schema(), *other.create_schema()]
+    assert {name.partition(" ")[0] for name in again} == {"rule"}  # that is all that changes
     for app in (one, other):
         app.engine.dispose()
 
