@@ -33,6 +33,7 @@ from msgworker.instance.lanes import Lanes
 from msgworker.instance.report import Report
 from msgworker.instance.state import Lane
 from msgworker.instance.worker import Instance
+from msgworker.table import MessageTable
 
 TEXT = "%Y-%m-%d %H:%M:%S.%f"
 
@@ -97,8 +98,11 @@ class Database:
         """An App on this database, its schema created.
 
         like: an App whose table, settings and handlers it shares; handlers registered later, too.
+        A schema of its table is left out: SQLite has none.
         """
         table = settings.pop("table", like.table if like else None)
+        if isinstance(table, MessageTable) and table.schema is not None:
+            table = table.replace(name=table.bare_name)
         if like is not None:
             settings = asdict(like.settings) | settings
         made = App(self.engine, table=table, **settings)

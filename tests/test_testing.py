@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
-from msgworker import App, ConfigError, Context, Message
+from msgworker import App, ConfigError, Context, Message, MessageTable
 from msgworker.testing import Clock, Crashed, Database, drain
 
 MAX_TRIES = 3
@@ -211,3 +211,15 @@ def test_only_drain_of_testing_tells_a_failed_try_at_warning(
     send(app, "b")
     assert app.drain(linger=0.0).retried == 1
     assert [r for r in caplog.records if r.exc_info] == []
+
+
+def test_an_app_whose_table_has_a_schema_can_be_tested(msgworker_db):
+    crm = App("sqlite:///crm.db", table=MessageTable("crm.tb_cus_msg", msg_id="msgID"))
+    done: list[int] = []
+    crm.add_handler("t", lambda msg: done.append(msg.msg_id))
+    app = msgworker_db.app(crm)
+    with app.engine.begin() as conn:
+        sent = app.send(conn, "t", object_id="C-1")
+    assert drain(app).done == 1
+    assert done == [sent]
+    assert app.table.names()["msg_id"] == "msgID"

@@ -506,3 +506,14 @@ def test_instants_without_a_time_zone(postgresql):
         assert [one for one in app.ops.doctor() if one.check == "types"] == []
     finally:
         app.engine.dispose()
+
+
+def test_a_payload_that_is_missing_may_stand_under_another_name(make_app, sqlite):
+    app = make_app(sqlite.url, table=MessageTable("tb"))
+    run(
+        app,
+        "CREATE TABLE tb (msg_id INTEGER PRIMARY KEY, object_id TEXT, status SMALLINT DEFAULT 0 "
+        "NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL, body TEXT)",
+    )
+    (found,) = [f for f in app.ops.doctor() if "payload is missing" in f.text]
+    assert "MessageTable(payload=...); columns without a name here: body" in found.text

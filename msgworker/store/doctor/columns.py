@@ -90,6 +90,14 @@ def missing(p: Patient) -> list[Finding]:
         elif role not in NOT_MISSED:
             text = f"column {column.name} is missing: {WITHOUT[role]}"
             mend = [p.add(p.ideal.message, column)]
+            if role in ("topic", "payload"):  # a new one would be empty beside theirs
+                used = {name.lower() for name in p.ideal.names.values()}
+                there = [str(one["name"]) for one in p.columns.values()]
+                free = [name for name in there if name.lower() not in used]
+                text += (
+                    f". If the table has it under another name, name that: MessageTable({role}=...)"
+                    f"; columns without a name here: {', '.join(free) or 'none'}"
+                )
             if role == "available_at":
                 due = p.spec.index_name("due")
                 mend += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == due]
