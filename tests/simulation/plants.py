@@ -135,7 +135,7 @@ def due_first() -> AbstractContextManager[None]:
 def any_claim() -> AbstractContextManager[None]:
     """The settle does not ask which claim of the instance it belongs to."""
 
-    def statement(t: Tables, outcome: Outcome) -> sa.Update:
+    def statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
         c = t.cols()
         if outcome is Outcome.DONE:
             return settle._finish(t)
