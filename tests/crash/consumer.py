@@ -62,6 +62,17 @@ HANG_SECONDS = 4.0
 HOG_BYTES = 1 << 20
 
 
+class Planned(RuntimeError):
+    """The failure that a message asks for; the log has it in one line."""
+
+
+def without_planned_traceback(record: logging.LogRecord) -> bool:
+    """So that a traceback in the log of a consumer is one that nobody asked for."""
+    if record.exc_info and isinstance(record.exc_info[1], Planned):
+        record.exc_info = None
+    return True
+
+
 def make_app(options: argparse.Namespace, number: int) -> App:
     """An App of its own, as one process would have it."""
     app = App(
@@ -83,7 +94,7 @@ def make_app(options: argparse.Namespace, number: int) -> App:
         if does.get("reject"):
             raise Reject("as the message says")
         if attempt <= does.get("fails", 0):
-            raise RuntimeError(f"try {attempt} fails, as the message says")
+            raise Planned(f"try {attempt} fails, as the message says")
 
     @app.handler("plain", wait=BACKOFF)
     def plain(msg: Message[Any], ctx: Context) -> None:
@@ -234,6 +245,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
+    logging.getLogger().handlers[0].addFilter(without_planned_traceback)
     # A session that was ended while nobody used it is found dead when it is given back; the pool
     # reports that as an error, with a traceback.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
