@@ -204,7 +204,7 @@ class PostgreSQL(Server):
         options = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self.folder),
-            "max_connections": "300",
+            "max_connections": "600",
             "shared_buffers": "256MB",
         }
         if not self.durable:
@@ -256,7 +256,7 @@ class MariaDB(Server):
             "--bind-address=127.0.0.1",
             f"--pid-file={self.folder / 'server.pid'}",
             "--innodb-buffer-pool-size=256M",
-            "--max-connections=400",
+            "--max-connections=1000",
             *([] if self.durable else ["--innodb-flush-method=nosync", "--innodb-doublewrite=0"]),
         ]
 
