@@ -103,7 +103,8 @@ class MessageTable(_Names):
     max_tries: how often a message is tried between reruns, 1 or more.
     later_limit: how often a message may ask for RetryLater before that counts as a failure.
     visibility_delay_seconds: messages younger than this are not claimed, so that producers whose
-    transactions overlap have time to commit in any order. Needs created_at.
+    transactions overlap have time to commit in any order. Needs created_at; where that is NULL a
+    message is not waited for.
     max_payload: longest payload that is read, in characters (bytes on MariaDB and MySQL).
 
     Raises ConfigError for names that cannot be names and for values out of range.
@@ -376,7 +377,8 @@ class Tables:
             parts.append(sa.or_(c.available_at.is_(None), c.available_at <= now()))
         if self.spec.visibility_delay_seconds and c.created_at is not None:
             delay = -float(self.spec.visibility_delay_seconds)
-            parts.append(c.created_at <= now_plus(sa.literal(delay, sa.Float())))
+            old = c.created_at <= now_plus(sa.literal(delay, sa.Float()))
+            parts.append(sa.or_(c.created_at.is_(None), old))  # made before the column was added
         return sa.and_(*parts) if parts else sa.true()
 
     def running(self, c: Cols) -> ColumnElement[bool]:

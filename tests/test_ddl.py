@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable
-from msgworker.dialects import DIALECTS, NAMES
+from msgworker.dialects import DIALECTS, NAMES, compiler_for
 from msgworker.message import Outcome, Settlement, Word
 from msgworker.store import (
     audit,
@@ -148,6 +148,27 @@ MYSQL_REFUSES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "set_default"),
+    {
+        "postgresql": "ALTER TABLE t ALTER COLUMN created_at SET DEFAULT now()",
+        "mariadb": "ALTER TABLE t ALTER COLUMN created_at SET DEFAULT (utc_timestamp(6))",
+        "mysql": "ALTER TABLE t ALTER COLUMN created_at SET DEFAULT (utc_timestamp(6))",
+        "oracle": "ALTER TABLE t MODIFY (created_at DEFAULT SYS_EXTRACT_UTC(SYSTIMESTAMP))",
+        "sqlite": None,  # it has no such statement
+    }.items(),
+)
+def test_an_added_created_at_leaves_the_rows_that_are_there_without_a_value(name, set_default):
+    message = tables_for(MessageTable("t"), DIALECTS[name]).message
+    sql = compiler_for(name)
+    add, *rest = schema.add_with_default_for_new(sql, message, message.c.created_at)
+    assert "created_at" in add
+    assert "DEFAULT" not in add
+    assert "NOT NULL" not in add
+    assert rest == ([] if set_default is None else [set_default])
+    assert name != "oracle" or [lint(one) for one in (add, *rest)] == [[], []]
+
+
 def test_mysql_s_script_has_nothing_that_mysql_refuses():
     script = schema.ddl(MessageTable(), "mysql")
     for sql in statements(script):
@@ -250,6 +271,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield recover.release, {"ids": many[: recover.BATCH], "me": "me"}
     yield recover.foreign, {"after": 5}
     yield recover.foreign, {"after": 5, "before": datetime.now(UTC)}
+    yield recover.undated, {"limit": 5}
     yield recover.recover_foreign, {"ids": many[:9], "seen_tries": 1, "text": "of nobody"}
     yield lease.register, {"name": "x", "ttl": 30.0}
     yield lease.is_kept, {"name": "x"}

@@ -169,7 +169,13 @@ def list_row(info: MessageInfo, app: App) -> list[Any]:
     """One message in one line."""
     tries = tries_of(info, app)
     topic, whose = info.topic, info.object_id
-    return [info.msg_id, info.status, tries, topic, whose, age(since(info.created_at)), what(info)]
+    return [info.msg_id, info.status, tries, topic, whose, age_of(info, app), what(info)]
+
+
+def age_of(info: MessageInfo, app: App) -> str:
+    """How long ago a message was made; "-" where the table has no column for it."""
+    known = info.created_at is not None or not app.tables.has("created_at")
+    return age(since(info.created_at)) if known else "unknown"
 
 
 def tries_of(info: MessageInfo, app: App) -> str:
@@ -341,6 +347,8 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
         "claimed": info.claimed_at if info.status is Word.PROCESSING else None,
         "finished": info.finished_at,
     }
+    if info.created_at is None and app.tables.has("created_at"):
+        lines.append(("created", "unknown"))
     lines += [(name, when(instant)) for name, instant in times.items() if instant is not None]
     if info.claimed_by is not None:
         lines.append(("claimed by", safe(info.claimed_by)))

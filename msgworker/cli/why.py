@@ -9,7 +9,7 @@ import click
 
 from msgworker import App
 from msgworker.cli.failing import NothingMatched
-from msgworker.cli.look import as_dict, message_id, tries_of, what
+from msgworker.cli.look import age_of, as_dict, message_id, tries_of, what
 from msgworker.cli.options import as_json, common
 from msgworker.cli.output import (
     Column,
@@ -186,7 +186,7 @@ def _lane_row(one: LaneInfo, app: App) -> list[Any]:
     head = one.head
     behind = f"{one.behind:,}{'+' if one.at_least else ''}" if one.behind else "-"
     tries = tries_of(head, app)
-    old = age(since(head.created_at))
+    old = age_of(head, app)
     return [
         one.object_id,
         behind,

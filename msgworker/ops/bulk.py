@@ -52,6 +52,7 @@ class Why(enum.StrEnum):
     TOO_LONG = "too many behind it"
     CHANGED = "changed meanwhile"
     LOCKED = "locked by somebody"
+    UNDATED = "of unknown age"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ _SAYS = {
     Why.TOO_LONG: "has more messages behind it than one transaction can take",
     Why.CHANGED: "has changed meanwhile, or what is behind it has",
     Why.LOCKED: "is locked by another transaction",
+    Why.UNDATED: "has neither a claimed_at nor a created_at: since when it is at 1 is not known",
 }
 ADVICE = {
     Why.DONE: "--force (force=True) runs it again",
@@ -94,6 +96,7 @@ ADVICE = {
     Why.RUNS_LATER: "try again later",
     Why.CHANGED: "look again",
     Why.LOCKED: "instances recover it when that has ended, or release again",
+    Why.UNDATED: "--any-age (any_age=True) gives it back, if nobody works on it",
 }
 """What to do about it."""
 

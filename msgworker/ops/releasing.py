@@ -126,7 +126,7 @@ def give_back(bulk: Bulk, t: Tables, held: Held, by: Who) -> bool:
         left = _all_free(bulk, t, held, by)
         if not left:
             return True
-    bulk.step(None, lambda conn: Step(len(left), 0, [Skip(i, Why.LOCKED) for i in left]))
+    leave_alone(bulk, [Skip(i, Why.LOCKED) for i in left])
     return False
 
 
@@ -212,6 +212,20 @@ def held_by_nobody(engine: sa.Engine, t: Tables, before: datetime | None) -> lis
     with connecting(engine) as conn:
         found = recover.foreign(conn, t, before=before, limit=SHOWN)
     return [msg_id for msg_id, _ in found]
+
+
+def of_unknown_age(engine: sa.Engine, t: Tables, before: datetime | None) -> list[Skip]:
+    """The messages at 1 without an owner that an age cannot choose."""
+    if before is None:
+        return []
+    with connecting(engine) as conn:
+        return [Skip(i, Why.UNDATED) for i in recover.undated(conn, t, limit=SHOWN)]
+
+
+def leave_alone(bulk: Bulk, skips: list[Skip]) -> None:
+    """Count what was not to be touched."""
+    if skips:
+        bulk.step(None, lambda conn: Step(len(skips), 0, skips))
 
 
 def give_back_nobodys(

@@ -287,23 +287,25 @@ class Repairs(Writing):
         Each has a try counted, and a crash, as in recovery: who had it may have died of it.
         older_than: seconds, "1h", a timedelta, or an aware datetime in the past; by `claimed_at`,
         else by `created_at`. Neither says when a foreign consumer has flagged a message, only since
-        when at the earliest: one that is only slow is then not excluded. any_age: whatever their
-        age, and where the table knows none. On a table without `claimed_by` every message at 1 is
-        meant. Raises ConfigError, on such a table also while an instance lives.
+        when at the earliest: one that is only slow is then not excluded. Those that have neither
+        are left alone, and counted as skipped. any_age: whatever their age, known or not. On a
+        table without `claimed_by` every message at 1 is meant. Raises ConfigError, on such a table also while an instance lives.
         """
         by = asking.who(actor, reason)
         t = self._tables
         before = releasing.before_of(self._engine, t, older_than, any_age)
         releasing.refuse_owners_unknown(self._engine, t)
         seen = releasing.held_by_nobody(self._engine, t, before)
+        undated = releasing.of_unknown_age(self._engine, t, before)
         if dry_run:
-            return self._would("release", seen, len(seen), [])
+            return self._would("release", seen, len(seen) + len(undated), undated)
         self._ready()
         if not seen:
-            return self._nothing("release", [])
+            return self._nothing("release", undated)
         asked = {"nobody": True, "before": None if before is None else before.isoformat()}
         bulk = self._bulk("release", by, asked, None, {"progress": progress})
         releasing.give_back_nobodys(bulk, self._engine, t, before, by)
+        releasing.leave_alone(bulk, undated)
         bulk.finish()
         return bulk.result()
 

@@ -118,7 +118,9 @@ def _running(t: Tables, info: MessageInfo, who: Sequence[InstanceInfo]) -> Expla
             if t.has("claimed_by")
             else "it is flagged; the table has no column claimed_by, so nobody knows by whom"
         )
-        text += f"; if that one is gone, {giving_back(t)} gives it back"
+        dated = info.claimed_at is not None or info.created_at is not None
+        text += "" if dated else "; since when is not known"
+        text += f"; if that one is gone, {giving_back(dated=dated)} gives it back"
         return Explanation(info, Reason.RUNNING_FOREIGN, text, since=info.claimed_at)
     holder = next((one for one in who if one.instance_id == info.claimed_by), None)
     told = UNKNOWN if holder is None else holder.started(info)

@@ -19,7 +19,7 @@ from msgworker.message import Status, topic_of
 from msgworker.payload import shown
 from msgworker.store import find, pause
 from msgworker.store.instances import InstanceInfo, Life, instances
-from msgworker.store.recover import giving_back, running_rows
+from msgworker.store.recover import giving_back, running_rows, undated
 from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, text_lit
 
 ONE: ColumnElement[int] = sa.literal_column("1")
@@ -101,7 +101,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         by={waits: count for waits, count in by.items() if count},
         examples=examples,
         next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
-        giving_back=giving_back(t),
+        giving_back=giving_back(dated=not by[Waits.NOBODY] or not undated(conn, t, limit=1)),
     )
 
 

@@ -7,8 +7,10 @@ message that kills its process would kill the fleet for ever.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -173,29 +175,46 @@ def foreign(
     """(msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`.
 
     after: only above this msg_id. before: only those claimed (where that is not known: made) until
-    this instant; a row of which neither is known is none of them.
+    this instant; a row of which neither is known is none of them: see `undated`.
     """
-
-    def build(aged: bool) -> Any:
-        parts = []
-        for source, c, index, where in running_rows(t):
-            both: Any = sa.select(c.msg_id.label("i"), t.tries(c).label("n"))
-            part = t.hinted(both, source, index)
-            # "+ 0": see `flagged_by`.
-            behind = c.msg_id + sa.literal_column("0")
-            part = part.where(where, *_of_nobody(c))
-            part = part.where(behind > bindparam("after", type_=sa.BigInteger()))
-            if aged:
-                part = part.where(flagged_at(c) <= bindparam("before", type_=UtcDateTime()))
-            parts.append(part)
-        rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
-        limited = bindparam("rows", type_=sa.Integer())
-        return sa.select(rows.c.i, rows.c.n).order_by(rows.c.i).limit(limited)
-
     aged = before is not None
     params = {"rows": limit, "after": after} | ({"before": before} if aged else {})
-    found = fetch(conn, t.built(("foreign", aged), lambda: build(aged)), params)
+    statement = t.built(("foreign", aged), partial(_foreign, t, _Ages.UNTIL if aged else _Ages.ALL))
+    found = fetch(conn, statement, params)
     return [(row[0], tries) for row in found if (tries := whole_number(row[1])) is not None]
+
+
+def undated(conn: Connection, t: Tables, *, limit: int) -> list[int]:
+    """Of the rows flagged without an owner those of which nobody knows since when."""
+    statement = t.built("foreign undated", partial(_foreign, t, _Ages.UNKNOWN))
+    return [row[0] for row in fetch(conn, statement, {"rows": limit, "after": FIRST})]
+
+
+class _Ages(enum.Enum):
+    """Which rows flagged without an owner: until an instant, or of which it is not known."""
+
+    ALL = enum.auto()
+    UNTIL = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+def _foreign(t: Tables, ages: _Ages) -> Any:
+    parts = []
+    for source, c, index, where in running_rows(t):
+        both: Any = sa.select(c.msg_id.label("i"), t.tries(c).label("n"))
+        part = t.hinted(both, source, index)
+        # "+ 0": see `flagged_by`.
+        behind = c.msg_id + sa.literal_column("0")
+        part = part.where(where, *_of_nobody(c))
+        part = part.where(behind > bindparam("after", type_=sa.BigInteger()))
+        if ages is _Ages.UNTIL:
+            part = part.where(flagged_at(c) <= bindparam("before", type_=UtcDateTime()))
+        if ages is _Ages.UNKNOWN:
+            part = part.where(flagged_at(c).is_(None))
+        parts.append(part)
+    rows = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
+    limited = bindparam("rows", type_=sa.Integer())
+    return sa.select(rows.c.i, rows.c.n).order_by(rows.c.i).limit(limited)
 
 
 def _of_nobody(c: Cols) -> list[ColumnElement[bool]]:
@@ -209,9 +228,8 @@ def flagged_at(c: Cols) -> ColumnElement[Any]:
     return sa.func.coalesce(*known) if len(known) == 2 else known[0] if known else sa.null()
 
 
-def giving_back(t: Tables) -> str:
-    """The command that gives back messages of nobody; by age only where that is known."""
-    dated = t.has("claimed_at") or t.has("created_at")
+def giving_back(*, dated: bool) -> str:
+    """The command that gives back messages of nobody. dated: whether the age of each is known."""
     return f"`msgworker release --nobody {'--older-than 1h' if dated else '--any-age'}`"
 
 

@@ -551,6 +551,19 @@ def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Colum
     return f"ALTER TABLE {name} {', '.join(texts)}"
 
 
+def add_with_default_for_new(
+    dialect: sa.Dialect, table: sa.Table, column: sa.Column[Any]
+) -> list[str]:
+    """The statements that add a column whose default rows that are there do not get: they keep
+    NULL."""
+    made = [add_columns(dialect, table, [sa.Column(column.name, column.type)])]
+    if dialects.takes_default(dialect.name, column):
+        name = dialect.identifier_preparer.format_table(table)
+        default = str(getattr(column.server_default, "arg", "NULL"))
+        made += dialects.setting_default(dialect, name, column.name, default)
+    return made
+
+
 def _ensure_index(engine: Engine, t: Tables, index: sa.Index, *, look: bool) -> list[str]:
     """look: whether it may be there."""
     name = str(index.name)

@@ -340,3 +340,23 @@ def test_without_the_tables_of_ops_a_write_names_init_db(crm: Cli, folder: Path)
     assert states(folder) == [-1]
     assert crm("show", 1, "--url", "sqlite:///crm.db").exit_code == 0
     assert crm("drain", "crm:app", "--linger", "0").exit_code == 0
+
+
+# ---------------------------------------------------------------- of unknown age
+
+
+def test_list_show_and_release_say_that_an_age_is_unknown(crm: Cli, folder: Path) -> None:
+    sql(folder, "ALTER TABLE msgworker_message DROP COLUMN created_at")
+    sql(
+        folder, "INSERT INTO msgworker_message (topic, object_id, status) VALUES ('settle', 'a', 1)"
+    )
+    sql(folder, "ALTER TABLE msgworker_message ADD COLUMN created_at TEXT")
+    assert " unknown " in crm("list", *AT).stdout
+    assert " unknown " in crm("lanes", *AT).stdout
+    assert "created     unknown\n" in crm("show", 1, *AT).stdout
+    left = crm("release", "--nobody", "--older-than", "1h", "--yes", *AT)
+    assert (left.exit_code, left.stdout) == (5, "released 0\n")
+    assert "message 1 has neither a claimed_at nor a created_at" in left.stderr
+    assert "--any-age" in left.stderr
+    given = crm("release", "--nobody", "--any-age", "--yes", *AT)
+    assert (given.exit_code, given.stdout) == (0, "released 1\n"), given.stderr

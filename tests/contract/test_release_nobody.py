@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from msgworker import App, ConfigError, MessageTable
+from msgworker import App, ConfigError, MessageTable, dialects
 from msgworker.ops.bulk import Why
 from msgworker.store import lease, recover
+from msgworker.store.doctor import Severity
 from msgworker.store.explain import Reason
 from tests.contract.seeing import Table, send
+from tests.contract.test_doctor import run
 from tests.contract.test_left import leave_rows_at_1, register
 
 LONG_AGO = datetime.now(UTC) - timedelta(hours=5)
@@ -197,3 +199,74 @@ def test_doctor_names_what_the_dead_have_where_no_instance_lives(app, table):
 def test_an_age_is_needed(app, options, text):
     with pytest.raises(ConfigError, match=text):
         app.ops.release_nobody(**options)
+
+
+# ---------------------------------------------------------------- of unknown age
+
+
+@pytest.fixture
+def adopted_app(bare_app: App, make_app: Any) -> App:
+    """An App on the table of `bare_app` after all that doctor advised was run; row 1 is at 1."""
+    for one in bare_app.ops.doctor():
+        if one.severity is Severity.ADVISED:
+            run(bare_app, *one.mend)
+    app: App = make_app(table=bare_app.table)
+    app.add_handler(None, lambda msg: None)
+    return app
+
+
+def test_a_row_from_before_the_advised_column_is_of_unknown_age(adopted_app, database):
+    table = Table(adopted_app)
+    assert "created_at" in adopted_app.tables.names
+    run(adopted_app, "INSERT INTO tb_cus (msgID, objectID) VALUES (3, 'new')")
+    known = [instant is not None for instant in table.column("created_at")]
+    assert known == [False, False, database.name != "sqlite"]
+
+
+def test_a_message_of_unknown_age_is_released_with_any_age_only(adopted_app, caplog):
+    app = adopted_app
+    (told,) = found_by_doctor(app)
+    assert "1 message at 1 without an owner, of unknown age, and 1 message waiting" in told
+    assert "`msgworker release --nobody --any-age`" in told
+    assert "since when is not known" in app.ops.explain(1).text
+    assert "--any-age" in app.ops.explain(1).text
+    assert app.drain(linger=0).left_by == {"nobody": 2}
+    assert "`msgworker release --nobody --any-age`" in caplog.text
+
+    for dry_run in (True, False):
+        left = app.ops.release_nobody("1h", dry_run=dry_run)
+        assert (left, left.matched, left.why) == (0, 1, ((Why.UNDATED, 1),))
+        assert "--any-age (any_age=True)" in str(left.skips[0])
+    assert app.ops.release_nobody(any_age=True) == 1
+    assert app.drain(linger=0).left == 0
+
+
+def test_beside_messages_of_known_age_those_of_unknown_age_are_left_alone(app, table):
+    let_ages_be_unknown(app)
+    old, undated, _young = send(app, "a", "b", "c")
+    table.edit(status=1, created_at=datetime.now(UTC))
+    table.edit(table.where(msg_id=old), created_at=LONG_AGO)
+    table.edit(table.where(msg_id=undated), created_at=None)
+    (told,) = found_by_doctor(app)
+    assert "the oldest for 5.0 h at most, 1 of them of unknown age" in told
+    done = app.ops.release_nobody("1h")
+    assert (done, done.matched, done.skipped, done.why) == (1, 2, 1, ((Why.UNDATED, 1),))
+    assert [(entry.changed, entry.skipped) for entry in app.ops.audit()] == [(1, 1)]
+    assert table.statuses == [-1, 1, 1]
+
+
+def test_a_message_of_unknown_age_waits_for_no_visibility_delay(bare_app, adopted_app, make_app):
+    delayed = make_app(table=bare_app.table.replace(visibility_delay_seconds=3600))
+    delayed.add_handler(None, lambda msg: None)
+    assert delayed.ops.release_nobody(any_age=True) == 1
+    assert delayed.drain(linger=0).done == 2
+
+
+def let_ages_be_unknown(app: App) -> None:
+    """`created_at` may be NULL, as after an adoption."""
+    name = app.tables.message.name
+    kind = app.tables.message.c.created_at.type
+    if app.engine.dialect.name == "sqlite":
+        run(app, f"ALTER TABLE {name} DROP COLUMN created_at")
+        run(app, f"ALTER TABLE {name} ADD COLUMN created_at TEXT")
+    run(app, *dialects.taking_null(app.engine.dialect, name, "created_at", kind))

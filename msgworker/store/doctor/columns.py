@@ -20,7 +20,10 @@ WITHOUT = {
     "crash_times": "no quarantine: a message may die for the crashes of others",
     "later_times": "RetryLater counts as a failed try",
     "last_error": "the error is kept in msgworker_try only",
-    "created_at": "nobody sees how old messages are, and visibility_delay does nothing",
+    "created_at": (
+        "nobody sees how old messages are, and visibility_delay does nothing. If it is added, the "
+        "age of the messages that are there stays unknown"
+    ),
     "finished_at": "nobody sees when messages ended, and old ones cannot be purged by age",
 }
 WITHOUT_OPS = ": ops cannot write or pause without it"
@@ -86,11 +89,11 @@ def missing(p: Patient) -> list[Finding]:
         column = p.ideal.message.c[p.ideal.names[role]]
         if role in asked_for:
             text = f"column {column.name} ({role}) is missing"
-            found.append(needed("columns", text, p.add(p.ideal.message, column)))
+            found.append(needed("columns", text, *p.add_role(role)))
         elif role not in NOT_MISSED:
             text = f"column {column.name} is missing: {WITHOUT[role]}"
-            mend = [p.add(p.ideal.message, column)]
-            if role in ("topic", "payload"):  # a new one would be empty beside theirs
+            mend = p.add_role(role)
+            if role in ("topic", "payload", "created_at"):  # a new one would be empty beside theirs
                 used = {name.lower() for name in p.ideal.names.values()}
                 there = [str(one["name"]) for one in p.columns.values()]
                 free = [name for name in there if name.lower() not in used]

@@ -59,12 +59,16 @@ def _of_nobody(p: Patient, t: Tables, lives: bool) -> Iterator[Finding]:
         return
     ids = window.running(t)
     age: Any = sa.null()
-    if t.has("claimed_at") or t.has("created_at"):
+    dated: Any = sa.literal_column("0")
+    ages = t.has("claimed_at") or t.has("created_at")
+    if ages:
         age = seconds_since(sa.func.min(flagged_at(c)))
-    query = sa.select(sa.func.count(), age).select_from(ids.join(t.message, ids.c.i == c.msg_id))
+        dated = sa.func.count(flagged_at(c))
+    query = sa.select(sa.func.count(), dated, age)
+    query = query.select_from(ids.join(t.message, ids.c.i == c.msg_id))
     if c.claimed_by is not None:
         query = query.where(c.claimed_by.is_(None))
-    count, oldest = p.conn.execute(query).one()
+    count, known, oldest = p.conn.execute(query).one()
     if not count:
         return
     waiting = left.left(p.conn, t, left.Asked(topics=None), most=MOST)
@@ -72,8 +76,11 @@ def _of_nobody(p: Patient, t: Tables, lives: bool) -> Iterator[Finding]:
     text = f"{_messages(count)} at 1 without an owner"
     if oldest is not None:
         text += f", the oldest for {float(oldest) / 3600:.1f} h at most"
+    if ages and known < count:
+        text += f", {'' if known == 0 else f'{count - known:,} of them '}of unknown age"
     text += f", and {_messages(behind)} waiting behind" if behind > 0 else ""
-    text += f": if no foreign consumer works on them any more, {giving_back(t)} gives them back"
+    give = giving_back(dated=known == count)
+    text += f": if no foreign consumer works on them any more, {give} gives them back"
     yield advised("held", text)
 
 

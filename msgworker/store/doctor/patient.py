@@ -69,6 +69,16 @@ class Patient:
     def add(self, table: sa.Table, *columns: sa.Column[Any]) -> str:
         return " ".join(schema.add_columns(self.conn.dialect, table, columns).split())
 
+    def add_role(self, role: str) -> list[str]:
+        """The statements that add the column of a role to the message table."""
+        table = self.ideal.message
+        column = table.c[self.ideal.names[role]]
+        if role != "created_at":
+            return [self.add(table, column)]
+        # Rows that are there keep NULL: with the default they would all look as young as this.
+        made = schema.add_with_default_for_new(self.conn.dialect, table, column)
+        return [" ".join(statement.split()) for statement in made]
+
 
 def meet(
     engine: Engine,
