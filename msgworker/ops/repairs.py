@@ -289,7 +289,8 @@ class Repairs(Writing):
         else by `created_at`. Neither says when a foreign consumer has flagged a message, only since
         when at the earliest: one that is only slow is then not excluded. Those that have neither
         are left alone, and counted as skipped. any_age: whatever their age, known or not. On a
-        table without `claimed_by` every message at 1 is meant. Raises ConfigError, on such a table also while an instance lives.
+        table without `claimed_by` every message at 1 is meant. Raises ConfigError, on such a
+        table also while an instance lives.
         """
         by = asking.who(actor, reason)
         t = self._tables
