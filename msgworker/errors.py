@@ -53,6 +53,10 @@ class ExitCode(enum.IntEnum):
     NOTHING_MATCHED = 5, "nothing matched; or a write left some of the given ids alone"
     RETRIES = 6, "messages wait for their retry: run again"
     OUR_FAULT = 70, "an error of msgworker itself; please report it with the output of --debug"
+    OUTPUT = (
+        74,
+        "stdout is closed or cannot be written, on a full disk say; what the command did is done",
+    )
     STUCK = (
         75,
         "the process must be started anew: a handler with timeout_action=restart hangs, or "

@@ -52,7 +52,7 @@ def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
     if call is not None:
         call.secrets |= dialects.secrets_of(conf.url)
     try:
-        return dialects.masked(dialects.parse_url(conf.url)).replace("%2A%2A%2A", "***")
+        return dialects.masked(dialects.parse_url(conf.url))
     except ConfigError as error:
         raise ConfigError(f"url ({conf.origins['url']}): {error}") from None
 

@@ -7,7 +7,6 @@ of the same name (a dash becomes an underscore). Modules are imported only when 
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import sys
 import textwrap
@@ -22,6 +21,7 @@ from msgworker import __version__
 from msgworker.cli.failing import exit_code_of, sentence
 from msgworker.cli.output import print_error, visible
 from msgworker.cli.reference import METAVAR, app_as_option, takes_app
+from msgworker.cli.streams import ClosedPipe, Streams, standard_streams
 from msgworker.dialects import secrets_of, without
 from msgworker.errors import ExitCode
 
@@ -59,15 +59,13 @@ class Call:
 
     secrets: texts that must not be shown, found when a URL is read.
     engine: the database in use, once it is known.
+    streams: where it writes to.
     """
 
     debug: bool = False
     secrets: set[str] = field(default_factory=set)
     engine: sa.Engine | None = None
-
-
-class _ClosedPipe(Exception):
-    """Nobody reads our output any more."""
+    streams: Streams = field(default_factory=Streams)
 
 
 class Main(click.Group):
@@ -95,12 +93,6 @@ class Main(click.Group):
             rest = app_as_option(ctx, name, command, rest)
         return name, command, rest
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # click would end with 1, which means something here
-            raise _ClosedPipe from None
-
     def main(  # type: ignore[override]  # click has overloads: it returns or does not
         self,
         args: Sequence[str] | None = None,
@@ -108,15 +100,26 @@ class Main(click.Group):
         **extra: Any,
     ) -> Any:
         extra.pop("standalone_mode", None)
-        call = Call()
+        with standard_streams() as streams:
+            code = self._code(args, prog_name, Call(streams=streams), extra)
+            if streams.output_is_lost():
+                code = code or ExitCode.OUTPUT
+        sys.exit(code)
+
+    def _code(
+        self,
+        args: Sequence[str] | None,
+        prog_name: str | None,
+        call: Call,
+        extra: dict[str, Any],
+    ) -> int:
+        """Run it; returns the exit code of what it did."""
         for word in sys.argv[1:] if args is None else args:
             if found := _URL.search(word):  # also one in the wrong place, such as --table=URL
                 call.secrets |= secrets_of(found[0])
         try:
             code = super().main(args, prog_name, standalone_mode=False, obj=call, **extra)
-            sys.stdout.flush()
-        except (_ClosedPipe, BrokenPipeError):  # `| head` has seen enough
-            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the very end
+        except ClosedPipe:  # `| head` has seen enough
             code = 0
         except (KeyboardInterrupt, click.Abort):
             print_error("interrupted")
@@ -126,7 +129,7 @@ class Main(click.Group):
                 _traceback(error, call)
             print_error(sentence(error, call.engine, call.debug), call.secrets)
             code = exit_code_of(error, call.engine)
-        sys.exit(code if isinstance(code, int) else 0)
+        return code if isinstance(code, int) else 0
 
 
 def attribute_of(name: str) -> str:

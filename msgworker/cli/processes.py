@@ -49,6 +49,7 @@ class Child:
     logged: bytes = b""
     counts: Counter[str] = field(default_factory=Counter)
     report: dict[str, Any] | None = None
+    lost: str = ""
 
     @property
     def at_work(self) -> bool:
@@ -83,6 +84,7 @@ class Fleet:
         self._killed_early: list[int] = []
         self._respawn_at: list[float] = []
         self._failures = 0
+        self._lost: set[str] = set()  # what the children cannot write
 
     def run(self) -> int:
         """Until a signal comes or the time is over; returns the worst exit code."""
@@ -121,6 +123,8 @@ class Fleet:
         for key, _ in self._selector.select(TICK_SECONDS):
             if not key.data():
                 self._selector.unregister(key.fd)
+        for child in self._children.values():
+            self._tell_loss(child)
         for child in list(self._children.values()):
             if child.process.poll() is not None:
                 self._ended(child, respawn)
@@ -190,6 +194,7 @@ class Fleet:
     def _close(self, child: Child) -> None:
         """Take in the last words of a child that has ended, and let go of its pipes."""
         _hear(child)
+        self._tell_loss(child)
         fds = [child.fd]
         if child.process.stderr is not None:
             self._show(child)
@@ -217,7 +222,13 @@ class Fleet:
             self._killed_early.append(128 - code)
         else:
             self._codes.append(code if code >= 0 else 128 - code)
-            self._lost(child, code)
+            self._gone(child, code)
+
+    def _tell_loss(self, child: Child) -> None:
+        """Say once what no process can write: our own log line meets the same."""
+        if child.lost and child.lost not in self._lost:
+            self._lost.add(child.lost)
+            log.warning("in the processes %s", child.lost)
 
     def _again(self, child: Child, code: int) -> None:
         """A crash: it is recovered by the others; the place is filled again, each time later."""
@@ -232,7 +243,7 @@ class Fleet:
         )
         self._respawn_at.append(time.monotonic() + pause)
 
-    def _lost(self, child: Child, code: int) -> None:
+    def _gone(self, child: Child, code: int) -> None:
         if code not in FINAL:
             log.warning("process %d %s", child.process.pid, ending(code))
         elif code != 0:  # the child has said why; the others would meet the same
@@ -271,6 +282,7 @@ def _hear(child: Child) -> bool:
         if "progress" in event:
             child.counts = Counter(event["progress"])
         child.report = event.get("report", child.report)
+        child.lost = event.get("lost", child.lost)
     return data != b""
 
 

@@ -13,6 +13,7 @@ import click
 
 from msgworker import App, Report, Worker, dialects
 from msgworker.app import table_from
+from msgworker.cli.group import Call
 from msgworker.cli.logs import Progress
 from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import print_json
@@ -67,7 +68,7 @@ def run(
     another instance.
     """
     ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
-    parent = None if report_fd is None else Parent(report_fd)
+    parent = _parent(ctx, report_fd)
     conf = configure(ctx, given, level="warning" if quiet else "info")
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
@@ -99,7 +100,7 @@ def drain(
     database was lost, 6 if messages wait for their retry: run again.
     """
     ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
-    parent = None if report_fd is None else Parent(report_fd)
+    parent = _parent(ctx, report_fd, text=not as_json)
     conf = configure(ctx, given, level="warning" if quiet else "info")
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
@@ -115,6 +116,20 @@ def drain(
     else:
         click.echo(str(report))
     return code or report.exit_code
+
+
+def _parent(ctx: click.Context, report_fd: int | None, *, text: bool = True) -> Parent | None:
+    """The parent of this process, if there is one. Nothing that cannot be written ends the work.
+
+    text: what the command prints is for people.
+    """
+    streams = (ctx.find_object(Call) or Call()).streams
+    if report_fd is None:
+        streams.of_work(text=text)
+        return None
+    parent = Parent(report_fd)
+    streams.of_child(lambda line: parent.tell(lost=line))
+    return parent
 
 
 def _leaving(app: App, conf: Configuration, report: Report) -> Report:

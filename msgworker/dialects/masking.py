@@ -9,33 +9,51 @@ from urllib.parse import quote, quote_plus
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+HARMLESS = re.compile(
+    r"application_name|cache|charset|check_same_thread|client_encoding|connect_timeout|events|"
+    r"gssencmode|host|hostaddr|immutable|isolation_level|keepalives|keepalives_count|"
+    r"keepalives_idle|keepalives_interval|mode|nolock|port|read_timeout|server_side_cursors|"
+    r"service_name|ssl_ca|ssl_check_hostname|ssl_verify_cert|ssl_verify_identity|sslmode|"
+    r"sslrootcert|target_session_attrs|tcp_connect_timeout|tcp_user_timeout|timeout|unix_socket|"
+    r"uri|use_unicode|write_timeout"
+)
+"""Keys of a URL's query whose values are shown. All others may hold anything."""
 _SECRET_KEY = re.compile(r"passw|secret|token|pwd|credential|sslkey", re.I)
+_SHORT = 5
+"""Characters of a text that may be a word of any sentence."""
 
 
 def masked(url: URL) -> str:
-    """The URL as text without its password and without secrets in its query."""
-    query = {k: "***" if _SECRET_KEY.search(k) else v for k, v in url.query.items()}
-    return url.set(query=query).render_as_string(hide_password=True)
+    """The URL as text without its password, and of its query only what is known to be harmless."""
+    query = {key: value if HARMLESS.fullmatch(key) else "***" for key, value in url.query.items()}
+    shown = url.set(query=query).render_as_string(hide_password=True)
+    return shown.replace("%2A%2A%2A", "***")
 
 
 def secrets_of(url: str | URL) -> set[str]:
-    """The passwords that a URL holds, as they are and percent-encoded; for taking them out of
-    texts."""
+    """What a URL holds that must not be shown, as it is and percent-encoded; for taking it out of
+    texts. A short value or a number is a secret only under a key that says so."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         return set()
     values = [str(parsed.password)] if parsed.password else []
     for key, value in parsed.query.items():
-        if _SECRET_KEY.search(key):
-            values += [value] if isinstance(value, str) else list(value)
+        given = [value] if isinstance(value, str) else list(value)
+        values += [text for text in given if _is_secret(key, text)]
     texts = {text for value in values for text in (value, quote(value, safe=""), quote_plus(value))}
     return {text for text in texts if len(text) > 2 and text != "msgworker"}
+
+
+def _is_secret(key: str, value: str) -> bool:
+    if _SECRET_KEY.search(key):
+        return True
+    return not HARMLESS.fullmatch(key) and len(value) > _SHORT and not value.isdecimal()
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
     """The text with "***" for each secret; a short one only where it is a word of its own."""
     for secret in sorted(secrets, key=len, reverse=True):
-        word = re.escape(secret) if len(secret) > 5 else rf"(?<!\w){re.escape(secret)}(?!\w)"
+        word = re.escape(secret) if len(secret) > _SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
         text = re.sub(word, "***", text)
     return text

@@ -11,7 +11,7 @@ import click
 import pytest
 import sqlalchemy as sa
 
-from msgworker import MessageTable, dialects
+from msgworker import App, MessageTable, dialects
 from msgworker.app import table_from
 from msgworker.cli import main
 from msgworker.config import load
@@ -289,7 +289,7 @@ def test_config_masks_every_password(cli: Cli, folder: Path) -> None:
         done = cli("config", *args)
         assert done.exit_code == 0
         assert CANARY not in done.output
-        assert "u:***@h/n?sslpassword=***&x=1" in done.stdout
+        assert "u:***@h/n?sslpassword=***&x=***" in done.stdout
     (folder / "msgworker.toml").write_text('url = "postgresql://u:${PW}@127.0.0.1:1/n"')
     done = cli("status", "--debug", env={"PW": f"{CANARY}@/%"})
     assert done.exit_code == 3
@@ -309,6 +309,43 @@ def test_password_in_a_url_of_an_app_is_not_shown(cli: Cli) -> None:
     done = cli("config", "--app", "crm:app", env={"CRM_URL": url})
     assert done.exit_code == 0
     assert CANARY not in done.output
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"options=-c{CANARY}",
+        f"password={CANARY}",
+        f"passwd={CANARY}",
+        f"sslpassword={CANARY}",
+        f"whatever={CANARY}",
+        f"whatever=a&whatever={CANARY}",
+    ],
+)
+def test_of_the_query_of_a_url_only_what_is_known_to_be_harmless_is_shown(
+    cli: Cli, folder: Path, query: str
+) -> None:
+    url = f"postgresql://u@127.0.0.1:1/n?{query}&sslmode=disable"
+    (folder / "msgworker.toml").write_text(f'url = "{url}"')
+    shown = cli("config")
+    assert (shown.exit_code, CANARY in shown.output) == (0, False)
+    assert "=***" in shown.stdout
+    assert "sslmode=disable" in shown.stdout
+    misplaced = [("run", url), ("list", "--table", url), ("list", "--app", url), ("list", url)]
+    for args in [("status",), ("doctor", "--debug"), *misplaced]:
+        done = cli(*args)
+        assert (done.exit_code != 0, CANARY in done.output) == (True, False), args
+    assert CANARY not in repr(App(url.replace("whatever", "options")))
+
+
+def test_short_values_of_unknown_options_stay_in_texts() -> None:
+    url = (
+        "postgresql://h/n?a=true&b=300000&options=-csearch_path=crm&sslpassword=abc&charset=utf8mb4"
+    )
+    assert {text for text in dialects.secrets_of(url) if "%" not in text} == {
+        "-csearch_path=crm",
+        "abc",
+    }
 
 
 def test_secrets_of_a_url() -> None:
