@@ -4,11 +4,14 @@ MsgworkerError
 +-- ConfigError (ValueError)     a setting or argument is wrong; nothing was done        exit 2
 |   +-- HandlerError             a handler cannot be registered or cannot be called
 +-- DatabaseUnavailable          the database cannot be reached or denies access        exit 3
+|   +-- LocksUnavailable         a lock centre cannot be reached or denies access
 +-- SchemaError                  a table, column or index is missing or of a wrong kind  exit 4
 +-- PayloadError (ValueError)    a payload is not JSON, too large or not of its type
 +-- RuleChanged                  max_tries or on_dead of the table changed meanwhile      exit 75
 +-- LostClaim                    a message in our hands was recovered, edited or deleted
 +-- LostLease                    this instance was declared dead; it goes on under a new id
++-- LeaseBusy                    a lock is held by somebody else
++-- LeaseLost                    a lock that we held ran out, was taken away, or is in doubt
 +-- HandlerMisuse                a handler ended our transaction or returned what it may not
 +-- HandlerTimeout               a handler ran longer than its `timeout`
 |   +-- HandlerStuck             ... and its instance left because of it: end the process  exit 75
@@ -87,6 +90,10 @@ class DatabaseUnavailable(MsgworkerError):
     exit_code = ExitCode.UNREACHABLE
 
 
+class LocksUnavailable(DatabaseUnavailable):
+    """A lock centre cannot be reached, denies access, or does not answer."""
+
+
 class SchemaError(MsgworkerError):
     """The live schema lacks something; the text says what and how to mend it."""
 
@@ -130,6 +137,37 @@ class LostLease(MsgworkerError):
     def __init__(self, instance_id: str) -> None:
         super().__init__(f"instance {instance_id} lost its lease; it goes on under a new id")
         self.instance_id = instance_id
+
+
+class LeaseBusy(MsgworkerError):
+    """A lock is held by somebody else; nothing was waited for, or not for long enough.
+
+    name: the lock. owner: who held it when that was asked, None if nobody knows.
+    """
+
+    def __init__(self, name: str, owner: str | None = None, waited: float = 0.0) -> None:
+        whom = "somebody else" if owner is None else owner
+        after = f", waited {waited:.1f} s" if waited else ""
+        super().__init__(f"lock {name!r} is held by {whom}{after}; see `msgworker locks`")
+        self.name = name
+        self.owner = owner
+
+
+class LeaseLost(MsgworkerError):
+    """A lock is not held any more, or may not be: what is done under it must stop.
+
+    name, owner, token: of the lease that was lost. why: in words.
+    """
+
+    def __init__(self, name: str, owner: str, token: int, why: str) -> None:
+        super().__init__(
+            f"lock {name!r} is lost to {owner} (token {token}): {why}. Somebody else may hold it; "
+            "writes that carry the token are refused where the token is checked"
+        )
+        self.name = name
+        self.owner = owner
+        self.token = token
+        self.why = why
 
 
 class HandlerMisuse(MsgworkerError):

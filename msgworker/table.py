@@ -53,7 +53,7 @@ ADDED = "msgworker_added"
 it is missing; instances do without it."""
 FAILED = "failed"
 """The suffix of the index of failed and dead rows."""
-BESIDE = ("lease", "item", "try", "operation", "audit", "pause")
+BESIDE = ("lease", "item", "try", "operation", "audit", "pause", "lock")
 """Our own tables beside the message table, without `msgworker_`."""
 OWN_PREFIX = "mw_"
 """How our generated columns and the parameters of our statements begin."""

@@ -1578,7 +1578,7 @@ def test_an_option_that_the_driver_does_not_know_is_refused_before_it_connects(o
         App(f"mysql+pymysql://u:{CANARY}@127.0.0.1:1/db?{option}")
 
 
-@pytest.mark.parametrize("name", ["lease", "item", "try", "operation", "audit", "pause"])
+@pytest.mark.parametrize("name", ["lease", "item", "try", "operation", "audit", "pause", "lock"])
 def test_a_table_of_our_own_cannot_be_the_message_table(name):
     with pytest.raises(ConfigError, match="one of msgworker's own tables"):
         MessageTable(f"crm.Msgworker_{name}")

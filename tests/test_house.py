@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "msgworker"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
-    {"errors"},
+    {"errors", "clock"},
     {"message", "payload", "config"},
     {"dialects"},
     {"table"},

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 
 from sqlalchemy import Connection
 
+from msgworker.clock import clock
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import (
     DatabaseUnavailable,
@@ -26,7 +27,7 @@ from msgworker.errors import (
 )
 from msgworker.instance.recovery import Recovery
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
-from msgworker.instance.state import Running, State, clock, facts, new_instance_id
+from msgworker.instance.state import Running, State, facts, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import lease, pause, recover, rule
 from msgworker.table import LONGEST_ID

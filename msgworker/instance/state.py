@@ -21,6 +21,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from msgworker.clock import clock
 from msgworker.config import Settings
 from msgworker.errors import MsgworkerError
 from msgworker.instance.forks import end_if_forked
@@ -265,15 +266,6 @@ class State:
         """Objects and messages whose handler still runs here under an id that was lost."""
         old = [r.row for r in list(self.running.values()) if r.owner != self.instance_id]
         return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}
-
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
-
-
-def clock() -> float:
-    """Seconds, for what we believe of our lease: they go on while the machine sleeps, which those
-    of `time.monotonic` do not everywhere."""
-    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 def facts(row: Row) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Protocol
 
+from msgworker.clock import clock
 from msgworker.instance.links import Link
 from msgworker.instance.role import Role
-from msgworker.instance.state import State, clock
+from msgworker.instance.state import State
 
 LOOK_SECONDS = 5.0
 LEAST_SECONDS = 5.0  # so long anything may take on a busy machine

@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from tenacity import wait_none
 
 from msgworker import App, Message
+from msgworker.clock import clock
 from msgworker.errors import SchemaError
-from msgworker.instance.state import Running, clock
+from msgworker.instance.state import Running
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, lease, recover, settle
 from tests.contract.seeing import Table, fetch, in_thread, send, until

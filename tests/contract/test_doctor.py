@@ -77,7 +77,16 @@ def test_without_any_table_it_prints_how_to_make_them(make_app):
     send(app, "a")
     assert app.drain(linger=0).done == 1
     mend(app, (Severity.ADVISED,))
-    assert app.create_schema() == []
+    assert app.create_schema() == ["msgworker_lock", "msgworker_lock_owner"]
+
+
+def test_the_table_of_locks_is_missed_by_nobody_who_has_no_locks(make_app, app):
+    run(app, "DROP TABLE msgworker_lock")
+    assert [one for one in app.ops.doctor() if "msgworker_lock" in one.text] == []
+    other = make_app()
+    other.add_handler(None, lambda msg: None)
+    send(other, "a")
+    assert other.drain(linger=0).done == 1
 
 
 @pytest.mark.parametrize("name", ["msgworker_operation", "msgworker_audit", "msgworker_pause"])

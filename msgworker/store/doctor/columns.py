@@ -43,11 +43,11 @@ def tables(p: Patient) -> list[Finding]:
         count = dialects.row_estimate(p.conn, p.ideal.message)
         size = "" if count is None else f", about {count:,} rows"
         found.append(fine("tables", f"table {p.spec.name} is there{size}"))
-    ops = schema.ops_tables(p.ideal)
+    ops, optional = schema.ops_tables(p.ideal), schema.optional_tables(p.ideal)
     for table in schema.own_tables(p.ideal):
         make, cost = (advised, WITHOUT_OPS) if table in ops else (needed, "")
         there_is = dialects.is_there(p.inspector, table)
-        if there_is is False:
+        if there_is is False and table not in optional:
             found.append(make("tables", f"table {table.name} is missing{cost}", *p.create(table)))
         if not there_is:
             continue

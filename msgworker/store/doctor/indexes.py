@@ -21,6 +21,7 @@ WHY = {
     "due": "retries and delayed messages are looked for among all",
     "failed": "failed messages are looked for among all",
     "group": "tries of a kind are looked for among all",
+    "owner": "an owner's locks are looked for among all",
 }
 
 

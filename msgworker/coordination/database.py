@@ -1,0 +1,266 @@
+"""Locks in a relational database: any that msgworker runs on, also the one with the messages.
+
+Decided by the database's clock and the row counts of conditional updates (store/locks.py), so the
+clocks of the machines need not agree.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Literal, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from msgworker import dialects
+from msgworker.clock import clock
+from msgworker.coordination.lease import Lease, LockCentre, check_name, check_prefix
+from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.errors import LocksUnavailable, SchemaError
+from msgworker.instance.links import Link
+from msgworker.store import locks, schema
+from msgworker.table import DEFAULT_NAME, MessageTable, Tables, tables_for
+
+R = TypeVar("R")
+Act = Callable[[Connection], R]
+TRIES = 3
+LEAST_ANSWER_SECONDS = 1.0
+KNOWN_NAMES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The connections of one process: renewals have their own, so that nothing is before them."""
+
+    pid: int
+    calls: Link
+    renewals: Link
+
+
+class DatabaseLocks(LockCentre):
+    """Locks in the table msgworker_lock.
+
+    url_or_engine: a SQLAlchemy URL or an Engine; `app.engine`, for one. Two connections of it are
+    kept from the first use until `close`. schema: where the table is, if not in the login's own.
+    Nothing is connected before it is needed. SchemaError where the table is missing: see
+    `create_schema`, which `msgworker init-db` and `App.create_schema` do too.
+    """
+
+    def __init__(
+        self, url_or_engine: str | sa.URL | sa.Engine, *, schema: str | None = None
+    ) -> None:
+        super().__init__()
+        self.engine = dialects.open_engine(url_or_engine)
+        self._spec = MessageTable(f"{schema}.{DEFAULT_NAME}" if schema else DEFAULT_NAME)
+        self._known: set[str] = set()
+        self._lines: _Lines | None = None
+        self._parents: list[_Lines] = []  # of the process that we were forked from: not ours to end
+
+    def __repr__(self) -> str:
+        return f"DatabaseLocks({dialects.masked(self.engine.url)!r})"
+
+    @cached_property
+    def _tables(self) -> Tables:
+        return tables_for(self._spec, dialects.dialect_of(self.engine))
+
+    def create_schema(self) -> list[str]:
+        """Create the table of locks and its index where they are missing; the names of what was
+        created. Idempotent. Raises DatabaseUnavailable, SchemaError."""
+        with dialects.reaching(self.engine):
+            return schema.create_locks(self.engine, self._tables)
+
+    # ------------------------------------------------------------ what a lock centre does
+
+    def _acquire(self, name: str, owner: str, ttl: float) -> Lease | None:
+        begun, claim_id = clock(), uuid.uuid4().hex
+
+        def take(conn: Connection) -> int | None:
+            return locks.acquire(
+                conn, self._tables, name, owner=owner, ttl_ms=_ms(ttl), claim_id=claim_id
+            )
+
+        def was_taken(conn: Connection) -> int | None:
+            return locks.acquired(conn, self._tables, name, claim_id) or take(conn)
+
+        token = self._run(take, seconds=ttl, in_doubt=was_taken)
+        if token is None and self._made(name, ttl):
+            token = self._run(take, seconds=ttl, in_doubt=was_taken)
+        return None if token is None else Lease(name, owner, token, ttl, asked_at=begun)
+
+    def _made(self, name: str, ttl: float) -> bool:
+        """Make the row of a lock that has none; whether there was none."""
+        if name in self._known:
+            return False
+        t = self._tables
+        there = self._run(partial(locks.exists, t=t, name=name), seconds=ttl)
+        if not there:
+            with suppress(IntegrityError):  # somebody else was faster
+                self._run(partial(locks.ensure, t=t, name=name), seconds=ttl)
+        if len(self._known) >= KNOWN_NAMES:
+            self._known.clear()
+        self._known.add(name)
+        return not there
+
+    def _renew(self, lease: Lease) -> bool:
+        begun = clock()
+        renew = partial(
+            locks.renew,
+            t=self._tables,
+            name=lease.name,
+            owner=lease.owner,
+            token=lease.token,
+            ttl_ms=_ms(lease.ttl),
+        )
+        renewed = self._run(renew, seconds=lease.deadline - begun, line="renewals", alone=True)
+        if renewed:
+            lease.renewed(begun)
+        return renewed
+
+    def renew_all(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Renew many leases of one owner at once, in one statement; those that it still holds.
+
+        All of one owner and one ttl. What this owner holds besides, because the reply to an acquire
+        was lost, is released: nobody knows of it.
+        """
+        if not leases:
+            return []
+        begun, first = clock(), leases[0]
+        if any(lease.owner != first.owner or lease.ttl != first.ttl for lease in leases):
+            return super().renew_all(leases)
+        seconds = min(lease.deadline for lease in leases) - begun
+        renew = partial(locks.renew_all, t=self._tables, owner=first.owner, ttl_ms=_ms(first.ttl))
+        mine = self._run(renew, seconds=seconds, line="renewals")
+        kept = []
+        for lease in leases:
+            if mine.get(lease.name) == lease.token:
+                lease.renewed(begun)
+                kept.append(lease)
+            else:
+                lease.end("it expired or was taken away")
+        for name in mine.keys() - {lease.name for lease in kept}:
+            self._release(Lease(name, first.owner, mine[name], first.ttl, asked_at=begun))
+        return kept
+
+    def _release(self, lease: Lease) -> bool:
+        free = partial(
+            locks.release, t=self._tables, name=lease.name, owner=lease.owner, token=lease.token
+        )
+        # Without a reply it was released, if it was ours until then.
+        was_live = lease.live()
+        return self._run(
+            free, seconds=lease.ttl, in_doubt=lambda conn: free(conn) or was_live, alone=True
+        )
+
+    def held(self, prefix: str = "") -> list[Lease]:
+        check_prefix(prefix)
+        begun = clock()
+        found = self._run(partial(locks.held, t=self._tables, prefix=prefix))
+        return [_read(one, begun) for one in found]
+
+    def holder(self, name: str) -> Lease | None:
+        check_name(name)
+        begun = clock()
+        found = self._run(partial(locks.holder, t=self._tables, name=name))
+        return None if found is None else _read(found, begun)
+
+    def close(self) -> None:
+        """Give the connections back. Leases are left as they are."""
+        lines, self._lines = self._lines, None
+        if lines is not None and lines.pid == os.getpid():
+            for link in (lines.calls, lines.renewals):
+                with link.lock:
+                    link.close()
+
+    # ------------------------------------------------------------ connections
+
+    def _run(
+        self,
+        act: Act[R],
+        *,
+        seconds: float = 30.0,
+        line: Literal["calls", "renewals"] = "calls",
+        in_doubt: Act[R] | None = None,
+        alone: bool = False,
+    ) -> R:
+        """Run a short transaction; again where the database rolled it back or the connection was
+        gone, which one that was idle for long often is.
+
+        seconds: so long an answer may take, 1 at least. in_doubt: what to do in place of `act` when
+        it may have been done already. alone: it is one statement.
+        """
+        with dialects.reaching(self.engine):
+            t = self._tables
+        link: Link = getattr(self._own_lines(), line)
+        limit = max(LEAST_ANSWER_SECONDS, seconds)
+        until, tries = clock() + limit, 0
+        while True:
+            tries += 1
+            single = alone and not t.dialect.one_writer
+            try:
+                opened = link.single if single else link.transaction
+                with link.lock, self._cut_after(limit, link), opened() as conn:
+                    return act(conn)
+            except IntegrityError:
+                raise
+            except Exception as error:
+                kind = trouble(error)
+                if kind is Trouble.REFUSED:
+                    raise self._refusal(error) from error
+                if kind not in (Trouble.LOST, Trouble.AGAIN):
+                    raise
+                if tries >= TRIES or clock() >= until:
+                    raise self._unavailable(error) from error
+                if kind is Trouble.LOST and in_doubt is not None:
+                    act = in_doubt
+
+    def _own_lines(self) -> _Lines:
+        lines = self._lines
+        if lines is None or lines.pid != os.getpid():
+            if lines is not None:
+                self._parents.append(lines)
+            lines = _Lines(os.getpid(), Link(self.engine), Link(self.engine))
+            self._lines = lines
+        return lines
+
+    @contextmanager
+    def _cut_after(self, seconds: float, link: Link) -> Iterator[None]:
+        """Cut the connection where no answer comes: a half-open one looks like a slow one."""
+        if self._tables.dialect.one_writer:
+            yield
+            return
+        late = threading.Timer(seconds, link.cut)
+        late.daemon = True
+        with suppress(RuntimeError):  # no thread starts while the interpreter ends
+            late.start()
+        try:
+            yield
+        finally:
+            late.cancel()
+
+    def _refusal(self, error: Exception) -> Exception:
+        found = dialects.refusal(self.engine, error)
+        if isinstance(found, SchemaError):
+            return SchemaError(
+                f"{reason_of(error)}. Locks are kept in the table {locks.NAME}: run "
+                "DatabaseLocks.create_schema() or `msgworker init-db`"
+            )
+        return LocksUnavailable(str(found))
+
+    def _unavailable(self, error: Exception) -> LocksUnavailable:
+        return LocksUnavailable(str(dialects.unavailable(self.engine, error)))
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _read(found: Any, asked_at: float) -> Lease:
+    left, age = found.left_ms / 1000, found.age_ms / 1000
+    return Lease(found.name, found.owner, found.token, left, asked_at=asked_at, age=age)

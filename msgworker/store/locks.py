@@ -1,0 +1,201 @@
+"""Locks in the database: one row for each name, changed by conditional updates, never deleted.
+
+`token` rises with every change of owner and stays when the lock is free, so it fences whoever held
+it before, also after a crash. `expires_ms` moves with every renewal, by the database's clock: two
+numbers, because one that moves with every heartbeat cannot fence. `claim_id` is another one for
+each acquire: whoever has lost the reply to one reads it there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, bindparam
+
+from msgworker import dialects
+from msgworker.dialects import now_ms
+from msgworker.table import Tables
+
+MAX_NAME = 190
+MAX_OWNER = 120
+NAME = "msgworker_lock"
+
+
+class Held(NamedTuple):
+    """A lock that is held, as read: for how long it is, and for how long it still will be, in
+    milliseconds."""
+
+    name: str
+    owner: str
+    token: int
+    age_ms: int
+    left_ms: int
+
+
+def table(t: Tables) -> sa.Table:
+    """One row for each lock that was ever held."""
+
+    def build() -> sa.Table:
+        zero = sa.text("0")
+        made = sa.Table(
+            NAME,
+            t.message.metadata,
+            sa.Column("name", dialects.key_text(MAX_NAME), primary_key=True),
+            sa.Column("owner", dialects.key_text(MAX_OWNER)),
+            sa.Column("token", sa.BigInteger(), nullable=False, server_default=zero),
+            sa.Column("claim_id", dialects.key_text(32)),
+            sa.Column("since_ms", sa.BigInteger(), nullable=False, server_default=zero),
+            sa.Column("expires_ms", sa.BigInteger(), nullable=False, server_default=zero),
+            schema=t.spec.schema,
+            **dialects.engine_options(t.dialect.name),
+        )
+        sa.Index(f"{NAME}_owner", made.c.owner)
+        return made
+
+    return t.built("lock_table", build)
+
+
+def ensure(conn: Connection, t: Tables, name: str) -> None:
+    """Make the row of a name. Raises IntegrityError if somebody else was faster."""
+    insert = t.built("lock_row", lambda: sa.insert(table(t)).values(name=bindparam("mw_name")))
+    conn.execute(insert, {"mw_name": name})
+
+
+def acquire(
+    conn: Connection, t: Tables, name: str, *, owner: str, ttl_ms: int, claim_id: str
+) -> int | None:
+    """Take a lock that is free or expired; its new token, None if somebody holds it.
+
+    In the caller's transaction, so that the token that is read is that of this very acquire.
+    """
+    c = table(t).c
+
+    def build() -> sa.Update:
+        return (
+            sa.update(table(t))
+            .where(c.name == bindparam("mw_name"), sa.or_(c.owner.is_(None), _expired(c)))
+            .values(
+                owner=bindparam("mw_owner"),
+                token=c.token + 1,
+                claim_id=bindparam("mw_claim"),
+                since_ms=now_ms(),
+                expires_ms=now_ms() + bindparam("mw_ttl", type_=sa.BigInteger()),
+            )
+        )
+
+    params = {"mw_name": name, "mw_owner": owner, "mw_claim": claim_id, "mw_ttl": ttl_ms}
+    if not conn.execute(t.built("lock_acquire", build), params).rowcount:
+        return None
+    return acquired(conn, t, name, claim_id)
+
+
+def acquired(conn: Connection, t: Tables, name: str, claim_id: str) -> int | None:
+    """The token that an acquire has got, None if it has got none or has lost the lock since."""
+    c = table(t).c
+
+    def build() -> sa.Select[Any]:
+        mine = (c.name == bindparam("mw_name"), c.claim_id == bindparam("mw_claim"))
+        return sa.select(c.token).where(*mine, c.owner.is_not(None), sa.not_(_expired(c)))
+
+    found = conn.scalar(t.built("lock_acquired", build), {"mw_name": name, "mw_claim": claim_id})
+    return None if found is None else int(found)
+
+
+def exists(conn: Connection, t: Tables, name: str) -> bool:
+    """Whether a name has its row."""
+    c = table(t).c
+
+    def build() -> sa.Select[Any]:
+        return sa.select(c.token).where(c.name == bindparam("mw_name"))
+
+    return conn.scalar(t.built("lock_exists", build), {"mw_name": name}) is not None
+
+
+def renew(conn: Connection, t: Tables, name: str, *, owner: str, token: int, ttl_ms: int) -> bool:
+    """Extend a lock from now on; False = it is not held any more by who says so, and never will be
+    again under this token. Never an upsert: an expired one is lost though nobody has taken it."""
+    c = table(t).c
+
+    def build() -> sa.Update:
+        until = now_ms() + bindparam("mw_ttl", type_=sa.BigInteger())
+        whose = (*_of(c), sa.not_(_expired(c)))
+        return sa.update(table(t)).where(*whose).values(expires_ms=until)
+
+    params = {"mw_name": name, "mw_owner": owner, "mw_token": token, "mw_ttl": ttl_ms}
+    return bool(conn.execute(t.built("lock_renew", build), params).rowcount)
+
+
+def release(conn: Connection, t: Tables, name: str, *, owner: str, token: int) -> bool:
+    """Free a lock at once; False if it is not held under this owner and token: nothing changes."""
+    c = table(t).c
+
+    def build() -> sa.Update:
+        free = {"owner": sa.null(), "claim_id": sa.null(), "expires_ms": sa.literal_column("0")}
+        return sa.update(table(t)).where(*_of(c)).values(**free)
+
+    params = {"mw_name": name, "mw_owner": owner, "mw_token": token}
+    return bool(conn.execute(t.built("lock_release", build), params).rowcount)
+
+
+def renew_all(conn: Connection, t: Tables, owner: str, *, ttl_ms: int) -> dict[str, int]:
+    """Extend all that an owner holds, in one statement; name -> token of what it holds now. In the
+    caller's transaction."""
+    c = table(t).c
+
+    def build() -> sa.Update:
+        until = now_ms() + bindparam("mw_ttl", type_=sa.BigInteger())
+        whose = (c.owner == bindparam("mw_owner"), sa.not_(_expired(c)))
+        return sa.update(table(t)).where(*whose).values(expires_ms=until)
+
+    def look() -> sa.Select[Any]:
+        whose = (c.owner == bindparam("mw_owner"), sa.not_(_expired(c)))
+        return sa.select(c.name, c.token).where(*whose)
+
+    conn.execute(t.built("lock_renew_all", build), {"mw_owner": owner, "mw_ttl": ttl_ms})
+    found = conn.execute(t.built("lock_mine", look), {"mw_owner": owner})
+    return {str(name): int(token) for name, token in found}
+
+
+def held(conn: Connection, t: Tables, prefix: str = "") -> list[Held]:
+    """The locks that are held and not expired, of names that begin so, by name."""
+    c = table(t).c
+
+    def build() -> sa.Select[Any]:
+        begins = c.name.like(bindparam("mw_pattern"), escape="!")
+        return _reading(c).where(begins).order_by(c.name)
+
+    pattern = prefix.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
+    found = conn.execute(t.built("lock_held", build), {"mw_pattern": pattern})
+    # LIKE takes upper for lower case somewhere.
+    return [_as_held(row) for row in found if str(row[0]).startswith(prefix)]
+
+
+def holder(conn: Connection, t: Tables, name: str) -> Held | None:
+    """Who holds a lock now, None if it is free or expired."""
+    c = table(t).c
+
+    def build() -> sa.Select[Any]:
+        return _reading(c).where(c.name == bindparam("mw_name"))
+
+    row = conn.execute(t.built("lock_holder", build), {"mw_name": name}).one_or_none()
+    return None if row is None else _as_held(row)
+
+
+def _reading(c: Any) -> sa.Select[Any]:
+    columns = (c.name, c.owner, c.token, now_ms() - c.since_ms, c.expires_ms - now_ms())
+    return sa.select(*columns).where(c.owner.is_not(None), sa.not_(_expired(c)))
+
+
+def _as_held(row: Any) -> Held:
+    name, owner, token, age_ms, left_ms = row
+    return Held(str(name), str(owner), int(token), max(0, int(age_ms)), int(left_ms))
+
+
+def _of(c: Any) -> tuple[Any, ...]:
+    who = c.owner == bindparam("mw_owner")
+    return (c.name == bindparam("mw_name"), who, c.token == bindparam("mw_token"))
+
+
+def _expired(c: Any) -> Any:
+    return c.expires_ms <= now_ms()
