@@ -57,6 +57,7 @@ class Heartbeat(Role):
         self._on_recovered = on_recovered
         self.on_leaving: Callable[[], None] = lambda: None
         self._told_of_pauses = False
+        self._lost_as = ""  # the id whose lease was lost, until we have another
         self._renewed_at = 0.0  # on the monotonic clock
         self._recovery = Recovery(
             state, self._link, log=self.log, rest=self._stopping.wait, on_batch=on_recovered
@@ -224,13 +225,16 @@ class Heartbeat(Role):
         forgotten: what was handled may still be settled when it is there again.
         """
         state = self._state
-        old = state.instance_id
+        self._lost_as = self._lost_as or state.instance_id
         state.trusted_until = 0.0
         holds_nothing(state, self._link)  # the database is there
         with state.claiming:
             state.forget_all(new_instance_id(self._label))
-        self.log.warning("instance %s lost its lease; going on as %s", old, state.instance_id)
         self.register()
+        self.log.warning(
+            "instance %s lost its lease; going on as %s", self._lost_as, state.instance_id
+        )
+        self._lost_as = ""
 
     def _read_pauses(self) -> None:
         state = self._state

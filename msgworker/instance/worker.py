@@ -526,7 +526,10 @@ class Instance:
 
     def raise_what_people_must_mend(self) -> None:
         """Raise an error that is met again and again and that waiting cannot cure."""
-        for outage in (self.fetcher.outage, self.settler.outage):
+        outages = [self.fetcher.outage, self.settler.outage]
+        if not self.state.trusted():  # without a lease these two ask the database nothing
+            outages.append(self.heartbeat.outage)
+        for outage in outages:
             error = outage.error
             if error is None or outage.failures < HOPELESS_FAILURES:
                 continue

@@ -103,7 +103,8 @@ def test_a_drain_waits_for_a_retry_beyond_its_linger(app, flaky):
     assert (report.done, report.retried, report.left, flaky) == (1, 1, 0, [1, 2])
 
 
-def test_a_drain_without_linger_waits_for_no_retry_either(app, flaky):
+def test_a_drain_without_linger_waits_for_no_retry_either(app):
+    app.add_handler("t", fail, wait=wait_fixed(60))
     send(app, "o")
     report = app.drain(linger=0)
     assert (report.done, report.retried, report.left) == (0, 1, 1)
@@ -111,7 +112,7 @@ def test_a_drain_without_linger_waits_for_no_retry_either(app, flaky):
 
 def test_a_drain_waits_for_retries_alone_if_told_so(app, flaky):
     send(app, "o")
-    send(app, "p", delay=1.5)
+    send(app, "p", delay=600)
     report = app.drain(linger=0, retry_linger=60)
     assert (report.done, report.retried, report.left) == (1, 1, 1)
 

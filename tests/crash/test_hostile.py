@@ -16,7 +16,7 @@ from tenacity.wait import wait_none
 
 from msgworker import App
 from msgworker.dialects import Trouble, trouble
-from msgworker.errors import DatabaseUnavailable, SchemaError
+from msgworker.errors import DatabaseUnavailable, MsgworkerError, SchemaError
 from tests.conftest import Database
 from tests.contract.seeing import in_thread, until
 from tests.crash.consumer import COUNTERS
@@ -193,7 +193,8 @@ def test_rights_that_go_away_end_the_run_with_a_clear_error(trial: Trial) -> Non
     consumer.resume()
     assert consumer.wait() == 3
     assert "gave up: cannot use the database" in consumer.err.read_text()
-    assert not trial.read("msg_id", "status = -1")
+    failed = trial.read("msg_id, last_error", "status = -1")
+    assert not [row for row in failed if "died while" not in row[1]]
     give_back()
     trial.spawn(through=url)
     verdict = finish(trial)
@@ -358,6 +359,24 @@ def test_a_column_that_is_dropped_under_us_ends_the_run_and_is_named(
         conn.exec_driver_sql("INSERT INTO msgworker_message (topic, object_id) VALUES ('t', 'a')")
     with pytest.raises(SchemaError, match=r"schema has changed.*payload"):
         ran()
+    app.engine.dispose()
+
+
+def test_a_lease_table_that_is_gone_ends_the_run(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a lease an instance claims nothing: its fetcher never meets the error itself."""
+    app = App(database.url, poll_seconds=0.05, lease_seconds=0.9, backoff_seconds=1)
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    worker = app.worker()
+    ran = in_thread(worker.run)
+    until(lambda: worker.instance_id, "it runs")
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("DROP TABLE msgworker_lease")
+    with pytest.raises(MsgworkerError, match="msgworker_lease"):
+        ran()
+    assert caplog.text.count("lost its lease") <= 1
     app.engine.dispose()
 
 
