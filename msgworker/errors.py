@@ -54,7 +54,10 @@ class ExitCode(enum.IntEnum):
     UNREACHABLE = 3, "the database cannot be reached, denies access, or was lost on the way"
     SCHEMA = 4, "a table, column or index is missing or of a wrong kind: see init-db"
     NOTHING_MATCHED = 5, "nothing matched; or a write left some of the given ids alone"
-    RETRIES = 6, "messages wait for their retry: run again"
+    RETRIES = (
+        6,
+        "messages wait for their retry, or for the lease of a silent instance to end: run again",
+    )
     OUR_FAULT = 70, "an error of msgworker itself; please report it with the output of --debug"
     OUTPUT = (
         74,

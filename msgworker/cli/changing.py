@@ -16,6 +16,7 @@ from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched, Usage
 from msgworker.cli.look import as_dict, instant_of, message_id
 from msgworker.cli.output import confirm, note, plural, print_json, safe
 from msgworker.ops.bulk import ADVICE, Progress, Repaired, Tell
+from msgworker.ops.looks import MAX_GROUPS
 
 F = TypeVar("F", bound=Callable[..., Any])
 FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint")
@@ -164,13 +165,36 @@ def _watched(total: int | None) -> Iterator[Tell]:
             raise
 
 
-def tell_result(done: Repaired, *, word: str, verb: str, json: bool, named: int = 0) -> int:
+def nothing_of(app: App, chosen: dict[str, Any]) -> str:
+    """Why a choice that nothing matches may be wrong."""
+    group = chosen["fingerprint"]
+    if group is None:
+        return "no message matches"
+    found = app.ops.failures(limit=MAX_GROUPS)
+    if any(one.fingerprint == group for one in found):
+        return f"no message of group {group} matches: see `msgworker failures` for its dead ones"
+    more = "" if found.complete else " of the newest failures"
+    return f"there is no group {group}{more}; `msgworker failures` lists them"
+
+
+def tell_result(
+    done: Repaired,
+    *,
+    word: str,
+    verb: str,
+    json: bool,
+    named: int = 0,
+    nothing: Callable[[], str] = lambda: "no message matches",
+) -> int:
     """Print what was done, and why some were left alone; returns the exit code.
 
-    word: "discarded". verb: "discard". named: how many were asked for by id.
+    word: "discarded". verb: "discard". named: how many were asked for by id. nothing: what to say
+    where nothing matches.
     """
     if json:
         print_json(as_json_of(done, word))
+    elif done.matched == 0:
+        pass  # the error says it
     elif done.dry_run:
         click.echo(f"would {verb} {plural(done.changed, 'message')}{_aside(done)}")
         for info in done.sample:
@@ -183,7 +207,7 @@ def tell_result(done: Repaired, *, word: str, verb: str, json: bool, named: int 
         click.echo(f"{word} {done.changed:,}")
     _tell_skips(done)
     if done.matched == 0:
-        raise NothingMatched("no message matches")
+        raise NothingMatched(nothing())
     return 0 if done.changed and done.changed >= named else NOTHING_MATCHED
 
 

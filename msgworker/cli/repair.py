@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from msgworker.cli.changing import carry_out, choice_of, chooses, long_work, tell_result, writes
+from msgworker.cli.changing import (
+    carry_out,
+    choice_of,
+    chooses,
+    long_work,
+    nothing_of,
+    tell_result,
+    writes,
+)
 from msgworker.cli.failing import Usage
 from msgworker.cli.options import as_json, common
 from msgworker.cli.target import open_app, target
@@ -71,7 +79,14 @@ def rerun(
         **chosen,
     )
     named = len(chosen["ids"] or ())
-    return tell_result(done, word="rerun", verb="rerun", json=as_json, named=named)
+    return tell_result(
+        done,
+        word="rerun",
+        verb="rerun",
+        json=as_json,
+        named=named,
+        nothing=lambda: nothing_of(app, chosen),
+    )
 
 
 @click.command("discard")
@@ -112,4 +127,11 @@ def discard(
         **chosen,
     )
     named = len(chosen["ids"] or ())
-    return tell_result(done, word="discarded", verb="discard", json=as_json, named=named)
+    return tell_result(
+        done,
+        word="discarded",
+        verb="discard",
+        json=as_json,
+        named=named,
+        nothing=lambda: nothing_of(app, chosen),
+    )

@@ -228,7 +228,7 @@ def instances(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         return
     print_with_name(INSTANCE_COLUMNS, [_instance_row(one) for one in found])
     dead = sum(one.running for one in found if one.life not in (Life.LIVE, Life.FOREIGN))
-    if dead and not any(one.life is Life.LIVE for one in found):
+    if dead and not any(one.life is Life.LIVE and not one.stopped for one in found):
         note(f"{plural(dead, 'message')} of the dead: given back when an instance is started")
 
 
@@ -252,7 +252,7 @@ def _instance_row(one: InstanceInfo) -> list[Any]:
         topics = f"{topics} (of {one.other_table})"
     return [
         one.instance_id,
-        one.life if one.overdue_seconds is None else f"{one.life}, overdue",
+        _life(one),
         age(since(one.started_at)),
         age(since(one.renewed_at)),
         _running(one),
@@ -260,6 +260,12 @@ def _instance_row(one: InstanceInfo) -> list[Any]:
         topics,
         one.label,
     ]
+
+
+def _life(one: InstanceInfo) -> str:
+    if one.stopped and one.life is Life.LIVE:
+        return f"stopped, lease ends in {one.left_seconds or 0.0:.0f} s"
+    return one.life if one.overdue_seconds is None else f"{one.life}, overdue"
 
 
 def _running(one: InstanceInfo) -> str:

@@ -97,7 +97,8 @@ def drain(
     """Handle messages until none is due now or soon; print what was done.
 
     Ends with 0 if all went well, 1 if messages became dead or nobody does what is left, 3 if the
-    database was lost, 6 if messages wait for their retry: run again.
+    database was lost, 6 if messages wait for their retry, or for the lease of a silent instance to
+    end: run again.
     """
     ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
     parent = _parent(ctx, report_fd, text=not as_json)

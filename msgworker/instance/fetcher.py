@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from math import inf
 
 from sqlalchemy.exc import DBAPIError
@@ -26,6 +27,7 @@ from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.message import topic_of
 from msgworker.store import claim, due
 from msgworker.store.claim import Candidate, Row
+from msgworker.store.instances import leases_ending
 
 FIRST_PAUSE = 0.01
 TICK_SECONDS = 0.01
@@ -75,9 +77,11 @@ class Fetcher(Role):
         self._unseen_seconds = self._round_since = self._rest = 0.0
         self._pause = FIRST_PAUSE
         self._asked_at = -ASK_SECONDS
+        self._awaits_a_lease = False
+        self._leases: dict[str | None, tuple[datetime | None, float]] = {}
         self._topics_told: dict[str, float] = {}  # when, on the monotonic clock
         self.overdue_seconds = OVERDUE_SECONDS
-        self.on_new_id: Callable[[], None] = lambda: None
+        self.beat_now: Callable[[], None] = lambda: None
         self.exhausted = False
 
     # ------------------------------------------------------------ one round
@@ -137,7 +141,7 @@ class Fetcher(Role):
         now = time.monotonic()
         if now > self._asked_at + ASK_SECONDS:
             self._asked_at = now
-            self.on_new_id()
+            self.beat_now()
 
     def _runs_alone(self, held: int) -> bool:
         """Whether what is in hand is a message in quarantine: nothing is claimed beside it."""
@@ -373,7 +377,13 @@ class Fetcher(Role):
                 retry_linger=self._retry_linger,
             )
         self._awaits = coming.seconds
-        if coming.seconds is not None:
+        if coming.seconds is None and linger > 0:
+            self._awaits, before = self._until_a_lease_ends(linger), self._awaits_a_lease
+            self._awaits_a_lease = self._awaits is not None
+            if before and not self._awaits_a_lease:  # what it had may be free since we looked
+                self._looked_afresh = False
+                return
+        if self._awaits is not None:
             self._overdue_since = None
         elif not coming.overdue:
             self.exhausted = True
@@ -385,6 +395,23 @@ class Fetcher(Role):
             if now - self._overdue_since > self.overdue_seconds:
                 self.exhausted = True
                 self.stop()
+
+    def _until_a_lease_ends(self, linger: float) -> float | None:
+        """Seconds until another instance that has messages is dead, if within `linger`; a lease
+        that is renewed meanwhile, or that nobody can take over, is not waited for."""
+        state = self._state
+        with self._link.statement() as conn:
+            ending = leases_ending(conn, state.tables, within=linger, but=state.instance_id)
+        now, awaited = time.monotonic(), []
+        for one in ending:
+            left = one.left_seconds or 0.0
+            late = now + left + state.settings.heartbeat_seconds
+            renewed_at, until = self._leases.setdefault(one.instance_id, (one.renewed_at, late))
+            if one.renewed_at == renewed_at and now < until:
+                awaited.append(left)
+        if 0.0 in awaited:
+            self.beat_now()  # it takes the lease over
+        return min(awaited, default=None)
 
     def _report_topics(self) -> None:
         """Each once an hour; a new one at once."""

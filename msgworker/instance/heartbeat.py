@@ -167,6 +167,23 @@ class Heartbeat(Role):
         finally:
             self.close()
 
+    def say_stopped(self) -> None:
+        """Tell in the lease, which is left to expire, that only handlers are left of us. Call it
+        after our last beat."""
+        state = self._state
+        handlers = [
+            (running.row.msg_id, max(0.0, self._renewed_at - running.since))  # as of the last beat
+            for running in list(state.running.values())
+        ]
+        tells = lease.told(state.tables, state.topics, handlers, stopped=True)
+        try:
+            with self._cut_after(LEAVE_SECONDS), self._link.transaction() as conn:
+                lease.tell(conn, state.tables, state.instance_id, tells)
+        except Exception as error:  # for people only
+            self.log.debug("the lease does not tell of the stop: %s", reason_of(error))
+        finally:
+            self.close()
+
     @contextmanager
     def _cut_after(self, seconds: float) -> Iterator[None]:
         late = threading.Timer(seconds, self._link.cut)

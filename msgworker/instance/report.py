@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ WORDS = {
     Waits.RETRY: "waiting for a retry",
     Waits.LATER: "due later",
     Waits.ELSEWHERE: "held elsewhere",
+    Waits.SILENT: "held by a silent instance",
     Waits.NOBODY: "held by nobody",
     Waits.PAUSED: "topic paused",
     Waits.NO_HANDLER: "no handler",
@@ -33,11 +35,14 @@ class Report:
     wall time.
     skipped: another drain was running, nothing was done. database_lost: given up.
     waiting: how many of `left` wait for a retry or for a later instant. left_by: how many of them
-    wait for what: "retry", "later" (an instant), "elsewhere" (another live instance), "nobody" (at
-    1, and nobody has it), "paused", "no handler", "other topics" (with `topics`), "dead" (where
-    dead ones block), "due". A message of an object waits for what the object's first one waits
+    wait for what: "retry", "later" (an instant), "elsewhere" (another live instance), "silent" (one
+    that misses its heartbeat, or has stopped before its handler ended), "nobody" (at 1, and nobody
+    has it), "paused", "no handler", "other topics" (with `topics`), "dead" (where dead ones block),
+    "due". A message of an object waits for what the object's first one waits
     for. Together they are fewer than `left` where only a part of very many was looked at.
     next_seconds: until the first retry, else until the first other instant; None if nothing waits.
+    lease_seconds: until the last lease ends of the other instances that have some of `left`; what
+    those have that are gone by then is recovered. None if no other has any.
     refused: how many messages the database did not let it flag; they, and those behind them, are
     left as "due".
     stopped: it ended by its time limit or a stop, not because nothing was due.
@@ -56,20 +61,22 @@ class Report:
     next_seconds: float | None = None
     stopped: bool = False
     refused: int = 0
+    lease_seconds: float | None = None
 
     @property
     def exit_code(self) -> int:
         """3 database lost. 1 some became dead or were refused, or what is left is due and nobody
         does it: "nobody", "no handler", "dead", and "due" if the drain was stopped. 6 messages wait
-        for their retry: run again. 0 all else; what is "later", "elsewhere", "paused" or of "other
-        topics" may be left."""
+        for their retry, or for the lease of a silent instance: run again. 0 all else; what is
+        "later", "elsewhere", "paused" or of "other topics" may be left."""
         if self.database_lost:
             return ExitCode.UNREACHABLE
         if self.failed or self.refused or any(self.left_by.get(waits) for waits in STUCK):
             return ExitCode.REFUSED
         if self.stopped and self.left_by.get(Waits.DUE):
             return ExitCode.REFUSED
-        return ExitCode.RETRIES if self.left_by.get(Waits.RETRY) else ExitCode.OK
+        again = any(self.left_by.get(waits) for waits in (Waits.RETRY, Waits.SILENT))
+        return ExitCode.RETRIES if again else ExitCode.OK
 
     def __str__(self) -> str:
         if self.skipped:
@@ -92,6 +99,9 @@ class Report:
         first = Waits.RETRY if self.left_by.get(Waits.RETRY) else Waits.LATER
         if waits is first and self.next_seconds is not None:
             text += f", next in {self.next_seconds:.0f} s"
+        last = Waits.SILENT if self.left_by.get(Waits.SILENT) else Waits.ELSEWHERE
+        if waits is last and self.lease_seconds is not None:
+            text += f", recovered after {self.lease_seconds:.0f} s if that one is gone"
         return text
 
     def leaving(self, found: Left) -> Report:
@@ -102,6 +112,7 @@ class Report:
             waiting=found.by.get(Waits.RETRY, 0) + found.by.get(Waits.LATER, 0),
             left_by={str(waits): count for waits, count in found.by.items()},
             next_seconds=found.next_seconds,
+            lease_seconds=found.lease_seconds,
             # Else people have mended them, or done without them, since the database refused.
             refused=self.refused if found.by.get(Waits.DUE) else 0,
         )
@@ -120,6 +131,8 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
             facts |= {"owner": one.claimed_by, "giving_back": found.giving_back}
             if waits is Waits.NOBODY and one.claimed_by is not None:
                 say = _OF_THE_DEAD
+            if waits is Waits.SILENT:
+                facts["when"] = f"{math.ceil(found.lease_seconds or 0.0)}"
             if waits is Waits.RETRY:
                 facts["when"] = f"{found.next_seconds or 0.0:.0f}"
             yield say.format(**facts)
@@ -128,6 +141,10 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
 _SAYS = {
     Waits.RETRY: (
         "{left} waiting for a retry, such as message {id}, the first in {when} s: run again then"
+    ),
+    Waits.SILENT: (
+        "{left} held by an instance that is silent or has stopped: {owner} has message {id}; they "
+        "are recovered when its lease ends, in {when} s: run again then, or with --linger {when}"
     ),
     Waits.NOBODY: (
         "{left} that nobody does: message {id} stands at 1 without an owner (`msgworker explain "

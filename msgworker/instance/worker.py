@@ -362,7 +362,7 @@ class Instance:
         self.watchdog = Watchdog(
             state, roles=(self.fetcher, self.heartbeat), settling=self.settler.link
         )
-        self.fetcher.on_new_id = self.heartbeat.wake
+        self.fetcher.beat_now = self.heartbeat.wake
         self.settler.on_progress = self.fetcher.wake_if_room
         self.settler.on_lost = self.heartbeat.doubt
         self.settler.pace = self.lanes.pace
@@ -502,6 +502,8 @@ class Instance:
             state.log.warning(
                 "stopped while handlers still run (messages %s); recovery follows", held
             )
+            if self.heartbeat.over.is_set():
+                self.heartbeat.say_stopped()
             return
         try:
             quiet = self.fetcher.over.is_set() and self.heartbeat.over.is_set()

@@ -71,14 +71,21 @@ def held_by(engine: sa.Engine, t: Tables, instance: object) -> Held:
 
 
 def refuse_living(held: Held, force: bool) -> None:
-    """Raise ConfigError if it lives and is not to be forced, or is being recovered."""
+    """Raise MsgworkerError if it lives and is not to be forced, or is being recovered."""
     one = held.lease
     if one is not None and one.live and one.taken_by is not None:
-        raise ConfigError(
+        raise MsgworkerError(
             f"instance {held.instance_id} is being recovered by {one.taken_by} already; wait for it"
         )
+    if one is not None and held.lives and one.stopped and not force:
+        raise MsgworkerError(
+            f"instance {held.instance_id} has stopped, but its handler has outlived the grace time "
+            f"and may still run; its lease ends in {one.left_seconds:.0f} s, then its messages are "
+            "recovered by an instance that runs, or released; or take them away with --force "
+            "(force=True), which waits for as long as a lease"
+        )
     if held.lives and not force:
-        raise ConfigError(
+        raise MsgworkerError(
             f"instance {held.instance_id} lives: stop it and it gives its messages back without a "
             "try counted; or take them away with --force (force=True): each counts as a crash, "
             "and its handlers may go on running although they can write nothing any more"
@@ -187,7 +194,7 @@ def before_of(engine: sa.Engine, t: Tables, older_than: Any, any_age: bool) -> d
 
 
 def refuse_owners_unknown(engine: sa.Engine, t: Tables) -> None:
-    """Raise ConfigError where a message of nobody looks like one of an instance that lives."""
+    """Raise MsgworkerError where a message of nobody looks like one of an instance that lives."""
     if t.has("claimed_by"):
         return
     with connecting(engine) as conn:
@@ -201,7 +208,7 @@ def _refuse_living(conn: Connection, t: Tables) -> None:
         if one.life is Life.LIVE and one.other_table is None
     ]
     if lives:
-        raise ConfigError(
+        raise MsgworkerError(
             f"instance {lives[0]} lives, and table {t.spec.name} has no column claimed_by: nobody "
             "knows which messages at 1 are its own; stop all instances first"
         )

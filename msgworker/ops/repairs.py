@@ -248,7 +248,7 @@ class Repairs(Writing):
         A living one only with force: its lease is taken over, and its messages are given back when
         it can start no handler any more, which takes as long as its lease; what it writes later is
         refused. Messages that somebody has locked are skipped, and left to recovery. Raises
-        ConfigError if it lives or is being recovered.
+        MsgworkerError if it lives or is being recovered.
         """
         by = asking.who(actor, reason)
         t = self._tables
@@ -289,8 +289,8 @@ class Repairs(Writing):
         else by `created_at`. Neither says when a foreign consumer has flagged a message, only since
         when at the earliest: one that is only slow is then not excluded. Those that have neither
         are left alone, and counted as skipped. any_age: whatever their age, known or not. On a
-        table without `claimed_by` every message at 1 is meant. Raises ConfigError, on such a
-        table also while an instance lives.
+        table without `claimed_by` every message at 1 is meant, and MsgworkerError is raised
+        while an instance lives. Raises ConfigError for a wrong age.
         """
         by = asking.who(actor, reason)
         t = self._tables

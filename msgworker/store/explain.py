@@ -126,8 +126,9 @@ def _running(t: Tables, info: MessageInfo, who: Sequence[InstanceInfo]) -> Expla
     told = UNKNOWN if holder is None else holder.started(info)
     if holder is not None and holder.life is Life.LIVE:
         text = _held_text(info, holder, told) + _overdue_text(holder, who)
+        text = _stopped_text(holder, who) if holder.stopped else text
         return _claimed(info, Reason.RUNNING, text, holder, told)
-    alive = any(one.life is Life.LIVE for one in who)
+    alive = any(one.life is Life.LIVE and not one.stopped for one in who)
     how = (
         "it has no lease" if holder is None else f"its lease has run out{_last_sign(holder, told)}"
     )
@@ -171,14 +172,26 @@ def _held_text(info: MessageInfo, holder: InstanceInfo, told: Started) -> str:
     )
 
 
+def _stopped_text(holder: InstanceInfo, who: Sequence[InstanceInfo]) -> str:
+    return (
+        f"{holder.instance_id} has stopped, and its handler has outlived the grace time: the "
+        f"message is recovered when the lease is over, in about {_span(holder.left_seconds)}"
+        f"{_by(holder, who)}"
+    )
+
+
+def _by(holder: InstanceInfo, who: Sequence[InstanceInfo]) -> str:
+    others = any(one.life is Life.LIVE and not one.stopped and one is not holder for one in who)
+    return "" if others else ", by an instance that runs then"
+
+
 def _overdue_text(holder: InstanceInfo, who: Sequence[InstanceInfo]) -> str:
     if holder.overdue_seconds is None:
         return ""
-    others = any(one.life is Life.LIVE and one is not holder for one in who)
-    by = "" if others else ", by an instance that runs then"
     return (
         f"; its heartbeat has been overdue for {_span(holder.overdue_seconds)}; if it is dead, the "
-        f"message is recovered when its lease is over, in about {_span(holder.left_seconds)}{by}"
+        f"message is recovered when its lease is over, in about {_span(holder.left_seconds)}"
+        f"{_by(holder, who)}"
     )
 
 
@@ -262,7 +275,7 @@ def _unclaimed(
     topic = topic_of(info.topic)
     if topic in paused:
         return Explanation(info, Reason.PAUSED, f"topic {topic} is paused")
-    live = [one for one in who if one.life is Life.LIVE and one.other_table is None]
+    live = [one for one in who if one.works]
     if not live:
         return Explanation(
             info, Reason.NO_INSTANCE, "no instance lives that works on this table; start one"

@@ -59,6 +59,8 @@ class InstanceInfo:
     its lease; None if it has not, or by so little that it may only be slow.
     topics: what it handles, None = every topic. other_table: the table it serves, if not this one.
     refused: by msg_id why the database does not let it flag a message, of a few of them.
+    stopped: it has stopped, and a handler has outlived the grace time: its lease is left to end,
+    and what it has is recovered then. Its `life` is `live` until its lease ends.
     """
 
     instance_id: str | None
@@ -78,6 +80,18 @@ class InstanceInfo:
     silent_seconds: float | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     overdue_seconds: float | None = None
+    stopped: bool = False
+
+    @property
+    def works(self) -> bool:
+        """Whether it lives, serves this table and has not stopped."""
+        return self.life is Life.LIVE and self.other_table is None and not self.stopped
+
+    @property
+    def silent(self) -> bool:
+        """Whether it may have gone although its lease has not ended: it has stopped, or misses its
+        heartbeat."""
+        return self.life is Life.LIVE and (self.stopped or self.overdue_seconds is not None)
 
     @property
     def left_seconds(self) -> float | None:
@@ -95,6 +109,9 @@ class InstanceInfo:
             return UNKNOWN  # a take-over is written where the last heartbeat stood
         before = (heard - claimed).total_seconds()
         seconds = self.running_seconds.get(info.msg_id)
+        if self.stopped:  # what had not started was given back
+            known = None if seconds is None else seconds + self._since_then
+            return Started(True, self.claimed_ago(info) if known is None else known)
         if seconds is not None and before >= 0:
             return Started(True, seconds + self._since_then)
         all_told = len(self.running_seconds) == self.handlers
@@ -112,9 +129,8 @@ class InstanceInfo:
         return (self.silent_seconds or 0.0) if self.life is Life.LIVE else 0.0
 
     def handles(self, topic: str) -> bool:
-        """Whether it lives, serves this table, and has a handler for the topic."""
-        serves = self.life is Life.LIVE and self.other_table is None
-        return serves and (self.topics is None or topic in self.topics)
+        """Whether it works on this table and has a handler for the topic."""
+        return self.works and (self.topics is None or topic in self.topics)
 
 
 def instances(conn: Connection, t: Tables) -> list[InstanceInfo]:
@@ -135,6 +151,20 @@ def leased(
 ) -> list[InstanceInfo]:
     """Who has a lease."""
     return [_leased(t, one, held or {}) for one in lease.read_all(conn, t)]
+
+
+def leases_ending(conn: Connection, t: Tables, *, within: float, but: str) -> list[InstanceInfo]:
+    """Instances other than `but` that have messages, and whose lease ends in so many seconds or has
+    ended, if nobody has taken it over."""
+    rows = [one for one in leased(conn, t) if one.taken_by is None and one.instance_id != but]
+    if all(one.left_seconds is None or one.left_seconds > within for one in rows):
+        return []
+    held = _held(conn, t)
+    return [
+        one
+        for one in rows
+        if one.instance_id in held and one.left_seconds is not None and one.left_seconds <= within
+    ]
 
 
 def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> InstanceInfo:
@@ -159,7 +189,8 @@ def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> Instanc
         running_seconds=told.running,
         silent_seconds=silent,
         refused=told.refused,
-        overdue_seconds=overdue(one, silent) if life is Life.LIVE else None,
+        overdue_seconds=overdue(one, silent) if life is Life.LIVE and not told.stopped else None,
+        stopped=told.stopped,
     )
 
 
@@ -178,6 +209,7 @@ class _Told:
     handlers: int | None = None
     running: dict[int, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    stopped: bool = False
 
 
 def _told(text: str | None) -> _Told:
@@ -192,6 +224,7 @@ def _told(text: str | None) -> _Told:
             None if handlers is None else int(handlers),
             {int(i): float(seconds) for i, seconds in value.get("running", ())},
             {str(i): str(why) for i, why in value.get("refused", {}).items()},
+            bool(value.get("stopped")),
         )
     except (ValueError, AttributeError, TypeError):
         return _Told()

@@ -48,11 +48,25 @@ class Lease(NamedTuple):
     @property
     def table(self) -> str | None:
         """The message table that the instance serves; None where it does not say."""
+        named = self._tells("table")
+        return None if named is None else str(named)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its instance has stopped, and only a handler that outlived that may still run."""
+        return bool(self._tells("stopped"))
+
+    @property
+    def left_seconds(self) -> float:
+        """Until it ends, by the database's clock."""
+        whole = (self.expires_at - self.renewed_at).total_seconds()
+        return max(0.0, whole - (self.silent or 0.0))
+
+    def _tells(self, what: str) -> Any:
         try:
-            named = json.loads(self.serves or "{}").get("table")
+            return json.loads(self.serves or "{}").get(what)
         except (ValueError, AttributeError):
             return None
-        return None if named is None else str(named)
 
 
 def told(
@@ -60,18 +74,22 @@ def told(
     topics: Iterable[str] | None,
     handlers: Collection[tuple[int, float]] = (),
     refused: Mapping[int, str] | None = None,
+    *,
+    stopped: bool = False,
 ) -> str:
     """What an instance tells people in its lease: the topics that it handles, None = every one;
-    which messages' handlers run now, for how many seconds each; and which messages the database
-    does not let it flag, and why."""
+    which messages' handlers run now, for how many seconds each; which messages the database does
+    not let it flag, and why; and whether it has stopped, so that these handlers are all that is
+    left of it."""
     longest = sorted(handlers, key=lambda one: -one[1])[:HANDLERS_TOLD]
-    value = {
+    value: dict[str, Any] = {
         "table": t.message.name,
         "topics": None if topics is None else sorted(topics),
         "handlers": len(handlers),
         "running": [[msg_id, round(seconds, 1)] for msg_id, seconds in longest],
     }
-    return json.dumps(value | ({"refused": refused} if refused else {}), default=str)
+    value |= {"refused": refused} if refused else {}
+    return json.dumps(value | ({"stopped": True} if stopped else {}), default=str)
 
 
 def register(
@@ -150,6 +168,16 @@ def renew(
     if tells is not None:
         params["mw_serves"] = tells
     return bool(conn.execute(t.built(("renew", tells is None), build), params).rowcount)
+
+
+def tell(conn: Connection, t: Tables, name: str, tells: str) -> bool:
+    """Write what our lease tells people (see `told`) without making it last longer; not where it
+    was taken over, or somebody has it locked."""
+    if not _free(conn, t, name):
+        return False
+    lease = t.lease.c
+    mine = (lease.name == name, lease.taken_by.is_(None))
+    return bool(conn.execute(sa.update(t.lease).where(*mine).values(serves=tells)).rowcount)
 
 
 def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease]:

@@ -33,6 +33,7 @@ class Waits(enum.StrEnum):
     RETRY = "retry"  # its next try after a failed one
     LATER = "later"  # an instant: a delayed send, RetryLater, the visibility delay
     ELSEWHERE = "elsewhere"  # another live instance has it, or the one before it
+    SILENT = "silent"  # the same, but that instance may be gone: its lease has not ended yet
     NOBODY = "nobody"  # it stands at 1, and nobody has it
     PAUSED = "paused"  # people have paused its topic
     NO_HANDLER = "no handler"  # nobody that lives has a handler for its topic
@@ -53,13 +54,20 @@ class Example(NamedTuple):
 class Left:
     """total: unfinished messages. by: how many wait for what; together fewer than the total where
     only a part of very many was looked at. next_seconds: until the first retry, or the first other
-    instant if no retry waits. giving_back: the command that gives back messages of nobody."""
+    instant if no retry waits. giving_back: the command that gives back messages of nobody. holders:
+    the other instances that have messages and whose lease has not ended, the first to end first."""
 
     total: int = 0
     by: dict[Waits, int] = field(default_factory=dict)
     examples: dict[Waits, Example] = field(default_factory=dict)
     next_seconds: float | None = None
     giving_back: str = ""
+    holders: tuple[InstanceInfo, ...] = ()
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """Until the last of the leases of `holders` ends; None if there is none."""
+        return max((one.left_seconds or 0.0 for one in self.holders), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,8 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         return Left()
     paused = pause.topics(conn, t)
     others = [one for one in instances(conn, t) if one.instance_id not in asked.me]
+    leases = {one.instance_id: one for one in others if one.life is Life.LIVE}
+    holders: dict[str | None, InstanceInfo] = {}
     cut = total > most
     statement = t.built(("left", cut), partial(_statement, t, cut))
     params = {"most": most} if cut else {}
@@ -90,6 +100,8 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         topic = topic_of(one.topic)
         waits = _waits(t, one, topic, asked, paused, others)
         by[waits] += int(one.number)
+        if one.owner in leases:
+            holders[one.owner] = leases[one.owner]
         known = examples.get(waits)
         if one.head is not None and (known is None or _better(one, known)):
             examples[waits] = Example(int(one.head), topic, _name(one.owner))
@@ -101,6 +113,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         by={waits: count for waits, count in by.items() if count},
         examples=examples,
         next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
+        holders=tuple(sorted(holders.values(), key=lambda one: one.left_seconds or 0.0)),
         giving_back=giving_back(dated=not by[Waits.NOBODY] or not undated(conn, t, limit=1)),
     )
 
@@ -156,9 +169,10 @@ def _held(t: Tables, owner: str | None, asked: Asked, others: Collection[Instanc
         return Waits.DUE
     if owner is None and t.has("claimed_by"):
         return Waits.NOBODY
+    if any(one.instance_id == owner and one.silent for one in others):
+        return Waits.SILENT
     # A live instance has it, or gives it back when its owner is dead.
-    lives = any(one.life is Life.LIVE and one.other_table is None for one in others)
-    return Waits.ELSEWHERE if lives else Waits.NOBODY
+    return Waits.ELSEWHERE if any(one.works for one in others) else Waits.NOBODY
 
 
 # ---------------------------------------------------------------- the statement

@@ -122,6 +122,25 @@ def beating(folder: Path, name: str, silent: int, lease: int = 30) -> None:
     )
 
 
+def test_an_instance_that_left_a_handler_behind_is_shown_as_stopped(crm: Cli, folder: Path) -> None:
+    sent(crm, "C-1")
+    beating(folder, "left-1", 200, lease=300)
+    sql(
+        folder,
+        "UPDATE msgworker_lease SET serves = '"
+        '{"table": "msgworker_message", "handlers": 1, "running": [[1, 5.0]], "stopped": true}\'',
+    )
+    sql(folder, "UPDATE msgworker_message SET status = 1, claimed_by = 'left-1'")
+    row = crm("instances", *AT).stdout.splitlines()[1]
+    assert re.match(r"left-1 +stopped, lease ends in \d+ s +", row)
+    (one,) = json.loads(crm("instances", *AT, "--json").stdout)
+    assert (one["life"], one["stopped"], one["overdue_seconds"]) == ("live", True, None)
+    assert "left-1 has stopped" in crm("explain", 1, *AT).stdout
+    refused = crm("release", "left-1", *AT)
+    assert refused.exit_code == 1
+    assert re.search(r"has stopped.*its lease ends in \d+ s", refused.stderr)
+
+
 def test_a_heartbeat_that_is_overdue_is_told(crm: Cli, folder: Path) -> None:
     (msg_id,) = sent(crm, "C-1")
     beating(folder, "killed-1", 20, lease=60 * 60)

@@ -40,6 +40,16 @@ def test_what_to_do_about_many_that_are_left_alone_is_said_once(crm: Cli, folder
         )
 
 
+def test_a_group_that_does_not_exist_is_said_to(crm: Cli, folder: Path) -> None:
+    dead(crm, folder, 1)
+    for options in (("--dry-run",), ("--yes",)):
+        done = crm("rerun", "--group", "0123456789ab", *options, *AT)
+        assert (done.exit_code, done.stdout) == (5, "")
+        assert "there is no group 0123456789ab; `msgworker failures` lists them" in done.stderr
+    (group,) = json.loads(crm("failures", "--json", *AT).stdout)["failures"]
+    assert crm("rerun", "--group", group["fingerprint"], *AT).stdout == "rerun 1\n"
+
+
 def test_rerun_by_the_filters_of_list(crm: Cli, folder: Path) -> None:
     dead(crm, folder, 2, "a")
     dead(crm, folder, 1, "b")
@@ -201,7 +211,7 @@ def test_release_of_a_dead_and_of_a_living_instance(crm: Cli, folder: Path) -> N
     )
     sql(folder, lease)
     done = crm("release", "inst-1", *AT)
-    assert (done.exit_code, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (1, "")  # refused; 2 would be a wrong command line
     assert "lives" in done.stderr
     assert "--force" in done.stderr
     sql(folder, "UPDATE msgworker_lease SET expires_at = '2020-01-01 00:00:00.000'")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import threading
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -308,3 +311,67 @@ def test_a_drain_of_a_test_says_what_is_left_too(msgworker_db: Database):
     report = drain(app)
     assert (report.left_by, round(report.next_seconds)) == ({"retry": 1}, 1000)
     assert (report.exit_code, report.stopped) == (6, False)
+
+
+# ---------------------------------------------------------------- an instance that may be gone
+
+
+def age_lease(app: App, name: str, *, silent: float, left: float) -> None:
+    """The last heartbeat of `name` was so many seconds ago, and its lease ends in so many."""
+    t, now = app.tables, datetime.now(UTC)
+    times = {"renewed_at": now - timedelta(seconds=silent)}
+    times["expires_at"] = now + timedelta(seconds=left)
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(t.lease).where(t.lease.c.name == name).values(**times))
+
+
+def held_by(app: App, name: str, **lease_of: Any) -> int:
+    """A message whose handler runs on instance `name`."""
+    app.add_handler("t", lambda msg: None)
+    (msg_id,) = send(app, "o")
+    register(app, name, **lease_of)
+    edit(app, msg_id, status=1, claimed_by=name)
+    return int(msg_id)
+
+
+def test_a_drain_tells_when_what_another_instance_has_would_be_recovered(app):
+    held_by(app, "another")
+    report = app.drain(linger=0)
+    assert (report.left_by, report.exit_code) == ({"elsewhere": 1}, 0)
+    assert 500 < report.lease_seconds <= 600
+    assert re.search(r"held elsewhere: 1, recovered after \d+ s if that one is gone", str(report))
+
+
+def test_what_an_instance_without_a_heartbeat_has_ends_a_drain_with_6(app, caplog):
+    msg_id = held_by(app, "another")
+    age_lease(app, "another", silent=400, left=200)
+    report = app.drain(linger=0)
+    assert (report.left_by, report.exit_code) == ({"silent": 1}, 6)
+    assert 150 < report.lease_seconds <= 200
+    assert "held by a silent instance: 1, recovered after " in str(report)
+    (line,) = [r.getMessage() for r in caplog.records if "1 message left" in r.getMessage()]
+    assert f"another has message {msg_id}; they are recovered when its lease ends" in line
+    assert "run again then, or with --linger" in line
+
+
+def test_a_drain_waits_for_a_lease_that_ends_within_its_linger(app):
+    held_by(app, "another", ttl=2.0)
+    assert app.drain(linger=0.5).left_by == {"elsewhere": 1}
+    report = app.drain(linger=60)
+    assert (report.done, report.left) == (1, 0)
+
+
+def test_a_drain_does_not_wait_for_a_lease_that_is_renewed(app):
+    held_by(app, "another", ttl=20.0)
+    over = threading.Event()
+
+    def live() -> None:
+        while not over.wait(0.1):
+            with app.engine.begin() as conn:
+                lease.renew(conn, app.tables, "another", ttl=20.0)
+
+    join = in_thread(live)
+    report = app.drain(linger=30, time_limit=18)
+    over.set()
+    join()
+    assert (report.left_by, report.stopped) == ({"elsewhere": 1}, False)

@@ -891,14 +891,14 @@ def test_release_refuses_a_living_instance(app, table):
     put(app, ("a", RUNNING), claimed_by="alive")
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "alive", ttl=60.0)
-    with pytest.raises(ConfigError, match="lives"):
+    with pytest.raises(MsgworkerError, match="lives"):
         app.ops.release("alive")
-    with pytest.raises(ConfigError, match="lives"):
+    with pytest.raises(MsgworkerError, match="lives"):
         app.ops.release("alive", dry_run=True)
     assert app.ops.release("alive", dry_run=True, force=True) == 1
     with app.engine.begin() as conn:
         lease.take_over_live(conn, app.tables, "alive", me="another", ttl=60.0)
-    with pytest.raises(ConfigError, match="being recovered"):
+    with pytest.raises(MsgworkerError, match="being recovered"):
         app.ops.release("alive", force=True)
     assert table.statuses == [1]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from msgworker import App, ConfigError, MessageTable, dialects
+from msgworker import App, ConfigError, MessageTable, MsgworkerError, dialects
 from msgworker.ops.bulk import Why
 from msgworker.store import lease, recover
 from msgworker.store.doctor import Severity
@@ -149,7 +149,7 @@ def test_without_a_column_for_owners_everything_at_1_is_meant_if_no_instance_liv
     with pytest.raises(ConfigError, match="neither claimed_at nor created_at"):
         app.ops.release_nobody("1h")
     register(app, "lives")
-    with pytest.raises(ConfigError, match="instance lives lives"):
+    with pytest.raises(MsgworkerError, match="instance lives lives"):
         app.ops.release_nobody(any_age=True)
     assert found_by_doctor(app) == ["no message at 1 is left by somebody who is gone"]
     with app.engine.begin() as conn:
@@ -171,7 +171,7 @@ def test_an_instance_that_starts_meanwhile_ends_a_release_without_owners(bare_ap
         return real(conn, t, **options)
 
     monkeypatch.setattr(recover, "foreign", foreign)
-    with pytest.raises(ConfigError, match="instance starts lives"):
+    with pytest.raises(MsgworkerError, match="instance starts lives"):
         app.ops.release_nobody(any_age=True)
     assert table.statuses == [1, 0]
 

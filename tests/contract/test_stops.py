@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from msgworker import App
+from msgworker.errors import ExitCode, MsgworkerError
 from msgworker.instance.stopping import EXIT_SECONDS
 from tests.contract.seeing import send, until
 
@@ -114,6 +115,39 @@ def test_the_grace_of_stop_goes_before_that_of_run(app, table, slow):
 
 
 @SQLITE
+def test_an_instance_whose_handler_outlives_its_stop_is_shown_as_stopped(app, table):
+    started, over = threading.Event(), threading.Event()
+
+    @app.handler("t")
+    def handler(msg: Any) -> None:
+        started.set()
+        over.wait(60)
+
+    (msg_id,) = send(app, "a")
+    worker = app.worker(threads=1)
+    worker.start()
+    try:
+        assert started.wait(60)
+        name = worker.instance_id
+        assert worker.stop(grace=0.1) is False
+        (told,) = app.ops.instances()
+        assert (told.instance_id, told.life, told.stopped) == (name, "live", True)
+        assert (told.works, told.overdue_seconds) == (False, None)
+        assert 0 < told.left_seconds <= app.settings.lease_seconds
+        why = app.ops.explain(msg_id)
+        assert f"{name} has stopped, and its handler has outlived the grace time" in why.text
+        assert "recovered when the lease is over, in about " in why.text
+        with pytest.raises(
+            MsgworkerError, match=r"has stopped.*its lease ends in \d+ s"
+        ) as refused:
+            app.ops.release(name)
+        assert refused.value.exit_code == ExitCode.REFUSED
+        other = app.drain(linger=0)
+        assert (other.left_by, other.exit_code) == ({"silent": 1}, ExitCode.RETRIES)
+    finally:
+        over.set()
+
+
 def test_a_worker_can_be_started_again_as_soon_as_stop_returns(app):
     app.add_handler("t", lambda msg: None)
     worker = app.worker(threads=1)

@@ -40,7 +40,7 @@ def _found(p: Patient, t: Tables) -> Iterator[Finding]:
     who = instances(p.conn, t)
     lives = any(one.life is Life.LIVE and one.other_table is None for one in who)
     yield from _of_nobody(p, t, lives)
-    if not lives:
+    if not any(one.works for one in who):
         yield from _of_the_dead(who)
 
 
