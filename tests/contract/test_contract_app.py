@@ -263,9 +263,11 @@ def test_report_says_what_was_done(app):
     assert not report.skipped
     assert report.exit_code == 1
     assert report.seconds > 0
-    first, _, end = str(report).partition(" (waiting for a retry: 1, next in 3600 s)")
-    assert first == "done=2 failed=1 retried=1 released=0 left=1"
-    assert end == f" in {report.seconds:.1f}s"
+    assert str(report) == (
+        "done=2 failed=1 retried=1 released=0 left=1 (waiting for a retry: 1, next in "
+        f"{report.next_seconds:.0f} s) in {report.seconds:.1f}s"
+    )
+    assert 3000 < report.next_seconds <= 3600
 
 
 def test_report_of_an_empty_table(app):
