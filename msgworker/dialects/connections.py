@@ -14,7 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from msgworker.dialects.capabilities import Dialect
 from msgworker.dialects.masking import masked, secrets_of, without
-from msgworker.dialects.troubles import Trouble, reason_of, trouble
+from msgworker.dialects.troubles import Trouble, is_denied, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, SchemaError
 
 _ANY_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")
@@ -121,5 +121,18 @@ def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | Sc
 
 def unavailable(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable:
     """The error that names the database (masked) and repeats what it said."""
-    text = without(reason_of(error), secrets_of(engine.url))
+    text = without(reason_of(error) + _rights(error), secrets_of(engine.url))
     return DatabaseUnavailable(f"cannot use the database {masked(engine.url)}: {text}")
+
+
+_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE")
+
+
+def _rights(error: BaseException) -> str:
+    """What a login must be granted that may not do what it tried; locks (FOR UPDATE) included."""
+    if not isinstance(error, DBAPIError) or not is_denied(error):
+        return ""
+    words = set(re.findall(r"\w+", str(error.statement).upper()))
+    words |= {"UPDATE"} if "SHARE" in words else set()  # FOR SHARE locks, too
+    needed = [right for right in _RIGHTS if right in words]
+    return f"; the statement needs {', '.join(needed)} there (docs/rights.md)" if needed else ""

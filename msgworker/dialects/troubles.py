@@ -146,6 +146,14 @@ def trouble(error: BaseException) -> Trouble:
     return Trouble.LOST if error.connection_invalidated else Trouble.OTHER
 
 
+def is_denied(error: DBAPIError) -> bool:
+    """Whether the login lacks a right on a table or column. Oracle says of a table without any that
+    it is not there."""
+    code = error.orig.args[0] if error.orig is not None and error.orig.args else None
+    oracle = re.match(r"ORA-0*(1031|41900)\b", str(error.orig))
+    return getattr(error.orig, "sqlstate", None) == "42501" or code in (1142, 1143) or bool(oracle)
+
+
 def no_connection_left(error: BaseException) -> bool:
     """Whether there are connections, but all are in use: of our pool, or of the server."""
     if isinstance(error, PoolTimeout):

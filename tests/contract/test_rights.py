@@ -1,0 +1,229 @@
+"""docs/rights.md, run as it stands: each role does all of its work, and is refused the rest."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner, Result
+
+from msgworker import App, DatabaseUnavailable, MessageTable
+from msgworker.cli import main
+from msgworker.message import Word
+from msgworker.store import lease
+from tests.contract.seeing import Table, send
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "rights.md"
+ROLES = ("owner", "producer", "worker", "looker", "ops")
+_number = count()
+
+
+def statements(title: str) -> list[str]:
+    """The SQL of a section of the page, in order, without its comments."""
+    section = re.split(r"^## ", PAGE.read_text(), flags=re.M)
+    (text,) = [part for part in section if part.startswith(title)]
+    blocks = re.findall(r"```sql\n(.*?)```", text, re.S)
+    lines = [re.sub(r"^--.*$", "", block, flags=re.M) for block in blocks]
+    return [one.strip() for one in "".join(lines).split(";") if one.strip()]
+
+
+class Site:
+    """A database with a login for each role."""
+
+    def __init__(self, database: Any) -> None:
+        self.url = sa.make_url(database.url)
+        self.postgresql = database.name == "postgresql"
+        self.engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT")
+        self.prefix = f"crm{os.getpid()}x{next(_number)}_"
+        self.apps: list[App] = []
+        for role in ROLES:
+            name = self.prefix + role
+            how = f"ROLE {name} LOGIN" if self.postgresql else f"USER {name}"
+            self.run(f"CREATE {how}")
+
+    def run(self, *texts: str) -> None:
+        with self.engine.connect() as conn:
+            for text in texts:
+                own = text.replace("crm_", self.prefix).replace("crm.", f"{self.url.database}.")
+                conn.exec_driver_sql(own.replace("%", "%%"))
+
+    def url_of(self, role: str) -> str:
+        url = self.url.set(username=self.prefix + role, password=None)
+        return url.render_as_string(hide_password=False)
+
+    def app(self, role: str, **options: Any) -> App:
+        self.apps.append(App(self.url_of(role), backoff_seconds=0, lease_seconds=9, **options))
+        return self.apps[-1]
+
+    def cli(self, role: str, *args: str) -> Result:
+        return CliRunner().invoke(main, [*args, "--url", self.url_of(role)])
+
+    def grant(self, table: MessageTable | None = None, make: str = "") -> None:
+        """All of the page; make: the statement by which the owner makes a table of its own."""
+        found = statements("PostgreSQL" if self.postgresql else "MariaDB and MySQL")
+        owners = [one for one in found if "crm_owner" in one]
+        self.run(*owners)
+        app = self.app("owner", table=table)
+        if make:
+            with app.engine.begin() as conn:
+                conn.exec_driver_sql(make)
+        app.create_schema()
+        rest = [one for one in found if one not in owners]
+        if table is not None:
+            rest = [one.replace("msgworker_message", table.name) for one in rest]
+        self.run(*rest)
+
+    def close(self) -> None:
+        for app in self.apps:
+            app.engine.dispose()
+        for role in ROLES:
+            name = self.prefix + role
+            if self.postgresql:
+                self.run(f"DROP OWNED BY {name} CASCADE", f"DROP ROLE {name}")
+            else:
+                self.run(f"DROP USER {name}")
+        self.engine.dispose()
+
+
+@pytest.fixture
+def site(database: Any) -> Iterator[Site]:
+    if database.name not in ("postgresql", "mariadb"):
+        pytest.skip("no logins there")
+    made = Site(database)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def leave_behind(admin: App, name: str, *objects: str, ttl: float) -> list[int]:
+    """Messages in the hands of an instance that will not end them."""
+    with admin.engine.begin() as conn:
+        lease.register(conn, admin.tables, name, ttl=ttl)
+    ids = send(admin, *objects)
+    for msg_id in ids:
+        table = Table(admin)
+        table.edit(table.where(msg_id=msg_id), status=1, claimed_by=name)
+    return ids
+
+
+def test_each_role_of_the_page_does_its_work(site):
+    site.grant()
+    producer, worker, ops = site.app("producer"), site.app("worker"), site.app("ops")
+    admin = site.app("owner")
+    seen: list[Any] = []
+
+    @worker.handler("t")
+    def handle(msg, ctx):
+        seen.append(msg.object_id)
+        if msg.payload == "bad" or (msg.payload == "once" and seen.count("a") == 1):
+            raise ValueError(str(msg.payload))
+        if msg.payload == "items":
+            ctx.fan_out(str, [1, 2, 3]).raise_for_failed()
+
+    # What producers send is worked off: a retry, a dead one, items, one of a dead instance.
+    (retried,) = send(producer, "a", payload="once")
+    (bad,) = send(producer, "c", payload="bad")
+    (items,) = send(producer, "d", payload="items", at=datetime(2020, 1, 1, tzinfo=UTC))
+    with producer.engine.begin() as conn:
+        assert producer.send_many(conn, "t", [(None, "e"), (None, "f")]) == 2
+    (crashed,) = leave_behind(admin, "gone", "g", ttl=0.01)
+    report = worker.drain(threads=2, linger=1)
+    assert (report.done, report.failed) == (5, 1), report
+    words = {info.msg_id: info.status for info in ops.ops.find()}
+    assert words[bad] is Word.DEAD
+    assert {words[one] for one in (retried, items, crashed)} == {Word.DONE}
+    assert len(ops.ops.items(items)) == 3
+
+    # Who looks sees all of it; doctor tells what an instance would lack.
+    at = [("status",), ("list",), ("show", str(bad)), ("explain", str(bad)), ("failures",)]
+    at += [("lanes",), ("instances",), ("audit",), ("pause",)]
+    for args in at:
+        done = site.cli("looker", *args)
+        assert done.exit_code == (5 if args == ("audit",) else 0), (args, done.stderr)
+    done = site.cli("looker", "doctor")
+    assert (done.exit_code, "may not UPDATE" in done.stdout) == (4, True)
+    assert site.cli("worker", "doctor").exit_code == 0
+
+    # Ops.
+    assert ops.ops.rerun([bad]).changed == 1
+    assert ops.ops.discard([bad], reason="wrong").changed == 1
+    (late,) = leave_behind(admin, "late", "h", ttl=0.01)
+    assert ops.ops.release("late").changed == 1
+    assert ops.ops.pause("t").changed == 1
+    assert worker.drain(linger=0).left == 1
+    assert ops.ops.resume("t").changed == 1
+    worker.drain(linger=0)
+    assert ops.ops.show(late).status is Word.DONE
+    assert ops.ops.purge(older_than=0.001, dead=True).changed > 5
+    assert ops.ops.find() == []
+    assert [entry.kind for entry in ops.ops.audit()][-1] == "rerun"
+
+
+def test_each_role_of_the_page_is_refused_the_next_larger_thing(site):
+    site.grant()
+    (one,) = send(site.app("producer"), "a", payload="secret")
+    for role, args, right in (
+        ("producer", ("show", str(one)), "SELECT"),
+        ("producer", ("discard", str(one), "--reason", "x", "--yes"), "SELECT"),
+        ("looker", ("send", "t"), "INSERT"),
+        ("looker", ("discard", str(one), "--reason", "x", "--yes"), "INSERT"),
+        ("looker", ("pause", "t"), "INSERT"),
+        ("worker", ("rerun", str(one), "--yes"), "INSERT"),
+        ("worker", ("pause", "t"), "INSERT"),
+        ("worker", ("send", "t"), "INSERT"),
+        ("ops", ("send", "t"), "INSERT"),
+    ):
+        done = site.cli(role, *args)
+        assert done.exit_code == 3, (role, args, done.stderr)
+        assert re.search(rf"the statement needs [A-Z, ]*{right}", done.stderr), (role, done.stderr)
+    for role in ("producer", "looker", "ops"):
+        app = site.app(role)
+        app.handler("t")(lambda msg: None)
+        with pytest.raises(DatabaseUnavailable, match=r"the statement needs .*(UPDATE|INSERT)"):
+            app.drain(linger=0)
+
+
+def test_the_rights_of_a_table_of_theirs_are_those_of_ours(site):
+    """An adopted table whose id is a serial."""
+    table = MessageTable("tb_cus_msg")
+    counted = "SERIAL" if site.postgresql else "BIGINT AUTO_INCREMENT"
+    instant = "TIMESTAMP WITH TIME ZONE" if site.postgresql else "DATETIME(6)"
+    site.grant(
+        table,
+        f"CREATE TABLE tb_cus_msg (msg_id {counted} PRIMARY KEY, object_id VARCHAR(50), topic "
+        "VARCHAR(100) DEFAULT 'default', payload TEXT, status SMALLINT NOT NULL DEFAULT 0, "
+        f"error_try_times SMALLINT NOT NULL DEFAULT 0, available_at {instant}, "
+        "claimed_by VARCHAR(64))",
+    )
+    if site.postgresql:
+        with pytest.raises(sa.exc.ProgrammingError, match="sequence"):
+            send(site.app("producer", table=table), "a")
+        site.run("GRANT USAGE ON SEQUENCE tb_cus_msg_msg_id_seq TO crm_producer")
+    send(site.app("producer", table=table), "a", "b")
+    worker, ops = site.app("worker", table=table), site.app("ops", table=table)
+    handled: list[Any] = []
+    worker.handler("t")(lambda msg: handled.append(msg.msg_id))
+    assert worker.drain(linger=0).done == 2
+    assert ops.ops.rerun(handled, force=True).changed == 2
+    assert worker.drain(linger=0).done == 2
+
+
+def test_the_grants_for_oracle_name_our_tables_and_one_each():
+    """Compiled only: there is no Oracle here."""
+    ours = {table for one in statements("MariaDB") for table in re.findall(r"crm\.(\w+)", one)}
+    found = statements("Oracle")[1:]
+    for one in found:
+        match = re.fullmatch(r"GRANT ([A-Z, ]+)( \([\w, ]+\))? ON crm\.(\w+) TO crm_\w+", one)
+        assert match is not None, one
+        assert set(match[1].strip().split(", ")) <= {"SELECT", "INSERT", "UPDATE", "DELETE"}
+        assert match[3] in ours
+    others = [one for one in statements("MariaDB") if "owner" not in one and "producer" not in one]
+    assert [one for one in found if "producer" not in one] == others
