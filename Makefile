@@ -23,13 +23,13 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,postgresql,mysql,oracle]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,postgresql,mysql,oracle,redis,zookeeper]'
 	touch $@ $(VENV)/.run
 
 demo: $(VENV)/.run  ## real purchases through embedded SQLite: several processes, failures, one killed
 	$(BIN)/msgworker demo
 
-test: $(VENV)/.dev  ## the test suite, on SQLite, PostgreSQL and MariaDB (servers are started for it)
+test: $(VENV)/.dev  ## the test suite, on SQLite, PostgreSQL, MariaDB, Redis and ZooKeeper (it starts servers)
 	$(RUN_TESTS) -m "not long" $(PYTEST_ARGS)
 
 test-long: $(VENV)/.dev  ## everything, the long runs too

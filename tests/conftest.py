@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -198,6 +199,17 @@ def _fresh(name: str, fleet: Fleet, folder: Path) -> Iterator[Database]:
         made.dispose()
         if label is not None:
             _remove(make_url(fleet.url(name)), label)
+
+
+_NOT_THERE = re.compile(r"(\w+) is not there: (.+)", re.S)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember what a test was skipped for want of; with xdist another process has found out."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        found = _NOT_THERE.search(str(report.longrepr[2]))
+        if found and found[1] in VARIABLES:
+            _not_tested[found[1]] = found[2]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,12 +2,14 @@
 
 `python -m tests.servers -- COMMAND` runs a command with servers up and the variables
 MSGWORKER_TEST_POSTGRESQL_URL and MSGWORKER_TEST_MYSQL_URL set. Where these are set already, the
-servers they point at are used and nothing is started.
+servers they point at are used and nothing is started. Redis and ZooKeeper are started by the
+process that asks for them: few tests do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pwd
@@ -25,6 +27,8 @@ VARIABLES = {
     "postgresql": "MSGWORKER_TEST_POSTGRESQL_URL",
     "mariadb": "MSGWORKER_TEST_MYSQL_URL",
     "oracle": "MSGWORKER_TEST_ORACLE_URL",
+    "redis": "MSGWORKER_TEST_REDIS_URL",
+    "zookeeper": "MSGWORKER_TEST_ZOOKEEPER_URL",
 }
 MISSING = "MSGWORKER_TEST_MISSING"
 """JSON, server -> why it cannot be had: what a process that tried it tells those it starts."""
@@ -53,9 +57,16 @@ def run(*command: str | Path, user: str | None = None) -> str:
 
 
 def install(*packages: str) -> None:
-    """apt-get install, as root only; the packages' own services are not started."""
+    """apt-get install, as root only, one process at a time; the packages' own services are not
+    started."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise CannotHave(f"not installed, and {' '.join(packages)} cannot be installed here")
+    with (Path(tempfile.gettempdir()) / "msgworker-install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _install(*packages)
+
+
+def _install(*packages: str) -> None:
     deny = Path("/usr/sbin/policy-rc.d")
     made = not deny.exists()
     if made:
@@ -270,12 +281,81 @@ class MariaDB(Server):
         return False
 
 
+class Redis(Server):
+    """Without `durable` it keeps nothing over a restart: locks and their tokens are forgotten."""
+
+    name = "redis"
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/"
+
+    def prepare(self) -> None:
+        if shutil.which("redis-server") is None:
+            install("redis-server")
+        self.user = unprivileged("redis")
+        self.give_folder()
+
+    def command(self) -> list[str]:
+        keeps = ["--appendonly", "yes"] if self.durable else ["--save", ""]
+        place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        return ["redis-server", *place, *keeps]
+
+    def answers(self) -> bool:
+        return _says(self.port, b"PING\r\n", b"+PONG")
+
+
+class ZooKeeper(Server):
+    """A short tick, so that sessions may be as short as 0.4 s."""
+
+    name = "zookeeper"
+    jar = Path("/usr/share/java/zookeeper.jar")
+
+    @property
+    def url(self) -> str:
+        return f"zookeeper://127.0.0.1:{self.port}"
+
+    def prepare(self) -> None:
+        if not self.jar.exists() or shutil.which("java") is None:
+            install("zookeeper")
+        if not self.jar.exists() or shutil.which("java") is None:
+            raise CannotHave("no zookeeper.jar, or no java, found")
+        self.user = unprivileged("zookeeper")
+        (self.folder / "zoo.cfg").write_text(
+            f"tickTime=200\ndataDir={self.folder}\nclientPort={self.port}\n"
+            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            "maxSessionTimeout=60000\n4lw.commands.whitelist=ruok\n"
+        )
+        self.give_folder()
+
+    def command(self) -> list[str]:
+        options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        if not self.durable:
+            options.append("-Dzookeeper.forceSync=no")
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        return ["java", *options, "-cp", str(self.jar), main, str(self.folder / "zoo.cfg")]
+
+    def answers(self) -> bool:
+        return _says(self.port, b"ruok", b"imok")
+
+
+def _says(port: int, asked: bytes, answer: bytes) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as s:
+        s.settimeout(2)
+        s.sendall(asked)
+        return s.recv(len(answer)) == answer
+    return False
+
+
 KINDS: dict[str, type[Server]] = {"postgresql": PostgreSQL, "mariadb": MariaDB}
+"""What nearly every test needs."""
+CENTRES: dict[str, type[Server]] = {"redis": Redis, "zookeeper": ZooKeeper}
+"""What the tests of locks need besides."""
 
 
 def start(name: str, *, durable: bool = True) -> Server:
     """A new, running server of this kind; raises CannotHave."""
-    server = KINDS[name](durable=durable)
+    server = (KINDS | CENTRES)[name](durable=durable)
     try:
         server.prepare()
         server.start()
@@ -302,7 +382,7 @@ class Fleet:
             raise CannotHave(self.missing[name])
         if name not in self._servers:
             try:
-                if name not in KINDS:
+                if name not in KINDS | CENTRES:
                     raise CannotHave(f"{VARIABLES[name]} is not set")
                 self._servers[name] = start(name, durable=self._durable)
             except CannotHave as reason:

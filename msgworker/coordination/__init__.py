@@ -7,6 +7,8 @@ alone, so a lock that is stale, split or gone costs time, never truth.
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.holding import hold
 from msgworker.coordination.lease import Lease, LockCentre, new_owner
+from msgworker.coordination.redis import RedisLocks
+from msgworker.coordination.zookeeper import ZooKeeperLocks
 from msgworker.errors import LeaseBusy, LeaseLost, LocksUnavailable
 
 __all__ = [
@@ -16,6 +18,8 @@ __all__ = [
     "LeaseLost",
     "LockCentre",
     "LocksUnavailable",
+    "RedisLocks",
+    "ZooKeeperLocks",
     "hold",
     "new_owner",
 ]

@@ -160,7 +160,45 @@ class MySQL(Reader):
         return bool(data)
 
 
-READERS = {"postgresql": PostgreSQL, "mysql": MySQL}
+class Redis(Reader):
+    """Each command, or pipeline of commands, that a client sends at once stands alone."""
+
+    def _stands_alone(self, word: str) -> bool:
+        return True
+
+    def _requests(self) -> Iterator[str]:
+        text, self._rest = self._rest.decode(errors="replace"), b""
+        yield text
+
+    def answered(self, data: bytes) -> bool:
+        return bool(data)
+
+
+class ZooKeeper(Reader):
+    """A request is told as its number: "op 15" creates a node, "op 2" deletes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = False
+
+    def _stands_alone(self, word: str) -> bool:
+        return True
+
+    def _requests(self) -> Iterator[str]:
+        while len(self._rest) >= 4:
+            (size,) = struct.unpack_from("!I", self._rest)
+            if len(self._rest) < 4 + size:
+                return
+            body, self._rest = self._rest[4 : 4 + size], self._rest[4 + size :]
+            if self._started:
+                yield f"op {struct.unpack_from('!i', body, 4)[0]}"
+            self._started = True
+
+    def answered(self, data: bytes) -> bool:
+        return bool(data)
+
+
+READERS = {"postgresql": PostgreSQL, "mysql": MySQL, "redis": Redis, "zookeeper": ZooKeeper}
 
 
 @dataclass(eq=False)

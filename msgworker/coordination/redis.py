@@ -1,0 +1,254 @@
+"""Locks in Redis: fast, and forgotten when Redis forgets.
+
+A fail-over, or a restart without persistence, loses locks that are held: for a while two holders
+believe in one each. The token stays right all the same: it is never lower than the milliseconds
+since 1970 of Redis' own clock, so it rises also where the last one was forgotten.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msgworker.clock import clock
+from msgworker.coordination.lease import Lease, LockCentre, check_name, check_prefix
+from msgworker.errors import ConfigError, LocksUnavailable
+
+EXTRA = 'the driver of Redis is not installed; run: pip install "msgworker[redis]"'
+ANSWER_SECONDS = 5.0
+FREED_MS = 60_000
+"""So long the release of a lock may be asked for again after a lost reply."""
+
+# What is kept: token:claim id:held since:owner. Redis runs a script as one; a client that sends one
+# again after a lost reply finds its own claim id.
+_PARTS = "^(%d+):([^:]*):(%d+):(.*)$"
+_NOW = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+ACQUIRE = f"""
+-- KEYS lock, token, held; ARGV name, owner, claim id, ttl
+local held = redis.call('GET', KEYS[1])
+if held then
+  local token, claim = string.match(held, '{_PARTS}')
+  return claim == ARGV[3] and token or false
+end
+{_NOW}
+local last = tonumber(redis.call('GET', KEYS[2]) or '0')
+local token = string.format('%.0f', math.max(last + 1, now))
+local value = token .. ':' .. ARGV[3] .. ':' .. string.format('%.0f', now) .. ':' .. ARGV[2]
+redis.call('SET', KEYS[2], token)
+redis.call('SET', KEYS[1], value, 'PX', ARGV[4])
+redis.call('ZADD', KEYS[3], now + ARGV[4], ARGV[1])
+return token
+"""
+_IF_MINE = f"""
+local held = redis.call('GET', KEYS[1])
+local token, _, _, owner = string.match(held or '', '{_PARTS}')
+local mine = token == ARGV[3] and owner == ARGV[2]
+"""
+RENEW = f"""
+-- KEYS lock, held; ARGV name, owner, token, ttl
+{_IF_MINE}
+if not mine then return 0 end
+{_NOW}
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('ZADD', KEYS[2], now + ARGV[4], ARGV[1])
+return 1
+"""
+RELEASE = f"""
+-- KEYS lock, held, freed; ARGV name, owner, token, which release, for how long that is known
+if redis.call('GET', KEYS[3]) == ARGV[4] then return 1 end
+{_IF_MINE}
+if not mine then return 0 end
+redis.call('DEL', KEYS[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[5])
+return 1
+"""
+HELD = f"""
+-- KEYS held; what has expired is forgotten
+{_NOW}
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+return redis.call('ZRANGE', KEYS[1], 0, -1)
+"""
+LOOK = f"""
+-- KEYS locks; what each holds, and for how many ms it has and will have been held
+{_NOW}
+local found = {{}}
+for i, key in ipairs(KEYS) do
+  local held = redis.call('GET', key)
+  if held then
+    local _, _, since = string.match(held, '{_PARTS}')
+    found[i] = {{held, math.max(0, now - tonumber(since)), redis.call('PTTL', key)}}
+  else
+    found[i] = {{}}
+  end
+end
+return found
+"""
+LOOKS = 500
+"""At so many locks Redis looks at once; nobody else gets an answer meanwhile."""
+
+
+class RedisLocks(LockCentre):
+    """Locks in Redis 5 or later, by one Lua script each.
+
+    client: a `redis.Redis` (or RedisCluster) of yours, with a `socket_timeout`: without one a
+    server that does not answer is waited for as long as the network likes. prefix: how its keys
+    begin; all of them are in one slot of a cluster.
+    """
+
+    def __init__(self, client: Any, *, prefix: str = "msgworker") -> None:
+        super().__init__()
+        try:
+            import redis
+        except ImportError:
+            raise ConfigError(EXTRA) from None
+        if not isinstance(client, redis.Redis | redis.RedisCluster):
+            raise ConfigError(
+                f"RedisLocks takes a redis.Redis (not an asyncio one), got {client!r:.80}; "
+                'from a URL: RedisLocks.from_url("redis://host:6379/0")'
+            )
+        if any(ch in "{}" for ch in prefix) or not prefix:
+            raise ConfigError(f"prefix must be a text without braces, got {prefix!r:.80}")
+        self.client = client
+        self._error: type[Exception] = redis.RedisError
+        self._lost = (redis.ConnectionError, redis.TimeoutError)
+        self._prefix = f"{{{prefix}}}"
+        self._scripts: dict[str, Any] = {
+            text: client.register_script(text) for text in (ACQUIRE, RENEW, RELEASE, HELD, LOOK)
+        }
+        self._opened = False
+
+    @classmethod
+    def from_url(cls, url: str, *, prefix: str = "msgworker") -> RedisLocks:
+        """Locks in the Redis of a URL: redis://, rediss:// or unix://. An answer is waited for for
+        5 s. Raises ConfigError."""
+        try:
+            import redis
+        except ImportError:
+            raise ConfigError(EXTRA) from None
+        limits = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": ANSWER_SECONDS}
+        try:
+            client = redis.Redis.from_url(url, **limits)
+        except ValueError as error:
+            raise ConfigError(f"the url of Redis cannot be read: {error}") from None
+        made = cls(client, prefix=prefix)
+        made._opened = True
+        return made
+
+    def __repr__(self) -> str:
+        return f"RedisLocks({_place(self.client)})"
+
+    def close(self) -> None:
+        """Close the client, if `from_url` has made it. Leases are left as they are."""
+        if self._opened:
+            self.client.close()
+
+    # ------------------------------------------------------------ what a lock centre does
+
+    def _acquire(self, name: str, owner: str, ttl: float) -> Lease | None:
+        begun = clock()
+        keys = [self._key("lock", name), self._key("token", name), self._key("held")]
+        token = self._run(ACQUIRE, keys, [name, owner, uuid.uuid4().hex, _ms(ttl)])
+        return None if token is None else Lease(name, owner, int(token), ttl, asked_at=begun)
+
+    def _renew(self, lease: Lease) -> bool:
+        begun = clock()
+        renewed = bool(self._run(RENEW, *self._renewal(lease)))
+        if renewed:
+            lease.renewed(begun)
+        return renewed
+
+    def _renewal(self, lease: Lease) -> tuple[list[str], list[Any]]:
+        keys = [self._key("lock", lease.name), self._key("held")]
+        return keys, [lease.name, lease.owner, lease.token, _ms(lease.ttl)]
+
+    def renew_all(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Renew many leases in one round trip; those that are still held."""
+        if not leases:
+            return []
+        begun = clock()
+        with self._reaching():
+            line = self.client.pipeline(transaction=False)
+            for lease in leases:
+                keys, args = self._renewal(lease)
+                self._scripts[RENEW](keys=keys, args=args, client=line)
+            answers = line.execute()
+        kept = []
+        for lease, renewed in zip(leases, answers, strict=True):
+            if renewed:
+                lease.renewed(begun)
+                kept.append(lease)
+            else:
+                lease.end("it expired or was taken away")
+        return kept
+
+    def _release(self, lease: Lease) -> bool:
+        name = lease.name
+        keys = [self._key("lock", name), self._key("held"), self._key("freed", name)]
+        args = [name, lease.owner, lease.token, uuid.uuid4().hex, FREED_MS]
+        return bool(self._run(RELEASE, keys, args))
+
+    def held(self, prefix: str = "") -> list[Lease]:
+        check_prefix(prefix)
+        names = self._run(HELD, [self._key("held")], [])
+        chosen = sorted(name for name in map(_text, names) if name.startswith(prefix))
+        parts = (chosen[i : i + LOOKS] for i in range(0, len(chosen), LOOKS))
+        return [lease for part in parts for lease in self._look(part)]
+
+    def holder(self, name: str) -> Lease | None:
+        check_name(name)
+        return next(iter(self._look([name])), None)
+
+    def _look(self, names: Sequence[str]) -> list[Lease]:
+        begun, found = clock(), []
+        answers = self._run(LOOK, [self._key("lock", name) for name in names], [])
+        for name, answer in zip(names, answers, strict=True):
+            if answer and answer[2] > 0:
+                token, _, _, owner = _text(answer[0]).split(":", 3)
+                age, left = answer[1] / 1000, answer[2] / 1000
+                lease = Lease(name, owner, int(token), left, asked_at=begun, age=age)
+                found.append(lease)
+        return found
+
+    # ------------------------------------------------------------ how
+
+    def _key(self, kind: str, name: str = "") -> str:
+        return f"{self._prefix}:{kind}:{name}" if name else f"{self._prefix}:{kind}"
+
+    def _run(self, script: str, keys: list[str], args: list[Any]) -> Any:
+        """Run a script; once more where the reply was lost: it does nothing twice."""
+        with self._reaching():
+            try:
+                return self._scripts[script](keys=keys, args=args)
+            except self._lost:
+                return self._scripts[script](keys=keys, args=args)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            text = f"{type(error).__name__}: {error}"
+            raise LocksUnavailable(f"cannot use Redis at {_place(self.client)}: {text}") from error
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _place(client: Any) -> str:
+    """Where a client connects to, without its password."""
+    pool = getattr(client, "connection_pool", None)
+    told: Callable[..., Any] = getattr(pool, "connection_kwargs", {}).get
+    if told("path"):
+        return str(told("path"))
+    return f"{told('host', '?')}:{told('port', '?')}/{told('db', 0)}"

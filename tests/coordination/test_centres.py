@@ -1,0 +1,301 @@
+"""What every lock centre promises, on real servers; the same tests for all of them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from msgworker.coordination import (
+    DatabaseLocks,
+    Lease,
+    LeaseBusy,
+    LeaseLost,
+    LockCentre,
+    LocksUnavailable,
+    hold,
+    new_owner,
+)
+from tests.contract.seeing import until
+from tests.coordination.places import Place, connect
+from tests.crash.proxy import Proxy
+from tests.servers import CannotHave, start
+
+ROUNDS = 20
+CONTENDERS = 10
+
+
+def take(locks: LockCentre, name: str, ttl: float = 30.0) -> Lease:
+    """Take a lock as soon as it is free."""
+    owner = new_owner()
+    lease: Lease = until(lambda: locks.acquire(name, owner, ttl), f"{name} is free")
+    return lease
+
+
+def test_one_of_ten_wins_each_round_and_tokens_rise(place):
+    centres, name = [place.locks(), place.locks()], place.name()
+    tokens = []
+    with ThreadPoolExecutor(CONTENDERS) as pool:
+        for number in range(ROUNDS):
+            gate = threading.Barrier(CONTENDERS)
+
+            def contend(
+                i: int, number: int = number, gate: threading.Barrier = gate
+            ) -> Lease | None:
+                gate.wait(30)
+                return centres[i % 2].acquire(name, f"owner {number} {i}", 30)
+
+            won = [lease for lease in pool.map(contend, range(CONTENDERS)) if lease is not None]
+            assert len(won) == 1
+            tokens.append(won[0].token)
+            assert centres[0].release(won[0])
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_lock_is_held_by_one_and_told_of(place):
+    locks, name = place.locks(), place.name("a_%!b")
+    lease = locks.acquire(name, "anna", 30)
+    assert (lease.name, lease.owner, lease.live()) == (name, "anna", True)
+    assert locks.acquire(name, "ben", 30) is None
+    assert locks.acquire(name, "anna", 30) is None  # who is reentrant is known to `hold` only
+    found = place.locks().holder(name)
+    assert (found.owner, found.token) == ("anna", lease.token)
+    assert 0 <= found.age < 30
+    assert 0 < found.ttl <= 30
+    assert [one.name for one in locks.held(place.mark)] == [name]
+    assert locks.held(place.name("a_%!b").upper()) == []
+    assert locks.held(place.name("a_xx")) == []
+    assert locks.release(lease)
+    assert (locks.holder(name), locks.held(place.mark)) == (None, [])
+    assert not lease.live()
+
+
+def test_a_lease_that_is_not_renewed_ends(place):
+    name, ttl = place.name(), 0.4
+    proxy = Proxy.before(place.url) if place.kind == "zookeeper" else None  # who is silent there
+    holder = place.locks(proxy and proxy.url_of(place.url), session=1.0)
+    other = place.locks()
+    began = time.monotonic()
+    lease = holder.acquire(name, "dead", ttl)
+    second = other.acquire(name, "early", ttl)
+    assert second is None or time.monotonic() - began >= ttl
+    if proxy is not None:
+        proxy.close()
+    if second is None:
+        second = take(other, name, 30)
+    assert second.token > lease.token
+    assert not lease.live()
+
+
+def test_a_former_holder_changes_nothing(place):
+    """Late renewals and releases; also of one that is asked for by the same owner."""
+    name = place.name()
+    locks = place.locks()
+    late = locks.acquire(name, "me", 30)
+    again = Lease(name, "me", late.token, late.ttl, asked_at=late.deadline)
+    assert locks.release(late)
+    assert not locks.renew(again)  # although it is free
+    now = locks.acquire(name, "me", 30)
+    assert now.token > late.token
+    assert not locks.renew(again)
+    assert locks.renew_all([again, now]) == [now]
+    assert not locks.release(again)
+    assert not locks.release(Lease(name, "you", now.token, 30, asked_at=0))
+    assert locks.renew(now)
+    assert locks.holder(name).token == now.token
+
+
+def test_many_leases_are_renewed_at_once(place):
+    locks = place.locks()
+    leases = [locks.acquire(place.name(str(n)), "me", 30) for n in range(5)]
+    locks.release(locks.holder(leases[2].name))
+    kept = locks.renew_all(leases)
+    assert kept == leases[:2] + leases[3:]
+    assert [lease.live() for lease in leases] == [True, True, False, True, True]
+
+
+def test_threads_of_a_process_exclude_each_other_and_blocks_inside_count(place):
+    locks, name = place.locks(), place.name()
+    with hold(locks, name) as outer:
+        with hold(locks, name) as inner:
+            assert inner is outer
+        assert outer.live()
+
+        def other() -> str:
+            with pytest.raises(LeaseBusy) as busy, hold(locks, name):
+                pass
+            return str(busy.value.owner)
+
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(other).result() == outer.owner
+    assert locks.holder(name) is None
+
+
+LOST_REPLY = {
+    "postgresql": "SET owner=",
+    "mariadb": "SET owner=",
+    "redis": "anna",
+    "zookeeper": "op 15",
+}
+
+
+def test_the_lost_reply_to_an_acquire_loses_no_lock(far):
+    name = far.name()
+    proxy = Proxy.before(far.url)
+    try:
+        locks = far.locks(proxy.url_of(far.url))
+        locks.release(locks.acquire(name, "first", 30))
+        cut = proxy.cut_at(LOST_REPLY[far.kind], "after")
+        lease = locks.acquire(name, "anna", 30)
+        assert cut.done == 1
+        assert lease.live()
+        assert far.locks().holder(name).token == lease.token
+        assert locks.release(lease)
+        assert far.locks().holder(name) is None
+    finally:
+        proxy.close()
+
+
+def test_an_outage_shorter_than_the_lease_costs_nothing(far):
+    name = far.name()
+    proxy = Proxy.before(far.url)
+    try:
+        locks = far.locks(proxy.url_of(far.url))
+        lease = locks.acquire(name, "me", 30)
+        proxy.refuse()
+        with pytest.raises(LocksUnavailable):
+            locks.renew(lease)
+        with pytest.raises(LocksUnavailable):
+            locks.acquire(far.name("other"), "me", 30)
+        proxy.heal()
+
+        def renewed() -> bool:
+            try:
+                return locks.renew(lease)
+            except LocksUnavailable:
+                return False
+
+        until(renewed, "the centre is back")
+        assert lease.live()
+    finally:
+        proxy.close()
+
+
+def test_an_outage_longer_than_the_lease_loses_it(far):
+    name, told = far.name(), threading.Event()
+    proxy = Proxy.before(far.url)
+    try:
+        locks = far.locks(proxy.url_of(far.url), session=0.6)
+
+        def work() -> None:
+            with hold(locks, name, ttl=0.6, wait=30, on_lost=lambda _: told.set()) as lease:
+                proxy.hole()
+                assert told.wait(30)
+                assert not lease.live()
+                proxy.refuse()  # a release that waits for an answer would take long
+                tokens.append(lease.token)
+
+        tokens: list[int] = []
+        with pytest.raises(LeaseLost):
+            work()
+        proxy.heal()
+        assert take(far.locks(), name).token > tokens[0]
+    finally:
+        proxy.close()
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.xdist_group(k)) for k in ("redis", "zookeeper")]
+)
+def test_a_killed_server_that_is_back_goes_on(kind):
+    """Redis forgets all; tokens rise all the same."""
+    try:
+        server = start(kind, durable=kind == "zookeeper")
+    except CannotHave as reason:
+        pytest.skip(f"{kind} is not there: {reason}")
+    locks = connect(server.url, session=4.0)
+    try:
+        lease = locks.acquire("x", "me", 0.5)
+        server.kill()
+        with pytest.raises(LocksUnavailable):
+            locks.acquire("y", "me", 0.5)
+        server.start()
+
+        def taken() -> Lease | None:
+            try:
+                return locks.acquire("y", "me", 0.5)
+            except LocksUnavailable:
+                return None
+
+        assert until(taken, "it is back").token > lease.token
+    finally:
+        locks.close()
+        server.remove()
+
+
+def test_a_holder_that_is_stopped_for_too_long_knows_it_and_changes_nothing(place):
+    name = place.name()
+    command = [sys.executable, "-m", "tests.coordination.holder", place.url, name, "1.0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            first = process.stdout.readline().split()
+            assert first[0] == "held"
+            process.send_signal(signal.SIGSTOP)
+            locks = place.locks()
+            lease = take(locks, name)
+            assert lease.token > int(first[1])
+            process.send_signal(signal.SIGCONT)
+            said = process.stdout.read().splitlines()
+        finally:
+            process.kill()
+    assert said in (
+        ["lost", "renewed False", "released False", "told at the end"],
+        # ZooKeeper may be asked before the client has heard that its session is over.
+        ["lost"],
+    )
+    assert locks.holder(name).token == lease.token
+    assert locks.renew(lease)
+
+
+@pytest.mark.xdist_group("zookeeper")
+def test_a_session_that_is_lost_takes_its_leases_with_it(servers):
+    try:
+        url = servers.url("zookeeper")
+    except CannotHave as reason:
+        pytest.skip(f"zookeeper is not there: {reason}")
+    place = Place("zookeeper", url)
+    proxy = Proxy.before(url)
+    try:
+        locks, name = place.locks(proxy.url_of(url), session=0.6), place.name()
+        lease = locks.acquire(name, "me", 30)
+        session = locks.client.client_id[0]
+        assert lease.ttl == 0.6
+        proxy.refuse()
+        until(lambda: not lease.live(), "it is suspended")
+        take(place.locks(), name)
+        proxy.heal()
+        until(lambda: (locks.client.client_id or [session])[0] != session, "a new session")
+        assert not lease.live()
+        assert not locks.renew(lease)
+        assert not locks.release(lease)
+    finally:
+        place.close()
+        proxy.close()
+
+
+def test_a_database_without_the_table_says_how_to_make_it(sqlite):
+    from msgworker import SchemaError
+
+    locks = DatabaseLocks(sqlite.url)
+    with pytest.raises(SchemaError, match=r"msgworker_lock: run DatabaseLocks.create_schema\(\)"):
+        locks.acquire("x", "me", 30)
+    assert locks.create_schema() == ["msgworker_lock", "msgworker_lock_owner"]
+    assert locks.create_schema() == []
+    assert locks.acquire("x", "me", 30)
+    locks.close()
+    locks.engine.dispose()
