@@ -401,7 +401,8 @@ class Tables:
         return self.failed(c) if self.dialect.partial_indexes else self.failed_key(c).is_not(None)
 
     def mine(self, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
-        """The fence: flagged, and by us. Without `claimed_by` only the status can be asked.
+        """The fence: flagged, and by us. Without `claimed_by` only the status can be asked, and
+        `same_tries`, since whoever takes a flag away counts a try.
 
         For statements that name rows by primary key. Where planners take no hints, `status = 1`
         would lead them to the guard index, which is full of entries of rows that have moved on.
@@ -410,6 +411,12 @@ class Tables:
         if self.dialect.index_hint is None:
             running = sa.and_(c.status > lit(Status.NEW), c.status < lit(Status.DONE))
         return running if c.claimed_by is None else sa.and_(running, c.claimed_by == me)
+
+    def same_tries(self, c: Cols, counted: bool) -> list[ColumnElement[bool]]:
+        """As many failed tries as `mw_tries` says; counted: False asks nothing."""
+        if not counted:
+            return []
+        return [self.tries(c) == sa.bindparam("mw_tries", type_=sa.Integer())]
 
     def open_object(self, c: Cols) -> ColumnElement[Any]:
         """`object_id` of unfinished rows as the object index holds it."""

@@ -209,7 +209,8 @@ class _Drain:
         while self._todo:
             self._beat()
             lane = self._todo.popleft()
-            if lane.owner != self._instance.state.instance_id:
+            if not lanes.may_start(lane):
+                self._beat_at = 0.0
                 continue
             self._handle(lane)
             self._todo.extend(lanes.take_back())

@@ -51,6 +51,8 @@ class Verdict:
 
 
 ALL = "C_ALONE C_ORDER C_FLAG C_FENCE"
+HELD = "C_ALONE C_FLAG C_FENCE"  # of the model without owners
+FREED = "RELEASES=1 EXPIRIES=3"
 SEEN = "C_ALONE C_FLAG C_FENCE"  # with late commits and reruns the order is that of what was seen
 
 
@@ -143,6 +145,23 @@ VARIANTS = (
     _broken("no quarantine", "B_NOQUARANTINE", model="quarantine"),
     _broken("claims beside a quarantined one", "B_BESIDE POISONS=2", model="quarantine"),
     _broken("known: killed from outside too", "KILLS=1", model="quarantine"),
+    _right("without owners", f"{HELD} EXPIRIES=3 FAILS=1", model="unowned"),
+    _right("without owners, people release", f"{HELD} RELEASES=2 EXPIRIES=4", model="unowned"),
+    _live("all end: without owners", "EXPIRIES=3 FAILS=1", model="unowned"),
+    _live("all end: without owners, people release", "RELEASES=2 EXPIRIES=3", model="unowned"),
+    _broken("what nobody can recover is forgotten", "B_FORGETS", model="unowned", live=True),
+    _broken("an outcome asks for the status alone", f"{FREED} B_FENCE C_FENCE", model="unowned"),
+    _broken("what is carried over starts unasked", f"{FREED} B_UNASKED C_FLAG", model="unowned"),
+    _broken("... asked before the new lease", f"{FREED} B_ASKS_EARLY C_FLAG", model="unowned"),
+    _broken("... asked without a lock", f"{FREED} B_UNLOCKED C_FLAG", model="unowned"),
+    _broken(
+        "people release beside the living", "RELEASES=1 B_RELEASES_LIVING C_FLAG", model="unowned"
+    ),
+    _broken(
+        "known: rerun to the tries of an old claim",
+        f"{FREED} RERUNS=1 MAXT=1 C_FENCE",
+        model="unowned",
+    ),
 )
 
 

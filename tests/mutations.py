@@ -10,6 +10,7 @@ APP = "tests/contract/test_contract_app.py::"
 LOCKS = "tests/contract/test_contract_protocol.py::"
 TROUBLE = "tests/contract/test_contract_trouble.py::"
 RULE = "tests/contract/test_rule.py::"
+UNOWNED = "tests/contract/test_unowned.py::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,8 @@ MUTANTS = (
     _m(
         "flag moves to one that waits",
         "store/settle.py",
-        ".where(t.among(c.msg_id), c.status == lit(Status.NEW), t.due(c))",
-        ".where(t.among(c.msg_id), c.status == lit(Status.NEW))",
+        "return [c.status == lit(Status.NEW), t.due(c), *never_tried]",
+        "return [c.status == lit(Status.NEW), *never_tried]",
         f"{STORE}test_settle_ends_the_lane_when_the_next_one_is_gone[sqlite-later]",
     ),
     _m(
@@ -144,16 +145,15 @@ MUTANTS = (
     _m(
         "no fence, one statement",
         "store/settle.py",
-        ".where(c.msg_id == sa.func.any(ids), t.mine(c, ME))",
-        f".where(c.msg_id == sa.func.any(ids), sa.or_(t.mine(c, ME), {ANY_ROW}))",
+        ".where(*_named(t, c, ids), t.mine(c, ME))",
+        f".where(*_named(t, c, ids), sa.or_(t.mine(c, ME), {ANY_ROW}))",
         STORE + "test_settle_reports_what_is_lost_and_writes_nothing_for_it",
     ),
     _m(
         "outcome of any try",
         "store/settle.py",
-        'same_claim.append(t.tries(c) == bindparam("mw_tries", type_=sa.Integer()))',
-        'same_claim.append(sa.or_(t.tries(c) == bindparam("mw_tries", type_=sa.Integer()), '
-        f"{ANY_ROW}))",
+        "same_claim = t.same_tries(c, counted)",
+        f"same_claim = [sa.or_(one, {ANY_ROW}) for one in t.same_tries(c, counted)]",
         *_on(STORE, "test_an_outcome_of_an_earlier_claim_is_not_written", "sqlite"),
     ),
     _m(
@@ -388,7 +388,7 @@ MUTANTS = (
     _m(
         "old handlers are not waited for",
         "instance/state.py",
-        "old = [r.row for r in list(self.running.values()) if r.owner != self.instance_id]",
+        "old = [r.row for r in list(self.running.values()) if not self.is_ours(r.owner)]",
         "old = [r.row for r in list(self.running.values()) if r.owner is None]",
         *_on(LOCKS, "test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
     ),
@@ -402,9 +402,40 @@ MUTANTS = (
     _m(
         "a settle of a lost id is sent again and again",
         "instance/settler.py",
-        "if self._state.instance_id != me:  # whoever",
+        "if not self._state.is_ours(me):  # whoever",
         "if not me:  # whoever",
         *_on(TROUBLE, "test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
+    ),
+    _m(
+        "what nobody can recover is forgotten",
+        "instance/heartbeat.py",
+        'if not state.tables.has("claimed_by"):\n            self._go_on',
+        "if state.tables is None:\n            self._go_on",
+        *_on(UNOWNED, "test_what_has_not_started_is_asked_for_before_it_starts", "sqlite"),
+    ),
+    _m(
+        "nobody asks for what is carried over",
+        "instance/lanes.py",
+        "        if lane.owner == state.instance_id:\n            return True\n",
+        "        if state.is_ours(lane.owner):\n            return True\n",
+        *_on(
+            UNOWNED, "test_what_people_gave_back_while_the_lease_was_lost_is_not_started", "sqlite"
+        ),
+    ),
+    _m(
+        "done under any claim, without owners",
+        "store/settle.py",
+        "mine = (t.among(c.msg_id), t.mine(c, ME), *t.same_tries(c, counted))",
+        f"tries = [sa.or_(one, {ANY_ROW}) for one in t.same_tries(c, counted)]\n"
+        "        mine = (t.among(c.msg_id), t.mine(c, ME), *tries)",
+        f"{UNOWNED}test_an_outcome_is_not_written_under_the_claim_of_another[sqlite-done]",
+    ),
+    _m(
+        "done under any claim, without owners, one statement",
+        "store/settle.py",
+        "    return [c.msg_id == seen.c.msg_id, as_claimed]\n",
+        f"    return [c.msg_id == seen.c.msg_id, sa.or_(as_claimed, {ANY_ROW})]\n",
+        f"{UNOWNED}test_an_outcome_is_not_written_under_the_claim_of_another[postgresql-done]",
     ),
     _m(
         "the renewal in a transaction",

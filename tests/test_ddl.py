@@ -269,6 +269,9 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield recover.owners, {}
     yield recover.recover, {"ids": many[: recover.BATCH], "dead_id": "x", "text": "died"}
     yield recover.release, {"ids": many[: recover.BATCH], "me": "me"}
+    yield recover.release, {"ids": many[: recover.BATCH], "me": "me", "tries": 1}
+    if not t.has("claimed_by"):
+        yield recover.still_flagged, {"seen": dict.fromkeys(many[:9], 1)}
     yield recover.foreign, {"after": 5}
     yield recover.foreign, {"after": 5, "before": datetime.now(UTC)}
     yield recover.undated, {"limit": 5}
@@ -323,9 +326,10 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield items.any_recorded, {"msg_id": 1}
     yield items.known, {"msg_id": 1, "keys": [str(n) for n in many]}
     batch = [done, items.Record("b", False, 2, None, "e")]
-    yield items.record, {"msg_id": 1, "batch": batch, "me": "me", "there": ["b"]}
+    yield items.record, {"msg_id": 1, "batch": batch, "me": "me", "tries": 0, "there": ["b"]}
     for there in (True, False):
-        yield items.record_one, {"msg_id": 1, "one": done, "me": "me", "there": there}
+        record = {"msg_id": 1, "one": done, "me": "me", "tries": 0, "there": there}
+        yield items.record_one, record
     yield from _ops_acts(t, log)
     for delay, at in ((None, None), (1.0, None), (None, datetime.now(UTC))):
         options = {"topic": "t", "object_id": "o", "payload": "{}", "delay": delay, "at": at}

@@ -18,6 +18,7 @@ PAGE = (FOLDER / "README.md").read_text()
 STEP = re.compile(r"`((?:msgworker|samples)/[a-z_/]+\.py)(?::([A-Za-z_.]+))?`")
 STEPS = sorted(set(STEP.findall(PAGE)))
 QUICK = ("failures", "short runs", "stop", "no fence", "no guard, rerun", "all end: poison")
+QUICK += ("without owners, people release", "what nobody can recover is forgotten")
 with_spin = pytest.mark.usefixtures("spin")
 
 
@@ -58,7 +59,7 @@ def test_table_has_the_steps_of_the_core() -> None:
 def test_every_variant_is_in_the_page_and_every_switch_is_used() -> None:
     for variant in VARIANTS:
         assert f"| {variant.name} |" in PAGE, variant.name
-    for name in ("flag", "quarantine"):
+    for name in ("flag", "quarantine", "unowned"):
         text = (FOLDER / f"{name}.pml").read_text()
         switches = set(re.findall(r"^#if(?:n?def)? .*?\b((?:B|C)_[A-Z_]+)", text, re.M))
         used = {flag for v in VARIANTS if v.model == name for flag in v.flags.split()}

@@ -38,6 +38,7 @@ from msgworker.instance.settler import settlement
 from msgworker.instance.state import Lane, Running, State, facts
 from msgworker.message import Message, Outcome, Settled, topic_of
 from msgworker.payload import clean, quoted
+from msgworker.store import recover
 from msgworker.store import settle as store
 from msgworker.store.claim import Row
 
@@ -232,7 +233,7 @@ class Caller:
     def _wait_for_trust(self, lane: Lane) -> None:
         """No handler starts again while our lease is in doubt; LostClaim when it is over."""
         state = self._state
-        if not state.wait_for_trust(lambda: lane.owner != state.instance_id or state.gave_up()):
+        if not state.wait_for_trust(lambda: not state.is_ours(lane.owner) or state.gave_up()):
             raise LostClaim(lane.row.msg_id, lane.owner)
 
     def _in_one_transaction(
@@ -241,6 +242,7 @@ class Caller:
         attempt = lane.row.tries + 1
         link = self._link()
         with link.lock, link.transaction() as conn:
+            self._refuse_lost(conn, lane)
             context = Context(msg, lane.owner, attempt, running, conn)
             with lent(conn, step, "the handler"):
                 result = self._returned(self._call(handler, msg, context), handler, attempt)
@@ -252,6 +254,14 @@ class Caller:
             fate = self._settle(conn, lane)
             step.committing = True
         lane.settled = fate is Settled.WENT_ON
+
+    def _refuse_lost(self, conn: Connection, lane: Lane) -> None:
+        """Where its lease was lost since it was claimed, a message may be somebody else's."""
+        if lane.owner == self._state.instance_id:
+            return
+        found = recover.still_flagged(conn, self._state.tables, {lane.row.msg_id: lane.row.tries})
+        if lane.row.msg_id not in found.free:
+            raise LostClaim(lane.row.msg_id, lane.owner)
 
     @staticmethod
     def _flush(context: Context) -> None:
@@ -275,7 +285,7 @@ class Caller:
         arrived."""
         ids = {lane.row.msg_id} | ({lane.next_row.msg_id} if lane.next_row else set())
         tries = 1
-        while lane.owner == self._state.instance_id and not self._state.gave_up():
+        while self._state.is_ours(lane.owner) and not self._state.gave_up():
             time.sleep(pause)
             try:
                 link = self._link()

@@ -121,10 +121,10 @@ class Fetcher(Role):
     def _look_at_handlers(self) -> int:
         """Decide anew how much to hold; returns how many handlers of an id that was lost still have
         their threads."""
-        now, me = time.monotonic(), self._state.instance_id
+        now = time.monotonic()
         running = list(self._state.running.values())
         self._appetite.sees(self._lanes.mean_seconds, [now - r.since for r in running])
-        return sum(r.owner != me for r in running)
+        return sum(not self._state.is_ours(r.owner) for r in running)
 
     def _share(self, held: int) -> None:
         """Give back, without a try, what would wait here for long while another instance may have

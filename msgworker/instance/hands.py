@@ -89,7 +89,7 @@ class Claim:
     @property
     def gone(self) -> bool:
         """Somebody else may hold the message: nothing of it is ours to write."""
-        return self.lost or self.owner != self.state.instance_id
+        return self.lost or not self.state.is_ours(self.owner)
 
     @property
     def over(self) -> bool:
@@ -224,6 +224,7 @@ class Exact:
             wrote = store.record_one(
                 *(conn, tables, claim.msg_id, record),
                 me=owner,
+                tries=claim.row.tries,
                 there=task.there,
                 total=claim.total,
             )

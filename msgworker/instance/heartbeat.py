@@ -27,7 +27,7 @@ from msgworker.errors import (
 )
 from msgworker.instance.recovery import Recovery
 from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
-from msgworker.instance.state import Running, State, facts, new_instance_id
+from msgworker.instance.state import Lane, Running, State, facts, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import lease, pause, recover, rule
 from msgworker.table import LONGEST_ID
@@ -36,6 +36,7 @@ TRUST = 2 / 3
 LEAVE_TRIES = 3
 LEAVE_SECONDS = 10.0  # so long one of them may wait for an answer; no watchdog is there any more
 RULE_LOOK_SECONDS = 0.05
+UNSURE_SECONDS = 0.1
 LEAST_DOUBT_SHARE = 0.1
 """Of the time between two beats: so old at least is a renewal that may be doubted."""
 
@@ -56,6 +57,8 @@ class Heartbeat(Role):
         self.link = self._link = state.link()
         self._on_recovered = on_recovered
         self.on_leaving: Callable[[], None] = lambda: None
+        self.on_sure: Callable[[list[Lane]], None] = lambda lanes: None
+        self.on_lost: Callable[[Lane], None] = lambda lane: None
         self._told_of_pauses = False
         self._lost_as = ""  # the id whose lease was lost, until we have another
         self._renewed_at = 0.0  # on the monotonic clock
@@ -115,6 +118,7 @@ class Heartbeat(Role):
             return 0
         try:
             self._renew()
+            self._make_sure()
             self._rename()
         except RuleChanged as changed:  # our statements are built for the old one
             self.log.error("%s", changed)
@@ -131,6 +135,8 @@ class Heartbeat(Role):
             return self._state.settings.heartbeat_seconds
         if self._recovery.more or self._state.doubted_at:
             return 0.0
+        if self._state.unsure:
+            return UNSURE_SECONDS
         over = time.monotonic() - self._renewed_at
         return max(0.0, self._state.settings.heartbeat_seconds - over)
 
@@ -226,7 +232,7 @@ class Heartbeat(Role):
 
     def _renewed(self, ttl: float) -> bool:
         state, me, now = self._state, self._state.instance_id, time.monotonic()
-        running = [r for r in list(state.running.values()) if r.owner == me]
+        running = [r for r in list(state.running.values()) if state.is_ours(r.owner)]
         handlers = [(r.row.msg_id, now - r.since) for r in running]
         tells = lease.told(state.tables, state.topics, handlers, state.refusals.reasons())
         with self._link.single() as conn:  # whoever stands still now holds no lock on its lease
@@ -242,8 +248,11 @@ class Heartbeat(Role):
         forgotten: what was handled may still be settled when it is there again.
         """
         state = self._state
-        self._lost_as = self._lost_as or state.instance_id
         state.trusted_until = 0.0
+        if not state.tables.has("claimed_by"):
+            self._go_on_with_all()
+            return
+        self._lost_as = self._lost_as or state.instance_id
         holds_nothing(state, self._link)  # the database is there
         with state.claiming:
             state.forget_all(new_instance_id(self._label))
@@ -252,6 +261,49 @@ class Heartbeat(Role):
             "instance %s lost its lease; going on as %s", self._lost_as, state.instance_id
         )
         self._lost_as = ""
+
+    def _go_on_with_all(self) -> None:
+        """Declared dead on a table without `claimed_by`: what we have in hand stays ours.
+
+        Nobody can recover it, since nobody knows whose it is; to forget it would strand it. Only
+        people may have given it back while no instance lived. From the new lease on they may not,
+        so what has not started is asked for after that, by `_make_sure`.
+        """
+        state = self._state
+        old, new = state.instance_id, new_instance_id(self._label)
+        trusted_until = self._register(new, state.settings.lease_seconds)
+        with state.claiming:
+            state.carry_all(new)
+            held = len(state.in_hand)
+        state.trusted_until = trusted_until
+        text = "instance %s lost its lease; going on as %s with the %d messages in hand"
+        self.log.warning(text, old, new, held)
+
+    def _make_sure(self) -> None:
+        """Let the lanes start that were claimed before we lost a lease, if their message is flagged
+        as it was; see `_go_on_with_all`."""
+        state = self._state
+        lanes: list[Lane] = []
+        while state.unsure:
+            with suppress(IndexError):  # a stop takes them, too
+                lanes.append(state.unsure.popleft())
+        if not lanes:
+            return
+        seen = {lane.row.msg_id: lane.row.tries for lane in lanes if lane.row.odd is None}
+        try:
+            with self._link.transaction() as conn:
+                found = recover.still_flagged(conn, state.tables, seen)
+        except Exception:
+            state.unsure.extend(lanes)
+            raise
+        sure = [lane for lane in lanes if lane.row.msg_id in found.free or lane.row.odd is not None]
+        for lane in sure:
+            lane.owner = state.instance_id
+        self.on_sure(sure)
+        state.unsure.extend(lane for lane in lanes if lane.row.msg_id in found.locked)
+        for lane in lanes:
+            if lane not in sure and lane.row.msg_id not in found.locked:
+                self.on_lost(lane)
 
     def _read_pauses(self) -> None:
         state = self._state

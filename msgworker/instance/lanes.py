@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from msgworker.instance.handling import Result
 from msgworker.instance.state import Lane, State
@@ -43,6 +44,7 @@ class Lanes:
         self.threads = threads
         self.mean_seconds: float | None = None  # of the handlers that have ended
         self._ended = 0
+        self.on_unsure: Callable[[], None] = lambda: None
         self._pool = [
             threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
             for i in range(threads)
@@ -84,7 +86,21 @@ class Lanes:
                 back.appendleft(self._ready.pop())
             except IndexError:
                 break
+        while most is None and self._state.unsure:
+            with suppress(IndexError):
+                back.append(self._state.unsure.popleft())
         return list(back)
+
+    def may_start(self, lane: Lane) -> bool:
+        """Whether the lane is ours under this id; else it is put aside: forgotten (recovery gives
+        the rows back), or until the heartbeat has asked for it."""
+        state = self._state
+        if lane.owner == state.instance_id:
+            return True
+        if state.is_ours(lane.owner):
+            state.unsure.append(lane)
+            self.on_unsure()
+        return False
 
     def pace(self) -> float:
         """Seconds a handler takes, on average; a guess while none has ended."""
@@ -142,7 +158,7 @@ class Lanes:
         state.enter()
         while (lane := self._next()) is not None:
             trusted = state.trusted()  # as whoever owns the lane, if that has not changed since
-            if lane.owner != state.instance_id:  # forgotten: recovery gives the rows back
+            if not self.may_start(lane):
                 continue
             if not trusted:  # wait until the heartbeat has found out whether we still live
                 self._ready.append(lane)

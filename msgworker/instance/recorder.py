@@ -105,7 +105,14 @@ class Recorder:
         tables, msg_id, batch = claim.state.tables, claim.msg_id, self._waiting
         with self._link.transaction() as conn:
             return store.record(
-                conn, tables, msg_id, batch, me=claim.owner, there=there, total=claim.total
+                conn,
+                tables,
+                msg_id,
+                batch,
+                me=claim.owner,
+                tries=claim.row.tries,
+                there=there,
+                total=claim.total,
             )
 
     def _reading(self, read: Callable[[Connection], T]) -> T:

@@ -165,7 +165,8 @@ class Recovery:
             return 0
         given_back, finished = self._finish_off(seen)
         if finished and not given_back and seen.taken_by is None:  # else somebody has told of it
-            self._log.warning("instance %s is dead; it had nothing in hand", seen.name)
+            unknown = "" if state.tables.has("claimed_by") else ", as far as the table can tell"
+            self._log.warning("instance %s is dead; it had nothing in hand%s", seen.name, unknown)
         return given_back
 
     def _go_on_with(self, dead: lease.Lease) -> int:

@@ -132,10 +132,10 @@ class Settler:
         """
         state = self._state
         me = state.instance_id
-        mine = [lane for lane in batch if lane.owner == me]
-        for lane in batch:
-            if lane.owner != me:
-                self._lost(lane)
+        mine = [lane for lane in batch if state.is_ours(lane.owner)]
+        if len(mine) < len(batch):
+            for lane in set(batch).difference(mine):
+                self.lose(lane)
         open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
         became: dict[int, Settled] = {}
         if open_lanes:
@@ -151,7 +151,7 @@ class Settler:
             fate = became.get(lane.row.msg_id, Settled.LOST)
         if fate is Settled.LOST:
             self.on_lost()  # before the object is free for us
-            self._lost(lane)
+            self.lose(lane)
             return False
         self._book(lane)
         if fate is Settled.ENDED:
@@ -162,7 +162,8 @@ class Settler:
         lane.result = lane.settled = None
         return True
 
-    def _lost(self, lane: Lane) -> None:
+    def lose(self, lane: Lane) -> None:
+        """Book a lane whose message is no longer ours."""
         state = self._state
         state.tally.lost += 1
         if lane.result is not None:
@@ -220,14 +221,14 @@ class Settler:
                 if self._state.gave_up():
                     return became
                 if kind is Trouble.AGAIN:
-                    if self._state.instance_id != me:  # whoever recovers us may have them locked
+                    if not self._state.is_ours(me):  # whoever recovers us may have them locked
                         return became
                     time.sleep(min(pause, 0.2))
                     continue
                 left = {i: lane for i, lane in left.items() if i not in became}
                 self._state.doubtful.update(left)
                 became |= self._look(left, me, pause)
-                if self._state.instance_id != me:
+                if not self._state.is_ours(me):
                     return became
         self.outage.over()
         return became
@@ -238,7 +239,7 @@ class Settler:
         The old row still flagged: not committed. The next one flagged: committed, the lane goes on.
         None: committed and over, or lost.
         """
-        while self._state.instance_id == me and not self._state.gave_up():
+        while self._state.is_ours(me) and not self._state.gave_up():
             time.sleep(pause)
             try:
                 ids = set(lanes) | {r.msg_id for ln in lanes.values() if (r := ln.next_row)}
@@ -306,18 +307,20 @@ def settlement(lane: Lane, state: State) -> Settlement:
     fast, nor to a message whose topic is paused."""
     result = lane.result or DONE
     row = lane.row
+    tries = row.tries if row.odd is None else None
     if result is DONE or result.outcome is Outcome.DONE:
         ahead = None if state.stopping.is_set() or state.fasts else lane.next_row
         if ahead is not None and state.is_paused(ahead):
             ahead = None
-        return Settlement(row.msg_id, next_id=None if ahead is None else ahead.msg_id)
+        next_id = None if ahead is None else ahead.msg_id
+        return Settlement(row.msg_id, next_id=next_id, tries=tries)
     return Settlement(
         row.msg_id,
         result.outcome,
         None,
         result.error,
         result.delay_seconds,
-        row.tries if row.odd is None else None,
+        tries,
         row.later_times,
         result.trace,
     )

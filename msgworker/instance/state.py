@@ -2,7 +2,7 @@
 
 An instance is one incarnation: with a lost lease its id changes, everything in hand is forgotten,
 and only the handlers that still run are remembered, so that nothing of theirs is claimed again
-here.
+here. On a table without `claimed_by`, where nobody can recover it, everything stays in hand.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -142,6 +143,10 @@ class State:
     trusted_until: by `clock`, so long we believe that our lease is ours.
     doubted_at: since when, on the monotonic clock, we are in doubt whether we were declared dead; 0
     for not.
+    carried: lost ids of ours under which something in hand was claimed; on a table without
+    `claimed_by` only.
+    unsure: lanes of such an id whose message has not started: not before the heartbeat has asked
+    whether it is flagged still.
     """
 
     engine: sa.Engine
@@ -165,6 +170,8 @@ class State:
     tally: Tally = field(default_factory=Tally)
     trusted_until: float = 0.0
     doubted_at: float = 0.0
+    carried: frozenset[str] = frozenset()
+    unsure: deque[Lane] = field(default_factory=deque)
     stopping: threading.Event = field(default_factory=threading.Event)
     claiming: threading.Lock = field(default_factory=threading.Lock)
     give_up_at: float | None = None
@@ -246,8 +253,13 @@ class State:
         rows = [lane.rows[0] for lane in list(self.in_hand)]
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
 
-    def become(self, new_id: str) -> None:
+    def is_ours(self, owner: str) -> bool:
+        """Whether what was claimed under this id is in hand: it is ours, or was."""
+        return owner == self.instance_id or owner in self.carried
+
+    def become(self, new_id: str, *, carried: frozenset[str] = frozenset()) -> None:
         """Take another id: nothing that was sent under the old one can mean us any more."""
+        self.carried = carried  # before: what is in hand is ours at every moment
         self.instance_id = new_id
         self.log.extra = {"instance": new_id}
         self.doubted_at = 0.0
@@ -262,9 +274,16 @@ class State:
         for running in list(self.running.values()):
             running.cancelled = True
 
+    def carry_all(self, new_id: str) -> None:
+        """Our lease is lost, on a table without `claimed_by`: go on as another instance with what
+        is in hand, which nobody can have recovered. The caller holds `claiming`."""
+        kept = {lane.owner for lane in list(self.in_hand)}
+        kept |= {running.owner for running in list(self.running.values())}
+        self.become(new_id, carried=frozenset(kept | {self.instance_id}))
+
     def held_by_ghosts(self) -> tuple[set[Any], set[int]]:
         """Objects and messages whose handler still runs here under an id that was lost."""
-        old = [r.row for r in list(self.running.values()) if r.owner != self.instance_id]
+        old = [r.row for r in list(self.running.values()) if not self.is_ours(r.owner)]
         return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}
 
 

@@ -26,14 +26,14 @@ def release_unknown(state: State, link: Link) -> int:
     return released
 
 
-def release(state: State, link: Link, ids: Sequence[int]) -> int:
+def release(state: State, link: Link, ids: Sequence[int], *, tries: int | None = None) -> int:
     """Give rows flagged by us back without a try, but for those that somebody has locked. Returns
-    how many."""
+    how many. tries: as in `recover.release`."""
     released = 0
     for begin in range(0, len(ids), recover.BATCH):
         part = ids[begin : begin + recover.BATCH]
         with link.transaction() as conn:
-            released += recover.release(conn, state.tables, part, me=state.instance_id)
+            released += recover.release(conn, state.tables, part, me=state.instance_id, tries=tries)
     return released
 
 

@@ -365,6 +365,9 @@ class Instance:
         self.fetcher.beat_now = self.heartbeat.wake
         self.settler.on_progress = self.fetcher.wake_if_room
         self.settler.on_lost = self.heartbeat.doubt
+        self.lanes.on_unsure = self.heartbeat.wake
+        self.heartbeat.on_sure = self.lanes.put
+        self.heartbeat.on_lost = self.settler.lose
         self.settler.pace = self.lanes.pace
 
     def start(self) -> None:
@@ -458,6 +461,7 @@ class Instance:
         if not self.heartbeat.over.is_set():  # it waits for an answer that does not come
             self.heartbeat.link.cut()
             self.heartbeat.join(ROLE_SECONDS)
+        self._settle_rest()  # what it has put back into the queue meanwhile
         self._leave(ended)
         return ended
 
@@ -482,12 +486,14 @@ class Instance:
         state = self.state
         for lane in self.lanes.take_back():
             lane.result = Result(Outcome.RELEASED)
-        lanes = [lane for lane in list(state.in_hand) if lane.owner == state.instance_id]
-        results = [(lane.row.msg_id, lane.result) for lane in lanes]  # a settle may take it away
-        unstarted = [i for i, r in results if r is not None and r.outcome is Outcome.RELEASED]
+        lanes = [lane for lane in list(state.in_hand) if state.is_ours(lane.owner)]
+        results = [(lane.row, lane.result) for lane in lanes]  # a settle may take it away
+        unstarted = [row for row, r in results if r is not None and r.outcome is Outcome.RELEASED]
         link = state.link()
         try:
-            release(state, link, unstarted)
+            for tries in sorted({row.tries for row in unstarted}):
+                ids = [row.msg_id for row in unstarted if row.tries == tries]
+                release(state, link, ids, tries=tries)
         finally:
             link.close()
 

@@ -129,17 +129,18 @@ def record(
     batch: Sequence[Record],
     *,
     me: str,
+    tries: int,
     there: Iterable[str],
     total: int | None = None,
 ) -> bool:
     """Write records in the caller's transaction; False, and nothing is written, if the message is
     no longer ours.
 
-    there: keys that have a record already. What is done stays done, whatever comes late. total: how
-    many items the message has, None = not known. Raises IntegrityError if a key has a record that
-    `there` does not name: roll back, look, write again.
+    tries: as the message was claimed. there: keys that have a record already. What is done stays
+    done, whatever comes late. total: how many items the message has, None = not known. Raises
+    IntegrityError if a key has a record that `there` does not name: roll back, look, write again.
     """
-    at = fence(conn, t, msg_id, me=me)
+    at = fence(conn, t, msg_id, me=me, tries=tries)
     if at is None:
         return False
     old = set(there)
@@ -159,6 +160,7 @@ def record_one(
     one: Record,
     *,
     me: str,
+    tries: int,
     there: bool,
     total: int | None = None,
 ) -> bool | None:
@@ -167,7 +169,7 @@ def record_one(
     None if the message is no longer ours, False if the item is done already: then the caller must
     roll back.
     """
-    at = fence(conn, t, msg_id, me=me)
+    at = fence(conn, t, msg_id, me=me, tries=tries)
     if at is None:
         return None
     if there:
@@ -180,18 +182,20 @@ def record_one(
     return True
 
 
-def fence(conn: Connection, t: Tables, msg_id: int, *, me: str) -> datetime | None:
+def fence(conn: Connection, t: Tables, msg_id: int, *, me: str, tries: int) -> datetime | None:
     """The database's time if the message is flagged by us, None if not; it stays so until the end
-    of the transaction."""
+    of the transaction. tries: as it was claimed; asked for where the table has no owners."""
+    counted = not t.has("claimed_by")
 
     def build() -> sa.Select[Any]:
         c = t.cols()
         query = sa.select(now().label("at")).select_from(t.message)
         query = query.where(c.msg_id == bindparam("b_msg"), t.mine(c, ME))
+        query = query.where(*t.same_tries(c, counted))
         return query.with_for_update(read=True) if t.dialect.row_locks else query
 
     found: datetime | None = conn.scalar(
-        t.built("items_fence", build), {"b_msg": msg_id, "mw_me": me}
+        t.built("items_fence", build), {"b_msg": msg_id, "mw_me": me, "mw_tries": tries}
     )
     return found
 

@@ -8,10 +8,10 @@ message that kills its process would kill the fleet for ever.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
@@ -92,8 +92,7 @@ def recover_foreign(
     `max_ids` ids. On a table without owners it is for the caller to know that nobody lives."""
 
     def whose(c: Cols) -> list[ColumnElement[bool]]:
-        same = t.tries(c) == bindparam("mw_tries", type_=sa.Integer())
-        return [t.running(c), *_of_nobody(c), same]
+        return [t.running(c), *_of_nobody(c), *t.same_tries(c, True)]
 
     params = {"mw_tries": seen_tries}
     return _recover(conn, t, "recover_foreign", ids, whose, params, by=FOREIGN, text=text)
@@ -233,23 +232,66 @@ def giving_back(*, dated: bool) -> str:
     return f"`msgworker release --nobody {'--older-than 1h' if dated else '--any-age'}`"
 
 
-def release(conn: Connection, t: Tables, ids: Sequence[int], *, me: str) -> int:
+def release(
+    conn: Connection, t: Tables, ids: Sequence[int], *, me: str, tries: int | None = None
+) -> int:
     """Give our own rows back without a try; return how many were still ours. Rows that somebody has
-    locked are left."""
+    locked are left. tries: as these were when claimed, for a table without owners."""
+    counted = tries is not None and not t.has("claimed_by")
+
+    def whose(c: Cols) -> list[ColumnElement[bool]]:
+        return [t.mine(c, ME), *t.same_tries(c, counted)]
 
     def build() -> sa.Update:
         c = t.cols()
         return (
             sa.update(t.message)
-            .where(t.among(c.msg_id), t.mine(c, ME))
+            .where(t.among(c.msg_id), *whose(c))
             .values(t.values(status=back_to(t), available_at=sa.null(), claimed_by=sa.null()))
         )
 
-    params = {"mw_me": me}
-    free = _locked(conn, t, "release", ids, lambda c: [t.mine(c, ME)], params)
+    params: dict[str, Any] = {"mw_me": me} | ({"mw_tries": tries} if counted else {})
+    free = _locked(conn, t, f"release{counted:d}", ids, whose, params)
     if not free:
         return 0
-    return int(conn.execute(t.built("release", build), params | {"mw_ids": free}).rowcount)
+    update = t.built(("release", counted), build)
+    return int(conn.execute(update, params | {"mw_ids": free}).rowcount)
+
+
+class Found(NamedTuple):
+    """Messages that are flagged as they were: free, of us now, and locked by somebody, so that it
+    cannot be told whether they stay so."""
+
+    free: set[int]
+    locked: set[int]
+
+
+def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found:
+    """Which messages, given with their tries as they were claimed, are flagged as they were then.
+
+    For a table without owners, after a new lease was registered: until its end nobody gives them
+    back (ops/releasing.py), and who had begun to holds their locks, which are not waited for.
+    """
+
+    def whose(c: Cols) -> list[ColumnElement[bool]]:
+        return [t.mine(c, ME), *t.same_tries(c, True)]
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        return sa.select(c.msg_id).where(t.among(c.msg_id), *whose(c))
+
+    found = Found(set(), set())
+    for tries_seen in sorted(set(seen.values())):
+        ids = sorted(i for i, tries in seen.items() if tries == tries_seen)
+        params: dict[str, Any] = {"mw_me": "", "mw_tries": tries_seen}
+        for begin in range(0, len(ids), BATCH):
+            part = ids[begin : begin + BATCH]
+            found.free.update(_locked(conn, t, "sure", part, whose, params))
+            left = [i for i in part if i not in found.free]
+            if left:
+                query = t.built("sure_left", build)
+                found.locked.update(conn.scalars(query, params | {"mw_ids": left}))
+    return found
 
 
 def running_rows(

@@ -16,7 +16,7 @@ from msgworker.dialects import now, now_plus
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store import tries
 from msgworker.store.claim import ME, array_param, array_text, flagged_values, mine_among
-from msgworker.table import Tables, lit
+from msgworker.table import Cols, Tables, lit
 
 
 class FlagMissing(Exception):
@@ -100,8 +100,11 @@ def _done(
         for part in _parts(t, ids):
             conn.execute(_locking(t), {"mw_ids": part}).all()
     written = 0
-    for part in _parts(t, [s.msg_id for s in plain]):
-        written += conn.execute(_finish(t), {"mw_ids": part, "mw_me": me}).rowcount
+    for seen, same in _by_tries(t, plain):
+        params: dict[str, Any] = {"mw_me": me} | ({} if seen is None else {"mw_tries": seen})
+        for part in _parts(t, same):
+            finish = _finish(t, seen is not None)
+            written += conn.execute(finish, params | {"mw_ids": part}).rowcount
     if written != len(plain):
         raise FlagMissing
     moved = 0
@@ -109,6 +112,17 @@ def _done(
         moved += conn.execute(_advance(t), {"mw_ids": part, "mw_me": me}).rowcount
     flagged = set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)
     return {s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain}
+
+
+def _by_tries(t: Tables, batch: Sequence[Settlement]) -> list[tuple[int | None, Sequence[int]]]:
+    """Messages by the tries they were claimed with; all in one, with None, where they have an owner
+    to be asked for."""
+    if t.has("claimed_by"):
+        return [(None, [s.msg_id for s in batch])]
+    groups: dict[int | None, list[int]] = {}
+    for s in batch:
+        groups.setdefault(s.tries, []).append(s.msg_id)
+    return list(groups.items())
 
 
 def _parts(t: Tables, ids: Sequence[int]) -> Iterable[Sequence[int]]:
@@ -124,12 +138,13 @@ def _locking(t: Tables) -> Select[Any]:
     return t.built("settle_lock", build)
 
 
-def _finish(t: Tables) -> sa.Update:
+def _finish(t: Tables, counted: bool) -> sa.Update:
     def build() -> sa.Update:
         c = t.cols()
-        return sa.update(t.message).where(t.among(c.msg_id), t.mine(c, ME)).values(_done_values(t))
+        mine = (t.among(c.msg_id), t.mine(c, ME), *t.same_tries(c, counted))
+        return sa.update(t.message).where(*mine).values(_done_values(t))
 
-    return t.built("finish", build)
+    return t.built(("finish", counted), build)
 
 
 def _done_values(t: Tables) -> dict[str, Any]:
@@ -143,11 +158,18 @@ def _advance(t: Tables) -> sa.Update:
         c = t.cols()
         return (
             sa.update(t.message)
-            .where(t.among(c.msg_id), c.status == lit(Status.NEW), t.due(c))
+            .where(t.among(c.msg_id), *_may_follow(t, c))
             .values(flagged_values(t))
         )
 
     return t.built("advance", build)
+
+
+def _may_follow(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
+    """New and due; without owners also without a try, as the run was read: their settle asks for
+    the same."""
+    never_tried = [] if t.has("claimed_by") else [t.tries(c) == sa.literal_column("0")]
+    return [c.status == lit(Status.NEW), t.due(c), *never_tried]
 
 
 def _done_arrays(
@@ -164,7 +186,7 @@ def _done_arrays(
         ids = array_param("mw_ids", sa.BigInteger())
         finished = (
             sa.update(t.message)
-            .where(c.msg_id == sa.func.any(ids), t.mine(c, ME))
+            .where(*_named(t, c, ids), t.mine(c, ME))
             .values(_done_values(t))
             .returning(c.msg_id.label("msg_id"))
         )
@@ -184,8 +206,7 @@ def _done_arrays(
             .where(
                 done.c.msg_id == pairs.c.head,
                 c.msg_id == pairs.c.next,
-                c.status == lit(Status.NEW),
-                t.due(c),
+                *_may_follow(t, c),
             )
             .values(flagged_values(t))
             .returning(c.msg_id.label("msg_id"))
@@ -196,6 +217,8 @@ def _done_arrays(
 
     moving = [s for s in batch if s.next_id is not None]
     params: dict[str, Any] = {"mw_ids": array_text(s.msg_id for s in batch), "mw_me": me}
+    if not t.has("claimed_by"):
+        params["mw_seen"] = array_text(ANY_TRIES if s.tries is None else s.tries for s in batch)
     if not moving:
         statement = t.built(("settle", False), lambda: build(False))
         written = {row[0] for row in conn.execute(statement, params).all()}
@@ -210,6 +233,22 @@ def _done_arrays(
     return {s.msg_id: _became(s, written, flagged) for s in batch}
 
 
+ANY_TRIES = -1
+
+
+def _named(t: Tables, c: Cols, ids: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    """The rows of a batch; where they have no owner, with the tries they were claimed with."""
+    if t.has("claimed_by"):
+        return [c.msg_id == sa.func.any(ids)]
+    tries_seen = array_param("mw_seen", sa.BigInteger())
+    seen = sa.func.unnest(ids, tries_seen).table_valued("msg_id", "tries")
+    seen = seen.render_derived(name="seen")
+    as_claimed = sa.or_(
+        seen.c.tries == sa.literal_column(str(ANY_TRIES)), seen.c.tries == t.tries(c)
+    )
+    return [c.msg_id == seen.c.msg_id, as_claimed]
+
+
 def _became(s: Settlement, written: set[int], flagged: set[int]) -> Settled:
     if s.msg_id not in written:
         return Settled.LOST
@@ -222,13 +261,16 @@ def _became(s: Settlement, written: set[int], flagged: set[int]) -> Settled:
 def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
     """Write one outcome; raises FlagMissing if the row is not ours."""
     params: dict[str, Any] = {"mw_ids": [s.msg_id], "mw_me": me}
-    if s.outcome is not Outcome.DONE:
+    counted = s.tries is not None
+    if s.outcome is Outcome.DONE:
+        counted = counted and not t.has("claimed_by")
+    else:
         params |= _outcome_params(t, s)
-        if s.tries is not None:
-            params["mw_tries"] = s.tries
-            if t.has("later_times"):
-                params["mw_times"] = s.later_times
-    if conn.execute(_statement(t, s.outcome, s.tries is not None), params).rowcount != 1:
+        if counted and t.has("later_times"):
+            params["mw_times"] = s.later_times
+    if counted:
+        params["mw_tries"] = s.tries
+    if conn.execute(_statement(t, s.outcome, counted), params).rowcount != 1:
         raise FlagMissing
 
 
@@ -260,15 +302,13 @@ def _outcome_params(t: Tables, s: Settlement) -> dict[str, Any]:
 
 def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
     if outcome is Outcome.DONE:
-        return _finish(t)
+        return _finish(t, counted)
 
     def build() -> sa.Update:
         c = t.cols()
         # These tell two claims of one instance apart: an outcome that was given up as lost and
         # arrives late must not end a newer claim of the same message.
-        same_claim = []
-        if counted:
-            same_claim.append(t.tries(c) == bindparam("mw_tries", type_=sa.Integer()))
+        same_claim = t.same_tries(c, counted)
         if counted and c.later_times is not None:
             times = sa.func.coalesce(c.later_times, sa.literal_column("0"))
             same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))

@@ -129,14 +129,14 @@ def test_recovery_leaves_a_row_whose_item_is_committing(app, database):
 
     with app.engine.begin() as conn:
         one = Record("a", True, 1, None)
-        assert store.record_one(conn, t, msg_id, one, me="zombie", there=False) is True
+        assert store.record_one(conn, t, msg_id, one, me="zombie", tries=0, there=False) is True
         assert in_thread(recovery)() == 0
     assert recovery() == 1
     assert set(records(app)) == {"a"}
     with app.engine.begin() as conn:
         late = Record("b", True, 1, None)
-        assert store.record_one(conn, t, msg_id, late, me="zombie", there=False) is None
-        assert store.record(conn, t, msg_id, [late], me="zombie", there=()) is False
+        assert store.record_one(conn, t, msg_id, late, me="zombie", tries=0, there=False) is None
+        assert store.record(conn, t, msg_id, [late], me="zombie", tries=0, there=()) is False
     assert set(records(app)) == {"a"}
 
 
@@ -151,7 +151,7 @@ def test_two_items_commit_side_by_side(app, database):
     with app.engine.begin() as first, app.engine.begin() as second:
         for conn, key in ((first, "a"), (second, "b")):
             record = Record(key, True, 1, None)
-            assert store.record_one(conn, t, msg_id, record, me="me", there=False) is True
+            assert store.record_one(conn, t, msg_id, record, me="me", tries=0, there=False) is True
 
 
 def test_what_is_done_stays_done_whatever_comes_late(app):
@@ -160,15 +160,15 @@ def test_what_is_done_stays_done_whatever_comes_late(app):
     with app.engine.begin() as conn:
         conn.execute(sa.update(t.message).values(status=1, claimed_by="me"))
         done = Record("a", True, 1, "7")
-        assert store.record(conn, t, msg_id, [done], me="me", there=())
+        assert store.record(conn, t, msg_id, [done], me="me", tries=0, there=())
     late = Record("a", False, 1, None, "late")
     with app.engine.begin() as conn:
-        assert store.record(conn, t, msg_id, [late], me="me", there=["a"])
+        assert store.record(conn, t, msg_id, [late], me="me", tries=0, there=["a"])
     with pytest.raises(IntegrityError), app.engine.begin() as conn:
-        store.record(conn, t, msg_id, [late], me="me", there=())
+        store.record(conn, t, msg_id, [late], me="me", tries=0, there=())
     for there in (True, False):
         with app.engine.connect() as conn:
-            assert store.record_one(conn, t, msg_id, done, me="me", there=there) is False
+            assert store.record_one(conn, t, msg_id, done, me="me", tries=0, there=there) is False
     assert records(app) == {"a": (DONE, 1, "7", None)}
 
 

@@ -138,7 +138,7 @@ def any_claim() -> AbstractContextManager[None]:
     def statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
         c = t.cols()
         if outcome is Outcome.DONE:
-            return settle._finish(t)
+            return settle._finish(t, False)
         unasked = [sa.bindparam(name, type_=sa.Integer()) >= 0 for name in ("mw_tries", "mw_times")]
         mine = (t.among(c.msg_id), t.mine(c, claim.ME), *unasked)
         return sa.update(t.message).where(*mine).values(settle._outcome_values(t, outcome))

@@ -1,0 +1,256 @@
+"""A table without `claimed_by`: who lost its lease goes on with what it has in hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, Message, MessageTable, Worker
+from msgworker.instance.handling import Result
+from msgworker.instance.state import Lane
+from msgworker.instance.worker import Instance
+from msgworker.message import Outcome
+from tests.contract.seeing import Table, Watch, fetch, send, until
+from tests.contract.test_contract_worker import SEED, seed_table
+
+
+@pytest.fixture
+def seed_app(database: Any, make_app: Any) -> App:
+    """An App on the seed's own table of four columns."""
+    seed_table(database)
+    app: App = make_app(table=SEED, lease_seconds=60)
+    app.create_schema()
+    return app
+
+
+@pytest.fixture
+def idle(seed_app: App) -> App:
+    """The same, with a handler that does nothing."""
+    seed_app.add_handler(None, lambda msg: None)
+    return seed_app
+
+
+@pytest.fixture
+def make_one(idle: App) -> Iterator[Callable[[], Instance]]:
+    """Instances that hold their leases; no thread of theirs runs."""
+    made: list[Instance] = []
+
+    def make() -> Instance:
+        one = Instance(idle._state(idle._chosen(None)), 1, None, "")
+        one.heartbeat.register()
+        one.lanes.took(0.0)  # more is claimed at once than there are threads
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.settler.close()
+        for role in (one.fetcher, one.heartbeat):
+            role._link.close()
+
+
+def end_lease(app: App, name: str | None) -> None:
+    """As if the instance had stood still for longer than its lease."""
+    lease = app.tables.lease
+    change = sa.update(lease).where(lease.c.name == name)
+    with app.engine.begin() as conn:
+        assert conn.execute(change.values(expires_at=lease.c.started_at)).rowcount == 1
+
+
+def leases(app: App) -> list[str]:
+    lease = app.tables.lease
+    with app.engine.connect() as conn:
+        return list(conn.scalars(sa.select(lease.c.name).where(lease.c.kind == "instance")))
+
+
+def claims_ahead(worker: Worker) -> None:
+    """More is claimed at once than there are threads."""
+    assert worker._instance is not None
+    worker._instance.lanes.took(0.0)
+
+
+def beat(worker: Worker) -> None:
+    assert worker._instance is not None
+    worker._instance.heartbeat.wake()
+
+
+def queued(one: Instance) -> list[Lane]:
+    """The lanes that a handler thread would take, and may start."""
+    lanes = [one.lanes._ready.popleft() for _ in range(one.lanes.waiting)]
+    return [lane for lane in lanes if one.lanes.may_start(lane)]
+
+
+@pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
+@pytest.mark.parametrize("taken", [False, True], ids=["expired", "taken over"])
+def test_a_lost_lease_strands_nothing_and_runs_nothing_twice(seed_app, taken, transactional):
+    app, watch, gate = seed_app, Watch(), threading.Event()
+    running: list[int] = []
+
+    def handle(msg: Message[Any]) -> None:
+        running.append(msg.msg_id)
+        watch.saw(msg.object_id, msg.msg_id, lambda: gate.wait(30))
+
+    if transactional and app.engine.dialect.name == "sqlite":
+        pytest.skip("a transactional handler of SQLite has the database to itself")
+    app.add_handler(None, handle, transactional=transactional)
+    with app.worker(threads=2) as worker, app.worker(threads=2) as other:
+        worker.start()
+        claims_ahead(worker)
+        ids = send(app, *"aabbccddee" * 3)
+        until(lambda: len(running) == 2, "handlers run")
+        until(lambda: Table(app).statuses.count(1) > 2, "more is in hand")
+        old = worker.instance_id
+        end_lease(app, old)
+        if taken:
+            other.start()
+            until(lambda: old not in leases(app), "taken over")
+        beat(worker)
+        until(lambda: worker.instance_id != old, "declared dead")
+        assert len(running) <= 4
+        gate.set()
+        until(lambda: set(Table(app).statuses) == {2}, "all done")
+        assert worker.tally.done + other.tally.done == len(ids)
+    watch.assert_exclusive()
+    watch.assert_in_order(ids)
+    assert set(Table(app).column("error_try_times")) == {0}
+    assert leases(app) == []
+
+
+def test_what_has_not_started_is_asked_for_before_it_starts(seed_app, make_one):
+    one = make_one()
+    first, kept, behind = send(seed_app, "a", "b", "b")
+    assert fetch(one) == 2
+    end_lease(seed_app, one.state.instance_id)
+    one.heartbeat.run_once()
+    assert queued(one) == []
+    assert len(one.state.unsure) == 2
+    one.heartbeat.run_once()
+    lanes = queued(one)
+    assert [lane.row.msg_id for lane in lanes] == [first, kept]
+    for lane in lanes:
+        one.caller.handle(lane)
+    assert [lane.row.msg_id for lane in one.settler.settle(lanes)] == [behind]
+
+
+def test_what_people_gave_back_while_the_lease_was_lost_is_not_started(seed_app, make_one, caplog):
+    one = make_one()
+    send(seed_app, "a", "b")
+    assert fetch(one) == 2
+    with pytest.raises(Exception, match="lives"):
+        seed_app.ops.release_nobody(any_age=True)
+    end_lease(seed_app, one.state.instance_id)
+    assert seed_app.ops.release_nobody(any_age=True) == 2
+    one.heartbeat.run_once()
+    assert queued(one) == []
+    one.heartbeat.run_once()
+    assert (queued(one), one.state.in_hand, one.state.tally.lost) == ([], set(), 2)
+    assert "is no longer ours" in caplog.text
+    assert Table(seed_app).rows("status", "error_try_times") == [(-1, 1)] * 2
+    assert fetch(one) == 2
+    assert len(queued(one)) == 2
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.FAILED, Outcome.DEAD, Outcome.RELEASED])
+def test_an_outcome_is_not_written_under_the_claim_of_another(seed_app, make_one, outcome):
+    one = make_one()
+    send(seed_app, "a", "a", "b")
+    assert fetch(one) == 2
+    lanes = queued(one)
+    end_lease(seed_app, one.state.instance_id)
+    assert seed_app.ops.release_nobody(any_age=True) == 2
+    two = make_one()
+    assert fetch(two) == 2
+    for lane in lanes:
+        lane.result = Result(outcome, "why")
+    assert one.settler.settle(lanes) == []
+    assert one.state.tally.lost == 2
+    assert Table(seed_app).rows("status", "error_try_times") == [(1, 1), (0, 0), (1, 1)]
+    one.release_unstarted()
+    assert Table(seed_app).statuses == [1, 0, 1]
+    theirs = queued(two)
+    for lane in theirs:
+        two.caller.handle(lane)
+    two.settler.settle(theirs)
+    assert Table(seed_app).statuses == [2, 1, 2]
+
+
+def test_a_message_that_somebody_has_locked_is_asked_for_again(seed_app, make_one):
+    if seed_app.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite locks no rows")
+    one = make_one()
+    (held,) = send(seed_app, "a")
+    fetch(one)
+    end_lease(seed_app, one.state.instance_id)
+    one.heartbeat.run_once()
+    assert queued(one) == []
+    t = seed_app.tables
+    with seed_app.engine.begin() as conn:
+        conn.execute(sa.select(t.message).with_for_update()).all()
+        one.heartbeat.run_once()
+        assert (queued(one), len(one.state.unsure)) == ([], 1)
+        assert one.heartbeat.pause_seconds(0) < 1
+    one.heartbeat.run_once()
+    assert [lane.row.msg_id for lane in queued(one)] == [held]
+
+
+def test_a_stop_gives_back_what_nobody_is_sure_of(seed_app, make_one):
+    one = make_one()
+    send(seed_app, "a", "b")
+    fetch(one)
+    end_lease(seed_app, one.state.instance_id)
+    one.heartbeat.run_once()
+    assert queued(one) == []
+    one.stop(0.0)
+    assert Table(seed_app).rows("status", "error_try_times") == [(0, 0)] * 2
+    assert one.state.in_hand == set()
+
+
+def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(seed_app, make_app):
+    app, gate, running = seed_app, threading.Event(), []
+
+    def handle(msg: Message[Any]) -> None:
+        running.append(msg.msg_id)
+        gate.wait(30)
+
+    app.add_handler(None, handle)
+    with app.worker(threads=1) as worker:
+        worker.start()
+        claims_ahead(worker)
+        send(app, *"abc")
+        until(lambda: Table(app).statuses.count(1) > 1 and running, "more in hand than one")
+        end_lease(app, worker.instance_id)
+        other = make_app(table=SEED.replace(max_tries=5))
+        assert other.create_schema()[-1] == "rule max_tries=5, on_dead=continue"
+        beat(worker)
+        until(lambda: worker._instance is None or worker._instance.state.stopping.is_set(), "left")
+        gate.set()
+        until(lambda: worker.instance_id is None, "stopped")
+    done = len(running)
+    assert (
+        sorted(Table(app).rows("status", "error_try_times"))
+        == [(0, 0)] * (3 - done) + [(2, 0)] * done
+    )
+
+
+def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
+    app = make_app(table=MessageTable(claimed_by=None))
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    one = Instance(app._state(app._chosen(None)), 1, None, "")
+    one.heartbeat.register()
+    send(app, "a")
+    fetch(one)
+    old = one.state.instance_id
+    for _ in range(3):
+        end_lease(app, one.state.instance_id)
+        one.heartbeat.run_once()
+    assert one.state.is_ours(old)
+    assert one.state.carried == {old, *one.state.carried}
+    assert (
+        len(one.state.carried) == 2
+    )  # only what something in hand was claimed under, and the last
+    one.stop(1.0)
