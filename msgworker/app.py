@@ -24,6 +24,7 @@ from msgworker.instance import ruling
 from msgworker.instance.handling import Registry, TimeoutAction, make_handler
 from msgworker.instance.links import Turns
 from msgworker.instance.report import Report
+from msgworker.instance.seat import Scope
 from msgworker.instance.state import State, logger_for, new_instance_id
 from msgworker.instance.worker import Worker
 from msgworker.ops import Ops
@@ -374,17 +375,26 @@ class App:
 
     # ------------------------------------------------------------ consuming
 
-    def worker(self, *, threads: int = 4, topics: Iterable[str] | None = None) -> Worker:
+    def worker(
+        self,
+        *,
+        threads: int = 4,
+        topics: Iterable[str] | None = None,
+        scope: Scope | None = None,
+    ) -> Worker:
         """A worker: `run`, `start`, `stop`, `drain`; as a context manager it stops at the end.
 
         threads: how many handlers run at once, 1 or more. topics: only these, of those registered.
-        Raises ConfigError, also if there is no handler. Nothing is connected before it starts.
+        scope: where it looks, see `msgworker.coordination`; None = everywhere.
+        Raises ConfigError, also if there is no handler. Nothing is connected before it starts; then
+        SchemaError is raised where the column of the scope is missing.
         """
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
         some = topics is not None
+        scope = self._scope(scope)
         worker = Worker(
-            lambda: self._state(chosen, chosen=some),
+            lambda: self._state(chosen, chosen=some, scope=scope),
             look=lambda: self._new_state(self._tables_now(), chosen, chosen=some),
             threads=threads,
             label=self.label,
@@ -406,10 +416,11 @@ class App:
         grace: float = 30.0,
         signals: bool = False,
         outage_limit: float = 60.0,
+        scope: Scope | None = None,
     ) -> Report:
         """Handle messages until none is due now or soon, or until `time_limit`.
 
-        For batch jobs and timers. All times are in seconds. threads, topics: as in `worker`.
+        For batch jobs and timers. All times are in seconds. threads, topics, scope: as in `worker`.
         linger: wait for what becomes due within this time. retry_linger: and so long for the next
         try of messages that have failed; None = 300, or 0 where linger is 0.
         time_limit: stop in order after this time; None = no limit. grace: how long running handlers
@@ -440,7 +451,7 @@ class App:
             self._drains += 1
         worker: Worker | None = None
         try:
-            worker = self.worker(threads=threads, topics=topics)
+            worker = self.worker(threads=threads, topics=topics, scope=scope)
             return worker.drain(
                 time_limit=time_limit,
                 linger=linger,
@@ -468,8 +479,38 @@ class App:
             raise ConfigError(f"no handler for topic {', '.join(lacking)}")
         return wanted
 
-    def _state(self, topics: frozenset[str] | None, *, chosen: bool = False) -> State:
+    def _scope(self, scope: Scope | None) -> Scope | None:
+        """None for the whole table."""
+        if scope is None:
+            return None
+        if not isinstance(scope, Scope):
+            raise ConfigError(
+                "scope must be one of msgworker.coordination: Everywhere, Instance, Partitions or "
+                f"Segments; got {scope!r:.80}"
+            )
+        scope.check(self.table)
+        return None if scope.role is None else scope
+
+    def _check_scope(self, scope: Scope, tables: Tables) -> None:
+        role = str(scope.role)
+        if not tables.has(role):
+            add = schema.adding_column(self.engine, self.table, role)
+            raise SchemaError(f"{scope!r} needs a column in table {self.table.name}. Add it: {add}")
+        index = schema.slice_index(self.engine, tables, role)
+        if index:
+            text = "table %s: %r reads the messages of all others, too, without an index; run: %s"
+            log.warning(text, self.table.name, scope, index)
+
+    def _state(
+        self,
+        topics: frozenset[str] | None,
+        *,
+        chosen: bool = False,
+        scope: Scope | None = None,
+    ) -> State:
         tables = self.tables
+        if scope is not None:
+            self._check_scope(scope, tables)
         if self.settings.foreign_stale_after is not None and not tables.has("claimed_by"):
             raise ConfigError(
                 f"foreign_stale_after needs a column {self.table.claimed_by} (claimed_by) in table "
@@ -481,10 +522,15 @@ class App:
                 tables = self.tables
             schema.check_fit(self.engine, tables)
             self._fit = True
-        return self._new_state(self._by_rule(), topics, chosen=chosen)
+        return self._new_state(self._by_rule(), topics, chosen=chosen, scope=scope)
 
     def _new_state(
-        self, tables: Tables, topics: frozenset[str] | None, *, chosen: bool = False
+        self,
+        tables: Tables,
+        topics: frozenset[str] | None,
+        *,
+        chosen: bool = False,
+        scope: Scope | None = None,
     ) -> State:
         instance_id = new_instance_id(self.label)
         return State(
@@ -498,6 +544,7 @@ class App:
             chosen=chosen,
             channel=self._channel if self.settings.notify and tables.dialect.notify else None,
             turns=self._turns if tables.dialect.one_writer else None,
+            scope=scope,
         )
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -42,6 +42,13 @@ OPTIONAL = (
     "instance_type",
 )
 COLUMNS = REQUIRED + OPTIONAL
+SLICES = {"shard": "shard", "instance_type": "flag"}
+"""The columns that slice a table among instances, and the suffixes of their indexes."""
+SHARDS = 64
+MAX_FLAG = 30
+"""Characters of an instance_type."""
+MOST_SHARDS = 32_767
+"""What a SMALLINT takes."""
 MAX_NAME = 30  # Oracle before 12.2
 MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
@@ -92,7 +99,13 @@ class MessageTable(_Names):
     name: the table, `schema.table` allowed. Each column keyword takes the column's name in the
     table. The first four are needed; the others may be None = not there. On a table of another
     name, an optional column that is not in the table is done without. shard and instance_type are
-    for fleets that slice a table among them: msgworker keeps their defaults and reads neither.
+    for fleets that slice a table among them (`scope=` of a worker): `App.send` fills shard, a
+    `Dealer` instance_type.
+
+    slices: which of shard and instance_type get an index of open messages, without which a scope
+    reads those of all others, too; left out: those that are named here.
+    shards: how many numbers `App.send` writes into shard, from 0 on; the same for all producers and
+    for the life of the table.
 
     on_dead and max_tries are the rule of the table, recorded in the database: where it has another
     one, all work and look by that, and it becomes this one at a `create_schema` or a start while no
@@ -116,6 +129,8 @@ class MessageTable(_Names):
     later_limit: int = 100
     visibility_delay_seconds: float = 0.0
     max_payload: int = 16_000_000
+    slices: tuple[str, ...] = ()
+    shards: int = SHARDS
 
     def __init__(
         self,
@@ -126,6 +141,8 @@ class MessageTable(_Names):
         later_limit: int = 100,
         visibility_delay_seconds: float = 0.0,
         max_payload: int = 16_000_000,
+        slices: Iterable[str] | None = None,
+        shards: int = SHARDS,
         **columns: str | None,
     ) -> None:
         unknown = sorted(set(columns) - set(COLUMNS))
@@ -141,6 +158,10 @@ class MessageTable(_Names):
             "later_limit": later_limit,
             "visibility_delay_seconds": visibility_delay_seconds,
             "max_payload": max_payload,
+            "slices": tuple(
+                sorted(set(slices) if slices is not None else {r for r in SLICES if columns.get(r)})
+            ),
+            "shards": shards,
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -173,11 +194,19 @@ class MessageTable(_Names):
             )
         if self.on_dead not in ("continue", "block"):
             raise ConfigError(f'on_dead must be "continue" or "block", got {self.on_dead!r}')
-        whole = {"max_tries": 1, "later_limit": 0, "max_payload": 1}
+        for role in self.slices:
+            if role not in SLICES or getattr(self, role) is None:
+                raise ConfigError(
+                    f"slices: {role!r:.60} is no column that slices this table; there are "
+                    f"{', '.join(r for r in SLICES if getattr(self, r)) or 'none'}"
+                )
+        whole = {"max_tries": 1, "later_limit": 0, "max_payload": 1, "shards": 1}
         for key, least in whole.items():
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{key} must be a whole number from {least} on, got {value!r}")
+        if self.shards > MOST_SHARDS:
+            raise ConfigError(f"shards must be at most {MOST_SHARDS}, got {self.shards}")
         if self.max_tries > MOST_TRIES:
             raise ConfigError(f"max_tries must be at most {MOST_TRIES}, got {self.max_tries}")
         delay = self.visibility_delay_seconds
@@ -243,6 +272,18 @@ def _check_name(what: str, name: object) -> None:
         raise ConfigError(f"{what}: a name has at most 128 characters, got {len(name)}")
     if any(ord(ch) < 32 for ch in name):
         raise ConfigError(f"{what}: a name has no control characters, got {name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The messages whose column `role` (shard or instance_type) holds one of `values`.
+
+    exclusive: nobody else is meant to look there now.
+    """
+
+    role: str
+    values: tuple[Any, ...]
+    exclusive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +510,35 @@ class Tables:
         """Open rows that wait for no instant; the predicate of the index by age."""
         return self._oldest_rows(c) if self.dialect.partial_indexes else sa.true()
 
+    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
+        """The column of a slice as its index holds it."""
+        column = getattr(c, role)
+        if self.dialect.case_index == "function":  # an entry of NULLs only is not in the index
+            return sa.case((self.unfinished(c), self.slice_value(c, role)))
+        assert column is not None
+        found: ColumnElement[Any] = column
+        return found
+
+    def in_slices(self, c: Cols) -> ColumnElement[bool]:
+        """Unfinished, as the partial index of slices says it: so that no planner takes another
+        index of open rows for it, in which those of all slices stand."""
+        one: ColumnElement[int] = sa.literal_column("1")
+        return sa.case((self.unfinished(c), one), else_=sa.literal_column("0")) == one
+
+    def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
+        """The predicate that lets a query use the index of a slice."""
+        if not self.dialect.partial_indexes:
+            return self.open_object(c).is_not(None)
+        there = self.indexes is None or self.spec.index_name(SLICES[role]) in self.indexes
+        return self.in_slices(c) if there else self.unfinished(c)
+
+    def slice_value(self, c: Cols, role: str) -> ColumnElement[Any]:
+        """In which slice a row is; a NULL that a foreign producer left counts as shard 0."""
+        column = getattr(c, role)
+        assert column is not None
+        none: ColumnElement[int] = sa.literal_column("0")
+        return sa.func.coalesce(column, none) if role == "shard" else column
+
     def running_object(self, c: Cols) -> ColumnElement[Any]:
         """`object_id` of the running row, NULL for every other: the guard's key."""
         if c.running_object_column is not None:
@@ -610,7 +680,7 @@ def _message_table(
         ),
         "finished_at": (UtcDateTime(), {}),
         "shard": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
-        "instance_type": (dialects.plain_text(30), {}),
+        "instance_type": (dialects.plain_text(MAX_FLAG), {}),
     }
     columns: list[sa.Column[Any]] = []
     for role, (kind, options) in kinds.items():
@@ -710,6 +780,8 @@ def _add_indexes(t: Tables) -> None:
     oldest  unfinished rows by age: old before new
     due     rows that wait for an instant, by that instant: retries and delayed messages
     failed  failed and dead rows by age: what people look for among millions that are done
+    shard, flag  unfinished rows by slice, object and age, where scopes are used (`spec.slices`);
+            the object stands before the age, so that a deep one is passed in one step
     Finished rows stay out of all of them, so they cost nothing (P7; see docs/guarantees.md).
     """
     if t.dialect.case_index == "column":
@@ -729,6 +801,9 @@ def _add_indexes(t: Tables) -> None:
             waits = sa.and_(t.unfinished(c), c.available_at.is_not(None))
             partial("due", c.available_at, c.msg_id, where=waits)
         partial(FAILED, c.msg_id, where=t.failed(c))
+        for role in (role for role in spec.slices if role in t.names):
+            keys = (t.slice_key(c, role), c.object_id, c.msg_id)
+            partial(SLICES[role], *keys, where=t.in_slices(c))
         return
     key = t.running_object(c)
     if t.dialect.case_index == "column" and t.dialect.guard_case == "function":
@@ -742,6 +817,9 @@ def _add_indexes(t: Tables) -> None:
         sa.Index(spec.index_name("due"), c.available_at, c.msg_id)
     mark = [] if c.failed_column is None else [c.failed_column]
     sa.Index(spec.index_name(FAILED), *mark, t.failed_key(c))
+    for role in (role for role in spec.slices if role in t.names):
+        name = spec.index_name(SLICES[role])
+        sa.Index(name, t.slice_key(c, role), t.open_object(c), t.open_msg_id(c))
 
 
 def _add_generated_columns(t: Tables) -> None:

@@ -86,12 +86,12 @@ MUTANTS = (
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    return _candidates(fetch(conn, t.built("oldest\"""",
+    return as_candidates(fetch(conn, t.built("oldest\"""",
         """            .order_by(key.desc())
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    return _candidates(fetch(conn, t.built("oldest\"""",
+    return as_candidates(fetch(conn, t.built("oldest\"""",
         *_on(STORE, "test_oldest_finds_open_rows_by_age", "sqlite"),
     ),
     _m(

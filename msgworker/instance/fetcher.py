@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from math import inf
+from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
@@ -21,13 +22,16 @@ from msgworker.instance.appetite import Appetite
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.role import EVERYDAY, Role
 from msgworker.instance.search import Look, Search
+from msgworker.instance.seat import Seat
 from msgworker.instance.settler import Settler
+from msgworker.instance.slicing import SliceSearch
 from msgworker.instance.state import Lane, State, in_quarantine
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.message import topic_of
 from msgworker.store import claim, due
 from msgworker.store.claim import Candidate, Row
 from msgworker.store.instances import leases_ending
+from msgworker.table import Slice
 
 FIRST_PAUSE = 0.01
 TICK_SECONDS = 0.01
@@ -53,13 +57,18 @@ class Fetcher(Role):
         settler: Settler,
         drain_linger: float | None = None,
         retry_linger: float = 0.0,
+        seat: Seat | None = None,
     ) -> None:
         super().__init__("fetcher", state.log, state.away)
         self._state = state
         self._lanes = lanes
         self._settler = settler
         self.link = self._link = state.link(tuned=True)
-        self._search = Search(state.tables, state.topics, state.blocked)
+        kind = Search if seat is None else SliceSearch
+        self._search = kind(state.tables, state.topics, state.blocked)
+        self._seat = seat
+        self._where: Slice | None = None
+        self._parts: dict[int, Any] = {}
         self._refusals = state.refusals
         self._secrets = secrets_of(state.engine.url)
         settings = state.settings
@@ -83,11 +92,21 @@ class Fetcher(Role):
         self.overdue_seconds = OVERDUE_SECONDS
         self.beat_now: Callable[[], None] = lambda: None
         self.exhausted = False
+        self._covered = False
 
     # ------------------------------------------------------------ one round
 
     def run_once(self) -> int:
         """Claim if there is room; returns how many lanes were won, -1 if there was no room."""
+        if self._seat is None:
+            return self._claim_if_room()
+        self._covered = False
+        try:
+            return self._claim_if_room()
+        finally:
+            self._seat.looked(complete=self._covered)
+
+    def _claim_if_room(self) -> int:
         self._lanes.nudge()
         self._settler.flush()
         state = self._state
@@ -131,6 +150,8 @@ class Fetcher(Role):
         threads for it. It is not claimed again at once: there is no room for it."""
         excess = held - self._appetite.kept
         if excess <= 0 or self._state.slots < 2 or self._state.fasts:
+            return
+        if self._where is not None and self._where.exclusive:  # nobody else would take it
             return
         lanes = self._lanes.take_back(excess)
         if lanes:
@@ -190,16 +211,7 @@ class Fetcher(Role):
             refused_objects, refused_ids = self._refusals.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids
         self._search.paused = state.paused
-        with self._link.statement() as conn:
-            look = self._search.look(
-                conn,
-                want=room,
-                in_hand=held,
-                slot=state.slot,
-                slots=state.slots,
-                skip_objects=objects,
-                skip_ids=ids,
-            )
+        look = self._looked(room, held, objects, ids)
         objects, ids = state.held()  # asked after the look, see there
         look.candidates = [
             c for c in look.candidates if c.same not in objects and c.msg_id not in ids
@@ -207,6 +219,30 @@ class Fetcher(Role):
         if state.doubtful:
             self._drop_doubtful(look)
         self._report_topics()
+        return look
+
+    def _looked(self, room: int, held: int, objects: set[Any], ids: set[int]) -> Look:
+        state = self._state
+        wants: dict[str, Any] = {
+            "want": room,
+            "in_hand": held,
+            "slot": state.slot,
+            "slots": state.slots,
+            "skip_objects": objects,
+            "skip_ids": ids,
+        }
+        if self._seat is None:
+            with self._link.statement() as conn:
+                return self._search.look(conn, **wants)
+        assert isinstance(self._search, SliceSearch)
+        self._where = self._seat.slice()
+        if self._where is None:
+            return Look(complete=self._seat.settled)
+        with self._link.statement() as conn:
+            look = self._search.look_in(conn, self._where, **wants)
+        self._parts = look.places
+        self._covered = look.complete and not look.candidates
+        look.complete = look.complete and self._seat.settled
         return look
 
     def _drop_doubtful(self, look: Look) -> None:
@@ -232,6 +268,9 @@ class Fetcher(Role):
             rows = self._flag(candidates, me)
             self._suspect = False
             lanes = [Lane(me, [row]) for row in rows]
+            if self._seat is not None:
+                for lane in lanes:
+                    lane.part = self._parts.get(lane.row.msg_id)
             state.in_hand.update(lanes)
         state.tally.claims += 1
         state.tally.offered += len(candidates)
@@ -303,7 +342,8 @@ class Fetcher(Role):
         heads = [lane.row for lane in lanes]
         try:
             with self._link.statement() as conn:
-                runs = claim.read_runs(conn, self._state.tables, heads, limit=run)
+                t = self._state.tables
+                runs = claim.read_runs(conn, t, heads, limit=run, within=self._where)
         except Exception as error:
             # The heads are flagged: they must run, if without followers.
             kind = trouble(error)
@@ -367,6 +407,10 @@ class Fetcher(Role):
             self._looked_afresh = True
             self._search.forget()
             return
+        if self._seat is not None and self._where is None:  # nothing to wait for
+            self.exhausted = True
+            self.stop()
+            return
         with self._link.statement() as conn:
             coming = due.coming(
                 conn,
@@ -375,6 +419,7 @@ class Fetcher(Role):
                 paused=self._state.paused,
                 linger=linger,
                 retry_linger=self._retry_linger,
+                within=self._where,
             )
         self._awaits = coming.seconds
         if coming.seconds is None and linger > 0:

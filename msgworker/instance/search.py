@@ -42,7 +42,7 @@ class Look:
     quarantined: a message that must run alone (promise P6), if one was seen.
     complete: nothing was left unlooked at.
     round_over: a whole round over the objects has ended, if with some that others were faster with.
-    seconds: how long it took.
+    seconds: how long it took. places: by msg_id in which part of a slice it stands.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -50,6 +50,7 @@ class Look:
     complete: bool = False
     round_over: bool = False
     seconds: float = 0.0
+    places: dict[int, Any] = field(default_factory=dict)
 
 
 class Search:
@@ -97,7 +98,7 @@ class Search:
         if now >= self._forget_at:
             self._forget(now)
         self._turn += 1
-        pick = _Pick(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
+        pick = Pick(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
         if self._turn % 8 == 0:  # now and then the oldest of all, whoever's share it is
             pick.slots = 1
         due_complete = self._look_due(conn, pick, now, want)
@@ -138,7 +139,7 @@ class Search:
 
     # ------------------------------------------------------------ sources
 
-    def _look_due(self, conn: Connection, pick: _Pick, now: float, want: int) -> bool:
+    def _look_due(self, conn: Connection, pick: Pick, now: float, want: int) -> bool:
         if now < self._due_at:
             return True
         self._due_at = now + DUE_SECONDS
@@ -150,7 +151,7 @@ class Search:
             self._since = (rows[-1].waits_until, rows[-1].msg_id)
         return len(rows) < limit
 
-    def _look_window(self, conn: Connection, pick: _Pick, want: int, in_hand: int) -> bool:
+    def _look_window(self, conn: Connection, pick: Pick, want: int, in_hand: int) -> bool:
         """True if the window reached the newest row."""
         size = IDLE_WINDOW
         if not self.idle:
@@ -172,7 +173,7 @@ class Search:
             self._width = max(1, self._width - 1)
         return whole
 
-    def _look_ring(self, conn: Connection, pick: _Pick, want: int) -> bool:
+    def _look_ring(self, conn: Connection, pick: Pick, want: int) -> bool:
         """True if a whole round over the objects has ended; `_round_is_clean`: nothing could go."""
         objects = IDLE_OBJECTS if self.idle else max(want * pick.slots, IDLE_OBJECTS)
         objects = max(objects, self._stride)
@@ -203,7 +204,7 @@ class Search:
         return round_is_over
 
 
-class _Pick:
+class Pick:
     """Chooses heads from rows as they come."""
 
     def __init__(

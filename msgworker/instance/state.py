@@ -30,6 +30,7 @@ from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
 from msgworker.instance.refusals import Refusals
 from msgworker.instance.role import Away
+from msgworker.instance.seat import Scope
 from msgworker.message import topic_of
 from msgworker.payload import shown
 from msgworker.store.claim import Row
@@ -48,13 +49,17 @@ def new_instance_id(label: str = "") -> str:
 
 
 class Lane:
-    """One object's run in our hands: `rows[place]` is flagged, those behind it are read ahead."""
+    """One object's run in our hands: `rows[place]` is flagged, those behind it are read ahead.
 
-    __slots__ = ("finished_at", "owner", "place", "result", "rows", "settled")
+    part: of the slice in which its head was found.
+    """
+
+    __slots__ = ("finished_at", "owner", "part", "place", "result", "rows", "settled")
 
     def __init__(self, owner: str, rows: list[Row]) -> None:
         self.owner = owner
         self.rows = rows
+        self.part: Any = None
         self.place = 0
         self.result: Result | None = None
         self.settled: bool | None = None  # a transactional handler has settled it: went on?
@@ -123,6 +128,7 @@ class _Adapter(logging.LoggerAdapter[logging.Logger]):
 class State:
     """Shared by the roles; `in_hand` and `running` are touched with single, atomic operations only.
 
+    scope: where it looks; None = everywhere.
     pid: the process of the instance; a child that a handler forks is none of it.
     chosen: `topics` are a choice of those that have a handler.
     claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever
@@ -183,6 +189,7 @@ class State:
     refusals: Refusals = field(default_factory=Refusals)
     none_left: Callable[[], None] = lambda: None
     pid: int = field(default_factory=os.getpid)
+    scope: Scope | None = None
 
     def enter(self) -> None:
         """Note that this thread is one of the instance; what copies its context is, too: the tasks
@@ -252,6 +259,10 @@ class State:
         """
         rows = [lane.rows[0] for lane in list(self.in_hand)]
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
+
+    def holding(self) -> set[Any]:
+        """The parts of slices of which something is in hand."""
+        return {lane.part for lane in list(self.in_hand)}
 
     def is_ours(self, owner: str) -> bool:
         """Whether what was claimed under this id is in hand: it is ours, or was."""

@@ -26,6 +26,7 @@ from msgworker.instance.lanes import Lanes
 from msgworker.instance.listener import Listener
 from msgworker.instance.report import Report, complaints
 from msgworker.instance.role import OUTAGE_WAIT, Role
+from msgworker.instance.seat import Standing
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
 from msgworker.instance.stopping import (
@@ -348,12 +349,14 @@ class Instance:
         self.lanes = Lanes(
             state, threads=threads, handle=self.caller.handle, settle=self.settler.add
         )
+        self.seat = None if state.scope is None else state.scope.seat(self._standing())
         self.fetcher = Fetcher(
             state,
             lanes=self.lanes,
             settler=self.settler,
             drain_linger=linger,
             retry_linger=retry_linger,
+            seat=self.seat,
         )
         self.listener = Listener(state, heard=self.fetcher.wake)
         self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
@@ -370,10 +373,22 @@ class Instance:
         self.heartbeat.on_lost = self.settler.lose
         self.settler.pace = self.lanes.pace
 
+    def _standing(self) -> Standing:
+        state = self.state
+        return Standing(
+            tables=state.tables,
+            instance_id=lambda: state.instance_id,
+            holding=state.holding,
+            wake=lambda: self.fetcher.wake(),
+            log=state.log,
+        )
+
     def start(self) -> None:
         with reaching(self.state.engine):
             self.heartbeat.register()
         self.state.log.info("started with %d threads", self.lanes.threads)
+        if self.seat is not None:
+            self.seat.start()
         self.lanes.start()
         self.fetcher.start()
         self.heartbeat.start()
@@ -438,6 +453,8 @@ class Instance:
         self.state.stopping.set()
         self.state.give_up_at = self._deadline + GIVE_UP_SECONDS
         self.fetcher.stop()
+        if self.seat is not None:
+            self.seat.leave()
         self.lanes.close()
         self.settler.give_back(self.lanes.take_back())
         self._wait_for(self.fetcher, max(ROLE_SECONDS, self._deadline - time.monotonic()))
@@ -455,6 +472,8 @@ class Instance:
             if late or (stuck and stuck == self.lanes.alive):
                 break
         self._settle_rest()
+        if self.seat is not None:
+            self.seat.stop(0.0 if self._hurried else ROLE_SECONDS)
         for role in (self.listener, self.heartbeat, self.watchdog):
             role.stop()
             self._wait_for(role, ROLE_SECONDS)

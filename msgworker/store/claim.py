@@ -34,7 +34,7 @@ from msgworker.dialects import (
 )
 from msgworker.message import Status
 from msgworker.payload import is_text, quoted
-from msgworker.table import NO_OBJECT, Cols, Tables, lit, text_lit
+from msgworker.table import NO_OBJECT, Cols, Slice, Tables, lit, text_lit
 
 RUNS_PER_STATEMENT = 50
 PAGE = 1000
@@ -122,7 +122,7 @@ def _types(values: Iterable[Iterable[Any]]) -> set[type]:
     return set(map(type, chain.from_iterable(values)))
 
 
-def _candidates(found: Sequence[Any]) -> list[Candidate]:
+def as_candidates(found: Sequence[Any]) -> list[Candidate]:
     """Rows that can be named: one whose id is no whole number nobody can claim.
 
     What stands in the counters may be anything. A message with such a counter does not live long
@@ -143,7 +143,7 @@ def _key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     return [sa.null() if t.fold is None else folded(c.object_id, t.fold)]
 
 
-def _hint(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
+def hint_columns(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
     topic = sa.null() if c.topic is None else c.topic
     due = sa.case((t.due(c), sa.literal_column("1")), else_=sa.literal_column("0"))
     until = sa.null() if waits_until is None else waits_until
@@ -167,14 +167,14 @@ def oldest(conn: Connection, t: Tables, *, mark: int, limit: int) -> list[Candid
     def build() -> Select[Any]:
         c = t.cols()
         key = t.oldest_key(c)
-        query = t.hinted(sa.select(*_hint(t, c)), t.message, "oldest")
+        query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "oldest")
         return (
             query.where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
             .order_by(key)
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    return _candidates(fetch(conn, t.built("oldest", build), {"mark": mark, "rows": limit}))
+    return as_candidates(fetch(conn, t.built("oldest", build), {"mark": mark, "rows": limit}))
 
 
 def due_after(
@@ -188,7 +188,9 @@ def due_after(
     def build(from_start: bool) -> Select[Any]:
         c = t.cols()
         assert c.available_at is not None
-        query = t.hinted(sa.select(*_hint(t, c, instant_text(c.available_at))), t.message, "due")
+        query = t.hinted(
+            sa.select(*hint_columns(t, c, instant_text(c.available_at))), t.message, "due"
+        )
         query = query.where(t.unfinished(c), c.available_at.is_not(None), c.available_at <= now())
         if not from_start:
             at: Any = instant_of(bindparam("at", type_=AnyText()))
@@ -201,7 +203,7 @@ def due_after(
 
     statement = t.built(("due", since is None), partial(build, since is None))
     at, msg_id = since or (None, None)
-    return _candidates(fetch(conn, statement, {"at": at, "id": msg_id, "rows": limit}))
+    return as_candidates(fetch(conn, statement, {"at": at, "id": msg_id, "rows": limit}))
 
 
 def heads(conn: Connection, t: Tables, *, after: Any, limit: int) -> tuple[list[Candidate], Any]:
@@ -250,13 +252,15 @@ def _hop(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Cand
             .scalar_subquery()
         )
         c = t.cols()
-        return sa.select(*_hint(t, c), ring.c.k).select_from(ring.join(t.message, c.msg_id == head))
+        return sa.select(*hint_columns(t, c), ring.c.k).select_from(
+            ring.join(t.message, c.msg_id == head)
+        )
 
     key = ("hop", after is None)
     statement = t.built(key, lambda: build(after is None))
     found = fetch(conn, statement, {"after": after, "objects": limit})
     found = sorted(found, key=lambda row: row[-1])
-    rows = _candidates([row[:-1] for row in found])
+    rows = as_candidates([row[:-1] for row in found])
     return rows, found[-1][1] if len(found) >= limit else None
 
 
@@ -280,7 +284,7 @@ def _page(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Can
         )
         c = t.cols()
         return (
-            sa.select(*_hint(t, c), first.c.o, first.c.n)
+            sa.select(*hint_columns(t, c), first.c.o, first.c.n)
             .select_from(first.join(t.message, c.msg_id == first.c.i))
             .order_by(first.c.o)
         )
@@ -291,7 +295,7 @@ def _page(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Can
         from_start = after is None
         statement = t.built(("page", from_start), partial(build, from_start))
         found = fetch(conn, statement, {"after": after, "rows": rows_read})
-        seen += _candidates([row[:-2] for row in found if row[1] is not None])
+        seen += as_candidates([row[:-2] for row in found if row[1] is not None])
         if sum(row[-1] for row in found) < rows_read:
             return seen, None
         after = found[-1][-2]
@@ -311,14 +315,14 @@ def loose(conn: Connection, t: Tables, *, after: int, limit: int) -> list[Candid
         # Without a hint a planner may prefer the primary key, and walk over all finished rows; this
         # order, whose first key is the same in all rows, is one that only the object index gives.
         order = [] if t.dialect.index_hint else [c.object_id]
-        query = t.hinted(sa.select(*_hint(t, c)), t.message, "object")
+        query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "object")
         return (
             query.where(*where, key > bindparam("after", type_=sa.BigInteger()))
             .order_by(*order, key)
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    return _candidates(fetch(conn, t.built("loose", build), {"after": after, "rows": limit}))
+    return as_candidates(fetch(conn, t.built("loose", build), {"after": after, "rows": limit}))
 
 
 # ---------------------------------------------------------------- flag
@@ -569,13 +573,18 @@ def _flag_arrays(
 
 
 def read_runs(
-    conn: Connection, t: Tables, heads_flagged: Sequence[Row], *, limit: int
+    conn: Connection,
+    t: Tables,
+    heads_flagged: Sequence[Row],
+    *,
+    limit: int,
+    within: Slice | None = None,
 ) -> dict[int, list[Row]]:
     """The run behind each flagged head: head's msg_id -> rows to go on with, maybe empty.
 
     To be called after the flags have committed. A run holds rows at status 0 that are due, ends
     before the first unfinished row that is not, and is empty if a lower unfinished row has
-    appeared.
+    appeared. within: it also ends before the first row of another slice.
     """
     asked = [row for row in heads_flagged if row.object_id is not None]
     runs: dict[int, list[Row]] = {row.msg_id: [] for row in asked}
@@ -584,7 +593,10 @@ def read_runs(
     read = _runs_lateral if t.dialect.arrays else _runs_union
     first: set[int] = set()
     ended: set[int] = set()
-    for place, startable, row in read(conn, t, asked, limit + 1):
+    role = None if within is None else within.role
+    for place, startable, slice_value, row in read(conn, t, asked, limit + 1, role):
+        if within is not None and slice_value not in within.values:
+            startable = 0
         head = asked[place].msg_id
         if head in ended:
             continue
@@ -604,9 +616,13 @@ def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
     return sa.case((free, sa.literal_column("1")), else_=sa.literal_column("0"))
 
 
+def _slice_column(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[Any]]:
+    return [] if role is None else [t.slice_value(c, role).label("v")]
+
+
 def _runs_lateral(
-    conn: Connection, t: Tables, asked: Sequence[Row], limit: int
-) -> Iterable[tuple[int, int, Row]]:
+    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+) -> Iterable[tuple[int, int, Any, Row]]:
     def build() -> Select[Any]:
         objects = (
             sa.func.unnest(
@@ -618,7 +634,7 @@ def _runs_lateral(
         )
         c = t.cols(t.message.alias("m"))
         rows = (
-            sa.select(_startable(t, c).label("s"), *_row_columns(t, c))
+            sa.select(_startable(t, c).label("s"), *_slice_column(t, c, role), *_row_columns(t, c))
             .where(c.object_id == objects.c.object_id, t.unfinished(c))
             .order_by(c.msg_id)
             .limit(bindparam("rows", type_=sa.Integer()))
@@ -627,18 +643,22 @@ def _runs_lateral(
         return sa.select(objects.c.place, rows).select_from(objects.join(rows, sa.true()))
 
     found = conn.execute(
-        t.built("runs_lateral", build),
+        t.built(("runs_lateral", role), build),
         {
             "places": array_text(range(len(asked))),
             "objects": [row.object_id for row in asked],
             "rows": limit,
         },
     ).all()
-    return _placed(t, found, 0)
+    return _placed(t, found, 0, role)
 
 
-def _placed(t: Tables, found: Sequence[Any], start: int) -> list[tuple[int, int, Row]]:
-    return [(start + f[0], f[1], row) for f, row in zip(found, _rows(t, found, 2), strict=True)]
+def _placed(
+    t: Tables, found: Sequence[Any], start: int, role: str | None
+) -> list[tuple[int, int, Any, Row]]:
+    first = 2 if role is None else 3
+    rows = zip(found, _rows(t, found, first), strict=True)
+    return [(start + f[0], f[1], None if role is None else f[2], row) for f, row in rows]
 
 
 def _key(t: Tables, object_id: Any) -> Any:
@@ -646,8 +666,8 @@ def _key(t: Tables, object_id: Any) -> Any:
 
 
 def _runs_union(
-    conn: Connection, t: Tables, asked: Sequence[Row], limit: int
-) -> Iterable[tuple[int, int, Row]]:
+    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+) -> Iterable[tuple[int, int, Any, Row]]:
     """One branch per object; the statement always has the same number of branches, unused ones ask
     for no object, so it is built and prepared once."""
 
@@ -657,7 +677,9 @@ def _runs_union(
             source = t.message.alias("m")
             c = t.cols(source)
             place: ColumnElement[Any] = sa.literal_column(str(i)).label("p")
-            query = sa.select(place, _startable(t, c).label("s"), *_row_columns(t, c))
+            query = sa.select(
+                place, _startable(t, c).label("s"), *_slice_column(t, c, role), *_row_columns(t, c)
+            )
             branch = (
                 t.hinted(query, source, "object")
                 .where(t.open_object(c) == bindparam(f"o{i}", type_=t.key_type), t.open_rows(c))
@@ -670,16 +692,16 @@ def _runs_union(
             parts.append(branch if bare else sa.select(branch.subquery(f"q{i}")))
         return sa.union_all(*parts) if branches > 1 else parts[0]
 
-    out: list[tuple[int, int, Row]] = []
+    out: list[tuple[int, int, Any, Row]] = []
     for start in range(0, len(asked), RUNS_PER_STATEMENT):
         part = asked[start : start + RUNS_PER_STATEMENT]
         branches = 1 if len(part) == 1 else RUNS_PER_STATEMENT
         params: dict[str, Any] = {f"o{i}": None for i in range(branches)}
         params |= {f"o{i}": _key(t, row.object_id) for i, row in enumerate(part)}
         params["rows"] = limit
-        statement = t.built(("runs_union", branches), partial(build, branches))
-        found = _placed(t, fetch(conn, statement, params), start)
+        statement = t.built(("runs_union", branches, role), partial(build, branches))
+        found = _placed(t, fetch(conn, statement, params), start, role)
         # A union promises no order; each object's rows must come by age.
-        found.sort(key=lambda f: (f[0], f[2].msg_id))
+        found.sort(key=lambda f: (f[0], f[3].msg_id))
         out += found
     return out

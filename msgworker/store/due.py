@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.dialects import now, now_plus, seconds_since
 from msgworker.message import DEFAULT_TOPIC
-from msgworker.table import Cols, Tables, text_lit
+from msgworker.table import Cols, Slice, Tables, text_lit
 
 ONE: ColumnElement[int] = sa.literal_column("1")
 
@@ -34,18 +34,21 @@ def coming(
     paused: Collection[str],
     linger: float,
     retry_linger: float,
+    within: Slice | None = None,
 ) -> Coming:
     """What becomes due within `linger` seconds, or within `retry_linger` if it has failed before.
 
-    topics: those handled, None = all. One step into the index by instant, and over what stands
-    there before it that may not be started.
+    topics: those handled, None = all. within: in this slice only. One step into the index
+    by instant, and over what stands there before it that may not be started.
     """
     if not t.has("available_at"):
         return Coming()
 
     def build(some: bool, but: bool) -> sa.Select[Any]:
         linger, retry = (bindparam(f"mw_{name}", type_=sa.Float()) for name in ("linger", "retry"))
-        parts = [_overdue(t), _next(t, linger, some, but), _next(t, retry, some, but, failed=True)]
+        handled = (some, but, role)
+        parts = [_overdue(t, role), _next(t, linger, *handled)]
+        parts.append(_next(t, retry, *handled, failed=True))
         return sa.select(*(part.scalar_subquery().label(f"d{i}") for i, part in enumerate(parts)))
 
     if not t.has("topic"):  # every message is of one topic
@@ -54,29 +57,45 @@ def coming(
         linger, retry_linger = (-1.0, -1.0) if nothing else (linger, retry_linger)
         topics, paused = None, ()
     key = (topics is not None, bool(paused))
+    role = None if within is None else within.role
     params: dict[str, Any] = {"mw_linger": float(linger), "mw_retry": float(retry_linger)}
     if topics is not None:
         params["mw_topics"] = sorted(topics)
     if paused:
         params["mw_paused"] = sorted(paused)
-    found = conn.execute(t.built(("coming", *key), lambda: build(*key)), params).first()
+    if within is not None:
+        params["mw_slice"] = list(within.values)
+    found = conn.execute(t.built(("coming", role, *key), lambda: build(*key)), params).first()
     if found is None:
         return Coming()
     ahead = [max(0.0, -float(past)) for past in found[1:] if past is not None]
     return Coming(found[0] is not None, min(ahead, default=None))
 
 
-def _overdue(t: Tables) -> sa.Select[Any]:
+def _within(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[bool]]:
+    if role is None:
+        return []
+    return [t.slice_value(c, role).in_(bindparam("mw_slice", expanding=True))]
+
+
+def _overdue(t: Tables, role: str | None) -> sa.Select[Any]:
     source = t.message.alias("o")
     c = t.cols(source)
     assert c.available_at is not None
     where = (t.claimable(c), t.unfinished(c), c.available_at.is_not(None), c.available_at <= now())
     query = t.hinted(sa.select(ONE), source, "due").where(*where)
+    query = query.where(*_within(t, c, role))
     return query.order_by(c.available_at).limit(ONE)
 
 
 def _next(
-    t: Tables, within: ColumnElement[Any], some: bool, but: bool, *, failed: bool = False
+    t: Tables,
+    within: ColumnElement[Any],
+    some: bool,
+    but: bool,
+    role: str | None,
+    *,
+    failed: bool = False,
 ) -> sa.Select[Any]:
     source = t.message.alias("w")
     c = t.cols(source)
@@ -87,6 +106,7 @@ def _next(
         c.available_at > now(),
         c.available_at <= now_plus(within),
         *_handled(c, some, but),
+        *_within(t, c, role),
         sa.not_(t.earlier_unfinished(c)),
         sa.not_(t.object_is_running(c)),
     )

@@ -68,6 +68,12 @@ class Lease(NamedTuple):
         except (ValueError, AttributeError):
             return None
 
+    @property
+    def scope(self) -> Mapping[str, Any]:
+        """Where the instance looks, as its scope tells; {} = everywhere."""
+        found = self._tells("scope")
+        return found if isinstance(found, dict) else {}
+
 
 def told(
     t: Tables,
@@ -76,11 +82,12 @@ def told(
     refused: Mapping[int, str] | None = None,
     *,
     stopped: bool = False,
+    scope: Mapping[str, Any] | None = None,
 ) -> str:
     """What an instance tells people in its lease: the topics that it handles, None = every one;
     which messages' handlers run now, for how many seconds each; which messages the database does
-    not let it flag, and why; and whether it has stopped, so that these handlers are all that is
-    left of it."""
+    not let it flag, and why; whether it has stopped, so that these handlers are all that is left of
+    it; and its scope, if it has one."""
     longest = sorted(handlers, key=lambda one: -one[1])[:HANDLERS_TOLD]
     value: dict[str, Any] = {
         "table": t.message.name,
@@ -89,6 +96,7 @@ def told(
         "running": [[msg_id, round(seconds, 1)] for msg_id, seconds in longest],
     }
     value |= {"refused": refused} if refused else {}
+    value |= {"scope": dict(scope)} if scope else {}
     return json.dumps(value | ({"stopped": True} if stopped else {}), default=str)
 
 
@@ -101,10 +109,11 @@ def register(
     label: str = "",
     topics: Iterable[str] | None = None,
     refused: Mapping[int, str] | None = None,
+    scope: Mapping[str, Any] | None = None,
 ) -> None:
     """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError.
 
-    topics, refused: for people, see `told`.
+    topics, refused, scope: for people, see `told`.
     """
 
     def build() -> sa.Insert:
@@ -119,7 +128,7 @@ def register(
             serves=bindparam("mw_serves", type_=sa.Text()),
         )
 
-    tells = told(t, topics, refused=refused)
+    tells = told(t, topics, refused=refused, scope=scope)
     params = {"mw_name": name, "mw_ttl": ttl, "mw_label": label[:200], "mw_serves": tells}
     conn.execute(t.built("register", build), params)
 

@@ -25,7 +25,16 @@ from msgworker.message import Status
 from msgworker.store import audit, locks, pause, requirements
 from msgworker.store import rule as rules
 from msgworker.store.rule import Rule
-from msgworker.table import ADDED, REQUIRED, Cols, MessageTable, Tables, lit, tables_for
+from msgworker.table import (
+    ADDED,
+    REQUIRED,
+    SLICES,
+    Cols,
+    MessageTable,
+    Tables,
+    lit,
+    tables_for,
+)
 
 
 def is_generated(column: sa.Column[Any]) -> bool:
@@ -208,6 +217,8 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         "oldest": "unfinished messages by age",
         "due": "messages that wait for an instant: retries and delayed ones",
         "failed": "failed and dead messages, for people",
+        "shard": "unfinished messages by shard, object and age",
+        "flag": "unfinished messages by the flag of the instance, object and age",
         "group": "failed tries by what they have in common",
         "owner": "locks by who holds them",
     }
@@ -229,7 +240,7 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
 
 def ordered_indexes(table: sa.Table) -> list[sa.Index]:
     """The indexes of one of our tables, the guard first."""
-    order = ("guard", "object", "oldest", "due", "failed", "group", "owner")
+    order = ("guard", "object", "oldest", "due", "failed", "shard", "flag", "group", "owner")
     return sorted(table.indexes, key=lambda index: order.index(_suffix(index)))
 
 
@@ -462,7 +473,7 @@ def unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
     )
 
 
-SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times")
+SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times", "shard")
 
 
 def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
@@ -580,6 +591,23 @@ def add_with_default_for_new(
         default = str(getattr(column.server_default, "arg", "NULL"))
         made += dialects.setting_default(dialect, name, column.name, default)
     return made
+
+
+def adding_column(engine: Engine, spec: MessageTable, role: str) -> str:
+    """The statement that adds the column of a role to a live table."""
+    table = tables_for(spec, dialects.dialect_of(engine)).message
+    return " ".join(add_columns(engine.dialect, table, [table.c[spec.names()[role]]]).split())
+
+
+def slice_index(engine: Engine, t: Tables, role: str) -> str:
+    """The statement that creates the index of a slice; "" if it is there."""
+    name = t.spec.index_name(SLICES[role])
+    if t.indexes is None or name in t.indexes:
+        return ""
+    kinds = {c.name: c.type for c in t.message.c}
+    ideal = tables_for(t.spec.replace(slices=(*t.spec.slices, role)), t.dialect, kinds)
+    index = next(i for i in ideal.message.indexes if i.name == name)
+    return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
 
 
 def _ensure_index(engine: Engine, t: Tables, index: sa.Index, *, look: bool) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import zlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -42,6 +45,8 @@ def row_values(
 ) -> dict[str, Any]:
     """One row as parameters of `_insert`; the columns that are not there are left out."""
     row: dict[str, Any] = {"b_object_id": object_id}
+    if t.has("shard"):
+        row["b_shard"] = shard_of(object_id, t.spec.shards)
     if t.has("topic"):
         row["b_topic"] = topic
     if t.has("payload"):
@@ -51,6 +56,17 @@ def row_values(
     elif at is not None:
         row["b_at"] = at
     return row
+
+
+_loose = itertools.count(os.getpid())
+
+
+def shard_of(object_id: Any, shards: int) -> int:
+    """The shard of an object, from 0 on: CRC-32 of its text in UTF-8, modulo the number of shards.
+    Messages without an object, among which there is no order, go to all of them in turn."""
+    if object_id is None:
+        return next(_loose) % shards
+    return zlib.crc32(str(object_id).encode()) % shards
 
 
 def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:

@@ -12,7 +12,7 @@ from msgworker import dialects
 from msgworker.store import schema
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
-from msgworker.table import OWN_PREFIX, tables_for
+from msgworker.table import OWN_PREFIX, SLICES, tables_for
 
 WHY = {
     "guard": "two messages of one object could run at once",
@@ -22,6 +22,8 @@ WHY = {
     "failed": "failed messages are looked for among all",
     "group": "tries of a kind are looked for among all",
     "owner": "an owner's locks are looked for among all",
+    "shard": "a scope over shards reads the messages of all others, too",
+    "flag": "a scope of one instance reads the messages of all others, too",
 }
 
 
@@ -106,9 +108,10 @@ def missing(p: Patient) -> list[Finding]:
         for index in schema.ordered_indexes(table):
             name = str(index.name)
             if name.lower() not in there:
-                why = WHY[name.rpartition("_")[2]]
-                text = f"index {name} is missing: {why}"
-                found.append(needed("indexes", text, p.sql(CreateIndex(index))))
+                suffix = name.rpartition("_")[2]
+                text = f"index {name} is missing: {WHY[suffix]}"
+                make = advised if suffix in SLICES.values() else needed
+                found.append(make("indexes", text, p.sql(CreateIndex(index))))
     return found or [fine("indexes", "all indexes are there")]
 
 

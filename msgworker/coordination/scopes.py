@@ -1,0 +1,82 @@
+"""Where an instance looks: everywhere, or at what bears its flag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgworker.errors import ConfigError
+from msgworker.instance.seat import Scope, Seat, Standing
+from msgworker.payload import is_text
+from msgworker.table import MAX_FLAG, Slice
+
+
+class Everywhere(Scope):
+    """The whole table; as without a scope."""
+
+    def seat(self, standing: Standing) -> None:
+        """None: there is nothing to be kept apart."""
+
+    def tells(self) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
+
+    def __repr__(self) -> str:
+        return "Everywhere()"
+
+
+class Instance(Scope):
+    """The messages whose instance_type is `flag`; a `Dealer` writes it.
+
+    Several processes may have the same flag: they share its messages.
+    Raises ConfigError for a flag that is empty or longer than 30 characters.
+    """
+
+    role = "instance_type"
+
+    def __init__(self, flag: str) -> None:
+        self.flag = check_flag(flag)
+
+    def seat(self, standing: Standing) -> Seat:
+        """A place beside the others of this flag."""
+        return _Fixed(Slice("instance_type", (self.flag,), exclusive=False))
+
+    def tells(self) -> Mapping[str, Any]:
+        """Its flag."""
+        return {"kind": "instance", "flag": self.flag}
+
+    def __repr__(self) -> str:
+        return f"Instance({self.flag!r})"
+
+
+def check_flag(flag: Any) -> str:
+    """A flag of an instance, or ConfigError."""
+    if not isinstance(flag, str) or not flag.strip() or not is_text(flag) or "\x00" in flag:
+        raise ConfigError(f"the flag of an instance must be a text, got {flag!r:.80}")
+    if len(flag) > MAX_FLAG:
+        raise ConfigError(f"a flag has at most {MAX_FLAG} characters, got {len(flag)}: {flag!r}")
+    return flag
+
+
+class _Fixed:
+    """A seat that never moves."""
+
+    settled = True
+
+    def __init__(self, where: Slice) -> None:
+        self._where = where
+
+    def start(self) -> None:
+        """Nothing is to be kept."""
+
+    def leave(self) -> None:
+        """Nothing is to be given up."""
+
+    def stop(self, seconds: float) -> None:
+        """Nothing runs."""
+
+    def slice(self) -> Slice:
+        return self._where
+
+    def looked(self, *, complete: bool) -> None:
+        """Always the same."""

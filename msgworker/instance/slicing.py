@@ -1,0 +1,131 @@
+"""Where to look for heads in a slice of the table.
+
+Found row by row along the index of slices, a page of each part at a time. As everything that a
+search finds these are hints: `claim.flag` looks at the whole table.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.instance.search import DUE_SECONDS, WINDOW, Look, Pick, Search
+from msgworker.store import slices
+from msgworker.store.claim import Candidate
+from msgworker.store.slices import Page, Place
+from msgworker.table import Slice, Tables
+
+LEAST_ROWS = 8
+LEAST_WANT = 32
+WIDEST = 64
+
+
+@dataclass(slots=True)
+class _Lap:
+    """One way through a slice, and again: where it stands; whether nothing that could go was met
+    since it began (clean), and in the last one that is over."""
+
+    after: Any = None
+    clean: bool = True
+    over: bool = False
+
+    def went(self, page: Page, could_go: bool) -> None:
+        if could_go:
+            self.clean = self.over = False
+        self.after = page.after
+        if page.after is None:
+            self.over, self.clean = self.clean, True
+
+
+@dataclass(slots=True)
+class _Track:
+    heads: _Lap = field(default_factory=_Lap)
+    loose: _Lap = field(default_factory=_Lap)
+
+
+class SliceSearch(Search):
+    """Finds candidates in a slice: object by object along its index, and round again, with a place
+    kept in each of its parts; of what a look has found the oldest go first."""
+
+    def __init__(
+        self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
+    ) -> None:
+        super().__init__(tables, topics, blocked)
+        self._tracks: dict[Any, _Track] = {}
+        self._wide = 1
+        self._loose_at = 0.0
+
+    def look_in(
+        self,
+        conn: Connection,
+        where: Slice,
+        *,
+        want: int,
+        in_hand: int,
+        slot: int = 0,
+        slots: int = 1,
+        skip_objects: set[Any] | None = None,
+        skip_ids: set[int] | frozenset[int] = frozenset(),
+    ) -> Look:
+        """As `look`, in a slice."""
+        now = time.monotonic()
+        if now >= self._forget_at:
+            self._forget(now)
+        slots = 1 if where.exclusive else slots
+        pick = Pick(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
+        pick.pass_over(self._blocked)
+        self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
+        budget = min(WINDOW, in_hand + max(want, LEAST_WANT) * slots * self._wide)
+        rows = max(LEAST_ROWS, math.ceil(budget / len(where.values)))
+        skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._passed_over)
+        laps = [track.heads for track in self._tracks.values()]
+        found = self._read(conn, where, rows, laps, skip)
+        if now >= self._loose_at:
+            laps = [track.loose for track in self._tracks.values()]
+            more = self._read(conn, where, rows, laps, skip, loose=True)
+            self._loose_at = 0.0 if more else now + DUE_SECONDS
+            found += more
+        for row, _ in sorted(found, key=lambda one: one[0].msg_id):
+            pick.offer(row)
+        chosen = pick.chosen(want)
+        tracks = self._tracks.values()
+        complete = all(track.heads.over and track.loose.over for track in tracks)
+        if complete:
+            for track in tracks:
+                track.heads.over = False
+        at_the_end = all(t.heads.after is None and t.loose.after is None for t in tracks)
+        enough = len(chosen) >= want or at_the_end
+        self._wide = max(1, self._wide // 2) if enough else min(WIDEST, self._wide * 2)
+        self.idle = not chosen and pick.quarantined is None
+        look = Look(chosen, pick.quarantined, complete, seconds=time.monotonic() - now)
+        look.places = {row.msg_id: value for row, value in found}
+        return look
+
+    def _read(
+        self,
+        conn: Connection,
+        where: Slice,
+        rows: int,
+        laps: Sequence[_Lap],
+        skip: tuple[set[Any], Collection[int]],
+        *,
+        loose: bool = False,
+    ) -> list[tuple[Candidate, Any]]:
+        """Go on with each lap; returns what was met, each with its slice's value."""
+        places = [Place(v, lap.after) for v, lap in zip(where.values, laps, strict=True)]
+        read = slices.loose if loose else slices.heads
+        pages = read(conn, self.tables, where.role, places, rows)
+        judge = Pick(self, set(), frozenset(), 0, 1)
+        found: list[tuple[Candidate, Any]] = []
+        for value, lap, page in zip(where.values, laps, pages, strict=True):
+            free = (row for row in page.found if judge.could_go(row))
+            lap.went(
+                page, any(row.same not in skip[0] and row.msg_id not in skip[1] for row in free)
+            )
+            found += [(row, value) for row in page.found]
+        return found

@@ -1,0 +1,231 @@
+"""Find candidates in some slices of the table: what a scope lets an instance look at.
+
+One page of the index (slice, object, msg_id) per slice and statement: what stands in other slices,
+and the rows of a deep object behind its first few, are never read. Like all candidates these are a
+hint: `claim.flag` decides, and it looks at the messages of an object wherever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from msgworker.dialects import fetch
+from msgworker.store.claim import Candidate, array_param, array_text, as_candidates, hint_columns
+from msgworker.table import NO_OBJECT, SLICES, Cols, Tables, text_lit
+
+BRANCHES = (1, 4, 16, 64)
+"""Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""
+
+
+class Place(NamedTuple):
+    """Where to go on in a slice: behind the object, or the msg_id, `after`; None = the first."""
+
+    value: Any
+    after: Any = None
+
+
+class Page(NamedTuple):
+    """What stands in a slice behind a place. after: where to go on; None = the end was reached."""
+
+    found: list[Candidate]
+    after: Any
+
+
+def heads(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int) -> list[Page]:
+    """For each place the first messages of the objects behind it, by object; as far as `rows`
+    entries of the index reach."""
+    return _each(conn, t, role, places, rows, "heads")
+
+
+def loose(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int) -> list[Page]:
+    """For each place up to `rows` messages without an object behind it, by msg_id."""
+    return _each(conn, t, role, places, rows, "loose")
+
+
+def open_in(conn: Connection, t: Tables, role: str, value: Any) -> bool:
+    """Whether a message of the slice is unfinished."""
+
+    def build() -> Any:
+        c = t.cols()
+        query = t.hinted(sa.select(sa.literal_column("1")), t.message, SLICES[role])
+        value: Any = bindparam("value", type_=_type(t, role))
+        return query.where(t.slice_key(c, role) == value, t.slice_rows(c, role)).limit(1)
+
+    return conn.scalar(t.built(("slice_open", role), build), {"value": value}) is not None
+
+
+def _type(t: Tables, role: str) -> Any:
+    return sa.Integer() if role == "shard" else sa.String()
+
+
+def _each(
+    conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int, what: str
+) -> list[Page]:
+    """Statements differ by whether there is a place to go on behind, so that each is one range of
+    the index."""
+    pages: dict[Any, Page] = {}
+    for begun in (False, True):
+        part = [place for place in places if (place.after is not None) is begun]
+        most = len(part) if t.dialect.arrays else BRANCHES[-1]
+        for start in range(0, len(part), most or 1):
+            some = part[start : start + most]
+            pages |= _read(conn, t, role, some, rows, what, begun, none=False)
+        # Only a table of others has NULL there.
+        if not t.spec.is_default and role == "shard" and t.dialect.case_index != "function":
+            some = [place for place in part if place.value == 0]
+            if some:
+                more = _read(conn, t, role, some, rows, what, begun, none=True)
+                pages[0] = _merged(pages[0], more[0], what)
+    return [pages[place.value] for place in places]
+
+
+def _merged(page: Page, none: Page, what: str) -> Page:
+    """Rows of shard 0 and of no shard, as one: as far as both have been read."""
+    ends = [one.after for one in (page, none) if one.after is not None]
+    found = [*page.found, *none.found]
+    return Page(found, min(ends) if ends else None)
+
+
+def _read(
+    conn: Connection,
+    t: Tables,
+    role: str,
+    places: Sequence[Place],
+    rows: int,
+    what: str,
+    begun: bool,
+    *,
+    none: bool,
+) -> dict[Any, Page]:
+    build: Callable[..., Any] = _heads if what == "heads" else _loose
+    params: dict[str, Any] = {"rows": rows}
+    branches = 0
+    if t.dialect.arrays:
+        values = [place.value for place in places]
+        params["values"] = array_text(values) if role == "shard" else values
+        if begun:
+            afters = [place.after for place in places]
+            params["afters"] = array_text(afters) if what == "loose" else afters
+    else:
+        branches = next(b for b in BRANCHES if b >= len(places))
+        for i in range(branches):
+            place = places[i] if i < len(places) else Place(None)
+            params[f"v{i}"] = place.value
+            if begun:
+                params[f"a{i}"] = place.after
+    key = ("slices", what, role, branches, begun, none)
+    found = fetch(conn, t.built(key, partial(build, t, role, branches, begun, none)), params)
+    by_value: dict[Any, list[Any]] = {place.value: [] for place in places}
+    for row in found:
+        by_value[0 if row[-3] is None else row[-3]].append(row)
+    return {value: _page_of(part, rows, what) for value, part in by_value.items()}
+
+
+def _page_of(found: Sequence[Any], rows: int, what: str) -> Page:
+    """Rows of one slice end in: its value, the key to go on behind, how many entries it stands
+    for."""
+    whole = sum(row[-1] for row in found) < rows
+    made = as_candidates([row[:-3] for row in found if what == "loose" or row[1] is not None])
+    return Page(made, None if whole or not found else found[-1][-2])
+
+
+def _asked(
+    t: Tables, role: str, branches: int, begun: bool, afters: ColumnElement[Any], after_type: Any
+) -> tuple[list[tuple[Any, Any]], Any]:
+    """The value and the place of each branch of a UNION; or of the one branch, and what it is
+    joined with LATERAL."""
+    if not t.dialect.arrays:
+        values = [bindparam(f"v{i}", type_=_type(t, role)) for i in range(branches)]
+        places = [bindparam(f"a{i}", type_=after_type) if begun else None for i in range(branches)]
+        return list(zip(values, places, strict=True)), None
+    is_number = role == "shard"
+    value: Any = array_param("values", sa.Integer())
+    columns = [value if is_number else bindparam("values", type_=ARRAY(sa.Text()))]
+    names = ["v", "a"] if begun else ["v"]
+    asked = sa.func.unnest(*columns, *([afters] if begun else []))
+    s = asked.table_valued(*names).render_derived(name="s")
+    return [(s.c.v, s.c.a if begun else None)], s
+
+
+def _is_in(t: Tables, c: Cols, role: str, value: Any, none: bool) -> list[ColumnElement[bool]]:
+    key = t.slice_key(c, role)
+    if not none:
+        return [key == value]
+    # The branch is there once; a value that is not asked for makes it empty.
+    return [key.is_(None), value == sa.literal_column("0")]
+
+
+def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
+    kind = t.object_type if t.dialect.arrays else t.key_type
+    made, asked = _asked(
+        t, role, branches, begun, bindparam("afters", type_=ARRAY(t.object_type)), kind
+    )
+    parts: list[sa.Select[Any]] = []
+    for i, (value, after) in enumerate(made):
+        source = t.message.alias("p")
+        p = t.cols(source)
+        key = t.open_object(p)
+        shown = sa.literal_column("0") if none else t.slice_key(p, role)
+        entry = (shown.label("v"), key.label("o"), t.open_msg_id(p).label("i"))
+        page: sa.Select[Any] = sa.select(*entry)
+        page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, role, value, none))
+        page = page.where(t.slice_rows(p, role)) if t.dialect.partial_indexes else page
+        page = page.where(key.is_not(None) if after is None else key > after)
+        page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
+        if asked is not None:
+            w = page.lateral("w")
+            parts.append(sa.select(w.c.v, w.c.o, w.c.i).select_from(asked.join(w, sa.true())))
+        else:
+            bare = t.dialect.bare_unions
+            parts.append(page if bare else sa.select(page.subquery(f"q{i}")))
+    u = _together(parts).c
+    grouped = sa.select(
+        u.v.label("v"), u.o.label("o"), sa.func.min(u.i).label("i"), sa.func.count().label("n")
+    )
+    g = grouped.group_by(u.v, u.o).subquery("g")
+    c = t.cols()
+    rows = g.join(t.message, c.msg_id == g.c.i)
+    found = sa.select(*hint_columns(t, c), g.c.v, g.c.o, g.c.n).select_from(rows)
+    return found.order_by(g.c.v, g.c.o)
+
+
+def _loose(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
+    afters = array_param("afters", sa.BigInteger())
+    made, asked = _asked(t, role, branches, begun, afters, sa.BigInteger())
+    parts: list[sa.Select[Any]] = []
+    one: ColumnElement[int] = sa.literal_column("1")
+    for i, (value, after) in enumerate(made):
+        source = t.message.alias("p")
+        p = t.cols(source)
+        if t.dialect.partial_indexes:
+            where: Any = (t.slice_rows(p, role), p.object_id.is_(None))
+        else:
+            where = (t.open_object(p) == text_lit(NO_OBJECT),)
+        shown = sa.literal_column("0") if none else t.slice_key(p, role)
+        key = t.open_msg_id(p)
+        columns = (*hint_columns(t, p), shown.label("v"), key.label("k"), one.label("n"))
+        page: sa.Select[Any] = sa.select(*columns)
+        page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, role, value, none), *where)
+        if after is not None:
+            page = page.where(key > after)
+        # Its first key is the same in all rows: an order that only the index of slices gives.
+        order = [] if t.dialect.index_hint else [p.object_id]
+        page = page.order_by(*order, key).limit(bindparam("rows", type_=sa.Integer()))
+        if asked is not None:
+            w = page.lateral("w")
+            parts.append(sa.select(*w.c).select_from(asked.join(w, sa.true())))
+        else:
+            bare = t.dialect.bare_unions
+            parts.append(page if bare else sa.select(page.subquery(f"q{i}")))
+    u = _together(parts)
+    return sa.select(u).order_by(u.c.v, u.c.k)
+
+
+def _together(parts: Sequence[sa.Select[Any]]) -> sa.Subquery:
+    return (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("u")

@@ -1,0 +1,306 @@
+"""Claims in a slice of the table: what is found there, in which order, and at what cost."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, MessageTable, RetryLater
+from msgworker.coordination.scopes import Everywhere, Instance
+from msgworker.errors import ConfigError, SchemaError
+from msgworker.instance.slicing import SliceSearch
+from msgworker.store import schema, slices
+from msgworker.store.slices import Place
+from msgworker.table import Slice
+from tests.contract.seeing import Table, until
+from tests.contract.test_contract_store import _plan
+from tests.scopes.conftest import MakeApp, Shards
+
+NOW = {"linger": 0, "threads": 2}
+
+
+def shard_of(object_id: str, shards: int = 64) -> int:
+    return zlib.crc32(object_id.encode()) % shards
+
+
+def send(app: App, *objects: str | None, **options: object) -> list[int]:
+    with app.engine.begin() as conn:
+        return [app.send(conn, "t", {}, object_id=one, **options) for one in objects]
+
+
+@pytest.fixture
+def ran(app: App) -> list[int]:
+    """The messages that were handled, in order."""
+    found: list[int] = []
+    app.add_handler("t", lambda msg: found.append(msg.msg_id))
+    return found
+
+
+# ---------------------------------------------------------------- sending
+
+
+def test_send_fills_the_shard_of_the_object_and_no_flag(app):
+    send(app, "C-1", "C-2", "C-1")
+    found = Table(app).rows("shard", "instance_type")
+    assert found == [(shard_of(o), None) for o in ("C-1", "C-2", "C-1")]
+
+
+def test_messages_without_an_object_go_to_all_shards_in_turn(app):
+    send(app, *[None] * 64)
+    assert sorted(Table(app).column("shard")) == list(range(64))
+
+
+def test_how_many_shards_there_are_is_a_setting_of_the_table(make_app):
+    app = make_app(table=MessageTable(shards=8))
+    app.create_schema()
+    send(app, *(f"C-{i}" for i in range(50)))
+    assert Table(app).column("shard") == [shard_of(f"C-{i}", 8) for i in range(50)]
+
+
+# ---------------------------------------------------------------- the index
+
+
+def test_the_index_of_a_slice_exists_where_its_column_is_named_and_only_there(make_app):
+    def names(app: App) -> set[str]:
+        app.create_schema()
+        return {name for name in app.tables.indexes or () if name.endswith(("_shard", "_flag"))}
+
+    assert names(make_app(table=MessageTable())) == set()
+    assert names(make_app(table=MessageTable(shard="shard"))) == {"msgworker_message_shard"}
+    assert len(names(make_app())) == 2
+
+
+def test_a_scope_without_its_index_works_and_tells_the_statement(make_app, caplog):
+    app = make_app(table=MessageTable())
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    send(app, "C-1")
+    assert app.drain(scope=Shards(shard_of("C-1")), **NOW).done == 1
+    (told,) = [r.getMessage() for r in caplog.records if "CREATE INDEX" in r.getMessage()]
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(told.partition("run: ")[2])
+    app._tables = None
+    assert not schema.slice_index(app.engine, app.tables, "shard")
+
+
+def test_a_scope_whose_column_is_missing_tells_how_to_add_it(make_app):
+    app = make_app(table=MessageTable("own"))
+    with app.engine.begin() as conn:
+        kind = "INTEGER PRIMARY KEY" if conn.dialect.name == "sqlite" else "BIGINT PRIMARY KEY"
+        conn.exec_driver_sql(
+            f"CREATE TABLE own (msg_id {kind}, object_id VARCHAR(50), "
+            "status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL)"
+        )
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    with pytest.raises(SchemaError, match="ALTER TABLE own ADD") as told:
+        app.drain(scope=Shards(0), **NOW)
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(str(told.value).partition("Add it: ")[2])
+    app._tables = None
+    assert app.drain(scope=Shards(0), **NOW).done == 0
+
+
+def test_a_scope_that_does_not_fit_is_refused_at_the_call(app, ran):
+    with pytest.raises(ConfigError, match="scope must be one of"):
+        app.worker(scope="asA")
+    bare = App(app.engine, table=MessageTable("x", instance_type=None))
+    bare.add_handler("t", lambda msg: None)
+    with pytest.raises(ConfigError, match="needs a column instance_type"):
+        bare.worker(scope=Instance("asA"))
+    for flag in ("", " ", None, "x" * 31):
+        with pytest.raises(ConfigError, match="flag"):
+            Instance(flag)
+
+
+# ---------------------------------------------------------------- what is claimed
+
+
+def test_an_instance_reads_only_what_bears_its_flag(app, ran):
+    ids = send(app, "a", "a", "b", None, "c", None)
+    table = Table(app)
+    for msg_id, flag in zip(ids, ["asA", "asB", "asB", "asA", "asA", "asB"], strict=True):
+        table.edit(table.where(msg_id=msg_id), instance_type=flag)
+    assert app.drain(scope=Instance("asA"), **NOW).done == 3
+    assert sorted(ran) == [ids[0], ids[3], ids[4]]
+    assert app.drain(scope=Instance("asB"), **NOW).done == 3
+
+
+def test_everywhere_is_as_without_a_scope(app, ran):
+    send(app, "a", "b", None)
+    assert app.worker(scope=Everywhere())._make_state().scope is None
+    assert app.drain(scope=Everywhere(), **NOW).done == 3
+
+
+def test_a_message_waits_for_an_earlier_one_of_its_object_in_another_shard(app, ran):
+    first, second = send(app, "a", "a")
+    table = Table(app)
+    table.edit(table.where(msg_id=first), shard=5)
+    table.edit(table.where(msg_id=second), shard=6)
+    assert app.drain(scope=Shards(6), **NOW).done == 0
+    assert app.drain(scope=Shards(5), **NOW).done == 1
+    assert app.drain(scope=Shards(6), **NOW).done == 1
+    assert ran == [first, second]
+
+
+def test_a_null_shard_counts_as_shard_0(make_app):
+    app = make_app(table=MessageTable("own", shard="s"))
+    with app.engine.begin() as conn:
+        counts = {"sqlite": "INTEGER PRIMARY KEY", "postgresql": "BIGSERIAL PRIMARY KEY"}
+        kind = counts.get(conn.dialect.name, "BIGINT AUTO_INCREMENT PRIMARY KEY")
+        conn.exec_driver_sql(
+            f"CREATE TABLE own (msg_id {kind}, object_id VARCHAR(50), s SMALLINT, "
+            "status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL)"
+        )
+    app.create_schema()
+    with app.engine.begin() as conn:
+        for row in ("'a', NULL", "'a', 0", "'b', NULL", "NULL, NULL", "NULL, 0", "'c', 1"):
+            conn.exec_driver_sql(f"INSERT INTO own (object_id, s) VALUES ({row})")
+    app.add_handler(None, lambda msg: None)
+    assert app.drain(scope=Shards(0, 2), **NOW).done == 5
+    assert Table(app).statuses == [2, 2, 2, 2, 2, 0]
+
+
+def test_what_has_failed_and_what_was_delayed_is_found_in_its_slice_when_it_is_due(app):
+    tries: dict[int, int] = {}
+
+    @app.handler("t")
+    def fails_once(msg):
+        tries[msg.msg_id] = tries.get(msg.msg_id, 0) + 1
+        if tries[msg.msg_id] == 1 and msg.object_id == "a":
+            raise RetryLater(after=0.2) if msg.msg_id % 2 else ValueError("once")
+
+    send(app, "a", "b")
+    send(app, None, "c", delay=0.3)
+    ours = [shard_of("a"), shard_of("b"), shard_of("c")]
+    every = sorted({*ours, *Table(app).column("shard")})
+    report = app.drain(scope=Shards(*every), threads=2)
+    assert report.done == 4
+    assert report.left == 0
+
+
+def test_a_drain_does_not_wait_for_what_becomes_due_in_other_slices(app, ran):
+    send(app, "a", delay=3600)
+    send(app, "b", delay=2)
+    assert shard_of("a") != shard_of("b")
+    report = app.drain(scope=Shards(shard_of("a")), linger=5, threads=1)
+    assert report.done == 0
+    assert report.seconds < 2
+
+
+def test_an_object_of_many_messages_hides_nothing_behind_it(app):
+    """Its rows stand between the others of its shard, and its head cannot go."""
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [({}, "deep")] * 1500)
+        app.send_many(conn, "t", [({}, f"o{i}") for i in range(20)])
+    table = Table(app)
+    table.edit(shard=1)
+    first = min(table.column("msg_id"))
+    far = sa.text("'2999-01-01 00:00:00'")
+    table.edit(table.where(msg_id=first), available_at=far)
+    search = SliceSearch(app.tables, None)
+    found = set()
+    with app.engine.connect() as conn:
+        for _ in range(4):
+            look = search.look_in(conn, Slice("shard", (1,)), want=20, in_hand=0)
+            found |= {c.object_id for c in look.candidates}
+    assert found == {f"o{i}" for i in range(20)}
+
+
+def test_instances_whose_scopes_overlap_or_are_wrong_keep_the_order(app):
+    """Advice may be anything: two that own the same shards, one of which believes that they are
+    others, and one that has none."""
+    started: list[tuple[str, int]] = []
+    lock, running, overlaps = threading.Lock(), set(), []
+
+    @app.handler("t")
+    def handle(msg):
+        with lock:
+            started.append((msg.object_id, msg.msg_id))
+            overlaps.extend({msg.object_id} & running)
+            running.add(msg.object_id)
+        with lock:
+            running.discard(msg.object_id)
+
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [({}, f"o{i % 12}") for i in range(240)])
+    table = Table(app)
+    t = app.tables.message.c
+    table.edit(shard=t.msg_id % 8)  # by row, not by object
+    scopes = (Shards(*range(8)), Shards(*range(5)), Shards(3, 4, 5, 6, 7), None)
+    workers = [app.worker(threads=2, scope=scope) for scope in scopes]
+    for worker in workers:
+        worker.start()
+    try:
+        until(lambda: set(table.statuses) == {2}, "all are done")
+    finally:
+        for worker in workers:
+            worker.stop()
+    assert overlaps == []
+    for i in range(12):
+        mine = [msg_id for object_id, msg_id in started if object_id == f"o{i}"]
+        assert mine == sorted(mine)
+
+
+# ---------------------------------------------------------------- cost
+
+
+@pytest.fixture
+def crowded(make_app: MakeApp) -> App:
+    """20,000 messages of other shards in front of a few of shard 7, and finished ones of it."""
+    app = make_app()
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    table = Table(app)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [({}, f"o{i}") for i in range(3000)])
+    table.edit(shard=7, status=2)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [({}, f"x{i}") for i in range(20_000)])
+    t = app.tables.message.c
+    table.edit(t.status == 0, shard=8 + t.msg_id % 50, instance_type="asB")
+    with app.engine.begin() as conn:
+        for i in range(10):
+            app.send(conn, "t", {}, object_id=f"mine{i}")
+            app.send(conn, "t", {})
+    last = max(table.column("msg_id"))
+    table.edit(t.msg_id > last - 20, shard=7, instance_type="asA")
+    return app
+
+
+def test_a_look_into_a_slice_reads_no_row_of_others(crowded):
+    for role, value, index in (("shard", 7, "shard"), ("instance_type", "asA", "flag")):
+        for read in (slices.heads, slices.loose):
+            with crowded.engine.connect() as conn:
+                found = _looked(conn, crowded, read, role, value)
+            steps = {step for step in found if step[1] not in ("SCAN u", "SCAN g")}
+            assert ("index", f"msgworker_message_{index}") in steps
+            assert steps <= {("index", f"msgworker_message_{index}"), ("index", "primary")}
+
+
+def _looked(conn, app, read, role, value):
+    """Read all of a slice, then behind its middle; the steps of the plans."""
+    sent = []
+    sa.event.listen(conn, "before_cursor_execute", lambda *a: sent.append(a[2:4]))
+    places = [Place(value), Place(3)] if role == "shard" else [Place(value)]
+    first = read(conn, app.tables, role, places, 100)[0]
+    assert (len(first.found), first.after) == (10, None)
+    middle = "mine4" if read is slices.heads else first.found[4].msg_id
+    (rest,) = read(conn, app.tables, role, [Place(value, middle)], 100)
+    assert len(rest.found) == 5
+    return [step for text, params in list(sent) for step in _plan(conn, text, params)]
+
+
+def test_a_drain_of_a_slice_sends_as_many_statements_whatever_waits_in_others(crowded):
+    sent = []
+
+    @sa.event.listens_for(crowded.engine, "before_cursor_execute")
+    def _(conn, cursor, statement, *rest):
+        sent.append(statement)
+
+    report = crowded.drain(scope=Shards(7), **NOW)
+    assert report.done == 20
+    assert len(sent) < 120
