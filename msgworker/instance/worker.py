@@ -453,10 +453,10 @@ class Instance:
         self.state.stopping.set()
         self.state.give_up_at = self._deadline + GIVE_UP_SECONDS
         self.fetcher.stop()
-        if self.seat is not None:
-            self.seat.leave()
         self.lanes.close()
         self.settler.give_back(self.lanes.take_back())
+        if self.seat is not None:
+            self.seat.leave()
         self._wait_for(self.fetcher, max(ROLE_SECONDS, self._deadline - time.monotonic()))
         self.settler.give_back(self.lanes.take_back())
         # Lanes that settle now and would go on are released too, by the loop below; a handler that

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.instance.search import Search, _Pick
+from msgworker.instance.search import Search, Pick
 from msgworker.message import Outcome
 from msgworker.store import claim, recover, settle
 from msgworker.store.claim import Candidate, Row
@@ -119,7 +119,7 @@ def earlier_ignored() -> AbstractContextManager[None]:
 def due_first() -> AbstractContextManager[None]:
     """A due message is offered before the head of its object, which is then passed over."""
 
-    def offer_waited(self: _Pick, row: Candidate) -> None:
+    def offer_waited(self: Pick, row: Candidate) -> None:
         if row.object_id not in self._passed and self.could_go(row):
             self.offer(row)
 
@@ -127,7 +127,7 @@ def due_first() -> AbstractContextManager[None]:
         self._blocked.update(c.object_id for c in candidates if c.object_id is not None)
 
     patches = ExitStack()
-    patches.enter_context(replaced(_Pick, "offer_waited", offer_waited))
+    patches.enter_context(replaced(Pick, "offer_waited", offer_waited))
     patches.enter_context(replaced(Search, "refused", refused))
     return patches
 
