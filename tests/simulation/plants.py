@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.instance.search import Search, Pick
+from msgworker.instance.search import Pick, Search
 from msgworker.message import Outcome
 from msgworker.store import claim, recover, settle
 from msgworker.store.claim import Candidate, Row
