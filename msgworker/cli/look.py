@@ -179,10 +179,13 @@ def age_of(info: MessageInfo, app: App) -> str:
 
 
 def tries_of(info: MessageInfo, app: App) -> str:
-    """How many tries have failed, and of how many; of a dead message only the first, if known."""
-    if info.ending is None or info.ending.tries is None:
+    """How many tries have failed, and of how many; of a dead message only the first, by its row
+    where its tries are not kept, "-" where that cannot tell: it was discarded."""
+    if info.ending is None:
         return f"{info.error_try_times}/{app.tables.spec.max_tries}"
-    return f"{info.ending.tries}"
+    if info.ending.tries is not None:
+        return f"{info.ending.tries}"
+    return "-" if info.ending.how is How.DISCARDED else f"{info.error_try_times}"
 
 
 def what(info: MessageInfo) -> str:

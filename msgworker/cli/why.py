@@ -269,7 +269,11 @@ def _life(one: InstanceInfo) -> str:
 
 
 def _running(one: InstanceInfo) -> str:
-    """Handlers that ran at the last heartbeat, of the messages claimed now."""
+    """Handlers that ran at the last heartbeat, of the messages claimed now; only these where that
+    heartbeat was before they were claimed."""
+    claimed, heard = one.oldest_claim_at, one.renewed_at
+    if claimed is not None and heard is not None and claimed > heard:
+        return f"{one.running:,}"
     if not one.running or one.handlers is None:
         return f"{one.running:,}" if one.running else "-"
     return f"{min(one.handlers, one.running):,} of {one.running:,}"

@@ -12,6 +12,7 @@ from msgworker.dialects.catalogue import (
     invalid_indexes,
     is_there,
     row_estimate,
+    schemas_with,
 )
 from msgworker.dialects.clock import (
     instant_of,
@@ -157,6 +158,7 @@ __all__ = [
     "row_estimate",
     "rules_of",
     "same_database",
+    "schemas_with",
     "seconds_since",
     "secrets_of",
     "set_up_database",

@@ -21,6 +21,28 @@ def is_there(inspector: Inspector, table: sa.Table) -> bool | None:
         return None
 
 
+# The schemas that this login sees a table or view of a name in, but the one that is looked at.
+_OTHER_SCHEMAS = {
+    "postgresql": "SELECT table_schema FROM information_schema.tables"
+    " WHERE lower(table_name) = lower(:name) AND table_schema <> coalesce(:own, current_schema())",
+    "mysql": "SELECT table_schema FROM information_schema.tables"
+    " WHERE table_name = :name AND table_schema <> coalesce(:own, database(), '-')",
+    "oracle": "SELECT owner FROM all_objects WHERE object_type IN ('TABLE', 'VIEW')"
+    " AND object_name IN (:name, upper(:name))"
+    " AND owner <> upper(coalesce(:own, sys_context('userenv', 'current_schema')))",
+}
+
+
+def schemas_with(conn: sa.Connection, name: str, *, but: str | None) -> list[str]:
+    """The other schemas (databases on MariaDB and MySQL) with a table of this name, as far as this
+    login sees them; but: None for the default one."""
+    backend = {"mariadb": "mysql"}.get(conn.dialect.name, conn.dialect.name)
+    if backend not in _OTHER_SCHEMAS:
+        return []
+    query = sa.text(_OTHER_SCHEMAS[backend])
+    return sorted({str(found) for found in conn.scalars(query, {"name": name, "own": but})})
+
+
 def _quoted(table: sa.Table) -> str:
     """The table's name as PostgreSQL's to_regclass reads it; a value, so nothing is escaped."""
     parts = [part for part in (table.schema, table.name) if part is not None]

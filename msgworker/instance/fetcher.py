@@ -30,7 +30,7 @@ from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.message import topic_of
 from msgworker.store import claim, due
 from msgworker.store.claim import Candidate, Row
-from msgworker.store.instances import leases_ending
+from msgworker.store.instances import leased, leases_ending
 from msgworker.table import Slice
 
 FIRST_PAUSE = 0.01
@@ -44,6 +44,7 @@ LONGEST_REST_SECONDS = 30.0
 LEFT_TO_OTHERS = 4.0
 ASK_SECONDS = 0.5
 TOPIC_REPORT_SECONDS = 3600.0
+TOPIC_ASK_SECONDS = 60.0
 
 
 class Fetcher(Role):
@@ -459,14 +460,16 @@ class Fetcher(Role):
         return min(awaited, default=None)
 
     def _report_topics(self) -> None:
-        """Each once an hour; a new one at once."""
+        """Topics that nobody has a handler for: each once an hour, a new one at once."""
         unknown = self._search.unknown_topics
         if not unknown:
             return
         now, told = time.monotonic(), self._topics_told
         # A topic need not be a text (SQLite).
         late = (t for t in unknown if now - told.get(t, -inf) > TOPIC_REPORT_SECONDS)
-        new = sorted(late, key=str)
+        handled = self._state.registry.topics()  # it has a handler, and was not chosen
+        asked = [t for t in late if handled is not None and t not in handled]
+        new = self._of_nobody(asked, now) if asked else []
         if new:
             self._topics_told = {
                 t: at for t, at in told.items() if now - at <= TOPIC_REPORT_SECONDS
@@ -474,6 +477,16 @@ class Fetcher(Role):
             names = ", ".join(repr(name) for name in new[:10])
             more = f" and {len(new) - 10:,} more" if len(new) > 10 else ""
             self.log.warning("messages wait whose topic has no handler here: %s%s", names, more)
+
+    def _of_nobody(self, topics: Sequence[Any], now: float) -> list[Any]:
+        """Those of the topics that no other live instance handles; the others are asked about again
+        in a while."""
+        with self._link.statement() as conn:
+            others = leased(conn, self._state.tables)
+        theirs = [t for t in topics if any(one.handles(t) for one in others)]
+        again = now - TOPIC_REPORT_SECONDS + TOPIC_ASK_SECONDS
+        self._topics_told |= dict.fromkeys(theirs, again)
+        return sorted((t for t in topics if t not in theirs), key=str)
 
     def pause_seconds(self, did: int) -> float:
         """No pause while there is room and work; a tick while hands are full; longer when idle."""

@@ -49,7 +49,8 @@ def create(
     warn: Callable[[str], object] = lambda _: None,
 ) -> list[str]:
     """Create what is missing; return the names of what was created, [] if all was there.
-    warn: gets what is odd about the rows of a table that had no index of ours until now.
+    warn: gets what is odd about the rows of a table that had no index of ours until now, and where
+    a table of a new one's name is in another schema.
 
     Opens its own transactions. On a table that exists already only indexes are added (and, on
     MariaDB and MySQL, hidden generated columns); its columns are left alone. The rule of a table
@@ -68,6 +69,8 @@ def create(
         problems = [] if live is None else storage_problem(storage_of(inspector, live, spec.schema))
         if problems:
             raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
+        if live is None and (other := elsewhere(conn, spec)):
+            warn(f"it is new here; {other}")
         if live is not None:
             dialect = for_table(inspector, spec, live, dialect)
             _refuse_unfit(conn, inspector, named(spec, live), dialect)
@@ -264,7 +267,7 @@ def resolve(
         inspector = sa.inspect(conn)
         live = live_name(inspector, spec)
         if live is None:
-            raise SchemaError(_missing_table(inspector, spec))
+            raise SchemaError(_missing_table(conn, inspector, spec))
         columns = inspector.get_columns(live, schema=spec.schema)
         unique = unique_keys(inspector, live, spec.schema)
         indexes = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
@@ -482,7 +485,23 @@ def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
     return difflib.get_close_matches(spec.bare_name, names, n=3, cutoff=0.5)
 
 
-def _missing_table(inspector: Inspector, spec: MessageTable) -> str:
+def elsewhere(conn: Connection, spec: MessageTable) -> str:
+    """What to say of a table that is not there, where another schema has one of its name; empty if
+    none has."""
+    found = dialects.schemas_with(conn, spec.bare_name, but=spec.schema)
+    if not found:
+        return ""
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    name = f"{found[0]}.{spec.bare_name}"
+    return (
+        f"a table of that name is in schema {', '.join(found[:3])}{more}: if that is meant, name "
+        f'it, --table {name} or MessageTable("{name}")'
+    )
+
+
+def _missing_table(conn: Connection, inspector: Inspector, spec: MessageTable) -> str:
+    if other := elsewhere(conn, spec):
+        return f"table {spec.name} does not exist; {other}; else run `msgworker init-db`"
     near = near_names(inspector, spec)
     hint = f" Near names: {', '.join(near)}." if near else ""
     return (

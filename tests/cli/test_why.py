@@ -122,6 +122,21 @@ def beating(folder: Path, name: str, silent: int, lease: int = 30) -> None:
     )
 
 
+def test_what_was_claimed_since_the_last_heartbeat_is_not_said_not_to_run(
+    crm: Cli, folder: Path
+) -> None:
+    sent(crm, "C-1")
+    beating(folder, "new-1", 5, lease=60)
+    sql(folder, "UPDATE msgworker_message SET status = 1, claimed_by = 'new-1'")
+    for claimed, running in ((600, "0 of 1"), (2, "1")):
+        sql(
+            folder,
+            f"UPDATE msgworker_message SET claimed_at = datetime('now', '-{claimed} seconds')",
+        )
+        row = re.split(r"  +", crm("instances", *AT).stdout.splitlines()[1])
+        assert row[4] == running, row
+
+
 def test_an_instance_that_left_a_handler_behind_is_shown_as_stopped(crm: Cli, folder: Path) -> None:
     sent(crm, "C-1")
     beating(folder, "left-1", 200, lease=300)

@@ -368,6 +368,33 @@ def test_a_topic_without_handler_is_told_once_an_hour_and_a_new_one_at_once(one,
     assert told() == [f"{text}{names} and 3 more"]
 
 
+def test_a_topic_that_was_not_chosen_is_not_told_to_have_no_handler(app, caplog):
+    app.add_handler("t", lambda msg: None)
+    app.add_handler("u", lambda msg: None)
+    send(app, "a", topic="u")
+    send(app, "b", topic="t")
+    assert app.drain(topics=["t"], linger=0).done == 1
+    assert "no handler" not in caplog.text
+
+
+def test_a_topic_that_another_live_instance_handles_is_not_told_until_that_is_gone(
+    one, app, caplog
+):
+    one.fetcher._search.topics = frozenset({"t"})
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "theirs", ttl=600.0, topics=["x"])
+    send(app, "a", topic="x")
+    fetch(one)
+    assert "no handler" not in caplog.text
+    with app.engine.begin() as conn:
+        lease.drop(conn, app.tables, "theirs")
+    fetch(one)
+    assert "no handler" not in caplog.text  # it is asked once a minute
+    one.fetcher._topics_told["x"] -= 61
+    fetch(one)
+    assert "messages wait whose topic has no handler here: 'x'" in caplog.text
+
+
 def test_the_lease_is_kept_while_a_stop_waits_for_a_handler(make_app):
     app = make_app(lease_seconds=9)
     app.create_schema()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -526,3 +528,40 @@ def test_a_payload_that_is_missing_may_stand_under_another_name(make_app, sqlite
     )
     (found,) = [f for f in app.ops.doctor() if "payload is missing" in f.text]
     assert "MessageTable(payload=...); columns without a name here: body" in found.text
+
+
+# ---------------------------------------------------------------- in another schema
+
+
+@pytest.fixture
+def in_another_schema(database: Any) -> Iterator[str]:
+    """The name of a schema that has a table tb_cus, and is not the one that is looked at."""
+    if database.name == "sqlite":
+        pytest.skip("no schemas there")
+    name = f"crm_{uuid.uuid4().hex[:8]}"
+    engine = database.engine().execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as conn:
+        conn.exec_driver_sql(f"CREATE SCHEMA {name}")
+        conn.exec_driver_sql(
+            f"CREATE TABLE {name}.tb_cus (msg_id INTEGER PRIMARY KEY, object_id VARCHAR(20), "
+            "status INTEGER DEFAULT 0 NOT NULL, error_try_times INTEGER DEFAULT 0 NOT NULL)"
+        )
+        yield name
+        conn.exec_driver_sql(
+            f"DROP SCHEMA {name}{' CASCADE' if database.name == 'postgresql' else ''}"
+        )
+
+
+def test_a_table_in_another_schema_is_named_not_made_anew(make_app, in_another_schema, caplog):
+    app = make_app(table=MessageTable("tb_cus"))
+    say = f"a table of that name is in schema {in_another_schema}"
+    (told,) = [one for one in needed(app) if "tb_cus does not exist" in one.text]
+    assert say in told.text
+    assert f'MessageTable("{in_another_schema}.tb_cus")' in told.text
+    assert told.mend == ()
+    with pytest.raises(SchemaError, match=say):
+        _ = app.tables
+    app.create_schema()
+    assert say in caplog.text
+    named = make_app(table=MessageTable(f"{in_another_schema}.tb_cus"))
+    assert not any("does not exist" in one.text for one in named.ops.doctor())

@@ -38,6 +38,9 @@ def tables(p: Patient) -> list[Finding]:
         mend = p.create(p.ideal.message)
         near = schema.near_names(p.inspector, p.spec)
         text += f"; near names: {', '.join(near)}" if near else ""
+        if other := schema.elsewhere(p.conn, p.spec):
+            text += f"; {other}"
+            mend = mend if p.spec.is_default else []  # that one has the messages
         found.append(needed("tables", text, *mend))
     else:
         count = dialects.row_estimate(p.conn, p.ideal.message)
