@@ -21,8 +21,7 @@ def is_there(inspector: Inspector, table: sa.Table) -> bool | None:
         return None
 
 
-# The schemas that this login sees a table or view of a name in, but the one that is looked at.
-_OTHER_SCHEMAS = {
+OTHER_SCHEMAS = {
     "postgresql": "SELECT table_schema FROM information_schema.tables"
     " WHERE lower(table_name) = lower(:name) AND table_schema <> coalesce(:own, current_schema())",
     "mysql": "SELECT table_schema FROM information_schema.tables"
@@ -31,15 +30,16 @@ _OTHER_SCHEMAS = {
     " AND object_name IN (:name, upper(:name))"
     " AND owner <> upper(coalesce(:own, sys_context('userenv', 'current_schema')))",
 }
+"""Where this login sees a table or view of a name, but for the schema that is looked at."""
 
 
 def schemas_with(conn: sa.Connection, name: str, *, but: str | None) -> list[str]:
     """The other schemas (databases on MariaDB and MySQL) with a table of this name, as far as this
     login sees them; but: None for the default one."""
     backend = {"mariadb": "mysql"}.get(conn.dialect.name, conn.dialect.name)
-    if backend not in _OTHER_SCHEMAS:
+    if backend not in OTHER_SCHEMAS:
         return []
-    query = sa.text(_OTHER_SCHEMAS[backend])
+    query = sa.text(OTHER_SCHEMAS[backend])
     return sorted({str(found) for found in conn.scalars(query, {"name": name, "own": but})})
 
 
