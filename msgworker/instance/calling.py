@@ -36,6 +36,7 @@ from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.role import OUTAGE_WAIT, pause_after
 from msgworker.instance.settler import settlement
 from msgworker.instance.state import Lane, Running, State, facts
+from msgworker.instance.traces import text_of
 from msgworker.message import Message, Outcome, Settled, topic_of
 from msgworker.payload import clean, quoted
 from msgworker.store import recover
@@ -172,12 +173,14 @@ class Caller:
         if lane.settled is not None:
             return DONE
         if result.outcome in (Outcome.DONE, Outcome.FAILED) and running.until is not None:
-            took = time.monotonic() - running.since
-            if time.monotonic() > running.until and not handler.is_async:
-                late = HandlerTimeout(
-                    f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
-                )
-                late.__cause__ = result.raised
+            took, raised = time.monotonic() - running.since, result.raised
+            told = isinstance(raised, HandlerTimeout) or (handler.is_async and raised is None)
+            if time.monotonic() > running.until and not told:
+                text = f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
+                if raised is not None:
+                    text += f"; then it raised {type(raised).__name__}: {text_of(raised)}"
+                late = HandlerTimeout(text)
+                late.__cause__ = raised
                 return result_of_error(late, handler, lane.row.tries + 1, self._backoff)
         if result.outcome is Outcome.LATER and self._worn_out(lane):
             text = clean(f"asked for RetryLater too often, or nothing can wait; {result.error}")

@@ -841,6 +841,33 @@ def test_an_async_handler_that_blocks_or_swallows_the_cancel_fails_at_its_timeou
     assert "no such contract" in third
 
 
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_an_error_after_the_timeout_is_a_timeout_that_tells_the_error_too(app, table, kind):
+    import asyncio
+
+    if kind == "async":
+
+        @app.handler("t", timeout=0.05, wait=wait_fixed(3600))
+        async def handle(msg: Message) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise ValueError("no connection to give back") from None
+
+    else:
+
+        @app.handler("t", timeout=0.05, wait=wait_fixed(3600))
+        def handle(msg: Message) -> None:
+            time.sleep(0.1)
+            raise ValueError("no connection to give back")
+
+    send(app, "o")
+    assert app.drain(linger=0).retried == 1
+    (text,) = table.column("last_error")
+    assert text.startswith("HandlerTimeout: timeout: the handler took ")
+    assert "s, its limit is 0.05 s; then it raised ValueError: no connection to give back" in text
+
+
 def test_handler_over_its_timeout_is_told_and_its_try_fails(make_app, caplog):
     app = make_app(lease_seconds=6.0)
     app.create_schema()
