@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import weakref
@@ -27,6 +26,7 @@ from msgworker.instance.report import Report
 from msgworker.instance.seat import Scope
 from msgworker.instance.state import State, logger_for, new_instance_id
 from msgworker.instance.worker import Worker
+from msgworker.logs import logger
 from msgworker.ops import Ops
 from msgworker.payload import clean, encode, is_text
 from msgworker.store import rule as rules
@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SEND_CHUNK = 5000
 RULE_SECONDS = 1.0
 """A rule that was read so long ago is read again by those who look and repair."""
-log = logging.getLogger("msgworker.app")
+log = logger("msgworker.app")
 FAR_SECONDS = 100 * 366 * 86_400.0
 
 

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "msgworker"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"errors", "clock"},
-    {"message", "payload", "config"},
+    {"message", "payload", "config", "logs"},
     {"dialects"},
     {"table"},
     {"store"},
@@ -98,6 +98,23 @@ def test_only_store_runs_sql() -> None:
         if part_of(path) not in ("store", "table", "dialects", "demo")
         and building.search(path.read_text())
     ]
+    assert found == []
+
+
+def test_every_logger_of_ours_escapes_what_others_wrote() -> None:
+    """By `logs.logger`: no call that logs a text of a row, an error or a URL can forget it."""
+    found = []
+    for path in FILES:
+        if part_of(path) in ("logs", "demo"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            if called.endswith("getLogger") and (path.stem, path.parent.name) != ("logs", "cli"):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {called}")
+            if re.fullmatch(r"logging\.(debug|info|warning|error|exception|critical|log)", called):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {called}")
     assert found == []
 
 

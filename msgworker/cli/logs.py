@@ -20,6 +20,7 @@ from typing import Any
 from msgworker.cli.output import visible
 from msgworker.dialects import without
 from msgworker.instance.traces import trace_of
+from msgworker.logs import logger
 from msgworker.payload import shown
 from msgworker.table import MAX_ERROR
 
@@ -212,7 +213,7 @@ class Progress:
             self._screen.status(text)
         elif counts != self._told:  # an idle service says nothing
             self._told = dict(counts)
-            logging.getLogger("msgworker.cli").info("progress: %s", text)
+            logger("msgworker.cli").info("progress: %s", text)
 
     def end(self) -> None:
         """Take the status line away."""

@@ -9,7 +9,6 @@ twice would look like somebody who insists.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import selectors
 import signal
@@ -27,8 +26,9 @@ from msgworker import Report
 from msgworker.cli.failing import OUR_FAULT, Usage
 from msgworker.cli.logs import Progress, screen
 from msgworker.instance.stopping import INSIST_SECONDS, NUMBERS, Asked, Signals, end_by
+from msgworker.logs import logger
 
-log = logging.getLogger("msgworker.cli")
+log = logger("msgworker.cli")
 FINAL = (0, 2, 3, 4)
 """Exit codes that starting the child again would not change."""
 RESPAWN_MOST_SECONDS = 30.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from msgworker.cli.output import print_json
 from msgworker.cli.target import open_app, target
 from msgworker.config import seconds
 from msgworker.errors import PayloadError
+from msgworker.logs import logger
 
 MAX_BYTES = 64_000_000
-log = logging.getLogger("msgworker.cli")
+log = logger("msgworker.cli")
 
 
 @click.command("send")

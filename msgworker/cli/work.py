@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from msgworker.config import SETTINGS, Configuration, flag_of
 from msgworker.errors import ConfigError
 from msgworker.instance.report import complaints
 from msgworker.instance.stopping import Asked, Signals
+from msgworker.logs import logger
 
 F = TypeVar("F", bound=Callable[..., Any])
 TICK_SECONDS = 0.2
@@ -39,7 +39,7 @@ HANDED_ON = (
     "log_format",
 )
 OF_DRAIN = ("linger", "retry_linger", "outage_limit")
-log = logging.getLogger("msgworker.cli")
+log = logger("msgworker.cli")
 
 
 def working(fn: F) -> F:

@@ -7,7 +7,6 @@ renewal was asked for; then it is lost for good, whatever the centre says later.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import threading
@@ -26,8 +25,9 @@ from msgworker.coordination.lease import (
     new_owner,
 )
 from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable
+from msgworker.logs import logger
 
-log = logging.getLogger("msgworker.coordination")
+log = logger("msgworker.coordination")
 OnLost = Callable[[Lease], object]
 MOST_SETTLE = 1000
 FIRST_POLL_SECONDS = 0.1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import time
@@ -13,8 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 
 from msgworker.dialects.connections import connecting
+from msgworker.logs import logger
 
-log = logging.getLogger("msgworker.dialects")
+log = logger("msgworker.dialects")
 SQLITE_LEAST = (3, 38, 0)
 
 

@@ -39,6 +39,7 @@ from msgworker.errors import (
 from msgworker.instance.forks import no_child_returns
 from msgworker.instance.role import pause_after
 from msgworker.instance.traces import home_of, place_of, text_of, trace_of, trim, where
+from msgworker.logs import logger
 from msgworker.message import LATER, SPENT, Message, Outcome
 from msgworker.payload import clean, decode
 from msgworker.table import MAX_ERROR
@@ -46,7 +47,7 @@ from msgworker.table import MAX_ERROR
 if TYPE_CHECKING:
     from msgworker.instance.fanout import FanOut, Fans
 
-log = logging.getLogger("msgworker.handling")
+log = logger("msgworker.handling")
 
 BACKOFF_FACTOR = 5
 LONGEST_BACKOFF_SECONDS = 480.0
@@ -199,7 +200,7 @@ class Context:
                 "topic": self._msg.topic,
                 "try": self.attempt,
             }
-            self._log = logging.LoggerAdapter(logging.getLogger("msgworker.handler"), extra)
+            self._log = logging.LoggerAdapter(logger("msgworker.handler", of_user=True), extra)
         return self._log
 
 

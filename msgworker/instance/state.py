@@ -31,6 +31,7 @@ from msgworker.instance.links import Link, Turns
 from msgworker.instance.refusals import Refusals
 from msgworker.instance.role import Away
 from msgworker.instance.seat import Scope
+from msgworker.logs import logger
 from msgworker.message import topic_of
 from msgworker.payload import shown
 from msgworker.store.claim import Row
@@ -310,4 +311,4 @@ def facts(row: Row) -> dict[str, Any]:
 
 def logger_for(instance_id: str) -> logging.LoggerAdapter[logging.Logger]:
     """The logger of an instance; every record carries its id."""
-    return _Adapter(logging.getLogger("msgworker.instance"), {"instance": instance_id})
+    return _Adapter(logger("msgworker.instance"), {"instance": instance_id})
