@@ -8,7 +8,6 @@ that has made the node (czxid), which rises over the whole ensemble.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import threading
 import time
@@ -20,8 +19,9 @@ from urllib.parse import quote, unquote
 from msgworker.clock import clock
 from msgworker.coordination.lease import Lease, LockCentre, check_name, check_prefix
 from msgworker.errors import ConfigError, LocksUnavailable
+from msgworker.logs import logger
 
-log = logging.getLogger("msgworker.coordination")
+log = logger("msgworker.coordination")
 EXTRA = 'the driver of ZooKeeper is not installed; run: pip install "msgworker[zookeeper]"'
 CONNECT_SECONDS = 10.0
 SESSION_SECONDS = 10.0
