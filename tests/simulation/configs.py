@@ -70,6 +70,22 @@ _ALL = (
         transactional=0.3,
         loose=1,
     ),
+    # Nobody knows who has flagged what, and people give it back while all seem to be dead.
+    Config(
+        name="unowned",
+        instances=3,
+        steps=140,
+        owners=False,
+        frees=2,
+        late=0.2,
+        pauses=4,
+        stalls=4,
+        stops=1,
+        again=0.03,
+        transactional=0.3,
+        habits=Habits(later=0.0),
+        loose=1,
+    ),
     # A statement is executed long after its sender has given it up.
     Config(name="delayed", objects=1, lost=0.25, delayed=0.7, habits=Habits(0.1, 0.0, 0.5)),
 )

@@ -31,8 +31,8 @@ from msgworker.store import claim, lease, recover
 from msgworker.store import settle as settling
 from msgworker.store.claim import Candidate, Row
 from msgworker.store.settle import FlagMissing
-from tests.history import Kind, Rule, Violation
-from tests.simulation.world import Act, World
+from tests.history import PROCESSING, Kind, Rule, Violation
+from tests.simulation.world import Act, Seen, World
 
 T = TypeVar("T")
 Wait = Callable[[], bool] | None
@@ -73,6 +73,8 @@ class Flaws:
     stop_unswept: bool = False  # drops the lease without looking for rows that no lane knows
     ghosts_of_look: bool = False  # claims under a new id what was looked for under the old one
     claim_unlocked: bool = False  # the sweep of unknown rows does not wait for claims in flight
+    forgets: bool = False  # without owners, too, a lost lease makes an instance forget all
+    unasked: bool = False  # without owners: what is carried over starts without being asked for
 
 
 @dataclass(slots=True)
@@ -157,6 +159,10 @@ class Instance:
     def stopping(self) -> bool:
         return self.state.stopping.is_set()
 
+    def name(self, owner: str) -> str:
+        """Who it is in the history: without owners one, whatever its id is now."""
+        return owner if self.world.owners else self.label
+
     def actors(self) -> list[tuple[str, Steps[None]]]:
         threads = [(f"{self.label}.handler{i}", self.handler(i)) for i in range(2)]
         return [
@@ -169,7 +175,7 @@ class Instance:
     def crash(self) -> None:
         """The process is gone, with everything that was not committed."""
         self.alive = False
-        self.world.record(Kind.KILLED, self.id)
+        self.world.record(Kind.KILLED, self.name(self.id))
 
     # ------------------------------------------------------------ statements
 
@@ -197,7 +203,7 @@ class Instance:
             ):
                 self.faults.in_flight.append((me or self.id, fn))
             raise error
-        value = self.world.commit(act, me or self.id, fn, self.read_at)
+        value = self.world.commit(act, self.name(me or self.id), fn, self.read_at)
         if error is not None:
             raise error
         return value
@@ -352,7 +358,7 @@ class Instance:
             if not self.ready:
                 continue
             lane = self.ready.popleft()
-            if lane.owner != self.id:
+            if not self._may_start(lane):
                 continue
             if not self.state.trusted():
                 self.ready.append(lane)
@@ -360,6 +366,14 @@ class Instance:
                 continue
             yield from self._handle(ident, lane)
             self.finished.append(lane)
+
+    def _may_start(self, lane: Lane) -> bool:
+        if lane.owner == self.id or (self.flaws.unasked and self.state.is_ours(lane.owner)):
+            return True
+        if self.state.is_ours(lane.owner):
+            self.state.unsure.append(lane)
+            self.next_beat = self.world.clock.seconds
+        return False
 
     def _ready_for_us(self) -> bool:
         return bool(self.ready) and all(lane.owner == self.id for lane in self.ready)
@@ -377,7 +391,8 @@ class Instance:
         for _ in range(self.rng.choice((1, 1, 2, 4, 12))):
             yield None
         result = self._outcome(row)
-        self.world.record(Kind.ENDED, lane.owner, msg_id=row.msg_id, detail=_word(result))
+        who, how = self.name(lane.owner), _word(result)
+        self.world.record(Kind.ENDED, who, msg_id=row.msg_id, detail=how)
         try:
             if row.msg_id in self.transactional and result is DONE:
                 yield from self._transactional(lane)
@@ -390,6 +405,8 @@ class Instance:
 
     def _start(self, row: Row, owner: str) -> None:
         for other in list(self.state.running.values()):
+            if self.state.is_ours(other.owner) and self.state.is_ours(owner):
+                continue  # the history tells of that
             same = other.row.object_id is not None and other.row.object_id == row.object_id
             if other.owner != owner and (same or other.row.msg_id == row.msg_id):
                 text = (
@@ -397,7 +414,15 @@ class Instance:
                 )
                 text += f"same object still ran in its process, under the lost id {other.owner}"
                 self.violations.append(Violation(Rule.I1, text))
-        self.world.record(Kind.STARTED, owner, msg_id=row.msg_id)
+        ours = self.world.owners or self._is_mine(self.world.rows[row.msg_id])
+        if not ours and self._lives():
+            text = f"{owner} started message {row.msg_id}, which it had not flagged any more"
+            self.violations.append(Violation(Rule.I1, text))
+        self.world.record(Kind.STARTED, self.name(owner), msg_id=row.msg_id)
+
+    def _lives(self) -> bool:
+        leases = self.world.read(lambda conn: lease.read_all(conn, self.world.t))
+        return any(one.name == self.id and one.live and one.taken_by is None for one in leases)
 
     def _outcome(self, row: Row) -> Result:
         chance, habits = self.rng.random(), self.habits
@@ -439,7 +464,7 @@ class Instance:
             return
 
     def _was_committed(self, lane: Lane) -> Steps[Settled | None]:
-        while lane.owner == self.id:
+        while self.state.is_ours(lane.owner):
             yield from self._outage()
             try:
                 flagged = self._still_mine({lane.row.msg_id: lane}, lane.owner)
@@ -464,9 +489,9 @@ class Instance:
 
     def _settle(self, batch: list[Lane]) -> Steps[list[Lane]]:
         state, me = self.state, self.id
-        mine = [lane for lane in batch if lane.owner == me]
+        mine = [lane for lane in batch if state.is_ours(lane.owner)]
         for lane in batch:
-            if lane.owner != me:
+            if lane not in mine:
                 state.in_hand.discard(lane)
         open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
         became: dict[int, Settled] = {}
@@ -500,7 +525,7 @@ class Instance:
                 continue
             except Lost:
                 yield from self._look(left, me, became)
-                if self.id != me:
+                if not self.state.is_ours(me):
                     return
 
     def _write_once(self, lanes: list[Lane], me: str, became: dict[int, Settled]) -> Steps[None]:
@@ -522,7 +547,7 @@ class Instance:
 
     def _look(self, lanes: dict[int, Lane], me: str, became: dict[int, Settled]) -> Steps[None]:
         left = {i: lane for i, lane in lanes.items() if i not in became}
-        while self.id == me:
+        while self.state.is_ours(me):
             yield from self._outage()
             try:
                 flagged = self._still_mine(left, me)
@@ -565,6 +590,7 @@ class Instance:
 
     def _beat(self) -> Steps[None]:
         yield from self._renew()
+        yield from self._make_sure()
         if not self.flaws.no_own_sweep:
             yield from self._sweep()
         yield from self._recover()
@@ -581,6 +607,9 @@ class Instance:
                 return
         state.trusted_until = 0.0
         yield None
+        if not self.world.owners and not self.flaws.forgets:
+            yield from self._go_on_with_all()
+            return
         self._read(lambda conn: recover.flagged_by(conn, t, me, limit=1))  # the database is there
         yield self._free
         state.forget_all(self._new_id())
@@ -588,6 +617,36 @@ class Instance:
         new, begun = self.id, self.world.clock.seconds
         self._send(Act.LEASE, lambda conn: lease.register(conn, t, new, ttl=TTL))
         state.trusted_until = begun + TRUST
+
+    def _go_on_with_all(self) -> Steps[None]:
+        state, t = self.state, self.world.t
+        new, begun = self._new_id(), self.world.clock.seconds
+        self._send(Act.LEASE, lambda conn: lease.register(conn, t, new, ttl=TTL))
+        yield None
+        yield self._free
+        state.carry_all(new)
+        yield None
+        state.trusted_until = begun + TRUST
+
+    def _make_sure(self) -> Steps[None]:
+        state, t = self.state, self.world.t
+        lanes = [state.unsure.popleft() for _ in range(len(state.unsure))]
+        if not lanes:
+            return
+        yield None
+        try:
+            seen = {lane.row.msg_id: lane.row.tries for lane in lanes}
+            found = self._read(lambda conn: recover.still_flagged(conn, t, seen))
+        except (Lost, Again):
+            state.unsure.extend(lanes)
+            raise
+        yield None
+        for lane in lanes:
+            if lane.row.msg_id in found.free:
+                lane.owner = self.id
+                self.ready.append(lane)
+            else:
+                state.in_hand.discard(lane)
 
     def _sweep(self) -> Steps[None]:
         """Give back rows flagged by us that no lane knows."""
@@ -631,7 +690,7 @@ class Instance:
 
         def take(conn: Connection) -> bool:
             won = lease.take_over(conn, t, seen, me=me, ttl=TTL)
-            if won:
+            if won and self.world.owners:  # else its holder keeps what it has
                 self.world.record(Kind.LEASE_LOST, seen.name)
             return won
 
@@ -669,7 +728,7 @@ class Instance:
             self._take_back()
             if self._empty_handed():
                 break
-            yield lambda: bool(self.ready) or self._empty_handed()
+            yield lambda: bool(self.ready or self.state.unsure) or self._empty_handed()
         if not self.flaws.stop_unswept:
             yield from self._swept()
         self.beating = False
@@ -680,21 +739,27 @@ class Instance:
             dropped = self._send(Act.LEASE, lambda conn: lease.drop(conn, t, me), me)
         except (Lost, Again):
             dropped = False
-        left = [row.msg_id for row in self.world.rows.values() if row.claimed_by == me]
+        left = [row.msg_id for row in self.world.rows.values() if self._is_mine(row)]
         if dropped and left:
             text = f"{me} stopped in order and left messages {left} at 1"
             self.violations.append(Violation(Rule.I8, text))
         self.stopped, self.alive = True, False
 
+    def _is_mine(self, row: Seen) -> bool:
+        if self.world.owners:
+            return row.claimed_by == self.id
+        return row.status == PROCESSING and self.world.holders[row.msg_id] == self.label
+
     def _take_back(self) -> None:
-        while self.ready:
-            lane = self.ready.popleft()
-            if lane.owner == self.id:
+        while self.ready or self.state.unsure:
+            lane = (self.ready or self.state.unsure).popleft()
+            if self.state.is_ours(lane.owner):
                 lane.result = Result(Outcome.RELEASED)
                 self.finished.append(lane)
 
     def _empty_handed(self) -> bool:
-        busy = self.ready or self.finished or self.settling or self.state.running
+        waiting = self.ready or self.state.unsure or self.finished
+        busy = waiting or self.settling or self.state.running
         return not busy and not self.state.in_hand
 
     def _swept(self) -> Steps[None]:

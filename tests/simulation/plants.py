@@ -146,6 +146,16 @@ def any_claim() -> AbstractContextManager[None]:
     return replaced(settle, "_statement", statement)
 
 
+def any_tries() -> AbstractContextManager[None]:
+    """Without owners an outcome asks for the status alone."""
+
+    def same_tries(self: Tables, c: Cols, counted: bool) -> list[ColumnElement[bool]]:
+        seen = sa.bindparam("mw_tries", type_=sa.Integer())
+        return [sa.or_(self.tries(c) == seen, c.msg_id.is_not(None))] if counted else []
+
+    return replaced(Tables, "same_tries", same_tries)
+
+
 _flag = claim.flag
 
 
@@ -261,6 +271,9 @@ PLANTS = {
             "ghosts of the old look", "zombies", "I1", flaws=Flaws(ghosts_of_look=True), rare=True
         ),
         _plant("due follower hides head", "ops", "I3", patch=due_first, rare=True),
+        _plant("without owners all forgotten", "unowned", "I3", flaws=Flaws(forgets=True)),
+        _plant("without owners started unasked", "unowned", "I1", flaws=Flaws(unasked=True)),
+        _plant("without owners any tries", "unowned", "I5", patch=any_tries),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=any_claim),
     )
 }

@@ -17,10 +17,10 @@ from itertools import count
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from msgworker.store import change
+from msgworker.store import change, lease, recover
 from msgworker.store.settle import FlagMissing
 from msgworker.table import MessageTable
-from tests.history import DONE, FAILED, NEW, PROCESSING, Rule, Violation, check
+from tests.history import DONE, FAILED, NEW, PROCESSING, Kind, Rule, Violation, check
 from tests.simulation.instance import BEAT, Faults, Flaws, Habits, Instance, Steps, Wait
 from tests.simulation.world import STEP_SECONDS, Act, World, virtual_time
 
@@ -52,6 +52,8 @@ class Config:
     lost: float = 0.0  # the reply of a statement is lost
     delayed: float = 0.0  # a settle given up as lost is executed later
     again: float = 0.0  # the database rolls a transaction back
+    owners: bool = True  # False: a table without claimed_by
+    frees: int = 0  # without owners: people give back what stands at 1, if no lease lives
     ignores: bool = True  # False: a guard violation raises
     blind: bool = False  # the claim does not see a running message: only the guard excludes
 
@@ -147,6 +149,8 @@ class Schedule:
                 self._add("ops", self._ops())
             if self.config.foreign:
                 self._add("foreign", self._foreign())
+            if self.config.frees:
+                self._add("frees", self._frees())
             for _ in range(self.config.steps):
                 if not self._chaos():
                     self._step()
@@ -382,6 +386,32 @@ class Schedule:
         text += f"error_try_times < {spec.max_tries})"
         self._commit(Act.DISCARD, "ops", text, tries, msg_id)
 
+    def _frees(self) -> Steps[None]:
+        """`release --nobody --any-age`, on a table without owners."""
+        world, t = self.world, self.world.t
+
+        def living() -> bool:
+            found = world.read(lambda conn: lease.read_all(conn, t))
+            return any(one.live and one.taken_by is None for one in found)
+
+        def work(conn: Connection) -> int:
+            if living():  # asked again, now that it has the lock
+                return 0
+            for label in {world.holders[i] for i in seen}:
+                world.record(Kind.LEASE_LOST, label)
+            return sum(
+                recover.recover_foreign(conn, t, [i], seen_tries=n, text="released")
+                for i, n in seen.items()
+            )
+
+        for _ in range(self.config.frees):
+            yield lambda: self.quiet or (self.world.running() and not living())
+            if self.quiet:
+                return
+            seen = dict(world.read(lambda conn: recover.foreign(conn, t)))
+            yield None
+            world.commit(Act.RECOVER, "ops", work)
+
     def _foreign(self) -> Steps[None]:
         """The seed's own loop: no lease, no fence, no back-off; it never dies."""
         table = self.world.spec.name
@@ -478,6 +508,8 @@ class Schedule:
 def world_for(config: Config, *, guard: bool = True) -> World:
     """A database for the schedules of a configuration."""
     spec = MessageTable(on_dead=config.on_dead)
+    if not config.owners:
+        spec = spec.replace(claimed_by=None)
     return World(spec, ignores=config.ignores, blind=config.blind, guard=guard)
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 
+from msgworker import clock as clock_module
 from msgworker.dialects import DIALECTS, Dialect
 from msgworker.instance import search as search_module
 from msgworker.instance import state as state_module
@@ -142,6 +143,7 @@ class World:
         self.violations: list[Violation] = []
         self.observed: list[tuple[float, list[tuple[str | None, int, int]]]] = []
         self.rows: dict[int, Seen] = {}
+        self.holders: dict[int, str] = {}  # without owners: who has flagged a message
         self.place = 0
         self.version = 0
 
@@ -172,6 +174,9 @@ class World:
         self._observe(act, who, read_at or {})
         return value
 
+    def running(self) -> bool:
+        return any(row.status == PROCESSING for row in self.rows.values())
+
     def mark(self) -> float:
         """A place in the history, behind all that has happened so far."""
         return self.place + 0.5
@@ -197,9 +202,15 @@ class World:
         at = float(self.place)
         self.events.append(Event(kind, at, who, msg_id, object_id, attempt, detail, since))
 
+    @property
+    def owners(self) -> bool:
+        """Whether the table says who has flagged a message."""
+        return self.t.has("claimed_by")
+
     def _observe(self, act: Act, who: str, read_at: Mapping[int, float]) -> None:
         found = self.raw.execute(
-            "SELECT msg_id, object_id, status, error_try_times, later_times, claimed_by"
+            "SELECT msg_id, object_id, status, error_try_times, later_times,"
+            f" {'claimed_by' if self.owners else 'NULL'}"
             f" FROM {self.t.message.name} ORDER BY msg_id"
         ).fetchall()
         before = self.rows
@@ -236,12 +247,13 @@ class World:
             self.record(kind, who, row, detail="failed" if failed else None)
         elif row.status == PROCESSING:
             since = read_at.get(row.msg_id)
-            by = row.claimed_by or who
+            by = self.holders[row.msg_id] = row.claimed_by or who
             self.record(Kind.CLAIMED, by, row, attempt=row.tries + 1, since=since)
         elif act in (Act.RERUN, Act.DISCARD):
             self.record(Kind.RERUN if act is Act.RERUN else Kind.DISCARDED, who, row)
         elif act is Act.RECOVER:
-            self.record(Kind.RECOVERED, who, row, detail=old.claimed_by or "foreign")
+            whose = "foreign" if self.owners else self.holders[row.msg_id]
+            self.record(Kind.RECOVERED, who, row, detail=old.claimed_by or whose)
         else:
             self.record(Kind.SETTLED, who, row, detail=self._outcome(old, row))
 
@@ -277,6 +289,7 @@ def virtual_time(clock: Clock) -> Iterator[None]:
     virtual: list[tuple[Any, str, Any]] = [
         (search_module, "time", clock),
         (state_module, "time", clock),
+        (clock_module, "time", clock),
         (claim_module, "RUNS_PER_STATEMENT", 4),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in virtual]
