@@ -17,10 +17,6 @@ class Everywhere(Scope):
     def seat(self, standing: Standing) -> None:
         """None: there is nothing to be kept apart."""
 
-    def tells(self) -> Mapping[str, Any]:
-        """Nothing."""
-        return {}
-
     def __repr__(self) -> str:
         return "Everywhere()"
 
@@ -39,11 +35,8 @@ class Instance(Scope):
 
     def seat(self, standing: Standing) -> Seat:
         """A place beside the others of this flag."""
-        return _Fixed(Slice("instance_type", (self.flag,), exclusive=False))
-
-    def tells(self) -> Mapping[str, Any]:
-        """Its flag."""
-        return {"kind": "instance", "flag": self.flag}
+        where = Slice("instance_type", (self.flag,), exclusive=False)
+        return _Fixed(where, {"kind": "instance", "flag": self.flag})
 
     def __repr__(self) -> str:
         return f"Instance({self.flag!r})"
@@ -63,8 +56,9 @@ class _Fixed:
 
     settled = True
 
-    def __init__(self, where: Slice) -> None:
+    def __init__(self, where: Slice, tells: Mapping[str, Any]) -> None:
         self._where = where
+        self._tells = tells
 
     def start(self) -> None:
         """Nothing is to be kept."""
@@ -80,3 +74,6 @@ class _Fixed:
 
     def looked(self, *, complete: bool) -> None:
         """Always the same."""
+
+    def tells(self) -> Mapping[str, Any]:
+        return self._tells

@@ -104,7 +104,7 @@ class Heartbeat(Role):
             label=self._label,
             topics=state.topics,
             refused=state.refusals.reasons(),
-            scope=None if state.scope is None else state.scope.tells(),
+            scope=None if state.seat is None else state.seat.tells(),
         )
         if not lease.is_kept(conn, t, name):  # who looks for us would not find us
             raise SchemaError(
@@ -235,7 +235,7 @@ class Heartbeat(Role):
         state, me, now = self._state, self._state.instance_id, time.monotonic()
         running = [r for r in list(state.running.values()) if state.is_ours(r.owner)]
         handlers = [(r.row.msg_id, now - r.since) for r in running]
-        scope = None if state.scope is None else state.scope.tells()
+        scope = None if state.seat is None else state.seat.tells()
         refused = state.refusals.reasons()
         tells = lease.told(state.tables, state.topics, handlers, refused, scope=scope)
         with self._link.single() as conn:  # whoever stands still now holds no lock on its lease

@@ -38,6 +38,10 @@ class Seat(Protocol):
     def settled(self) -> bool:
         """Whether nothing else is to be had for now: then a drain may end."""
 
+    def tells(self) -> Mapping[str, Any]:
+        """What its instance tells people of it in its lease. kind: the scope; flag, or shards (how
+        many there are) and owned (which of them): what it looks at."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
@@ -62,10 +66,6 @@ class Scope(ABC):
     @abstractmethod
     def seat(self, standing: Standing) -> Seat | None:
         """A place for one more instance; None = everywhere."""
-
-    @abstractmethod
-    def tells(self) -> Mapping[str, Any]:
-        """What an instance tells people of it in its lease."""
 
     def check(self, spec: MessageTable) -> None:
         """Raise ConfigError if it does not fit the table."""

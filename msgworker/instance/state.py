@@ -32,6 +32,7 @@ from msgworker.instance.refusals import Refusals
 from msgworker.instance.role import Away
 from msgworker.instance.seat import Scope
 from msgworker.logs import logger
+from msgworker.instance.seat import Scope, Seat
 from msgworker.message import topic_of
 from msgworker.payload import shown
 from msgworker.store.claim import Row
@@ -129,7 +130,7 @@ class _Adapter(logging.LoggerAdapter[logging.Logger]):
 class State:
     """Shared by the roles; `in_hand` and `running` are touched with single, atomic operations only.
 
-    scope: where it looks; None = everywhere.
+    scope, seat: where it looks; None = everywhere.
     pid: the process of the instance; a child that a handler forks is none of it.
     chosen: `topics` are a choice of those that have a handler.
     claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever
@@ -191,6 +192,7 @@ class State:
     none_left: Callable[[], None] = lambda: None
     pid: int = field(default_factory=os.getpid)
     scope: Scope | None = None
+    seat: Seat | None = None
 
     def enter(self) -> None:
         """Note that this thread is one of the instance; what copies its context is, too: the tasks

@@ -350,6 +350,7 @@ class Instance:
             state, threads=threads, handle=self.caller.handle, settle=self.settler.add
         )
         self.seat = None if state.scope is None else state.scope.seat(self._standing())
+        state.seat = self.seat
         self.fetcher = Fetcher(
             state,
             lanes=self.lanes,

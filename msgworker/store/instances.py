@@ -59,6 +59,7 @@ class InstanceInfo:
     its lease; None if it has not, or by so little that it may only be slow.
     topics: what it handles, None = every topic. other_table: the table it serves, if not this one.
     refused: by msg_id why the database does not let it flag a message, of a few of them.
+    scope: where it looks, {} = everywhere; see `Seat.tells`.
     stopped: it has stopped, and a handler has outlived the grace time: its lease is left to end,
     and what it has is recovered then. Its `life` is `live` until its lease ends.
     """
@@ -79,6 +80,7 @@ class InstanceInfo:
     running_seconds: dict[int, float] = field(default_factory=dict)
     silent_seconds: float | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
+    scope: Mapping[str, Any] = field(default_factory=dict)
     overdue_seconds: float | None = None
     stopped: bool = False
 
@@ -191,6 +193,7 @@ def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> Instanc
         refused=told.refused,
         overdue_seconds=overdue(one, silent) if life is Life.LIVE and not told.stopped else None,
         stopped=told.stopped,
+        scope=one.scope,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -25,10 +25,7 @@ class Shards(Scope):
         self.values = values
 
     def seat(self, standing: Standing) -> Seat:
-        return _Fixed(Slice("shard", self.values))
-
-    def tells(self) -> Mapping[str, Any]:
-        return {}
+        return _Fixed(Slice("shard", self.values), {})
 
 
 @pytest.fixture

@@ -1,0 +1,203 @@
+"""Deal messages to the flags of instances, a few at a time, so that all get about as many.
+
+One dealer at a time deals: it holds a lock. A dealer that is gone is followed by another; messages
+without a flag wait meanwhile, for scopes of one instance; all others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from msgworker.config import number, whole
+from msgworker.coordination.database import DatabaseLocks
+from msgworker.coordination.holding import hold
+from msgworker.coordination.lease import LockCentre
+from msgworker.coordination.scopes import check_flag
+from msgworker.dialects import connecting, reaching, writing
+from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable, SchemaError
+from msgworker.store import deal as store
+from msgworker.store import schema
+from msgworker.store.deal import Undealt
+from msgworker.table import MessageTable, Tables
+
+log = logging.getLogger("msgworker.coordination")
+POLL_SECONDS = 0.5
+
+
+class _App(Protocol):
+    @property
+    def engine(self) -> sa.Engine: ...
+    @property
+    def table(self) -> MessageTable: ...
+    @property
+    def tables(self) -> Tables: ...
+
+
+class Dealer:
+    """Gives new messages of an App's table a flag: `size` to the first, `size` to the next, always
+    to the one that has got fewest.
+
+    A message whose object has an unfinished one gets the flag of that, so that an object is with
+    one instance at a time. Only flags that a live instance looks at (`Instance(flag)`) take part;
+    while none lives, all of them. What bears any other flag and has not begun is dealt again.
+    locks: where the lock of the dealer is; the App's database if left out. Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        app: _App,
+        flags: Sequence[str],
+        size: int = 3,
+        *,
+        locks: LockCentre | None = None,
+        ttl: float = 30.0,
+    ) -> None:
+        if isinstance(flags, str) or not isinstance(flags, Sequence) or not flags:
+            raise ConfigError(f'flags must be a list, ["asA", "asB"] say; got {flags!r:.80}')
+        self.flags = tuple(dict.fromkeys(check_flag(flag) for flag in flags))
+        self.size = whole("size", size, 1, store.BATCH)
+        self.ttl = number("ttl", ttl, 0.3, 86_400)
+        if app.table.instance_type is None:
+            raise ConfigError(
+                f"Dealer needs a column instance_type in table {app.table.name}: name it, "
+                "MessageTable(instance_type=...)"
+            )
+        self._app = app
+        self._locks = DatabaseLocks(app.engine, schema=app.table.schema) if locks is None else locks
+        self._dealt: dict[str, int] = {}
+        self._stopping = threading.Event()
+
+    @property
+    def name(self) -> str:
+        """The name of its lock."""
+        return f"dealer:{self._app.table.name}"[:190]
+
+    def deal_once(self) -> int:
+        """Deal what there is to be dealt now; returns how many messages got a flag.
+
+        Raises LeaseBusy while another dealer deals, DatabaseUnavailable, SchemaError.
+        """
+        t = self._tables()
+        with hold(self._locks, self.name, ttl=self.ttl) as lease:
+            return self._deal_all(t, lease.check)
+
+    def run(self, *, poll_seconds: float = POLL_SECONDS, wait: float | None = None) -> None:
+        """Deal until `stop`; while another dealer deals, stand by.
+
+        poll_seconds: the pause where there was nothing to deal. wait: return after so many seconds
+        of standing by; None = stand by for ever. Raises as `deal_once`, but LeaseBusy only for
+        `wait`.
+        """
+        t = self._tables()
+        away = False
+        while not self._stopping.is_set():
+            try:
+                with hold(
+                    self._locks, self.name, ttl=self.ttl, wait=min(wait or 1.0, 1.0)
+                ) as lease:
+                    away = False
+                    while not self._stopping.is_set() and lease.live():
+                        if not self._deal_all(t, lease.check):
+                            self._stopping.wait(poll_seconds)
+            except LeaseBusy:
+                if wait is not None:
+                    raise
+            except (LeaseLost, LocksUnavailable) as error:
+                if not away:
+                    log.warning("dealer: %s; trying again", error)
+                away = True
+                self._stopping.wait(1.0)
+
+    def stop(self) -> None:
+        """Let `run` return, from any thread."""
+        self._stopping.set()
+
+    def _tables(self) -> Tables:
+        t = self._app.tables
+        if not t.has("instance_type"):
+            add = schema.adding_column(self._app.engine, self._app.table, "instance_type")
+            raise SchemaError(f"a Dealer needs a column in table {t.spec.name}. Add it: {add}")
+        return t
+
+    def _deal_all(self, t: Tables, check: Any) -> int:
+        with reaching(self._app.engine):
+            count, members = 0, self._members(t)
+            while True:
+                check()
+                dealt = self._deal_some(t, members)
+                count += dealt
+                if dealt == 0:
+                    return count
+
+    def _members(self, t: Tables) -> list[str]:
+        """Who takes part; what others have is taken back."""
+        with connecting(self._app.engine) as conn:
+            live = store.served(conn, t)
+            counts = store.flags(conn, t)
+        members = [flag for flag in self.flags if flag in live] or list(self.flags)
+        least = min((self._dealt[flag] for flag in members if flag in self._dealt), default=0)
+        for flag in members:
+            known = self._dealt.get(flag, counts.get(flag, 0))
+            self._dealt[flag] = max(known, least)
+        for flag in list(self._dealt):
+            if flag not in members:
+                del self._dealt[flag]
+        back = 0
+        for flag in counts.keys() - set(members) - live:
+            while True:
+                with writing(self._app.engine) as conn:
+                    taken = store.take_back(conn, t, flag)
+                back += taken
+                if taken == 0:
+                    break
+        if back:
+            facts = {"event": "dealt_again", "count": back}
+            log.info("dealer: %d messages of flags without an instance", back, extra=facts)
+        return members
+
+    def _deal_some(self, t: Tables, members: Sequence[str]) -> int:
+        with connecting(self._app.engine) as conn:
+            rows = store.undealt(conn, t)
+            objects = {row.object_id for row in rows if row.object_id is not None}
+            follow = store.flags_of(conn, t, objects)
+        if not rows:
+            return 0
+        follow = {one: flag for one, flag in follow.items() if flag in members}
+        plan = shared_out(rows, members, self._dealt, follow, self.size)
+        count = 0
+        with writing(self._app.engine) as conn:
+            for flag, ids in plan.items():
+                count += store.deal(conn, t, ids, flag)
+        facts = {"event": "dealt", "count": count}
+        log.debug("dealer: %d messages dealt", count, extra=facts)
+        return count
+
+
+def shared_out(
+    rows: Collection[Undealt],
+    members: Sequence[str],
+    dealt: dict[str, int],
+    follow: dict[Any, str],
+    size: int,
+) -> dict[str, list[int]]:
+    """Which messages each member gets. dealt: how many it has had, and has then; follow: by object
+    whom its messages go to already. Rows come oldest first; the order of `members` breaks ties."""
+    plan: dict[str, list[int]] = {member: [] for member in members}
+    whose = dict(follow)
+    to, left = "", 0
+    for row in rows:
+        flag = whose.get(row.object_id) if row.object_id is not None else None
+        if flag is None:
+            if left == 0:
+                to, left = min(members, key=lambda member: dealt[member]), size
+            flag, left = to, left - 1
+            if row.object_id is not None:
+                whose[row.object_id] = flag
+        plan[flag].append(row.msg_id)
+        dealt[flag] += 1
+    return {flag: ids for flag, ids in plan.items() if ids}

@@ -1,0 +1,301 @@
+"""Each shard has one owner at a time: members share the shards out among themselves.
+
+A member is a lease on its own name, the owner of a shard a lease on the shard's. Who is to have
+which is a function of these leases (assign.py) that every member computes for itself; nobody
+decides for others. A shard that is to go to another member is given up when nothing of it is in
+hand any more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgworker.config import YEAR_SECONDS, number, whole
+from msgworker.coordination.assign import Assign, requested, sticky
+from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
+from msgworker.coordination.moving import Moving, columns, monotonic, spans
+from msgworker.errors import ConfigError
+from msgworker.instance.seat import Scope, Seat, Standing
+from msgworker.table import MOST_SHARDS, MessageTable, Slice
+
+LOOK_SECONDS = 0.5
+"""Between two looks at who is there, for up to so many members that this costs little; more of
+them look more rarely."""
+LOOK_PER_MEMBER = 0.01
+MOST_GROUP = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard as people see it: who owns it, and who is to have it, None where that is the same."""
+
+    shard: int
+    cur: str | None
+    req: str | None
+
+
+class Partitions(Scope):
+    """Shares out `shards` parts of the table among all workers that have this scope.
+
+    locks: a lock centre. shards: how many parts there are; the same for all members. A message
+    belongs to the part that is the remainder of its shard.
+    assign: sticky, round_robin, or fn(members, shards, owners) -> {shard: member}.
+    ttl: seconds after which the shards of a member that died are free; heartbeat: how often it
+    renews, a third of that or less. drain_timeout: seconds that a shard which is to move may be
+    kept for what is still in hand. group: keeps apart what shares a lock centre; the name of the
+    table if left out.
+    While the locks cannot be reached a member works on what it owns for 0.9 x ttl, then stops.
+    Raises ConfigError.
+    """
+
+    role = "shard"
+
+    def __init__(
+        self,
+        locks: LockCentre,
+        shards: int = 64,
+        assign: Assign = sticky,
+        *,
+        ttl: float = 30.0,
+        heartbeat: float | None = None,
+        drain_timeout: float = 30.0,
+        group: str = "",
+    ) -> None:
+        if not isinstance(locks, LockCentre):
+            raise ConfigError(
+                "Partitions takes a lock centre first: DatabaseLocks(engine), RedisLocks(client) "
+                f"or ZooKeeperLocks(client); got {locks!r:.80}"
+            )
+        if not callable(assign):
+            raise ConfigError(f"assign must be callable, got {assign!r:.80}")
+        self.locks = locks
+        self.shards = whole("shards", shards, 1, MOST_SHARDS)
+        self.assign = assign
+        self.ttl = number("ttl", ttl, 0.3, 86_400)
+        self.heartbeat = number("heartbeat", ttl / 3 if heartbeat is None else heartbeat, 0.01, ttl)
+        if self.ttl < 3 * self.heartbeat * (1 - 1e-9):
+            raise ConfigError(
+                f"ttl must be at least three heartbeats: one that is late must not cost the "
+                f"shards; got ttl={ttl:g}, heartbeat={self.heartbeat:g}"
+            )
+        self.drain_timeout = number("drain_timeout", drain_timeout, 0, YEAR_SECONDS)
+        self.group = group
+        if group:
+            check_name(group)
+            if len(group) > MOST_GROUP:
+                raise ConfigError(f"group has at most {MOST_GROUP} characters, got {group!r:.120}")
+
+    def __repr__(self) -> str:
+        return f"Partitions({self.locks!r}, shards={self.shards})"
+
+    def seat(self, standing: Standing) -> Seat:
+        """A new member."""
+        return Member(self, standing)
+
+    def prefix(self, spec: MessageTable) -> str:
+        """How the names of its locks begin."""
+        return f"{self.group or spec.name[:MOST_GROUP]}:"
+
+    def view(self, spec: MessageTable) -> tuple[list[str], dict[int, str]]:
+        """Who is a member, and who owns which shard, now."""
+        prefix = self.prefix(spec)
+        members, owners = [], {}
+        for lease in self.locks.held(prefix):
+            kind, _, rest = lease.name.removeprefix(prefix).partition(":")
+            if kind == "member":
+                members.append(rest)
+            elif kind == "shard" and rest.isdecimal() and int(rest) < self.shards:
+                owners[int(rest)] = lease.owner
+        return sorted(members), owners
+
+    def target(self, members: list[str], owners: Mapping[int, str]) -> dict[int, str]:
+        """Who is to own which shard."""
+        found = self.assign(members, range(self.shards), owners)
+        return {shard: found[shard] for shard in range(self.shards) if shard in found}
+
+    def status(self, spec: MessageTable | None = None) -> list[Shard]:
+        """All shards, for people. spec: the table that it is about; the default one if left out.
+        Raises LocksUnavailable."""
+        members, owners = self.view(spec or MessageTable())
+        asked = requested(self.target(members, owners), owners)
+        return [Shard(n, owners.get(n), asked.get(n)) for n in range(self.shards)]
+
+
+class Member(Moving):
+    """One instance among those that share out the shards."""
+
+    def __init__(self, scope: Partitions, standing: Standing) -> None:
+        super().__init__(standing, "partitions")
+        self.scope = scope
+        self.owner = ""
+        self._kept = standing.tables.spec.shards
+        self._prefix = scope.prefix(standing.tables.spec)
+        self._member: Lease | None = None
+        self._held: dict[int, Lease] = {}
+        self._draining: dict[int, float] = {}  # since when
+        self._looking: frozenset[int] = frozenset()
+        self._values: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
+        self._renewed_at = 0.0
+        self._lost_at = 0.0
+
+    # ------------------------------------------------------------ for the claim loop
+
+    def slice(self) -> Slice | None:
+        with self.lock:
+            self._looking = frozenset() if self.leaving else frozenset(self._mine())
+            mine = self._looking
+        if not mine:
+            return None
+        if self._values[0] != mine:
+            self._values = (mine, columns(mine, self.scope.shards, self._kept))
+        return Slice("shard", self._values[1])
+
+    def _mine(self) -> list[int]:
+        return [n for n, one in self._held.items() if n not in self._draining and one.live()]
+
+    def looked(self, *, complete: bool) -> None:
+        with self.lock:
+            self._looking = frozenset()
+
+    def tells(self) -> Mapping[str, Any]:
+        with self.lock:
+            owned = sorted(self._mine())
+        return {
+            "kind": "partitions",
+            "shards": self.scope.shards,
+            "owned": owned,
+            "ttl": self.scope.ttl,
+            "heartbeat": self.scope.heartbeat,
+        }
+
+    # ------------------------------------------------------------ one step
+
+    def step(self) -> float | None:
+        if self.leaving:
+            return self._leave()
+        self._keep()
+        members, owners = self.scope.view(self.standing.tables.spec)
+        if self.owner not in members:  # expired since: the next step finds out
+            self._renewed_at = 0.0
+            return 0.0
+        target = self.scope.target(members, owners)
+        now = monotonic()
+        with self.lock:
+            for shard in self._held:
+                if target.get(shard) == self.owner:
+                    self._draining.pop(shard, None)
+                else:
+                    self._draining.setdefault(shard, now)
+        self._give_up(target)
+        wanted = [n for n, to in target.items() if to == self.owner and n not in self._held]
+        self._take([n for n in wanted if n not in owners])
+        self.settled = all(n in self._held for n, to in target.items() if to == self.owner)
+        pause = min(self.scope.heartbeat, max(LOOK_SECONDS, LOOK_PER_MEMBER * len(members)))
+        if self._draining:
+            pause = min(pause, 0.1)
+        return pause * random.uniform(0.9, 1.1)
+
+    def _keep(self) -> None:
+        """Be a member, and go on owning what we own; or begin anew under another name."""
+        now = monotonic()
+        if self._member is not None and now - self._renewed_at >= 0.9 * self.scope.heartbeat:
+            self._renew(now)
+        if self._member is not None and not self._member.live():
+            self._forget()
+        if self._member is None:
+            self.owner = new_owner(self.standing.instance_id())
+            name = f"{self._prefix}member:{self.owner}"
+            self._member = self.scope.locks.acquire(name, self.owner, self.scope.ttl)
+            self._renewed_at = now
+
+    def _renew(self, now: float) -> None:
+        own = [self._member] if self._member is not None else []
+        kept = self.scope.locks.renew_all([*own, *self._held.values()])
+        self._renewed_at = now
+        if self._member is not None and self._member not in kept:
+            self._forget()
+            return
+        with self.lock:
+            lost = [n for n, lease in self._held.items() if lease not in kept]
+            for shard in lost:
+                del self._held[shard]
+                self._draining.pop(shard, None)
+        if lost:
+            self._log("lost", lost, "their leases were taken away")
+
+    def _forget(self) -> None:
+        """Our lease as a member is lost: what others have of ours by now we do not know. Nothing is
+        done under the old name any more."""
+        with self.lock:
+            lost, self._held = self._held, {}
+            self._draining.clear()
+            self._member = None
+        self.settled = False
+        self._log("lost", list(lost), f"the lease of member {self.owner} was lost")
+
+    def _give_up(self, target: Mapping[int, str]) -> None:
+        """Release what is to move and of which nothing is in hand, or for which we have waited
+        long enough."""
+        now = monotonic()
+        late: list[int] = []
+        given: list[int] = []
+        for shard in self._free(now, late):
+            lease = self._held[shard]
+            self.scope.locks.release(lease)
+            with self.lock:
+                del self._held[shard]
+                self._draining.pop(shard, None)
+            given.append(shard)
+        if given:
+            to = ", ".join(sorted({target[n] for n in given if n in target})) or "whoever is there"
+            self._log("released", given, f"for {to}")
+        if late:
+            self._log("late", late, f"messages were in hand for {self.scope.drain_timeout:g} s")
+
+    def _free(self, now: float, late: list[int]) -> list[int]:
+        with self.lock:
+            busy = self._looking | self.in_hand(self.scope.shards)
+            free = []
+            for shard, since in self._draining.items():
+                if shard not in busy:
+                    free.append(shard)
+                elif now - since >= self.scope.drain_timeout:
+                    late.append(shard)
+        return free + late
+
+    def _take(self, shards: list[int]) -> None:
+        taken = []
+        for shard in shards:
+            name = f"{self._prefix}shard:{shard}"
+            lease = self.scope.locks.acquire(name, self.owner, self.scope.ttl)
+            if lease is not None:
+                with self.lock:
+                    self._held[shard] = lease
+                taken.append(shard)
+        if taken:
+            self._log("acquired", taken, f"{len(self._held)} of {self.scope.shards} are ours")
+            self.standing.wake()
+
+    def _leave(self) -> float | None:
+        """First as a member, so that nobody means us any more; then shard by shard."""
+        if self._member is not None:
+            self.scope.locks.release(self._member)
+            self._member = None
+        now = monotonic()
+        with self.lock:
+            for shard in self._held:
+                self._draining.setdefault(shard, now)
+        self._give_up({})
+        if not self._held:
+            return None
+        if now - self._renewed_at >= self.scope.heartbeat:
+            self._renew(now)
+        return 0.05
+
+    def _log(self, event: str, shards: list[int], why: str) -> None:
+        facts = {"event": f"shards_{event}", "shards": sorted(shards), "owner": self.owner}
+        level = "warning" if event in ("lost", "late") and shards else "info"
+        getattr(self.log, level)("shards %s %s: %s", spans(shards), event, why, extra=facts)

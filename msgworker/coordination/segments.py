@@ -1,0 +1,231 @@
+"""Segments of shards under locks: take one, empty its shards, go on to the next.
+
+The order is a round that each worker begins elsewhere. A segment that somebody else has is tried
+again soon; one that was empty is left alone for a while.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from msgworker.config import number
+from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
+from msgworker.coordination.moving import Moving, columns, monotonic
+from msgworker.errors import ConfigError
+from msgworker.instance.seat import Scope, Seat, Standing
+from msgworker.table import MOST_SHARDS, Slice
+
+BUSY_SECONDS = (0.05, 0.15)
+EMPTY_SECONDS = 2.0
+HOLD_SECONDS = 10.0
+Layout = Mapping[str, Sequence[int]]
+
+
+class Segments(Scope):
+    """Looks at the shards of one segment at a time, while it holds the segment's lock.
+
+    locks: a lock centre. segments: the name of each lock and its shards; a message belongs to the
+    shard that is the remainder of its own by the number of shards named, from 0 on, all of which
+    must be named.
+    on_outage: while the locks cannot be reached, "stop" = look nowhere, "unscoped" = look at all
+    shards: the message table keeps the order without any lock.
+    ttl: seconds after which the lock of a worker that died is free. hold: seconds for which one
+    segment is kept while others wait to be looked at.
+    Raises ConfigError.
+    """
+
+    role = "shard"
+
+    def __init__(
+        self,
+        locks: LockCentre,
+        segments: Layout,
+        on_outage: Literal["stop", "unscoped"] = "stop",
+        *,
+        ttl: float = 30.0,
+        hold: float = HOLD_SECONDS,
+    ) -> None:
+        if not isinstance(locks, LockCentre):
+            raise ConfigError(
+                "Segments takes a lock centre first: RedisLocks(client), DatabaseLocks(engine) or "
+                f"ZooKeeperLocks(client); got {locks!r:.80}"
+            )
+        if on_outage not in ("stop", "unscoped"):
+            raise ConfigError(f'on_outage must be "stop" or "unscoped", got {on_outage!r:.80}')
+        self.locks = locks
+        self.on_outage = on_outage
+        self.ttl = number("ttl", ttl, 0.3, 86_400)
+        self.hold = number("hold", hold, 0.01, 86_400)
+        self.segments: Mapping[str, tuple[int, ...]] = _checked(segments)
+
+    def change(self, segments: Layout) -> None:
+        """Go by another layout from the next round on, in all workers of this process. Where others
+        still go by the old one, two may look at one shard: that costs time, not order."""
+        self.segments = _checked(segments)
+
+    @property
+    def shards(self) -> int:
+        """How many shards are named."""
+        return 1 + max(shard for part in self.segments.values() for shard in part)
+
+    def __repr__(self) -> str:
+        return f"Segments({self.locks!r}, {len(self.segments)} segments of {self.shards} shards)"
+
+    def seat(self, standing: Standing) -> Seat:
+        """A new worker of the round."""
+        return Walker(self, standing)
+
+
+def _checked(segments: Any) -> Mapping[str, tuple[int, ...]]:
+    if not isinstance(segments, Mapping) or not segments:
+        raise ConfigError(f"segments must map names of locks to shards, got {segments!r:.120}")
+    made: dict[str, tuple[int, ...]] = {}
+    for name, shards in segments.items():
+        check_name(name)
+        if not isinstance(shards, Sequence) or isinstance(shards, str | bytes) or not shards:
+            raise ConfigError(f"segment {name!r:.80} must be a list of shards, got {shards!r:.80}")
+        for shard in shards:
+            if isinstance(shard, bool) or not isinstance(shard, int):
+                raise ConfigError(f"segment {name!r:.80}: {shard!r:.40} is no shard")
+            if not 0 <= shard < MOST_SHARDS:
+                raise ConfigError(f"segment {name!r:.80}: shard {shard} is not 0 to {MOST_SHARDS}")
+        made[name] = tuple(sorted(set(shards)))
+    named = {shard for part in made.values() for shard in part}
+    lacking = sorted(set(range(max(named) + 1)) - named)
+    if lacking:
+        raise ConfigError(
+            f"shard {lacking[0]} is in no segment: nobody would look at its messages; name every "
+            f"shard from 0 to {max(named)}"
+        )
+    return made
+
+
+class Walker(Moving):
+    """One instance on its way round the segments."""
+
+    def __init__(
+        self, scope: Segments, standing: Standing, clock: Callable[[], float] = monotonic
+    ) -> None:
+        super().__init__(standing, "segments")
+        self.scope = scope
+        self.owner = new_owner(standing.instance_id())
+        self._clock = clock
+        self._kept = standing.tables.spec.shards
+        self._offset = zlib.crc32(self.owner.encode())
+        self._segment = ""
+        self._shards: tuple[int, ...] = ()
+        self._lease: Lease | None = None
+        self._since = self._renewed_at = 0.0
+        self._empty_until: dict[int, float] = {}
+        self._looking = False
+        self._unscoped = False
+
+    # ------------------------------------------------------------ for the claim loop
+
+    def slice(self) -> Slice | None:
+        with self.lock:
+            lease = self._lease
+            if self.leaving:
+                return None
+            if lease is not None and lease.live():
+                self._looking = True
+                return Slice("shard", columns(self._shards, self.scope.shards, self._kept))
+            if self._unscoped:
+                count = self.scope.shards
+                values = columns(range(count), count, self._kept)
+                return Slice("shard", values, exclusive=False)
+        return None
+
+    def looked(self, *, complete: bool) -> None:
+        with self.lock:
+            was, self._looking = self._looking, False
+            if was and complete and self._lease is not None:
+                until = self._clock() + EMPTY_SECONDS
+                self._empty_until |= dict.fromkeys(self._shards, until)
+            elif not was and not self._unscoped:
+                return
+            self.settled |= complete and self._unscoped
+        if complete:
+            self.poke()
+
+    def tells(self) -> Mapping[str, Any]:
+        """What it holds changes by the second: it may come to every shard."""
+        return {"kind": "segments", "shards": self.scope.shards}
+
+    # ------------------------------------------------------------ one step
+
+    def outage(self, error: Exception | None) -> None:
+        self._unscoped = error is not None and self.scope.on_outage == "unscoped"
+        if self._unscoped:
+            self.log.warning("scope: looking at all shards until the locks are back")
+            self.standing.wake()
+
+    def step(self) -> float | None:
+        now = self._clock()
+        if self._lease is not None:
+            return self._stay(now)
+        if self.leaving:
+            return None
+        return self._go_on(now)
+
+    def _stay(self, now: float) -> float:
+        assert self._lease is not None
+        if not self._lease.live():
+            self._drop()
+            return 0.0
+        if self._is_over(now):
+            with self.lock:
+                if self._looking:  # what it finds is still claimed under the lock
+                    return 0.005
+                lease, self._lease = self._lease, None
+            self.scope.locks.release(lease)
+            return 0.0
+        if now - self._renewed_at >= self.scope.ttl / 3:
+            if not self.scope.locks.renew(self._lease):
+                self.log.warning("segment %s is lost to us", self._segment)
+                self._drop()
+                return 0.0
+            self._renewed_at = now
+        return min(self.scope.ttl / 3, max(0.01, self._since + self.scope.hold - now))
+
+    def _is_over(self, now: float) -> bool:
+        if self.leaving or self._is_empty(self._shards, now):
+            return True
+        return now - self._since >= self.scope.hold
+
+    def _is_empty(self, shards: Sequence[int], now: float) -> bool:
+        return all(self._empty_until.get(shard, 0.0) > now for shard in shards)
+
+    def _drop(self) -> None:
+        with self.lock:
+            self._lease = None
+
+    def _go_on(self, now: float) -> float:
+        """To the next segment that has something and that nobody holds."""
+        segments = self.scope.segments
+        names = list(segments)
+        busy = False
+        for place in range(self._offset, self._offset + len(names)):
+            name = names[place % len(names)]
+            if self._is_empty(segments[name], now):
+                continue
+            lease = self.scope.locks.acquire(name, self.owner, self.scope.ttl)
+            if lease is None:
+                busy = True
+                continue
+            with self.lock:
+                self._segment, self._shards, self._lease = name, segments[name], lease
+                self._since = self._renewed_at = now
+            self._offset = place + 1
+            self.settled = False
+            self.log.debug("segment %s is ours", name, extra={"event": "segment", "segment": name})
+            self.standing.wake()
+            return self.scope.hold
+        self.settled = not busy
+        if busy:
+            return random.uniform(*BUSY_SECONDS)
+        first = min((until for until in self._empty_until.values() if until > now), default=now)
+        return max(BUSY_SECONDS[0], min(EMPTY_SECONDS, first - now))

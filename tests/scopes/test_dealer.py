@@ -1,0 +1,102 @@
+"""Dealing messages to flags."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from msgworker import MessageTable
+from msgworker.coordination import Dealer, Instance, LeaseBusy, hold
+from msgworker.coordination.dealer import shared_out
+from msgworker.errors import ConfigError, SchemaError
+from msgworker.store.deal import Undealt
+from tests.contract.seeing import Table, until
+
+
+def send(app, *objects):
+    with app.engine.begin() as conn:
+        return [app.send(conn, "t", {}, object_id=one) for one in objects]
+
+
+def test_messages_are_dealt_three_by_three(app):
+    send(app, *(f"C-{i}" for i in range(12)))
+    assert Dealer(app, ["asA", "asB"], size=3).deal_once() == 12
+    assert Table(app).column("instance_type") == (["asA"] * 3 + ["asB"] * 3) * 2
+
+
+def test_an_object_follows_its_unfinished_message_and_the_counts_stay_equal(app):
+    send(app, *["a"] * 5, *(f"C-{i}" for i in range(20)), "a", None, None)
+    dealer = Dealer(app, ["asA", "asB"], size=1)
+    dealer.deal_once()
+    send(app, "a", "C-3", *(f"D-{i}" for i in range(10)))
+    dealer.deal_once()
+    flags: dict[str, set[str]] = {}
+    rows = Table(app).rows("object_id", "instance_type")
+    for object_id, flag in rows:
+        if object_id is not None:
+            flags.setdefault(object_id, set()).add(flag)
+    assert all(len(found) == 1 for found in flags.values())
+    counts = Counter(flag for _, flag in rows)
+    assert abs(counts["asA"] - counts["asB"]) <= 2
+    assert sum(counts.values()) == 40
+
+
+def test_what_is_finished_or_runs_is_left_alone(app):
+    ids = send(app, "a", "b", "c")
+    table = Table(app)
+    table.edit(table.where(msg_id=ids[0]), status=2)
+    table.edit(table.where(msg_id=ids[1]), status=1)
+    assert Dealer(app, ["asA"]).deal_once() == 1
+    assert table.column("instance_type") == [None, None, "asA"]
+
+
+def test_what_a_flag_without_an_instance_has_left_is_dealt_again(app):
+    send(app, *(f"C-{i}" for i in range(12)))
+    table = Table(app)
+    table.edit(instance_type="gone")
+    dealer = Dealer(app, ["asA", "asB"])
+    assert dealer.deal_once() == 12
+    assert Counter(table.column("instance_type")) == {"asA": 6, "asB": 6}
+    app.add_handler("t", lambda msg: None)
+    with app.worker(scope=Instance("asB"), threads=1) as worker:
+        worker.start()  # asA lives nowhere: what it has goes to asB
+        dealer.deal_once()
+        assert "asA" not in [f for s, f in table.rows("status", "instance_type") if s != 2]
+        until(lambda: set(table.statuses) == {2}, "asB has done all")
+
+
+def test_one_dealer_deals_at_a_time(app):
+    dealer = Dealer(app, ["asA"])
+    with hold(dealer._locks, dealer.name), pytest.raises(LeaseBusy):
+        Dealer(app, ["asA"]).deal_once()
+
+
+def test_a_dealer_refuses_what_cannot_be_dealt(make_app):
+    app = make_app(table=MessageTable(instance_type=None))
+    with pytest.raises(ConfigError, match="instance_type"):
+        Dealer(app, ["asA"])
+    for flags in ([], "asA", [""], ["x" * 31]):
+        with pytest.raises(ConfigError):
+            Dealer(make_app(), flags)
+    with pytest.raises(ConfigError, match="size"):
+        Dealer(make_app(), ["asA"], size=0)
+    bare = make_app(table=MessageTable("own"))
+    with bare.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE own (msg_id INTEGER PRIMARY KEY, object_id VARCHAR(50), "
+            "status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL)"
+        )
+    bare.create_schema()
+    with pytest.raises(SchemaError, match="ALTER TABLE own ADD"):
+        Dealer(bare, ["asA"]).deal_once()
+
+
+def test_who_has_got_fewest_gets_the_next():
+    rows = [Undealt(i, None) for i in range(9)]
+    dealt = {"a": 0, "b": 4, "c": 0}
+    assert shared_out(rows, ["a", "b", "c"], dealt, {}, 3) == {
+        "a": [0, 1, 2, 6, 7, 8],
+        "c": [3, 4, 5],
+    }
+    assert dealt == {"a": 6, "b": 4, "c": 3}

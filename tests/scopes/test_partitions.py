@@ -1,0 +1,222 @@
+"""Members share out shards."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from msgworker import MessageTable
+from msgworker.coordination import DatabaseLocks, Partitions, round_robin
+from msgworker.coordination.moving import columns, spans
+from msgworker.errors import ConfigError
+from msgworker.instance.seat import Standing
+from tests.contract.seeing import Table, until
+
+SHARDS = 8
+
+
+@pytest.fixture
+def locks(app):
+    made = DatabaseLocks(app.engine)
+    made.create_schema()
+    yield made
+    made.close()
+
+
+def member(app, scope, holding=()):
+    """A member whose steps the test takes."""
+    log = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
+    standing = Standing(
+        tables=app.tables,
+        instance_id=lambda: "host-1-x",
+        holding=lambda: holding,
+        wake=lambda: None,
+        log=log,
+    )
+    return scope.seat(standing)
+
+
+def owned(one):
+    return set(one.tells()["owned"])
+
+
+def settle(*members):
+    for _ in range(3):
+        for one in members:
+            one.step()
+
+
+def test_members_share_the_shards_out_and_move_as_few_as_that_takes(app, locks):
+    scope = Partitions(locks, shards=SHARDS)
+    a, b = member(app, scope), member(app, scope)
+    settle(a)
+    assert owned(a) == set(range(SHARDS))
+    before = owned(a)
+    settle(a, b)
+    assert (len(owned(a)), len(owned(b))) == (4, 4)
+    assert owned(a) < before
+    assert owned(a) | owned(b) == set(range(SHARDS))
+
+
+def test_a_shard_is_kept_while_something_of_it_is_in_hand(app, locks):
+    scope = Partitions(locks, shards=SHARDS, drain_timeout=30)
+    busy = set(range(SHARDS))
+    a, b = member(app, scope, busy), member(app, scope)
+    settle(a)
+    settle(a, b)
+    assert owned(b) == set()
+    assert len(owned(a)) == 4  # the others are looked at no more
+    busy -= set(range(SHARDS))
+    settle(a, b)
+    assert len(owned(b)) == 4
+
+
+def test_a_shard_is_not_given_up_between_a_look_and_its_claim(app, locks):
+    scope = Partitions(locks, shards=SHARDS)
+    a, b = member(app, scope), member(app, scope)
+    settle(a)
+    assert a.slice() is not None
+    settle(a, b)
+    assert owned(b) == set()
+    a.looked(complete=False)
+    settle(a, b)
+    assert len(owned(b)) == 4
+
+
+def test_a_shard_is_given_up_after_the_drain_timeout_whatever_is_in_hand(app, locks):
+    scope = Partitions(locks, shards=SHARDS, drain_timeout=0)
+    a, b = member(app, scope, set(range(SHARDS))), member(app, scope)
+    settle(a)
+    settle(a, b)
+    assert len(owned(b)) == 4
+
+
+def test_a_member_that_leaves_is_followed_at_once(app, locks):
+    scope = Partitions(locks, shards=SHARDS)
+    a, b = member(app, scope), member(app, scope)
+    settle(a, b)
+    a.leave()
+    while a.step() is not None:
+        pass
+    settle(b)
+    assert owned(b) == set(range(SHARDS))
+    assert a.slice() is None
+
+
+def test_a_member_whose_lease_is_lost_forgets_all_and_begins_under_another_name(app, locks):
+    scope = Partitions(locks, shards=SHARDS, ttl=0.4, heartbeat=0.1)
+    a = member(app, scope)
+    settle(a)
+    first = a.owner
+    until(lambda: a.slice() is None, "its leases are over by its own clock")
+    until(lambda: not locks.held("msgworker_message:"), "and by that of the database")
+    settle(a)
+    assert a.owner != first
+    assert owned(a) == set(range(SHARDS))
+
+
+def test_more_members_than_shards_leave_some_idle_and_nothing_moves(app, locks):
+    scope = Partitions(locks, shards=2)
+    all_ = [member(app, scope) for _ in range(4)]
+    settle(*all_)
+    before = [owned(one) for one in all_]
+    assert sorted(map(len, before)) == [0, 0, 1, 1]
+    settle(*all_)
+    assert [owned(one) for one in all_] == before
+
+
+def test_the_table_for_people_says_who_has_a_shard_and_who_is_to_have_it(app, locks):
+    scope = Partitions(locks, shards=5, assign=round_robin)
+    a, b = member(app, scope, set(range(5))), member(app, scope)
+    settle(a)
+    settle(a, b)
+    found = scope.status(app.table)
+    assert [one.cur for one in found] == [a.owner] * 5
+    first = sorted([a.owner, b.owner])[0]
+    wanted = [None, b.owner, None, b.owner, None] if first == a.owner else None
+    wanted = wanted or [b.owner, None, b.owner, None, b.owner]
+    assert [one.req for one in found] == wanted
+
+
+def test_settings_that_cannot_be_are_refused(app, locks):
+    for wrong in (
+        {"ttl": 30, "heartbeat": 11},
+        {"shards": 0},
+        {"assign": "sticky"},
+        {"drain_timeout": -1},
+        {"group": "x" * 101},
+    ):
+        with pytest.raises(ConfigError):
+            Partitions(locks, **wrong)
+    with pytest.raises(ConfigError, match="lock centre"):
+        Partitions(app.engine)
+
+
+def test_each_number_of_the_column_belongs_to_one_shard():
+    assert columns([1], 4, 8) == (1, 5)
+    assert columns([70], 100, 64) == (70,)
+    for count in (1, 3, 8, 64, 100):
+        parts = [columns([n], count, 64) for n in range(count)]
+        assert sorted(k for part in parts for k in part) == list(range(max(64, count)))
+    assert spans([3, 1, 2, 7]) == "1-3, 7"
+
+
+def work(app, scope, **options):
+    worker = app.worker(scope=scope, threads=2, **options)
+    worker.start()
+    return worker
+
+
+def test_two_workers_do_all_of_it_and_each_looks_at_its_own(app, locks):
+    done, by = [], Counter()
+    lock = threading.Lock()
+
+    @app.handler("t")
+    def handle(msg, ctx):
+        with lock:
+            done.append((msg.object_id, msg.msg_id))
+            by[ctx.instance_id] += 1
+
+    scope = Partitions(locks, shards=16)
+    workers = [work(app, scope), work(app, scope)]
+    try:
+        until(lambda: _balance(scope, app) == [8, 8], "both own half")
+        with app.engine.begin() as conn:
+            app.send_many(conn, "t", [({}, f"o{i % 40}") for i in range(400)])
+        until(lambda: len(done) == 400, "all are done")
+        assert len(by) == 2
+        for i in range(40):
+            mine = [m for o, m in done if o == f"o{i}"]
+            assert mine == sorted(mine)
+        workers[0].stop()
+        left_at = time.monotonic()
+        until(lambda: _balance(scope, app) == [16], "the other owns all")
+        took = time.monotonic() - left_at
+        with app.engine.begin() as conn:
+            app.send_many(conn, "t", [({}, f"o{i}") for i in range(40)])
+        until(lambda: len(done) == 440, "the other does all")
+        assert took < 5
+    finally:
+        for worker in workers:
+            worker.stop()
+    assert locks.held("msgworker_message:") == []
+
+
+def _balance(scope, app):
+    members, owners = scope.view(app.table)
+    counts = Counter(owners.values())
+    return [counts[one] for one in members]
+
+
+def test_a_drain_ends_when_its_shards_are_empty(app, locks):
+    app.add_handler("t", lambda msg: None)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [({}, f"o{i}") for i in range(50)])
+    report = app.drain(scope=Partitions(locks, shards=4), linger=0, threads=2)
+    assert report.done == 50
+    assert Table(app).statuses == [2] * 50
+    assert MessageTable().shards == 64
