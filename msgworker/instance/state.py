@@ -30,7 +30,6 @@ from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
 from msgworker.instance.refusals import Refusals
 from msgworker.instance.role import Away
-from msgworker.instance.seat import Scope
 from msgworker.logs import logger
 from msgworker.instance.seat import Scope, Seat
 from msgworker.message import topic_of
