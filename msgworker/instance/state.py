@@ -30,8 +30,8 @@ from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
 from msgworker.instance.refusals import Refusals
 from msgworker.instance.role import Away
-from msgworker.logs import logger
 from msgworker.instance.seat import Scope, Seat
+from msgworker.logs import logger
 from msgworker.message import topic_of
 from msgworker.payload import shown
 from msgworker.store.claim import Row
