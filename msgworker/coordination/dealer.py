@@ -6,7 +6,6 @@ without a flag wait meanwhile, for scopes of one instance; all others go on.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
@@ -20,12 +19,13 @@ from msgworker.coordination.lease import LockCentre
 from msgworker.coordination.scopes import check_flag
 from msgworker.dialects import connecting, reaching, writing
 from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable, SchemaError
+from msgworker.logs import logger
 from msgworker.store import deal as store
 from msgworker.store import schema
 from msgworker.store.deal import Undealt
 from msgworker.table import MessageTable, Tables
 
-log = logging.getLogger("msgworker.coordination")
+log = logger("msgworker.coordination")
 POLL_SECONDS = 0.5
 
 
