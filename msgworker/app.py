@@ -633,7 +633,23 @@ def _delay(delay: float | timedelta | None, at: datetime | None, tables: Tables)
             raise ConfigError(
                 f"at must be within the years 1 to 9999 in UTC, got {at.isoformat()}"
             ) from None
+        _check_instant("at", at, tables)
     if delay is None:
         return None
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    return number("delay", seconds, 0, FAR_SECONDS)
+    checked = number("delay", seconds, 0, FAR_SECONDS)
+    _check_instant("delay", datetime.now(UTC) + timedelta(seconds=checked), tables)
+    return checked
+
+
+def _check_instant(name: str, instant: datetime, tables: Tables) -> None:
+    """Raise ConfigError where `available_at` cannot hold an instant: databases refuse it, or keep
+    another one."""
+    held, column = tables.instants, tables.names["available_at"]
+    if held.last < held.first:
+        raise ConfigError(f"column {column} is {held.kind} and holds no instants: nothing can wait")
+    if not held.first <= instant <= held.last:
+        raise ConfigError(
+            f"{name} must end in {held.first:%Y-%m-%d} to {held.last:%Y-%m-%d}, which is what "
+            f"column {column} ({held.kind}) holds; got {instant.isoformat()}"
+        )

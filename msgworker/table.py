@@ -21,7 +21,7 @@ from sqlalchemy.types import TypeEngine
 from msgworker import dialects
 from msgworker.config import MAX_TRIES as MOST_TRIES
 from msgworker.config import nearest
-from msgworker.dialects import Dialect, KeyText, UtcDateTime, now, now_plus
+from msgworker.dialects import Dialect, Instants, KeyText, UtcDateTime, now, now_plus
 from msgworker.errors import ConfigError
 from msgworker.message import DEFAULT_TOPIC, Status
 
@@ -320,9 +320,9 @@ class Tables:
     not there; instances do without them. lacking: columns of our own tables, as table.column, that
     a later version has added and that are not there; what they are for is left out. unfit: why no
     instance starts on this table, with the statements that mend it. error_room: how many characters
-    of an error are kept. key_collation: by which objects are told apart where the generated columns
-    were made with another one than the column of the ids has; None = by that of the column. fold:
-    how ids that differ may then be one, see `dialects.folded`.
+    of an error are kept. instants: what `available_at` holds. key_collation: by which objects are
+    told apart where the generated columns were made with another one than the column of the ids
+    has; None = by that of the column. fold: how ids that differ may then be one, see `dialects.folded`.
     """
 
     spec: MessageTable
@@ -340,6 +340,7 @@ class Tables:
     fold: str | None = None
     unfit: str = ""
     error_room: int = MAX_ERROR
+    instants: Instants = field(default_factory=Instants)
     _built: dict[Any, Any] = field(default_factory=dict)
 
     def built(self, key: Any, build: Callable[[], R]) -> R:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -64,6 +65,32 @@ def read_instant(value: Any) -> datetime | None:
     except OverflowError as error:
         raise ValueError(str(error)) from None
     raise ValueError(f"no instant: {value!r:.80}")
+
+
+FIRST, LAST = (each.replace(tzinfo=UTC) for each in (datetime.min, datetime.max))
+
+
+@dataclass(frozen=True, slots=True)
+class Instants:
+    """The first and the last instant that a column holds, in sessions of any time zone; none if
+    the last is before the first. kind: its type, for people."""
+
+    first: datetime = FIRST
+    last: datetime = LAST
+    kind: str = ""
+
+
+def instants_of(kind: TypeEngine[Any], dialect: sa.Dialect) -> Instants:
+    """The instants that a column of this type holds."""
+    if isinstance(kind, sa.Date | sa.Time) and not isinstance(kind, sa.DateTime):
+        return Instants(LAST, FIRST, str(kind))
+    if dialect.name not in ("mysql", "mariadb") or not isinstance(kind, sa.TIMESTAMP):
+        return Instants(kind=str(kind))
+    version = getattr(dialect, "server_version_info", None) or ()
+    last = datetime(2038, 1, 18, tzinfo=UTC)
+    if _is_mariadb(dialect) and version >= (11, 5):
+        last = datetime(2106, 2, 6, tzinfo=UTC)
+    return Instants(datetime(1970, 1, 2, tzinfo=UTC), last, str(kind))
 
 
 class KeyText(TypeDecorator[str]):

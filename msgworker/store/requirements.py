@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Inspector
 from sqlalchemy.types import NullType
 
 from msgworker import dialects
-from msgworker.dialects import Dialect, UtcDateTime
+from msgworker.dialects import Dialect, Instants, UtcDateTime
 from msgworker.table import (
     LONGEST_ID,
     MAX_ERROR,
@@ -105,6 +105,14 @@ def error_room(live: Live) -> int:
     column = live.columns.get("last_error")
     room = None if column is None else dialects.text_room(column.kind)
     return MAX_ERROR if room is None or live.dialect.loose_types else min(MAX_ERROR, room)
+
+
+def instants(live: Live) -> Instants:
+    """What `available_at` holds."""
+    column = live.columns.get("available_at")
+    if column is None or live.dialect.loose_types:
+        return Instants()
+    return dialects.instants_of(column.kind, live.sql)
 
 
 def told(found: Sequence[Fault]) -> str:

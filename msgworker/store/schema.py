@@ -287,6 +287,7 @@ def resolve(
         t,
         unfit=requirements.told(requirements.needed(as_is)),
         error_room=requirements.error_room(as_is),
+        instants=requirements.instants(as_is),
         fold=None if t.key_collation else as_is.fold,
     )
     problems += storage_problem(storage)
