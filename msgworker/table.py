@@ -322,7 +322,8 @@ class Tables:
     instance starts on this table, with the statements that mend it. error_room: how many characters
     of an error are kept. instants: what `available_at` holds. key_collation: by which objects are
     told apart where the generated columns were made with another one than the column of the ids
-    has; None = by that of the column. fold: how ids that differ may then be one, see `dialects.folded`.
+    has; None = by that of the column. fold: how ids that differ may then be one, see
+    `dialects.folded`.
     """
 
     spec: MessageTable

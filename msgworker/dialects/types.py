@@ -67,7 +67,7 @@ def read_instant(value: Any) -> datetime | None:
     raise ValueError(f"no instant: {value!r:.80}")
 
 
-FIRST, LAST = (each.replace(tzinfo=UTC) for each in (datetime.min, datetime.max))
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
