@@ -295,3 +295,18 @@ def test_the_example_of_the_page_runs(
     assert made["app"].drain(linger=0).done == 1
     assert capsys.readouterr().out == "13.10\n"
     made["app"].engine.dispose()
+
+
+def test_the_first_five_faults_of_a_payload_are_named_with_their_places():
+    class Post(BaseModel):
+        price: Decimal
+
+    sent = [{"price": "1.5"}, *({"price": f"much {n}"} for n in range(6)), {}]
+    with pytest.raises(PayloadError) as caught:
+        payload_of(json.dumps(sent), None, _handler(list[Post]))
+    text = str(caught.value)
+    for n in range(1, 6):
+        assert f"{n}.price: Input should be a valid decimal" in text
+    assert "6.price" not in text
+    assert text.endswith("; and 2 more")
+    assert "much" not in text  # what stands there may be nobody's business

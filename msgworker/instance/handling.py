@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 log = logger("msgworker.handling")
 
+FAULTS_SHOWN = 5
 BACKOFF_FACTOR = 5
 LONGEST_BACKOFF_SECONDS = 480.0
 """Before the jitter, which makes it 600 s at most."""
@@ -461,12 +462,14 @@ def payload_of(raw: Any, oversize: int | None, handler: Handler) -> Any:
         text = raw if isinstance(raw, str) else json.dumps(payload)
         return handler.payload_type.validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise PayloadError(
-            f"the payload does not fit the handler's type: {place or 'payload'}: {first['msg']} "
-            f"({error.error_count()} problems)"
-        ) from None
+        faults = [
+            f"{'.'.join(map(str, one['loc'])) or 'payload':.100}: {one['msg']:.200}"
+            for one in error.errors(include_url=False, include_input=False)
+        ]
+        more = len(faults) - FAULTS_SHOWN
+        faults[FAULTS_SHOWN:] = [f"and {more} more"] if more > 0 else []
+        text = "; ".join(faults)
+        raise PayloadError(f"the payload does not fit the handler's type: {text}") from None
 
 
 # ---------------------------------------------------------------- async

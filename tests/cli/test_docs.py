@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -118,3 +120,33 @@ def test_no_exit_code_is_used_that_is_not_in_the_table() -> None:
     for path in (ROOT / "msgworker").rglob("*.py"):
         found = re.findall(r"exit_code\b[^=\n]*= (\d+)|sys\.exit\((\d+)\)", path.read_text())
         assert found == [] or "demo" in path.parts, path
+
+
+# ---------------------------------------------------------------- logging
+
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+LOGGING = OPERATIONS.split("## Logging\n")[1].split("\n## ")[0]
+
+
+def test_every_logger_is_documented_and_no_other() -> None:
+    source = "\n".join(p.read_text() for p in (ROOT / "msgworker").rglob("*.py"))
+    used = set(re.findall(r'getLogger\("(msgworker\.\w+)"\)', source))
+    assert set(re.findall(r"^\| `(msgworker\.\w+)`", LOGGING, re.M)) == used
+
+
+def test_the_logging_set_up_of_the_documents_shows_what_handlers_log() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", LOGGING, re.S)
+    program = block + (
+        "log = logging.getLogger('msgworker.handler')\n"
+        "log.debug('posted', extra={'instance': 'vm-1', 'topic': 't', 'msg_id': 7})\n"
+        "logging.getLogger('msgworker.app').warning('odd')\n"
+        "logging.getLogger('msgworker.instance').debug('not shown')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    lines = [line.split(" ", 2)[2] for line in done.stderr.splitlines()]
+    assert lines == [
+        "DEBUG msgworker.handler [vm-1 t 7] posted",
+        "WARNING msgworker.app [- - -] odd",
+    ]
