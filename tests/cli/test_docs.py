@@ -130,7 +130,7 @@ LOGGING = OPERATIONS.split("## Logging\n")[1].split("\n## ")[0]
 
 def test_every_logger_is_documented_and_no_other() -> None:
     source = "\n".join(p.read_text() for p in (ROOT / "msgworker").rglob("*.py"))
-    used = set(re.findall(r'getLogger\("(msgworker\.\w+)"\)', source))
+    used = set(re.findall(r'\b(?:getL|l)ogger\("(msgworker\.\w+)"', source))
     assert set(re.findall(r"^\| `(msgworker\.\w+)`", LOGGING, re.M)) == used
 
 

@@ -475,8 +475,16 @@ def test_a_worker_without_the_guard_does_not_start(app):
 # ---------------------------------------------------------------- slow work is shared
 
 
+def keep_lease(one, app: App) -> None:
+    """Nobody renews it here, and it is not to end however long the test takes."""
+    with app.engine.begin() as conn:
+        assert lease.renew(conn, app.tables, one.state.instance_id, ttl=3600.0)
+    one.state.trusted_until = clock() + 3600.0
+
+
 def in_hand_and_slow(one, app: App, *objects: Any, age: float = 1.5) -> list[Any]:
     """Claim all of these as quick work; then the first one's handler runs for so long."""
+    keep_lease(one, app)
     ids = send(app, *objects)
     assert fetch(one) == len(set(objects))
     started, *waiting = sorted(one.lanes.take_back(), key=lambda lane: lane.row.msg_id)

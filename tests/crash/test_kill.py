@@ -125,6 +125,7 @@ def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
     assert {verdict.count(n, Kind.EFFECT) for n in done} == {1}
 
 
+@pytest.mark.ahead(spare=True)
 def test_object_of_a_killed_process_goes_on_with_the_heir(trial: Trial) -> None:
     """The victim's objects are handled again within lease + 2 heartbeats, with nobody's help."""
     held = trial.send("a", work=120)
@@ -259,6 +260,7 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
     assert {verdict.row(n).status for n in (late, *beside)} == {2}
 
 
+@pytest.mark.ahead(spare=True)
 @pytest.mark.parametrize("how", [witness.IN_HANDLER, witness.EXIT, witness.SEGV])
 def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how: str) -> None:
     """F25: it kills its process in every try; quarantine keeps it from killing others with it."""
