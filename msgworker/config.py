@@ -130,7 +130,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 # ---------------------------------------------------------------- what there is to set
 
 Kind = Literal["text", "seconds", "whole", "flag", "choice", "texts", "names"]
-Group = Literal["database", "table", "app", "work", "log"]
+Group = Literal["database", "table", "app", "work", "locks", "log"]
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
@@ -140,7 +140,8 @@ class Setting:
     """One setting: its name in files, its kind and limits, and its default.
 
     kind: "texts" is a list of texts, "names" a table of role = column name (false = not there).
-    group: who is told: the engine, MessageTable, App, `run` and `drain`, or the log.
+    group: who is told: the engine, MessageTable, App, `run` and `drain`, the lock centre, or the
+    log.
     """
 
     name: str
@@ -171,7 +172,7 @@ class Setting:
             return _names(value, place)
         if not isinstance(value, str) or not value.strip():
             # An empty or odd url is not repeated: it may hold a password.
-            got = "" if self.name == "url" else f", got {value!r:.80}"
+            got = "" if self.name in ("url", "locks") else f", got {value!r:.80}"
             raise ConfigError(f"{place} must be a text{got}")
         if self.kind == "choice" and value not in self.choices:
             choices = ", ".join(self.choices)
@@ -365,6 +366,13 @@ SETTINGS: dict[str, Setting] = {
             most=86_400,
         ),
         Setting(
+            name="locks",
+            kind="text",
+            group="locks",
+            about="where locks are kept: database, or the URL of Redis or ZooKeeper",
+            default="database",
+        ),
+        Setting(
             name="log_level",
             kind="choice",
             group="log",
@@ -418,6 +426,11 @@ class Configuration:
                 'url = "sqlite:///messages.db" in msgworker.toml'
             )
         return fill(self.values["url"], self.environ, f"url ({self.origins['url']})")
+
+    @property
+    def locks(self) -> str:
+        """Where locks are kept, with its ${NAME} placeholders filled in; see `url`."""
+        return fill(self.values["locks"], self.environ, f"locks ({self.origins['locks']})")
 
 
 def load(

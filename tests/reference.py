@@ -13,6 +13,14 @@ from typing import Any
 import msgworker
 from msgworker import errors, testing
 from msgworker.config import Settings
+from msgworker.coordination import (
+    DatabaseLocks,
+    Lease,
+    LockCentre,
+    RedisLocks,
+    ZooKeeperLocks,
+    hold,
+)
 from msgworker.ops import Ops
 from msgworker.ops.bulk import Repaired
 from msgworker.store.audit import AuditEntry, Operation
@@ -60,6 +68,10 @@ SECTIONS: dict[str, tuple[str, list[type]]] = {
             Pause,
         ],
     ),
+    "Coordination": (
+        "In `msgworker.coordination`; what it is for: [locks](coordination.md).",
+        [Lease, LockCentre, DatabaseLocks, RedisLocks, ZooKeeperLocks],
+    ),
 }
 LINE = 90
 HEAD = """\
@@ -78,6 +90,7 @@ def page() -> str:
             parts.append(f"{about}\n")
         for kind in kinds:
             parts.extend(_class(kind))
+    parts.append(f"### hold\n\n{_signature('hold', hold)}\n{_text(hold)}\n")
     parts.append("## Errors\n")
     parts.append(f"```\n{inspect.cleandoc(errors.__doc__ or '')}\n```\n")
     for name in msgworker.__all__:

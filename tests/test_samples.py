@@ -13,6 +13,7 @@ from tests.conftest import Database
 ROOT = Path(__file__).parent.parent
 SAMPLES = sorted(p for p in (ROOT / "samples").glob("*.py") if p.name != "plain_sql_consumer.py")
 MAIN = ["contract_discount.py", "existing_table.py"]
+PROVED = "contract_lease.py"
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -26,12 +27,22 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.name not in MAIN], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "sample", [s for s in SAMPLES if s.name not in [*MAIN, PROVED]], ids=lambda p: p.name
+)
 def test_sample_runs(sample: Path) -> None:
     done = run(str(sample))
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_contracts_of_the_sample_are_proved() -> None:
+    done = run(f"samples/{PROVED}")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len([line for line in done.stdout.splitlines() if line.startswith("proved  ")]) == 6
+    assert "BROKEN" not in done.stdout
 
 
 def test_every_sample_is_described() -> None:

@@ -12,6 +12,7 @@ from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import Column, print_json, print_table
 from msgworker.cli.target import app_option, import_app, settings_of
 from msgworker.config import SETTINGS, Configuration, load
+from msgworker.coordination.centres import check_centre, masked_centre, secrets_of_centre
 from msgworker.errors import ConfigError
 
 
@@ -46,9 +47,16 @@ def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: A
 
 def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
     """A value as it may be shown."""
+    call = ctx.find_object(Call)
+    if name == "locks":
+        if call is not None:
+            call.secrets |= secrets_of_centre(conf.locks)
+        try:
+            return masked_centre(check_centre(conf.locks))
+        except ConfigError as error:
+            raise ConfigError(f"locks ({conf.origins['locks']}): {error}") from None
     if name != "url" or conf[name] is None:
         return conf[name]
-    call = ctx.find_object(Call)
     if call is not None:
         call.secrets |= dialects.secrets_of(conf.url)
     try:

@@ -46,6 +46,7 @@ COMMANDS = {
     "audit": "audit",
     "lanes": "why",
     "instances": "why",
+    "locks": "locking",
     "doctor": "doctor",
     "config": "configured",
 }

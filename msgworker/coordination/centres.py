@@ -26,7 +26,7 @@ def check_centre(where: str) -> str:
     return where
 
 
-def open_centre(where: str, engine: sa.Engine, *, schema: str | None = None) -> LockCentre:
+def open_centre(where: str, engine: sa.Engine | None, *, schema: str | None = None) -> LockCentre:
     """The lock centre of a configuration; whoever opens it closes it.
 
     engine, schema: of the database with the messages, for "database". Raises ConfigError,
@@ -37,7 +37,14 @@ def open_centre(where: str, engine: sa.Engine, *, schema: str | None = None) -> 
         return RedisLocks.from_url(where)
     if kind == "zookeeper":
         return ZooKeeperLocks.from_url(where)
+    if engine is None:
+        raise ConfigError("locks that are kept in the database need one")
     return DatabaseLocks(engine, schema=schema)
+
+
+def place_of(centre: LockCentre) -> str:
+    """What kind of centre it is, and where, without passwords."""
+    return repr(centre)
 
 
 def masked_centre(where: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from msgworker.ops.locking import Locking
 from msgworker.ops.looks import Looks
 from msgworker.ops.repairs import Repairs
 
 __all__ = ["Ops"]
 
 
-class Ops(Looks, Repairs):
+class Ops(Looks, Repairs, Locking):
     """Looking and repairing; every call is a short transaction of its own."""
