@@ -19,6 +19,7 @@ class Dialect:
     arrays: a whole batch travels as arrays, and an UPDATE may stand in a WITH.
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
     share_locks: so does a lock of a row, with SKIP LOCKED, that several may hold.
+    defers: constraints and triggers may be deferred to the COMMIT, unless a transaction says not.
     update_ignore: the prefix that turns a guard violation into "row left alone".
     counts_ignored: the row count of such an UPDATE says how many rows matched, those left alone
     included.
@@ -53,6 +54,7 @@ class Dialect:
     row_locks: bool = True
     share_locks: bool = False
     skip_locked: bool = True
+    defers: bool = False
     update_ignore: str | None = None
     counts_ignored: bool = False
     max_ids: int = 1000
@@ -83,6 +85,7 @@ DIALECTS = {
             hops=True,
             arrays=True,
             share_locks=True,
+            defers=True,
             max_ids=10_000,
             # A bitmap scan reads all rows of a deep object to give the first few.
             tuned=("SET enable_bitmapscan = off", "RESET enable_bitmapscan"),
@@ -139,6 +142,7 @@ DIALECTS = {
             guard_case="function",
             oldest_index=True,
             pads_chars=True,
+            defers=True,
             max_ids=500,  # an IN list over 1,000 elements is ORA-01795
             index_hint="INDEX(%(name)s {})",
         ),

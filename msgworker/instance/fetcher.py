@@ -321,6 +321,7 @@ class Fetcher(Role):
         rows: list[Row] = []
         refused: dict[int, DBAPIError] = {}
         with self._link.transaction() as conn:
+            claim.refuse_at_once(conn, self._state.tables)
             for part in parts:
                 won, errors = claim.flag_apart(conn, self._state.tables, part, me=me)
                 rows += won

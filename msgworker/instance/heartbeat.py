@@ -35,7 +35,6 @@ from msgworker.table import LONGEST_ID
 TRUST = 2 / 3
 LEAVE_TRIES = 3
 LEAVE_SECONDS = 10.0  # so long one of them may wait for an answer; no watchdog is there any more
-RULE_LOOK_SECONDS = 0.05
 UNSURE_SECONDS = 0.1
 LEAST_DOUBT_SHARE = 0.1
 """Of the time between two beats: so old at least is a renewal that may be doubted."""
@@ -79,7 +78,7 @@ class Heartbeat(Role):
         seeing us. patience: seconds to wait where somebody is changing it. Raises RuleChanged.
         """
         state = self._state
-        ttl = state.settings.lease_seconds
+        ttl, look = state.settings.lease_seconds, rule.look_seconds(state.tables)
         deadline = time.monotonic() + patience
         while True:
             begun = clock()
@@ -87,7 +86,7 @@ class Heartbeat(Role):
                 if rule.hold(conn, state.tables):
                     self._take_lease(conn, name)
                     return begun + TRUST * ttl
-            if time.monotonic() > deadline or self._stopping.wait(RULE_LOOK_SECONDS):
+            if time.monotonic() > deadline or self._stopping.wait(look):
                 raise DatabaseUnavailable(
                     f"the rule of table {state.tables.spec.name} is locked: somebody is changing "
                     "max_tries or on_dead, or stands still while doing so"

@@ -16,7 +16,6 @@ from msgworker.instance.state import State
 from msgworker.store import rule
 from msgworker.store.rule import Rule, Verdict
 
-LOOK_SECONDS = 0.05
 ROUNDS = 3
 """So often what the dead hold is given back; what cannot be is locked by somebody."""
 IN_THE_WAY = {
@@ -63,7 +62,7 @@ def _change(state: State, link: Link, wanted: Rule, may_bury: bool) -> Verdict:
             rounds += 1
             _give_back(state, link)
         elif verdict.state is rule.State.LOCKED and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(rule.look_seconds(state.tables))
         else:
             return verdict
 

@@ -285,7 +285,8 @@ class Settler:
         log = self._state.log
         try:
             with self._link.transaction() as conn:
-                return store.settle_one(conn, self._state.tables, one, me=me)
+                tables = self._state.tables
+                return store.settle_one(conn, tables, one, me=me, at_once=True)
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise

@@ -33,9 +33,11 @@ MOST_SIZE = 1000
 STEP_SECONDS = 0.04
 """How long a transaction may take: claims and settles may wait for it."""
 LET_OTHERS_SECONDS = 0.005
+LET_START_SECONDS = 0.01
+"""Where each step has the rule of the table locked alone, a start must come between two of them."""
 TRIES = 8
 SHOWN = 20
-RULE_LOOKS, RULE_LOOK_SECONDS = 100, 0.05
+RULE_PATIENCE_SECONDS = 5.0
 
 
 class Why(enum.StrEnum):
@@ -174,15 +176,19 @@ class Step:
 class Pace:
     """How many messages the next transaction takes, so that each is short; and the rate.
 
-    rate: messages a second at most. most: what a statement takes.
+    rate: messages a second at most. most: what a statement takes. rest: so many seconds at least
+    after each.
     """
 
-    def __init__(self, *, most: int, rate: float | None, lets_others: bool) -> None:
+    def __init__(
+        self, *, most: int, rate: float | None, lets_others: bool, rest: float = 0.0
+    ) -> None:
         self._most = min(most, MOST_SIZE)
         if rate is not None:
             self._most = max(1, min(self._most, int(rate / 4)))
         self._rate = rate
         self._lets_others = lets_others
+        self._rest = rest
         self._gate = threading.Event()
         self._next_at = time.monotonic()
         self.size = min(FIRST_SIZE, self._most)
@@ -195,12 +201,13 @@ class Pace:
             wanted = int(count * target / max(seconds, 1e-4))
             least = min(LEAST_SIZE, self._most)
             self.size = min(max(wanted, least, self.size // 4), self.size * 2, self._most)
+        rest = self._rest
         if self._rate is not None:
             now = time.monotonic()
             self._next_at = max(self._next_at, now - 1.0) + count / self._rate
-            self._gate.wait(max(0.0, self._next_at - now))
-        elif self._lets_others:  # one writer at a time: those who wait must get a look in
-            self._gate.wait(LET_OTHERS_SECONDS)
+            rest = max(rest, self._next_at - now)
+        if rest > 0:
+            self._gate.wait(rest)
 
 
 class Bulk:
@@ -222,7 +229,10 @@ class Bulk:
         self.skips = Skips()
         self._worked_seconds = STEP_SECONDS
         dialect = tables.dialect
-        self.pace = Pace(most=dialect.max_ids, rate=rate, lets_others=dialect.one_writer)
+        rest = LET_OTHERS_SECONDS if dialect.one_writer else 0.0
+        if rule.locks_alone(tables):
+            rest = LET_START_SECONDS
+        self.pace = Pace(most=dialect.max_ids, rate=rate, lets_others=dialect.one_writer, rest=rest)
 
     @classmethod
     def begun(
@@ -308,12 +318,15 @@ class Bulk:
     @contextmanager
     def _by_the_rule(self) -> Iterator[Connection]:
         """A transaction in which nobody changes the rule; raises RuleChanged if somebody has."""
-        for _ in range(RULE_LOOKS):
+        deadline = time.monotonic() + RULE_PATIENCE_SECONDS
+        while True:
             with writing(self._engine) as conn:
                 if rule.hold(conn, self._tables):
                     yield conn
                     return
-            threading.Event().wait(RULE_LOOK_SECONDS)
+            if time.monotonic() > deadline:
+                break
+            threading.Event().wait(rule.look_seconds(self._tables))
         raise MsgworkerError(
             f"the rule of table {self._tables.spec.name} is being changed; operation "
             f"{self.op.op_id} was not finished: go on with it later (resume)"

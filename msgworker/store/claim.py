@@ -440,6 +440,13 @@ OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
 """Errors that may be about one row of a batch."""
 
 
+def refuse_at_once(conn: Connection, t: Tables) -> None:
+    """Let what is deferred to the COMMIT refuse at the statement, until the end of the transaction:
+    a COMMIT does not say whose row it is about, and takes the others with it."""
+    if t.dialect.defers:
+        conn.execute(t.built("immediate", lambda: sa.text("SET CONSTRAINTS ALL IMMEDIATE")))
+
+
 def flag_apart(
     conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str
 ) -> tuple[list[Row], dict[int, DBAPIError]]:

@@ -29,6 +29,8 @@ KIND = "rule"
 NEVER_SECONDS = 50 * 366 * 86_400.0
 """After so long the row says that it expires, for those who delete what has expired."""
 BLOCK = "block"
+LOOK_SECONDS = 0.05
+ALONE_LOOK_SECONDS = 0.004
 
 
 class Rule(NamedTuple):
@@ -169,6 +171,17 @@ def hold(conn: Connection, t: Tables) -> bool:
     elif found != Rule.of(t.spec):
         raise RuleChanged(t.spec.name, str(Rule.of(t.spec)), str(found))
     return True
+
+
+def look_seconds(t: Tables) -> float:
+    """After so long who finds it locked looks again. Where only one can hold the lock, each step of
+    an operation does (ops/bulk.py): then often enough to come between two of them."""
+    return ALONE_LOOK_SECONDS if locks_alone(t) else LOOK_SECONDS
+
+
+def locks_alone(t: Tables) -> bool:
+    """Whether only one at a time can hold the rule, although it is never changed."""
+    return t.dialect.row_locks and not t.dialect.share_locks
 
 
 def _locked(conn: Connection, t: Tables, *, shared: bool) -> Rule | None:

@@ -11,11 +11,20 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import now, now_plus
+from msgworker.dialects import now, now_plus, trouble
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store import tries
-from msgworker.store.claim import ME, array_param, array_text, flagged_values, mine_among
+from msgworker.store.claim import (
+    ME,
+    OF_A_ROW,
+    array_param,
+    array_text,
+    flagged_values,
+    mine_among,
+    refuse_at_once,
+)
 from msgworker.table import Cols, Tables, lit
 
 
@@ -46,12 +55,17 @@ def settle(
     return settled
 
 
-def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) -> Settled:
+def settle_one(
+    conn: Connection, t: Tables, settlement: Settlement, *, me: str, at_once: bool = False
+) -> Settled:
     """Write one settlement in the caller's transaction; LOST writes nothing at all.
 
-    If the next message cannot be flagged (edited, claimed by a foreign consumer), the outcome is
-    written all the same and the lane ends.
+    If the next message cannot be flagged (edited, claimed by a foreign consumer, refused by the
+    database), the outcome is written all the same and the lane ends. at_once: also where a
+    constraint would refuse it at the COMMIT only.
     """
+    if at_once and settlement.next_id is not None:
+        refuse_at_once(conn, t)
     if t.dialect.row_locks and settlement.next_id is not None:
         ids = sorted({settlement.msg_id, settlement.next_id})
         conn.execute(_locking(t), {"mw_ids": ids}).all()
@@ -67,7 +81,9 @@ def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) 
             moved = conn.execute(
                 _advance(t), {"mw_ids": [settlement.next_id], "mw_me": me}
             ).rowcount
-    except sa.exc.IntegrityError:
+    except DBAPIError as error:
+        if trouble(error) not in OF_A_ROW:
+            raise
         moved = 0
     return Settled.WENT_ON if moved else Settled.ENDED
 

@@ -469,6 +469,61 @@ def test_a_row_that_a_trigger_refuses_to_flag_is_passed_over_and_told_once(
     assert app.ops.show(bad[0]).status == "new"
 
 
+def defer(engine: Any, condition: str) -> None:
+    """Make a trigger of PostgreSQL that refuses rows at the COMMIT."""
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            f"IF {condition} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NULL; END $$"
+        )
+        conn.exec_driver_sql(
+            "CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON msgworker_message DEFERRABLE "
+            "INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()"
+        )
+
+
+def test_a_row_that_the_commit_refuses_is_passed_over_and_holds_up_no_other(
+    postgresql, taken, caplog
+):
+    app = App(postgresql.url)
+    app.create_schema()
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    bad = send(app, "bad", "bad")
+    good += send(app, *(f"o{i % 5}" for i in range(20)), None)
+    defer(app.engine, "NEW.object_id = 'bad' AND NEW.status = 1")
+    report = drain(app, taken, time_limit=30)
+    _assert_all_others_ran(taken, good)
+    assert (report.done, report.failed, report.left, report.refused) == (len(good), 0, 2, 1)
+    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(told) == 1, told
+    assert f"message {bad[0]}" in told[0]
+    assert "not this one" in told[0]
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "at the commit"])
+def test_a_follower_that_the_database_refuses_does_not_undo_the_outcome_before_it(
+    postgresql, taken, late, caplog
+):
+    app = App(postgresql.url)
+    app.create_schema()
+    first, second, _ = send(app, *"aaa")
+    send(app, *(f"o{i}" for i in range(5)))
+    defer(app.engine, f"NEW.msg_id = {second} AND NEW.status = 1")
+    if not late:
+        with app.engine.begin() as conn:
+            conn.exec_driver_sql("DROP TRIGGER late ON msgworker_message")
+            conn.exec_driver_sql(
+                "CREATE TRIGGER late AFTER UPDATE ON msgworker_message "
+                "FOR EACH ROW EXECUTE FUNCTION late()"
+            )
+    report = drain(app, taken, time_limit=30)
+    assert (report.done, report.left, report.refused) == (6, 2, 1)
+    assert app.ops.show(first).status == "done"
+    assert "its outcome is not written" not in caplog.text
+    app.engine.dispose()
+
+
 def test_a_check_that_refuses_one_row_costs_only_that_row(app, database, taken, caplog):
     good = send(app, *(f"o{i}" for i in range(20)))
     bad = send(app, "bad", payload="5551234")

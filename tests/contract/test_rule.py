@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -16,7 +17,10 @@ from tenacity.wait import wait_none
 from msgworker import App, Message, MessageTable, Reject
 from msgworker.config import load
 from msgworker.errors import RuleChanged, SchemaError
+from msgworker.instance.state import new_instance_id
 from msgworker.instance.worker import Instance
+from msgworker.ops.asking import Who
+from msgworker.ops.bulk import Bulk, Step
 from msgworker.store import lease, rule
 from msgworker.store.rule import Rule, State
 from tests.contract.seeing import Table, fetch, in_thread, send, until
@@ -472,6 +476,43 @@ def test_registrations_do_not_wait_for_each_other(crm):
     with app.engine.begin() as starting:
         assert rule.hold(starting, app.tables)
         assert _holds(app)
+
+
+@pytest.mark.parametrize("rate", [None, 1e6])
+def test_a_start_comes_between_two_steps_of_an_operation(app, one, rate):
+    """As on MySQL 8 and Oracle, where each step has the rule locked alone."""
+    t = one.state.tables
+    if not t.dialect.row_locks:
+        pytest.skip("one writer at a time: it waits for its turn")
+    alone = dataclasses.replace(t.dialect, share_locks=False)
+    for tables in (t, app.tables):
+        object.__setattr__(tables, "dialect", alone)
+    by = Who("anna", None)
+    bulk = Bulk.begun(app.engine, app.tables, "rerun", by, {}, rate=rate)
+    begun = time.monotonic()
+    bulk.pace.took(1, 0.03)
+    assert time.monotonic() - begun >= 0.01 > 2 * rule.look_seconds(t)
+    over = threading.Event()
+
+    def work(_: sa.Connection) -> Step:
+        over.wait(0.03)
+        return Step(1)
+
+    def operate() -> None:
+        while not over.is_set():
+            bulk.step(None, work)
+
+    join = in_thread(operate)
+    try:
+        for _ in range(3):
+            until(lambda: bulk.op.steps > 2, "it is at work")
+            before = bulk.op.steps
+            one.state.become(new_instance_id())
+            one.heartbeat.register()
+            assert bulk.op.steps - before < 8
+    finally:
+        over.set()
+        join()
 
 
 def _holds(app: App) -> bool:
