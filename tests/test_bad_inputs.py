@@ -8,10 +8,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import importlib.util
+import io
 import json
+import locale
+import logging
+import os
 import pickle
 import re
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -1656,3 +1661,132 @@ def test_the_text_of_an_error_is_one_line_of_the_log(small, caplog):
     told = [r.getMessage() for r in caplog.records if "forged" in r.getMessage()]
     assert told
     assert all(text.isprintable() for text in told)
+
+
+# ---------------------------------------------------------------- 61, 62: a handler and its process
+
+
+def test_a_handler_may_change_the_folder_the_locale_and_start_threads(
+    tmp_path, monkeypatch, request
+):
+    """61: a database with a relative path stays the same one; signal handlers are the main
+    thread's; a thread that goes on is not waited for."""
+    monkeypatch.chdir(tmp_path)
+    before = locale.setlocale(locale.LC_ALL)
+    request.addfinalizer(lambda: locale.setlocale(locale.LC_ALL, before))
+    (tmp_path / "elsewhere").mkdir()
+    app = App("sqlite:///crm.db", backoff_seconds=0)
+    app.create_schema()
+    over = threading.Event()
+    request.addfinalizer(over.set)
+    refused = []
+
+    @app.handler("t")
+    def handle(msg):
+        os.chdir(tmp_path / "elsewhere")
+        locale.setlocale(locale.LC_ALL, "C")
+        threading.Thread(target=over.wait, daemon=True).start()
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        except ValueError as error:
+            refused.append(str(error))
+
+    kept = signal.getsignal(signal.SIGTERM)
+    send(app, "a", "a", "b", None)
+    assert app.drain(threads=2, linger=0).done == 4
+    send(app, "c")
+    assert app.drain(threads=2, linger=0).done == 1
+    app.engine.dispose()
+    assert app.ops.unfinished() == 0
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert len(refused) == 5
+    assert signal.getsignal(signal.SIGTERM) is kept
+    app.engine.dispose()
+
+
+def test_a_handler_that_closes_stdout_and_shuts_logging_down_costs_nothing(small, monkeypatch):
+    """62, in a program of the user's."""
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", err)
+    handler = logging.StreamHandler(err)
+    own = logging.getLogger("msgworker")
+    own.addHandler(handler)
+    try:
+
+        @small.handler("t")
+        def handle(msg):
+            sys.stdout.close()
+            sys.stderr.close()
+            logging.shutdown()
+            if msg.payload:
+                raise ValueError("no")
+
+        send(small, "a", "b", "c")
+        send(small, "d", payload=1)
+        report = small.drain(threads=2, linger=0)
+        assert (report.done, report.retried) == (3, 1)
+    finally:
+        own.removeHandler(handler)
+
+
+# ---------------------------------------------------------------- 74, 84: clocks and time zones
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu"])
+def test_instants_mean_the_same_in_any_time_zone_of_a_session(postgresql, mariadb, zone):
+    """74: also in the hour that a clock shows twice, on 1 November 2026 in New York."""
+    fold = [datetime(2026, 11, 1, hour, 30, tzinfo=UTC) for hour in (5, 6)]
+    offset = {"America/New_York": "-05:00", "Asia/Kathmandu": "+05:45"}[zone]
+    for url in (
+        sa.make_url(postgresql.url).update_query_dict({"options": f"-ctimezone={zone}"}),
+        sa.make_url(mariadb.url).update_query_dict({"init_command": f"SET time_zone = '{offset}'"}),
+    ):
+        app = App(url.render_as_string(hide_password=False), backoff_seconds=1)
+        app.create_schema()
+        first, second = (send(app, "x", at=at)[0] for at in fold)
+        (later,) = send(app, "y", delay=3600)
+        assert [app.ops.show(one).available_at for one in (first, second)] == fold
+        left = app.ops.show(later).available_at - datetime.now(UTC)
+        assert 3500 < left.total_seconds() < 3700
+        assert abs((app.ops.show(later).created_at - datetime.now(UTC)).total_seconds()) < 100
+        app.handler("t")(lambda msg: None)
+        app.drain(linger=0)
+        for one, at in zip((first, second), fold, strict=True):
+            assert (app.ops.show(one).status is Word.DONE) == (at < datetime.now(UTC))
+        assert app.ops.show(later).status is Word.NEW
+        app.engine.dispose()
+
+
+@pytest.mark.parametrize("year", [1970, 2106])
+def test_the_clock_of_the_host_may_be_wrong_by_decades(database, make_app, monkeypatch, year):
+    """84: instants are the database's; doctor says how far the clocks are apart."""
+    if database.name == "sqlite":
+        pytest.skip("its clock is the host's")
+    wrong = datetime(year, 1, 2, tzinfo=UTC)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return wrong.astimezone(tz)
+
+    monkeypatch.setattr("time.time", wrong.timestamp)
+    monkeypatch.setattr("msgworker.store.doctor.server.datetime", Clock)
+    app = make_app(backoff_seconds=0)
+    app.create_schema()
+    tried = []
+
+    @app.handler("t")
+    def handle(msg):
+        tried.append(msg.msg_id)
+        if len(tried) == 1:
+            raise ValueError("again")
+
+    (one,) = send(app, "a")
+    (waits,) = send(app, "b", delay=3600)
+    assert app.drain(linger=2).done == 1
+    assert tried == [one, one]
+    assert app.ops.show(waits).status is Word.NEW
+    (clock,) = [finding for finding in app.ops.doctor() if finding.check == "clock"]
+    way = "ahead of" if year > 2100 else "behind"
+    assert (clock.severity, way in clock.text) == ("advised", True)

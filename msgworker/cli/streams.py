@@ -62,6 +62,14 @@ class Output(io.FileIO):
             raise ClosedPipe
 
 
+class Kept(io.TextIOWrapper):
+    """A stream that nobody can close: a handler may try, and the log goes on."""
+
+    def close(self) -> None:
+        with suppress(ValueError):
+            self.flush()
+
+
 class Streams:
     """Stdout and stderr of this call; None where somebody has put others in their place."""
 
@@ -148,7 +156,7 @@ def _taken(fd: int, closed: bool) -> Output | None:
         return None
     raw = Output(fd, closed=closed)
     errors = "backslashreplace" if name == "stderr" else "strict"
-    new = io.TextIOWrapper(
+    new = Kept(
         io.BufferedWriter(raw),
         encoding=getattr(old, "encoding", None) or "utf-8",
         errors=getattr(old, "errors", None) or errors,

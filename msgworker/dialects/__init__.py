@@ -7,6 +7,7 @@ the package's own. A new database is a new row in DIALECTS.
 
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.catalogue import (
+    id_source,
     index_is_unique,
     index_names,
     invalid_indexes,
@@ -125,6 +126,7 @@ __all__ = [
     "fetch",
     "fold_of",
     "folded",
+    "id_source",
     "identity",
     "index_is_unique",
     "index_names",

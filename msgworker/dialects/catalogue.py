@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine.reflection import Inspector
@@ -125,3 +126,27 @@ def row_estimate(conn: sa.Connection, table: sa.Table) -> int | None:
     query = sa.text(_ROW_ESTIMATES[name])
     found = conn.scalar(query, {key: known[key] for key in query._bindparams})
     return None if found is None or found < 0 else int(found)
+
+
+@dataclass(frozen=True, slots=True)
+class IdSource:
+    """The sequence that counts up a column. name: as SQL writes it. last: what it gave last; None
+    if it gave none yet, or this login may not see it."""
+
+    name: str
+    cycles: bool
+    last: int | None
+
+
+def id_source(conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
+    """The sequence of a column; None where there is none, or the database counts without one."""
+    if conn.dialect.name != "postgresql":
+        return None
+    query = sa.text(
+        "SELECT seqrelid::regclass::text, seqcycle,"
+        " CASE WHEN has_sequence_privilege(seqrelid, 'USAGE, SELECT')"
+        " THEN pg_sequence_last_value(seqrelid) END"
+        " FROM pg_sequence WHERE seqrelid = pg_get_serial_sequence(:table, :column)::regclass"
+    )
+    found = conn.execute(query, {"table": _quoted(table), "column": column}).first()
+    return None if found is None else IdSource(*found)

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,6 +124,12 @@ class _Adapter(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> Any:
         kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
         return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        """A log of the user's that fails (its stream is closed, say) costs no work."""
+        with suppress(Exception):
+            stacklevel = kwargs.pop("stacklevel", 1) + 1
+            super().log(level, msg, *args, stacklevel=stacklevel, **kwargs)
 
 
 @dataclass(slots=True, eq=False)

@@ -17,6 +17,16 @@ from tests.contract.seeing import until
 
 PYTHON = f"{sys.executable} -m msgworker"
 AT = "--app crm:app"
+CLOSES = """
+import logging, sys
+from crm import *
+
+@app.handler("close")
+def closes(msg):
+    sys.stdout.close()
+    sys.stderr.close()
+    logging.shutdown()
+"""
 PRINTS = """
 from crm import *
 
@@ -153,3 +163,15 @@ def test_a_question_that_nobody_can_answer_is_refused_where_stdin_is_closed(crm:
 def test_what_asks_for_help_and_does_not_read_it_ends_quietly(folder: Path):
     done = shell("{ msgworker --help; echo $? >&2; } | true; sleep 0.1", folder)
     assert done.stderr in ("0\n", ""), done
+
+
+def test_a_handler_that_closes_the_streams_and_the_log_costs_nothing(crm: Cli, folder: Path):
+    """Reliability 62."""
+    (folder / "closes.py").write_text(CLOSES)
+    for _ in range(3):
+        crm("send", "close", "--app", "crm:app")
+    done = shell("msgworker drain closes:app", folder)
+    assert (done.returncode, statuses(folder)) == (0, [2, 2, 2]), done
+    assert "done=3" in done.stdout
+    assert "stopped: done=3" in done.stderr
+    assert "Traceback" not in done.stderr

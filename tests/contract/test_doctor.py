@@ -565,3 +565,36 @@ def test_a_table_in_another_schema_is_named_not_made_anew(make_app, in_another_s
     assert say in caplog.text
     named = make_app(table=MessageTable(f"{in_another_schema}.tb_cus"))
     assert not any("does not exist" in one.text for one in named.ops.doctor())
+
+
+def numbers(app: App) -> list[Finding]:
+    return [one for one in app.ops.doctor() if one.check == "numbers"]
+
+
+def test_a_sequence_that_is_behind_or_begins_again_is_warned_of(postgresql):
+    """Reliability 37: the order of ids is the order of messages."""
+    app = App(postgresql.url)
+    app.create_schema()
+    send(app, "a", "b")
+    assert [one.severity for one in numbers(app)] == [Severity.FINE]
+    name = "msgworker_message_msg_id_seq"
+    run(app, f"ALTER SEQUENCE {name} RESTART WITH 1 CYCLE", f"SELECT nextval('{name}')")
+    cycles, behind = numbers(app)
+    assert "begins again at its end (CYCLE)" in cycles.text
+    assert "stands at 1, but there are ids up to 2" in behind.text
+    run(app, *cycles.mend, *behind.mend)
+    assert send(app, "c") == [3]
+    assert [one.severity for one in numbers(app)] == [Severity.FINE]
+    app.engine.dispose()
+
+
+def test_ids_that_come_to_their_end_are_warned_of(app, table):
+    """Reliability 37, where nothing wraps: SQLite goes on with ids at random then."""
+    send(app, "a")
+    assert [one.severity for one in numbers(app)] == [Severity.FINE]
+    table.edit(msg_id=2**63 - 2)
+    found = numbers(app)[0]
+    assert (found.severity, "ids end at 9223372036854775807" in found.text) == (
+        Severity.ADVISED,
+        True,
+    )

@@ -28,6 +28,7 @@ CHECKS = (
     rows.odd,
     rows.refused,
     rows.fractions,
+    rows.numbers,
     held.held,
     indexes.columns,
     indexes.not_stored,

@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from msgworker import dialects
 from msgworker.dialects import Trouble, WholeId, trouble
 from msgworker.message import Status
 from msgworker.store import requirements, schema, window
@@ -24,6 +25,7 @@ from msgworker.table import Tables
 SECONDS = 3.0
 ROWS = 200_000
 SHOWN = 1000
+USED_UP = 0.9
 
 
 @dataclass(slots=True)
@@ -72,6 +74,45 @@ def fractions(p: Patient) -> list[Finding]:
         "never run, and hold their objects back; give them whole ids"
     )
     return [needed("rows", text)]
+
+
+def numbers(p: Patient) -> list[Finding]:
+    """Whether new messages get higher ids than those that are there: that is their order."""
+    t = p.live
+    if t is None or p.as_is is None or requirements.mistyped(p.as_is):
+        return []
+    c = t.cols()
+    highest = p.conn.scalar(sa.select(sa.func.max(c.msg_id)))
+    if not isinstance(highest, int):
+        return []
+    found, end = [], _end(t, c.msg_id.type)
+    if highest > end * USED_UP:
+        text = f"the highest id is {highest}, and ids end at {end}: no message can be sent then"
+        found.append(advised("numbers", text))
+    source = dialects.id_source(p.conn, t.message, t.names["msg_id"])
+    if source is not None and source.cycles:
+        text = (
+            f"the sequence {source.name} begins again at its end (CYCLE): new messages would get "
+            "the ids of old ones, and run before those that wait"
+        )
+        found.append(advised("numbers", text, f"ALTER SEQUENCE {source.name} NO CYCLE"))
+    if source is not None and source.last is not None and source.last < highest:
+        text = (
+            f"the sequence {source.name} stands at {source.last}, but there are ids up to "
+            f"{highest}: new messages run before those, or cannot be sent"
+        )
+        restart = f"ALTER SEQUENCE {source.name} RESTART WITH {highest + 1}"
+        found.append(advised("numbers", text, restart))
+    return found or [fine("numbers", "new messages get higher ids than those that are there")]
+
+
+def _end(t: Tables, kind: Any) -> int:
+    """The highest id of a column of whole numbers."""
+    small = not t.dialect.loose_types and not isinstance(kind, sa.BigInteger)
+    bits = 15 if isinstance(kind, sa.SmallInteger) else 31
+    if not small or not isinstance(kind, sa.Integer):
+        bits = 63
+    return int(2 ** (bits + bool(getattr(kind, "unsigned", False)))) - 1
 
 
 def refused(p: Patient) -> list[Finding]:
