@@ -164,7 +164,7 @@ class Witness:
     # ------------------------------------------------------------ settles
 
     def _watch_settles(self) -> None:
-        write, look, lost = Settler._write, Settler._look, Settler._lost
+        write, look, lost = Settler._write, Settler._look, Settler.lose
         batch, each = settle.settle, settle.settle_one
 
         def watched_write(self: Settler, lanes: dict[int, Lane], *args: Any) -> Any:
@@ -187,14 +187,14 @@ class Witness:
             witness._told(lane, Told.LOST, None)
             lost(self, lane)
 
-        def watched_batch(conn: Any, t: Any, settlements: Any, *, me: str) -> Any:
-            became = batch(conn, t, settlements, me=me)
+        def watched_batch(conn: Any, t: Any, settlements: Any, **kw: Any) -> Any:
+            became = batch(conn, t, settlements, **kw)
             for one in settlements:
                 _die_if(_now_in_settle, one.msg_id)
             return became
 
-        def watched_each(conn: Any, t: Any, settlement: Any, *, me: str) -> Any:
-            fate = each(conn, t, settlement, me=me)
+        def watched_each(conn: Any, t: Any, settlement: Any, **kw: Any) -> Any:
+            fate = each(conn, t, settlement, **kw)
             _die_if(_now_in_settle, settlement.msg_id)
             return fate
 
@@ -210,7 +210,7 @@ class Witness:
         write_once = Settler._write_once
         Settler._write = watched_write  # type: ignore[method-assign]
         Settler._look = watched_look  # type: ignore[method-assign]
-        Settler._lost = watched_lost  # type: ignore[method-assign]
+        Settler.lose = watched_lost  # type: ignore[method-assign]
         Settler._write_once = marked_write_once  # type: ignore[method-assign]
         settle.settle = watched_batch
         settle.settle_one = watched_each
