@@ -8,6 +8,7 @@ knows is an error, because a setting that is silently ignored is found out at ni
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import os
 import re
@@ -129,7 +130,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 # ---------------------------------------------------------------- what there is to set
 
-Kind = Literal["text", "seconds", "whole", "flag", "choice", "texts", "names"]
+Kind = Literal["text", "seconds", "whole", "flag", "choice", "texts", "names", "layout"]
 Group = Literal["database", "table", "app", "work", "locks", "log"]
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -170,6 +171,8 @@ class Setting:
             return _texts(value, place)
         if self.kind == "names":
             return _names(value, place)
+        if self.kind == "layout":
+            return _layout(value, place)
         if not isinstance(value, str) or not value.strip():
             # An empty or odd url is not repeated: it may hold a password.
             got = "" if self.name in ("url", "locks") else f", got {value!r:.80}"
@@ -215,6 +218,20 @@ def _names(value: Any, place: str) -> dict[str, str | None]:
         if not (name is None or name is False or (isinstance(name, str) and name)):
             raise ConfigError(f"{place}.{role} must be a column's name or false, got {name!r:.80}")
     return {role: name or None for role, name in value.items()}
+
+
+def _layout(value: Any, place: str) -> dict[str, list[int]]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ConfigError(f'{place} must look like {{"segment:0": [0, 1]}} as JSON') from None
+    good = isinstance(value, Mapping) and all(
+        isinstance(part, list) and all(type(n) is int for n in part) for part in value.values()
+    )
+    if not good:
+        raise ConfigError(f"{place} must be a table of lists of shards, got {value!r:.80}")
+    return {str(name): list(part) for name, part in value.items()}
 
 
 def _app(name: str, kind: Kind, about: str) -> Setting:
@@ -373,6 +390,28 @@ SETTINGS: dict[str, Setting] = {
             default="database",
         ),
         Setting(
+            name="scope",
+            kind="text",
+            group="work",
+            about="where to look: everywhere, instance:FLAG, partitions:SHARDS or segments",
+            default="everywhere",
+        ),
+        Setting(
+            name="segments",
+            kind="layout",
+            group="work",
+            about="of the scope segments: the name of each lock and its shards",
+            default={},
+        ),
+        Setting(
+            name="on_outage",
+            kind="choice",
+            group="work",
+            about="of the scope segments: what to do while the locks cannot be reached",
+            default="stop",
+            choices=("stop", "unscoped"),
+        ),
+        Setting(
             name="log_level",
             kind="choice",
             group="log",
@@ -525,7 +564,22 @@ def _section(path: Path) -> dict[str, Any]:
     return _known(section, "pyproject.toml [tool.msgworker]")
 
 
+IN_SCOPE = {"kind": "scope", "segments": "segments", "on_outage": "on_outage", "locks": "locks"}
+"""What may stand in the table [scope] of a file, and the setting that each is."""
+
+
 def _known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if isinstance(found.get("scope"), Mapping):
+        table = dict(found["scope"])
+        for name in table:
+            if name not in IN_SCOPE:
+                raise ConfigError(
+                    f"unknown setting {name!r:.60} in [scope] of {where}; {nearest(name, IN_SCOPE)}"
+                )
+            if name != "kind" and IN_SCOPE[name] in found:
+                raise ConfigError(f"{name} is set twice in {where}: in [scope] and beside it")
+        found = {name: value for name, value in found.items() if name != "scope"}
+        found = {**found, **{IN_SCOPE[name]: value for name, value in table.items()}}
     for name in found:
         if name not in SETTINGS:
             raise ConfigError(f"unknown setting {name!r:.60} in {where}; {nearest(name, SETTINGS)}")

@@ -47,6 +47,8 @@ COMMANDS = {
     "lanes": "why",
     "instances": "why",
     "locks": "locking",
+    "partitions": "scoping",
+    "deal": "scoping",
     "doctor": "doctor",
     "config": "configured",
 }

@@ -18,6 +18,7 @@ from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import print_json
 from msgworker.cli.parent import Parent
 from msgworker.cli.processes import Fleet
+from msgworker.cli.scoping import check_scope, scoped
 from msgworker.cli.target import app_option, columns_of, import_app, needed_app, settings_of
 from msgworker.config import SETTINGS, Configuration, flag_of
 from msgworker.errors import ConfigError
@@ -35,9 +36,12 @@ HANDED_ON = (
     "retry_linger",
     "outage_limit",
     "grace",
+    "scope",
+    "locks",
     "log_level",
     "log_format",
 )
+OF_SCOPE = ("scope", "locks")
 OF_DRAIN = ("linger", "retry_linger", "outage_limit")
 log = logger("msgworker.cli")
 
@@ -48,6 +52,7 @@ def working(fn: F) -> F:
         click.option("--report-fd", type=int, hidden=True, help="Set by the parent process."),
         click.option("--quiet", is_flag=True, help="No progress, and only warnings in the log."),
         flags("threads", "processes", "topics", "time_limit", "grace"),
+        flags("scope", "locks"),
         app_option,
     ):
         fn = option(fn)
@@ -73,9 +78,10 @@ def run(
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
         return _fleet("run", ref, conf, ctx, file, quiet).run()
-    worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None)
-    with _watched(worker, quiet, parent):
-        worker.run(grace=conf["grace"], time_limit=conf["time_limit"])
+    with scoped(conf, app) as scope:
+        worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None, scope=scope)
+        with _watched(worker, quiet, parent):
+            worker.run(grace=conf["grace"], time_limit=conf["time_limit"])
     return 0
 
 
@@ -143,16 +149,17 @@ def _leaving(app: App, conf: Configuration, report: Report) -> Report:
 
 
 def _drain_here(app: App, conf: Configuration, quiet: bool, parent: Parent | None) -> Report:
-    worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None)
-    worker.counts_left = parent is None
-    with _watched(worker, quiet, parent):
-        return worker.drain(
-            time_limit=conf["time_limit"],
-            linger=conf["linger"],
-            retry_linger=_retry_linger(conf),
-            outage_limit=conf["outage_limit"],
-            grace=conf["grace"],
-        )
+    with scoped(conf, app) as scope:
+        worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None, scope=scope)
+        worker.counts_left = parent is None
+        with _watched(worker, quiet, parent):
+            return worker.drain(
+                time_limit=conf["time_limit"],
+                linger=conf["linger"],
+                retry_linger=_retry_linger(conf),
+                outage_limit=conf["outage_limit"],
+                grace=conf["grace"],
+            )
 
 
 def _retry_linger(conf: Configuration) -> float | None:
@@ -165,6 +172,7 @@ def _checked_app(ctx: click.Context, ref: str, conf: Configuration) -> App:
     app = import_app(ref, ctx)
     for name in unused(conf, settings_of(app)):
         log.warning("%s (%s) is not used: %s sets it in its code", name, conf.origins[name], ref)
+    check_scope(conf, app)
     if conf["processes"] > 1:
         app.worker(threads=conf["threads"], topics=conf["topics"] or None)
         app.tables  # noqa: B018
@@ -239,6 +247,8 @@ def _fleet(
     arguments = [command, ref, "--processes", "1"]
     for name in HANDED_ON:
         value = conf[name]
+        if name in OF_SCOPE and not conf.origins[name].startswith("flag"):
+            continue  # a child reads it where we have; on a command line everybody does
         if value is None or (name in OF_DRAIN and command == "run"):
             continue
         if name == "retry_linger" and not conf.given(name):

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.message import Word, topic_of
-from msgworker.store import ending, find, items, pause
+from msgworker.store import ending, find, items, pause, scopes
 from msgworker.store.find import MessageInfo
 from msgworker.store.instances import UNKNOWN, InstanceInfo, Life, Started, instances
 from msgworker.store.items import Items
@@ -38,6 +38,7 @@ class Reason(enum.StrEnum):
     PAUSED = "topic paused"
     NO_INSTANCE = "no live instance"
     NO_HANDLER = "no live handler"
+    NOBODY_LOOKS = "no live instance looks there"
     REFUSED = "refused"
     QUARANTINE = "quarantine"
     NEXT = "nothing holds it back"
@@ -92,7 +93,7 @@ def _explain(
         behind = _explain(conn, t, other, who, paused)
         return Explanation(info, Reason.BEHIND, _behind_text(info, other), behind=behind)
     late = _not_due(conn, t, info)
-    return late or _unclaimed(t, info, who, paused)
+    return late or _unclaimed(conn, t, info, who, paused)
 
 
 def _ended(t: Tables, info: MessageInfo) -> Explanation:
@@ -270,7 +271,11 @@ def _not_due(conn: Connection, t: Tables, info: MessageInfo) -> Explanation | No
 
 
 def _unclaimed(
-    t: Tables, info: MessageInfo, who: Sequence[InstanceInfo], paused: Collection[str]
+    conn: Connection,
+    t: Tables,
+    info: MessageInfo,
+    who: Sequence[InstanceInfo],
+    paused: Collection[str],
 ) -> Explanation:
     topic = topic_of(info.topic)
     if topic in paused:
@@ -283,6 +288,11 @@ def _unclaimed(
     if not any(one.handles(topic) for one in live):
         text = f"none of the {len(live)} live instances has a handler for topic {topic}"
         return Explanation(info, Reason.NO_HANDLER, text)
+    able = [one for one in live if one.handles(topic)]
+    if all(one.scope for one in able):
+        unseen = scopes.why_not(able, *scopes.part_of(conn, t, info.msg_id))
+        if unseen:
+            return Explanation(info, Reason.NOBODY_LOOKS, unseen)
     for one in live:
         if why := one.refused.get(str(info.msg_id)):
             text = (

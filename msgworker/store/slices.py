@@ -49,15 +49,43 @@ def loose(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows:
 
 
 def open_in(conn: Connection, t: Tables, role: str, value: Any) -> bool:
-    """Whether a message of the slice is unfinished."""
+    """Whether a message of the slice is unfinished; None = of no slice."""
 
     def build() -> Any:
         c = t.cols()
-        query = t.hinted(sa.select(sa.literal_column("1")), t.message, SLICES[role])
-        value: Any = bindparam("value", type_=_type(t, role))
-        return query.where(t.slice_key(c, role) == value, t.slice_rows(c, role)).limit(1)
+        key = t.slice_key(c, role)
+        which = key.is_(None) if value is None else key == bindparam("value", type_=_type(t, role))
+        one: ColumnElement[int] = sa.literal_column("1")
+        query = t.hinted(sa.select(one), t.message, SLICES[role])
+        return query.where(which, t.slice_rows(c, role)).limit(1)
 
-    return conn.scalar(t.built(("slice_open", role), build), {"value": value}) is not None
+    params = {} if value is None else {"value": value}
+    key = ("slice_open", role, value is None)
+    return conn.scalar(t.built(key, build), params) is not None
+
+
+def open_values(conn: Connection, t: Tables, role: str, *, most: int = 100) -> set[Any]:
+    """The slices in which a message is unfinished, `most` of them at most: a step of the index for
+    each."""
+
+    def build(begun: bool) -> Any:
+        c = t.cols()
+        key: ColumnElement[Any] = t.slice_key(c, role)
+        query = t.hinted(sa.select(key), t.message, SLICES[role])
+        after = key > bindparam("value", type_=_type(t, role)) if begun else key.is_not(None)
+        return query.where(after, t.slice_rows(c, role)).order_by(key).limit(1)
+
+    found: set[Any] = set()
+    last = None
+    while len(found) < most:
+        statement = t.built(
+            ("slice_next", role, last is not None), partial(build, last is not None)
+        )
+        last = conn.scalar(statement, {} if last is None else {"value": last})
+        if last is None:
+            break
+        found.add(last)
+    return found
 
 
 def _type(t: Tables, role: str) -> Any:

@@ -10,7 +10,17 @@ import sqlalchemy as sa
 
 from msgworker import dialects
 from msgworker.dialects import connecting
-from msgworker.store.doctor import columns, held, indexes, plan, rights, rows, ruling, server
+from msgworker.store.doctor import (
+    columns,
+    held,
+    indexes,
+    plan,
+    rights,
+    rows,
+    ruling,
+    scopes,
+    server,
+)
 from msgworker.store.doctor.finding import Finding, Severity
 from msgworker.store.doctor.patient import meet
 from msgworker.store.rule import Rule
@@ -37,6 +47,7 @@ CHECKS = (
     indexes.guard,
     ruling.rule,
     ruling.left_over,
+    scopes.unseen,
     rights.rights,
     server.settings,
     server.isolation,

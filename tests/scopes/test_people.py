@@ -1,0 +1,65 @@
+"""What people are told about scopes."""
+
+from __future__ import annotations
+
+import pytest
+
+from msgworker.coordination import DatabaseLocks, Dealer, Instance, Partitions
+from msgworker.store import doctor
+from msgworker.store.explain import Reason
+from tests.contract.seeing import Table, until
+
+
+@pytest.fixture
+def busy(app):
+    """An App with a handler and two messages."""
+    app.add_handler("t", lambda msg: None)
+    return app
+
+
+def send(app, *objects):
+    with app.engine.begin() as conn:
+        return [app.send(conn, "t", {}, object_id=one) for one in objects]
+
+
+def told(app):
+    found = doctor.examine(app.engine, app.table)
+    return " | ".join(one.text for one in found if one.check == "scopes")
+
+
+def test_explain_says_when_no_live_instance_has_the_flag_of_a_message(busy):
+    ids = send(busy, "a", "b")
+    table = Table(busy)
+    table.edit(table.where(msg_id=ids[0]), instance_type="asB")
+    with busy.worker(scope=Instance("asA"), threads=1) as worker:
+        worker.start()
+        found = [busy.ops.explain(i) for i in ids]
+        assert [one.reason for one in found] == [Reason.NOBODY_LOOKS] * 2
+        assert "flag asB" in found[0].text
+        assert "no flag yet" in found[1].text
+        assert "without a flag" in told(busy)
+        assert "asB" in told(busy)
+        Dealer(busy, ["asA"]).deal_once()
+        until(lambda: set(table.statuses) == {2}, "asA has done both")
+        assert told(busy) == ""
+
+
+def test_explain_and_doctor_say_when_no_live_member_owns_a_shard(busy):
+    locks = DatabaseLocks(busy.engine)
+    locks.create_schema()
+    scope = Partitions(locks, shards=4, group="g")
+    other = locks.acquire("g:shard:1", "somebody", 30)
+    ids = send(busy, "a")
+    table = Table(busy)
+    table.edit(table.where(msg_id=ids[0]), shard=5)
+    with busy.worker(scope=scope, threads=1) as worker:
+        worker.start()
+        until(lambda: len(scope.view(busy.table)[1]) == 4, "it owns the others")
+        worker._instance.heartbeat.wake()
+        until(lambda: "1 shard is owned by no live member (1)" in told(busy), "doctor says so")
+        found = busy.ops.explain(ids[0])
+        assert found.reason is Reason.NOBODY_LOOKS
+        assert "owns shard 5" in found.text
+        locks.release(other)
+        until(lambda: table.statuses == [2], "it is done when the shard is free")
+    locks.close()
