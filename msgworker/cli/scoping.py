@@ -12,12 +12,13 @@ import click
 
 from msgworker import App
 from msgworker.cli.failing import NothingMatched, Usage
+from msgworker.cli.group import Call
 from msgworker.cli.options import as_json, common, configure, flags
 from msgworker.cli.output import Column, note, print_json, print_table
 from msgworker.cli.target import FLAGS, app_from, app_option, app_ref_of, import_app
 from msgworker.config import Configuration
 from msgworker.coordination import Dealer, Everywhere, Instance, LockCentre, Partitions, Segments
-from msgworker.coordination.centres import open_centre
+from msgworker.coordination.centres import open_centre, secrets_of_centre
 from msgworker.errors import ConfigError
 from msgworker.instance.seat import Scope
 from msgworker.instance.stopping import Asked, Beside, Signals, end_by
@@ -43,7 +44,7 @@ def scoped(conf: Configuration, app: App) -> Iterator[Scope | None]:
     elif kind == "segments" and not rest:
         if not conf["segments"]:
             raise ConfigError(
-                f'{place} needs [scope] segments, the name of each lock and its shards: '
+                f"{place} needs [scope] segments, the name of each lock and its shards: "
                 'segments = {"order:segment:0" = [0, 1], "order:segment:1" = [2, 3]}'
             )
         with _locks(conf, app) as locks:
@@ -56,6 +57,13 @@ def check_scope(conf: Configuration, app: App) -> None:
     """Raise ConfigError for a scope that cannot be."""
     with scoped(conf, app) as scope:
         (scope or Everywhere()).check(app.table)
+
+
+def keep_secrets(ctx: click.Context, conf: Configuration) -> None:
+    """Let no message show the password of the locks."""
+    call = ctx.find_object(Call)
+    if call is not None:
+        call.secrets |= secrets_of_centre(conf.locks)
 
 
 def _shards(text: str, place: str) -> int:
@@ -78,6 +86,7 @@ def _locks(conf: Configuration, app: App) -> Iterator[LockCentre]:
 def _opened(ctx: click.Context, given: dict[str, Any]) -> tuple[App, Configuration]:
     ref = app_ref_of(given)
     conf = configure(ctx, given)
+    keep_secrets(ctx, conf)
     return (app_from(conf, ctx) if ref is None else import_app(ref, ctx)), conf
 
 

@@ -18,7 +18,7 @@ from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import print_json
 from msgworker.cli.parent import Parent
 from msgworker.cli.processes import Fleet
-from msgworker.cli.scoping import check_scope, scoped
+from msgworker.cli.scoping import check_scope, keep_secrets, scoped
 from msgworker.cli.target import app_option, columns_of, import_app, needed_app, settings_of
 from msgworker.config import SETTINGS, Configuration, flag_of
 from msgworker.errors import ConfigError
@@ -172,6 +172,7 @@ def _checked_app(ctx: click.Context, ref: str, conf: Configuration) -> App:
     app = import_app(ref, ctx)
     for name in unused(conf, settings_of(app)):
         log.warning("%s (%s) is not used: %s sets it in its code", name, conf.origins[name], ref)
+    keep_secrets(ctx, conf)
     check_scope(conf, app)
     if conf["processes"] > 1:
         app.worker(threads=conf["threads"], topics=conf["topics"] or None)

@@ -139,7 +139,7 @@ class Member(Moving):
         self._looking: frozenset[int] = frozenset()
         self._values: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
         self._renewed_at = 0.0
-        self._lost_at = 0.0
+        self._beat = scope.heartbeat
 
     # ------------------------------------------------------------ for the claim loop
 
@@ -193,7 +193,7 @@ class Member(Moving):
         wanted = [n for n, to in target.items() if to == self.owner and n not in self._held]
         self._take([n for n in wanted if n not in owners])
         self.settled = all(n in self._held for n, to in target.items() if to == self.owner)
-        pause = min(self.scope.heartbeat, max(LOOK_SECONDS, LOOK_PER_MEMBER * len(members)))
+        pause = min(self._beat, max(LOOK_SECONDS, LOOK_PER_MEMBER * len(members)))
         if self._draining:
             pause = min(pause, 0.1)
         return pause * random.uniform(0.9, 1.1)
@@ -201,7 +201,7 @@ class Member(Moving):
     def _keep(self) -> None:
         """Be a member, and go on owning what we own; or begin anew under another name."""
         now = monotonic()
-        if self._member is not None and now - self._renewed_at >= 0.9 * self.scope.heartbeat:
+        if self._member is not None and now - self._renewed_at >= 0.9 * self._beat:
             self._renew(now)
         if self._member is not None and not self._member.live():
             self._forget()
@@ -210,6 +210,8 @@ class Member(Moving):
             name = f"{self._prefix}member:{self.owner}"
             self._member = self.scope.locks.acquire(name, self.owner, self.scope.ttl)
             self._renewed_at = now
+            if self._member is not None:  # ZooKeeper's last as long as its session
+                self._beat = min(self.scope.heartbeat, self._member.ttl / 3)
 
     def _renew(self, now: float) -> None:
         own = [self._member] if self._member is not None else []
@@ -291,7 +293,7 @@ class Member(Moving):
         self._give_up({})
         if not self._held:
             return None
-        if now - self._renewed_at >= self.scope.heartbeat:
+        if now - self._renewed_at >= self._beat:
             self._renew(now)
         return 0.05
 

@@ -183,13 +183,13 @@ class Walker(Moving):
                 lease, self._lease = self._lease, None
             self.scope.locks.release(lease)
             return 0.0
-        if now - self._renewed_at >= self.scope.ttl / 3:
+        if now - self._renewed_at >= self._lease.ttl / 3:
             if not self.scope.locks.renew(self._lease):
                 self.log.warning("segment %s is lost to us", self._segment)
                 self._drop()
                 return 0.0
             self._renewed_at = now
-        return min(self.scope.ttl / 3, max(0.01, self._since + self.scope.hold - now))
+        return min(self._lease.ttl / 3, max(0.01, self._since + self.scope.hold - now))
 
     def _is_over(self, now: float) -> bool:
         if self.leaving or self._is_empty(self._shards, now):
