@@ -280,9 +280,9 @@ class Witness:
             _now.crashes = [one.msg_id for one in failures if one.kind is tries.Kind.CRASH]
             keeping(conn, t, failures, instance=instance)
 
-        def watched_release(conn: Any, t: Any, ids: Sequence[int], *, me: str) -> int:
+        def watched_release(conn: Any, t: Any, ids: Sequence[int], *, me: str, **kw: Any) -> int:
             since = witness._tell.now()
-            count = releasing(conn, t, ids, me=me)
+            count = releasing(conn, t, ids, me=me, **kw)
             for msg_id in ids:
                 if (me, msg_id) in witness._held:  # a claim that we know of: no good
                     detail = Told.RELEASED
