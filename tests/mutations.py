@@ -11,6 +11,7 @@ LOCKS = "tests/contract/test_contract_protocol.py::"
 TROUBLE = "tests/contract/test_contract_trouble.py::"
 RULE = "tests/contract/test_rule.py::"
 UNOWNED = "tests/contract/test_unowned.py::"
+CENTRES = "tests/coordination/test_centres.py::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,5 +529,49 @@ MUTANTS = (
         "                if rule.hold(conn, self._tables):\n",
         "                if True:\n",
         *_on(RULE, "test_a_write_of_ops_by_an_older_rule_is_refused", "sqlite"),
+    ),
+    # --- locks
+    _m(
+        "the token of a lock stands still",
+        "store/locks.py",
+        "token=c.token + 1,",
+        "token=c.token + 0,",
+        f"{CENTRES}test_a_former_holder_changes_nothing[sqlite]",
+    ),
+    _m(
+        "a lock is taken from who holds it",
+        "store/locks.py",
+        '.where(c.name == bindparam("mw_name"), sa.or_(c.owner.is_(None), _expired(c)))',
+        '.where(c.name == bindparam("mw_name"))',
+        f"{CENTRES}test_one_of_ten_wins_each_round_and_tokens_rise[sqlite]",
+    ),
+    _m(
+        "a renewal does not ask for the token",
+        "store/locks.py",
+        'return (c.name == bindparam("mw_name"), who, c.token == bindparam("mw_token"))',
+        'return (c.name == bindparam("mw_name"), who, c.token + 0 * bindparam("mw_token") > 0)',
+        f"{CENTRES}test_a_former_holder_changes_nothing[sqlite]",
+    ),
+    _m(
+        "what has expired is renewed",
+        "store/locks.py",
+        "whose = (*_of(c), sa.not_(_expired(c)))",
+        "whose = _of(c)",
+        "tests/coordination/test_machine.py::test_leases_keep_their_rules_in_any_order_of_events",
+    ),
+    _m(
+        "a lease is believed in for its whole time",
+        "coordination/lease.py",
+        "TRUST = 0.9",
+        "TRUST = 1.1",
+        "tests/coordination/test_hold.py::"
+        "test_a_process_that_stood_still_does_not_believe_in_its_lease",
+    ),
+    _m(
+        "the lost reply to an acquire is not asked for",
+        "coordination/database.py",
+        "return locks.acquired(conn, self._tables, name, claim_id) or take(conn)",
+        "return take(conn)",
+        f"{CENTRES}test_the_lost_reply_to_an_acquire_loses_no_lock[postgresql]",
     ),
 )

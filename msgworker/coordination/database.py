@@ -40,6 +40,7 @@ class _Lines:
     """The connections of one process: renewals have their own, so that nothing is before them."""
 
     pid: int
+    engines: tuple[sa.Engine, ...]
     calls: Link
     renewals: Link
 
@@ -47,8 +48,9 @@ class _Lines:
 class DatabaseLocks(LockCentre):
     """Locks in the table msgworker_lock.
 
-    url_or_engine: a SQLAlchemy URL or an Engine; `app.engine`, for one. Two connections of it are
-    kept from the first use until `close`. schema: where the table is, if not in the login's own.
+    url_or_engine: a SQLAlchemy URL or an Engine; `app.engine`, for one. Two connections are kept
+    from the first use until `close`, each in a pool of its own beside that of an Engine: however
+    busy that is, leases are renewed. schema: where the table is, if not in the login's own.
     Nothing is connected before it is needed. SchemaError where the table is missing: see
     `create_schema`, which `msgworker init-db` and `App.create_schema` do too.
     """
@@ -177,6 +179,8 @@ class DatabaseLocks(LockCentre):
             for link in (lines.calls, lines.renewals):
                 with link.lock:
                     link.close()
+            for engine in lines.engines:
+                engine.dispose()
 
     # ------------------------------------------------------------ connections
 
@@ -225,7 +229,8 @@ class DatabaseLocks(LockCentre):
         if lines is None or lines.pid != os.getpid():
             if lines is not None:
                 self._parents.append(lines)
-            lines = _Lines(os.getpid(), Link(self.engine), Link(self.engine))
+            engines = tuple(dialects.open_engine(dialects.beside(self.engine)) for _ in range(2))
+            lines = _Lines(os.getpid(), engines, Link(engines[0]), Link(engines[1]))
             self._lines = lines
         return lines
 

@@ -54,6 +54,7 @@ from msgworker.dialects.ddl import (
 from msgworker.dialects.doctor import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
 from msgworker.dialects.drivers import committing_each, listen, sever, wait_for_notice
 from msgworker.dialects.engines import (
+    beside,
     dialect_of,
     open_engine,
     parse_url,
@@ -114,6 +115,7 @@ __all__ = [
     "WholeId",
     "adding",
     "adds_many",
+    "beside",
     "big_id",
     "committing_each",
     "compiler_for",

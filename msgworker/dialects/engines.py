@@ -159,6 +159,17 @@ def open_engine(source: object) -> sa.Engine:
     return engine
 
 
+def beside(engine: sa.Engine) -> sa.Engine:
+    """Another engine, with a pool of its own, that connects as this one does."""
+    return sa.Engine(
+        engine.pool.recreate(),
+        engine.dialect,
+        engine.url,
+        execution_options=dict(engine.get_execution_options()),
+        hide_parameters=engine.hide_parameters,
+    )
+
+
 def _create(url: URL) -> sa.Engine:
     args: dict[str, Any] = {"hide_parameters": True, "pool_size": 0}  # 0: as many as are needed
     if url.get_backend_name() == "sqlite":

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+import sqlalchemy as sa
 
 from msgworker import ConfigError, SchemaError
 from msgworker.coordination import (
@@ -292,3 +293,13 @@ def test_a_missing_table_is_told_before_the_block(sqlite):
         hold(locks, "x", wait=10).__enter__()
     locks.close()
     locks.engine.dispose()
+
+
+def test_a_pool_that_is_used_up_keeps_nobody_from_renewing(near):
+    engine = sa.create_engine(near.url, poolclass=sa.QueuePool, pool_size=1, max_overflow=0)
+    locks = DatabaseLocks(engine)
+    with engine.connect(), hold(locks, "x", ttl=0.3) as lease:
+        first = lease.deadline
+        until(lambda: lease.deadline > first, "it is renewed")
+    locks.close()
+    engine.dispose()

@@ -40,7 +40,7 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         yield message, "UPDATE", change.where(NEVER), True
         yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), False
     runs = schema.run_tables(p.ideal)
-    for table in schema.own_tables(p.ideal):
+    for table in (*runs, *schema.ops_tables(p.ideal)):
         is_needed = table in runs
         there_is = dialects.is_there(p.inspector, table)
         first = next(iter(table.c))

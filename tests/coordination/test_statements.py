@@ -1,0 +1,78 @@
+"""The statements of locks on every database: compiled, linted for Oracle, and the clock in them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import dialects
+from msgworker.dialects import DIALECTS, compiler_for, now_ms
+from msgworker.store import locks
+from msgworker.table import MessageTable, tables_for
+from tests.oracle_lint import lint
+
+
+class Recorder:
+    """Stands for a connection; remembers what it is to execute."""
+
+    def __init__(self) -> None:
+        self.statements: list[Any] = []
+
+    def execute(self, statement: Any, params: Any = None) -> Any:
+        self.statements.append(statement)
+        return self
+
+    rowcount = 1
+
+    def scalar(self, statement: Any, params: Any = None) -> Any:
+        self.execute(statement)
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def one_or_none(self) -> None:
+        return None
+
+
+def statements(name: str) -> list[str]:
+    t, conn = tables_for(MessageTable("crm.msgworker_message"), DIALECTS[name]), Recorder()
+    of: Any = conn
+    locks.ensure(of, t, "x")
+    locks.acquire(of, t, "x", owner="me", ttl_ms=1, claim_id="c")
+    locks.exists(of, t, "x")
+    locks.renew(of, t, "x", owner="me", token=1, ttl_ms=1)
+    locks.release(of, t, "x", owner="me", token=1)
+    locks.renew_all(of, t, "me", ttl_ms=1)
+    locks.held(of, t, "x")
+    locks.holder(of, t, "x")
+    return [str(s.compile(dialect=compiler_for(name))) for s in conn.statements]
+
+
+@pytest.mark.parametrize("name", list(DIALECTS))
+def test_locks_compile_on_every_database(name):
+    found = statements(name)
+    assert len(found) == 10
+    assert all("msgworker_lock" in text for text in found)
+    changes = [text for text in found if text.startswith("UPDATE")]
+    assert len(changes) == 4
+    assert all(" WHERE " in text.replace("\n", " ") for text in changes)
+
+
+def test_oracle_takes_the_statements_of_locks():
+    assert {text: lint(text) for text in statements("oracle") if lint(text)} == {}
+
+
+def test_the_database_tells_milliseconds_since_1970(database):
+    engine = database.engine()
+    query = sa.select(now_ms())
+    if database.name == "oracle":
+        query = query.select_from(sa.text("dual"))
+    with dialects.connecting(dialects.open_engine(engine)) as conn:
+        before = time.time() * 1000
+        said = conn.scalar(query)
+        after = time.time() * 1000
+    assert isinstance(said, int)
+    assert before - 2 <= said <= after + 2
