@@ -13,7 +13,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 from tenacity.wait import wait_base
 
 from msgworker import dialects
@@ -282,7 +282,7 @@ class App:
         Raises PayloadError, ConfigError, SchemaError or DatabaseUnavailable before anything is
         inserted.
         """
-        connection = _connection(conn)
+        connection = _connection(conn, self.engine)
         tables = self.tables
         row = self._row(tables, topic, payload, object_id, _delay(delay, at, tables), at)
         msg_id = store.insert_one(connection, tables, row)
@@ -302,7 +302,7 @@ class App:
 
         All payloads of a chunk of 5,000 are checked before any of it is inserted.
         """
-        connection = _connection(conn)
+        connection = _connection(conn, self.engine)
         tables = self.tables
         seconds = _delay(delay, at, tables)
         count = 0
@@ -391,6 +391,8 @@ class App:
         """
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
+        for text in self._registry.read_types():
+            log.warning(text)
         some = topics is not None
         scope = self._scope(scope)
         worker = Worker(
@@ -566,15 +568,19 @@ def table_from(conf: Configuration) -> MessageTable:
     return MessageTable(name, **rules, **columns)
 
 
-def _connection(target: object) -> Connection:
-    if isinstance(target, Connection):
-        return target
-    if isinstance(target, Session):
-        return target.connection()
-    raise ConfigError(
-        "send takes your Connection or Session, so that it is part of your transaction; "
-        f"got {target!r:.80}"
-    )
+def _connection(target: object, engine: sa.Engine) -> Connection:
+    """The caller's connection; raises ConfigError for what is none, or of another database."""
+    if isinstance(target, scoped_session):
+        target = target()
+    found = target.connection() if isinstance(target, Session) else target
+    if not isinstance(found, Connection):
+        raise ConfigError(
+            "send takes your Connection or Session, so that it is part of your transaction; "
+            f"got {target!r:.80}"
+        )
+    if found.engine is not engine and (why := dialects.other_than(engine, found.engine)):
+        raise ConfigError(f"the connection that send was given {why}; nothing was sent")
+    return found
 
 
 def _payload(payload: Any, tables: Tables) -> str | None:

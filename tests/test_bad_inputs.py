@@ -27,6 +27,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import scoped_session, sessionmaker
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import (
@@ -1790,3 +1791,71 @@ def test_the_clock_of_the_host_may_be_wrong_by_decades(database, make_app, monke
     (clock,) = [finding for finding in app.ops.doctor() if finding.check == "clock"]
     way = "ahead of" if year > 2100 else "behind"
     assert (clock.severity, way in clock.text) == ("advised", True)
+
+
+# ---------------------------------------------------------------- what send and handlers are given
+
+
+def test_send_takes_a_scoped_session(small):
+    session = scoped_session(sessionmaker(small.engine))
+    small.send(session, "t", object_id="x")
+    session.rollback()
+    assert small.ops.find() == []
+    small.send(session, "t", object_id="x")
+    session.commit()
+    assert len(small.ops.find()) == 1
+    session.remove()
+
+
+def test_a_connection_to_another_database_is_refused(small, postgresql, tmp_path):
+    other = App(f"sqlite:///{tmp_path / 'other.db'}")
+    other.create_schema()
+    for engine, words in ((other.engine, "is of the file"), (postgresql.engine(), "postgresql")):
+        with engine.begin() as conn, pytest.raises(ConfigError, match=words):
+            small.send(conn, "t")
+    same = sa.create_engine(small.engine.url.set(database=f"{small.engine.url.database}"))
+    with same.begin() as conn:
+        small.send(conn, "t")
+    same.dispose()
+    assert (len(small.ops.find()), len(other.ops.find())) == (1, 0)
+    other.engine.dispose()
+
+
+def test_a_type_of_payloads_that_is_not_known_is_told_and_one_that_comes_later_is_read(
+    small, caplog
+):
+    module: dict[str, Any] = {"Message": Message, "Any": Any}
+    exec(
+        "from __future__ import annotations\n"
+        "def unknown(msg: Message[Unknown]): pass\n"
+        "def later(msg: Message[Order], ctx: OnlyForTheChecker): seen.append(msg.payload)\n"
+        "def known(msg: Message[int], ctx: OnlyForTheChecker): seen.append(msg.payload)\n"
+        "def plain(msg: Message[Any], ctx: OnlyForTheChecker): pass\n",
+        module,
+    )
+    for name in ("unknown", "later", "known", "plain"):
+        small.add_handler(name, module[name])
+    module["seen"] = seen = []
+    exec("from dataclasses import dataclass\n@dataclass\nclass Order:\n    n: int", module)
+    send(small, "a", topic="later", payload={"n": 1})
+    send(small, "b", topic="later", payload={"n": "no number"})
+    send(small, "c", topic="known", payload="no number")
+    send(small, "d", topic="unknown", payload={"n": 1})
+    report = small.drain(linger=0)
+    assert (report.done, report.failed) == (2, 2)
+    assert seen == [module["Order"](1)]
+    told = [r.getMessage() for r in caplog.records if "payloads are not checked" in r.getMessage()]
+    assert len(told) == 1
+    assert "handler unknown: the type in Message[Unknown] is not a name of its module" in told[0]
+
+
+@pytest.mark.parametrize("setting", ["completion_type='RELEASE'", "sql_select_limit=1"])
+def test_settings_of_a_server_that_cut_sessions_or_answers_do_no_harm(mariadb, setting):
+    url = sa.make_url(mariadb.url).update_query_dict({"init_command": f"SET {setting}"})
+    app = App(url.render_as_string(hide_password=False))
+    app.create_schema()
+    app.handler("t")(lambda msg: None)
+    send(app, *(f"o{i}" for i in range(5)))
+    assert app.drain(linger=0).done == 5
+    assert len(app.ops.find()) == 5
+    app.engine.dispose()

@@ -64,11 +64,24 @@ def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, A
     conn.connect()
     conn._read_timeout = limit
     conn._sock.settimeout(limit)
+    _end_plainly(conn)
     if conn._sock.family != getattr(socket, "AF_UNIX", None):
         for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
             if hasattr(socket, name):  # keepalive itself PyMySQL has switched on
                 conn._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return conn
+
+
+_PLAIN = ("NO_CHAIN", 2**64 - 1)
+
+
+def _end_plainly(conn: Any) -> None:
+    """A server, or an `init_command`, may say that a COMMIT ends the session or begins another
+    transaction (completion_type), or that queries give a few rows only (sql_select_limit)."""
+    with conn.cursor() as cursor:
+        cursor.execute("SELECT @@completion_type, @@sql_select_limit")
+        if tuple(cursor.fetchone()) != _PLAIN:
+            cursor.execute("SET SESSION completion_type = %s, sql_select_limit = %s", _PLAIN)
 
 
 @cache

@@ -86,6 +86,21 @@ def same_database(one: str | URL, other: str | URL) -> bool:
     return _plainly(parse_url(one)) == _plainly(parse_url(other))
 
 
+def other_than(engine: sa.Engine, other: sa.Engine) -> str:
+    """Why a connection of `other` is certainly none of this engine's database; "" if it may be. By
+    another name or address a server may be the same one."""
+    if other.url == engine.url:
+        return ""
+    ours, theirs = engine.dialect.name, other.dialect.name
+    if {ours, theirs} - {"mysql", "mariadb"} and ours != theirs:
+        return f"is of {theirs}, but the App's database is {ours}"
+    files = [url.database or "" for url in (engine.url, other.url)]
+    if ours != "sqlite" or any(file.startswith("file:") for file in files):
+        return ""
+    mine, given = (os.path.realpath(file) for file in files)
+    return "" if mine == given else f"is of the file {given}, but the App's is {mine}"
+
+
 def _plainly(url: URL) -> URL:
     backend = url.get_backend_name().replace("mariadb", "mysql")
     url = url.set(drivername=f"{backend}+{url.get_driver_name()}")

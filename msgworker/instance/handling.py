@@ -11,6 +11,7 @@ import inspect
 import json
 import logging
 import random
+import re
 import sys
 import threading
 import typing
@@ -305,13 +306,15 @@ def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
 
     Raises HandlerError where the first one is annotated as the Context.
     """
-    target = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
     try:
-        hints = typing.get_type_hints(target)
         parameters = list(inspect.signature(fn).parameters)
-        names = [n for n in parameters if n in hints]
-    except Exception:  # annotations that cannot be resolved are the user's own affair
+    except (TypeError, ValueError):
         return None
+    try:
+        hints = typing.get_type_hints(_called(fn))
+    except Exception:  # of another parameter, perhaps
+        hints = _first_hint(fn)
+    names = [n for n in parameters if n in hints]
     hint = hints[names[0]] if names else None
     if hint is Context and parameters[0] == names[0]:
         name = getattr(fn, "__qualname__", repr(fn))
@@ -328,6 +331,37 @@ def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
         raise HandlerError(
             f"handler {name}: cannot read payloads as {args[0]!r}: {error}"
         ) from error
+
+
+def _first_hint(fn: Callable[..., Any]) -> dict[str, Any]:
+    """The annotation of the first parameter alone; empty if it cannot be resolved (now)."""
+    target = inspect.unwrap(_called(fn))
+    only = type("only", (), {"__annotations__": dict(_first_annotation(fn))})
+    try:
+        return typing.get_type_hints(only, globalns=getattr(target, "__globals__", {}))
+    except Exception:
+        return {}
+
+
+def _called(fn: Any) -> Any:
+    """What has the annotations: a function, or the `__call__` of an object."""
+    return fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
+
+
+def _first_annotation(fn: Callable[..., Any]) -> list[tuple[str, Any]]:
+    first = list(inspect.signature(fn).parameters)[:1]
+    given = getattr(inspect.unwrap(_called(fn)), "__annotations__", {})
+    return [(name, given[name]) for name in first if name in given]
+
+
+def _unread(fn: Callable[..., Any]) -> str:
+    """The annotation `Message[T]`, as it is written, if its T is not known."""
+    try:
+        annotation = _first_annotation(fn)
+    except (TypeError, ValueError):
+        return ""
+    text = "".join(a if isinstance(a, str) else repr(a) for _, a in annotation)
+    return text if re.search(r"\bMessage\[", text) and not _first_hint(fn) else ""
 
 
 def _portable(hint: Any) -> Any:
@@ -436,7 +470,7 @@ def result_of_return(
 
 
 def _warn_return(handler: Handler, value: Any) -> None:
-    if not handler.warned:
+    if "return" not in handler.warned:
         handler.warned.append("return")
         log.warning(
             "the handler of topic %s returned a %s; return values are ignored, "
@@ -565,6 +599,25 @@ class Registry:
 
     def get(self, topic: str | None) -> Handler | None:
         return self.handlers.get(topic) or self.handlers.get(None)
+
+    def read_types(self) -> list[str]:
+        """Look again for types of payloads that were not known when their handler was registered;
+        returns a text for each that is not known now."""
+        told = []
+        for topic, handler in list(self.handlers.items()):
+            if handler.payload_type is None and "type" not in handler.warned:
+                found = self.handlers[topic] = replace(
+                    handler, payload_type=_payload_type(handler.fn)
+                )
+                unread = "" if found.payload_type is not None else _unread(handler.fn)
+                if unread:
+                    handler.warned.append("type")
+                    name = getattr(handler.fn, "__qualname__", repr(handler.fn))
+                    told.append(
+                        f"handler {name}: the type in {unread} is not a name of its module, so "
+                        "that payloads are not checked"
+                    )
+        return told
 
     def topics(self) -> frozenset[str] | None:
         """The topics that can be handled; None = all."""
