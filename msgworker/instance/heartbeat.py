@@ -34,6 +34,7 @@ from msgworker.table import LONGEST_ID
 
 TRUST = 2 / 3
 LEAVE_TRIES = 3
+TELL_SECONDS = 2.0
 LEAVE_SECONDS = 10.0  # so long one of them may wait for an answer; no watchdog is there any more
 UNSURE_SECONDS = 0.1
 LEAST_DOUBT_SHARE = 0.1
@@ -177,13 +178,15 @@ class Heartbeat(Role):
         """Tell in the lease, which is left to expire, that only handlers are left of us. Call it
         after our last beat."""
         state = self._state
+        if state.away.seconds:  # nobody waits for the database to tell it that
+            return
         handlers = [
             (running.row.msg_id, max(0.0, self._renewed_at - running.since))  # as of the last beat
             for running in list(state.running.values())
         ]
         tells = lease.told(state.tables, state.topics, handlers, stopped=True)
         try:
-            with self._cut_after(LEAVE_SECONDS), self._link.transaction() as conn:
+            with self._cut_after(TELL_SECONDS), self._link.transaction() as conn:
                 lease.tell(conn, state.tables, state.instance_id, tells)
         except Exception as error:  # for people only
             self.log.debug("the lease does not tell of the stop: %s", reason_of(error))
