@@ -6,16 +6,20 @@ again; a heartbeat that waits like that loses its lease while its instance lives
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from msgworker import App, dialects
+from msgworker import App, Context, DatabaseUnavailable, Message, dialects
 from msgworker.dialects import sqlite
+from tests.contract.seeing import in_thread
 
 HOLD_SECONDS, GAP_SECONDS = 0.02, 0.0005
 WANTED, ROUNDS_EACH = 20, 30  # measured: 3 rounds each with short looks, 65 with SQLite's waiting
@@ -91,4 +95,58 @@ def test_lock_that_is_held_too_long_is_an_error(
     with app.engine.begin() as conn:  # and the connection is good for use again
         app.send(conn, "any", None)
     holder.close()
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_an_instance_leaves_a_file_that_is_deleted_or_replaced_under_it(
+    tmp_path: Path, how: str
+) -> None:
+    app = App(f"sqlite:///{tmp_path / 'crm.db'}", lease_seconds=3)
+    app.create_schema()
+    handled = threading.Event()
+    app.handler("t")(lambda msg: handled.set())
+    with app.engine.begin() as conn:
+        app.send(conn, "t")
+    shutil.copy(tmp_path / "crm.db", tmp_path / "backup.db")
+    running = in_thread(app.worker(threads=1).run)
+    assert handled.wait(30)
+    if how == "deleted":
+        (tmp_path / "crm.db").unlink()
+    else:
+        (tmp_path / "backup.db").replace(tmp_path / "crm.db")
+    with pytest.raises(DatabaseUnavailable, match=r"crm.db was deleted or replaced"):
+        running()
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize("within", ["handler", "items"])
+def test_a_second_transaction_within_the_one_that_may_write_is_refused_at_once(
+    tmp_path: Path, within: str
+) -> None:
+    """It would wait for itself, and the heartbeat with it."""
+    app = App(f"sqlite:///{tmp_path / 'crm.db'}", backoff_seconds=0)
+    app.create_schema()
+
+    def write(*_: Any) -> None:
+        with app.engine.begin() as conn:
+            app.send(conn, "other")
+
+    if within == "handler":
+        app.handler("t", transactional=True, max_tries=1)(write)
+    else:
+
+        @app.handler("t", max_tries=1)
+        def handle(msg: Message, ctx: Context) -> None:
+            ctx.fan_out(write, [1], transactional_items=True).raise_for_failed()
+
+    app.handler("good", transactional=True)(lambda msg, ctx: app.send(ctx.connection, "t"))
+    with app.engine.begin() as conn:
+        app.send(conn, "good", object_id="a")
+    begun = time.monotonic()
+    report = app.drain(linger=0)
+    assert (report.done, report.failed) == (1, 1)
+    assert time.monotonic() - begun < 30
+    (dead,) = (info for info in app.ops.find() if info.topic == "t")
+    assert "would wait for itself: write with ctx.connection" in dead.last_error
     app.engine.dispose()

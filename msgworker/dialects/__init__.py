@@ -72,7 +72,13 @@ from msgworker.dialects.live import (
     text_room,
 )
 from msgworker.dialects.masking import masked, secrets_of, without
-from msgworker.dialects.sqlite import DATABASE_SET_UP, network_mount, set_up_database
+from msgworker.dialects.sqlite import (
+    DATABASE_SET_UP,
+    DatabaseFile,
+    lending,
+    network_mount,
+    set_up_database,
+)
 from msgworker.dialects.troubles import Trouble, no_connection_left, reason_of, trouble
 from msgworker.dialects.types import (
     AnyId,
@@ -105,6 +111,7 @@ __all__ = [
     "SERVER_SETTINGS",
     "AnyId",
     "AnyText",
+    "DatabaseFile",
     "Dialect",
     "Escaped",
     "Instants",
@@ -142,6 +149,7 @@ __all__ = [
     "json_text",
     "key_like",
     "key_text",
+    "lending",
     "listen",
     "long_text",
     "masked",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 
 from msgworker.dialects.connections import connecting
+from msgworker.errors import HandlerMisuse
 from msgworker.logs import logger
 
 log = logger("msgworker.dialects")
@@ -31,7 +34,27 @@ def _begin_immediate(conn: sa.Connection) -> None:
     raw = conn.connection.dbapi_connection
     begun = getattr(raw, "in_transaction", False)  # by a listener of the user's own Engine
     if not begun and conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        if getattr(_lent, "url", None) == conn.engine.url:
+            raise HandlerMisuse(
+                "this code runs in the one transaction that may write to SQLite, and would wait "
+                "for itself: write with ctx.connection or ctx.session"
+            )
         _take_write_lock(conn, raw)
+
+
+_lent = threading.local()
+
+
+@contextmanager
+def lending(conn: sa.Connection) -> Iterator[None]:
+    """The block runs a user's code on this thread in the transaction of `conn`. On SQLite another
+    one would wait for it until both time out, and every role of the instance with them."""
+    before = getattr(_lent, "url", None)
+    _lent.url = conn.engine.url if conn.dialect.name == "sqlite" else None
+    try:
+        yield
+    finally:
+        _lent.url = before
 
 
 BUSY_SECONDS = 60.0
@@ -65,6 +88,29 @@ def _own_file(_dialect: Any, _record: Any, args: Any, options: Any) -> None:
     if args and not options.get("uri"):
         with suppress(OSError):  # it is there, or SQLite says what is wrong
             os.close(os.open(args[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+class DatabaseFile:
+    """The file that a database is now. path: absolute; "" where there is none to look after."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        name = engine.url.database or ""
+        is_file = engine.dialect.name == "sqlite" and not name.startswith("file:")
+        self.path = os.path.abspath(name) if is_file else ""
+        self._was = self._is()
+
+    def is_another(self) -> bool:
+        """Whether it was deleted or replaced since: open connections go on in the old one."""
+        return self._was is not None and self._is() != self._was
+
+    def _is(self) -> tuple[int, int] | None:
+        if not self.path:
+            return None
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def _sync_fully(raw: Any, _record: Any) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 
 from sqlalchemy import Connection
 
+from msgworker import dialects
 from msgworker.clock import clock
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import (
@@ -60,6 +61,7 @@ class Heartbeat(Role):
         self.on_sure: Callable[[list[Lane]], None] = lambda lanes: None
         self.on_lost: Callable[[Lane], None] = lambda lane: None
         self._told_of_pauses = False
+        self._file = dialects.DatabaseFile(state.engine)
         self._lost_as = ""  # the id whose lease was lost, until we have another
         self._renewed_at = 0.0  # on the monotonic clock
         self._recovery = Recovery(
@@ -127,6 +129,7 @@ class Heartbeat(Role):
             return 0
         self._read_pauses()
         self._watch_handlers()
+        self._watch_file()
         self._release_unknown()
         return self._recovery.run(self._renewed_at)
 
@@ -381,6 +384,17 @@ class Heartbeat(Role):
                 if running.fatal:
                     running.stuck = True
                     self._leave_for(_stuck(running))
+
+    def _watch_file(self) -> None:
+        """Nobody else sees what is written into a file that has no name any more."""
+        if self._state.left_for is None and self._file.is_another():
+            self._leave_for(
+                DatabaseUnavailable(
+                    f"the database file {self._file.path} was deleted or replaced while it was in "
+                    "use: what was written since then is lost; start again on the file that is to "
+                    "be used"
+                )
+            )
 
     def _leave_for(self, error: MsgworkerError) -> None:
         """Finish what is in hand, then leave."""

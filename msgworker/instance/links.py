@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.dialects import (
     Trouble,
     committing_each,
+    lending,
     no_connection_left,
     reason_of,
     rolled_back,
@@ -58,7 +59,8 @@ def lent(conn: Connection, step: Step, whose: str) -> Iterator[None]:
     begun = conn.get_transaction()
     rolled_back(conn)
     try:
-        yield
+        with lending(conn):
+            yield
     except BaseException:
         # The code may have hidden why, or met what SQLAlchemy says after that.
         step.lost = conn.invalidated
