@@ -29,14 +29,19 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from tenacity.wait import wait_random
 
-from msgworker import App, Context, Message, Reject, RetryLater
+from msgworker import App, Context, Message, Reject, RetryLater, Worker
+from msgworker.coordination import Partitions, Segments
+from msgworker.coordination.centres import open_centre
 from msgworker.errors import DatabaseUnavailable, SchemaError
+from msgworker.instance.seat import Scope
 from tests.crash.witness import Witness
 from tests.history import Recorder
 
@@ -157,6 +162,21 @@ def limit_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
+@contextmanager
+def scope_of(app: App, options: argparse.Namespace) -> Iterator[Scope | None]:
+    """The scope that the options name, with its locks in the database, or where they say."""
+    if not options.scope:
+        yield None
+        return
+    locks = open_centre(options.locks, app.engine)
+    if options.scope == "partitions":
+        yield Partitions(locks, shards=16, ttl=options.lease, drain_timeout=options.lease)
+    else:
+        layout = {f"torture:segment:{i}": [2 * i, 2 * i + 1] for i in range(8)}
+        yield Segments(locks, layout, on_outage="unscoped", ttl=options.lease, hold=0.5)
+    locks.close()
+
+
 def come_and_go(app: App, options: argparse.Namespace, number: int, stop: threading.Event) -> None:
     """One instance after the other, each for a random time, until told to stop."""
     chance = random.Random(f"{options.seed}-{number}-lives")
@@ -190,7 +210,12 @@ def several(options: argparse.Namespace) -> None:
 def single(options: argparse.Namespace) -> int:
     """One instance for as long as the process lives, or until nothing is left."""
     app = make_app(options, 0)
-    worker = app.worker(threads=options.threads)
+    with scope_of(app, options) as scope:
+        return serve(app, app.worker(threads=options.threads, scope=scope), options)
+
+
+def serve(app: App, worker: Worker, options: argparse.Namespace) -> int:
+    """Run or drain until the end."""
     app.tables  # noqa: B018 - so that "ready" means that it really is
     make = worker._make_state
 
@@ -229,6 +254,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--immune", action="store_true", help="die at no point")
     parser.add_argument("--memory", type=int, default=0, help="MiB that it may take besides")
     parser.add_argument("--wall", type=float, default=0.0, help="shift time.time by seconds")
+    parser.add_argument("--scope", choices=["partitions", "segments"], default="")
+    parser.add_argument("--locks", default="database", help="where the scope's locks are")
     parser.add_argument("--workers", type=int, default=0, help="instances that come and go")
     parser.add_argument("--life", type=float, default=3.0, help="seconds that one lives at most")
     return parser.parse_args(arguments)

@@ -52,6 +52,7 @@ class Score:
     restarts: int = 0
     cuts: int = 0
     crashes: int = 0
+    redis: int = 0
     late: int = 0
     unsure: int = 0
     orderly: int = 0
@@ -68,6 +69,8 @@ class Torture:
     server: servers.Server | None = None
     kill_seconds: float = KILL_SECONDS
     crash_seconds: float = CRASH_SECONDS
+    scope: str = ""
+    redis: servers.Server | None = None
     score: Score = field(default_factory=Score)
 
     def __post_init__(self) -> None:
@@ -108,11 +111,18 @@ class Torture:
         ]
         if self.server is not None:
             acts.append((self._crash, self.crash_seconds))
+        if self.redis is not None:
+            acts.append((self._crash_redis, self.crash_seconds / 2))
         begin = time.monotonic() + 3
         return [(act, every, begin + self.chance.uniform(0, every)) for act, every in acts]
 
     def _spawn(self) -> Consumer:
-        return self.trial.spawn(threads=2, seed=len(self.trial.consumers))
+        options: dict[str, object] = {}
+        if self.scope:
+            options["scope"] = self.scope
+        if self.redis is not None:
+            options["locks"] = self.redis.url
+        return self.trial.spawn(threads=2, seed=len(self.trial.consumers), **options)
 
     def _replace_dead(self) -> None:
         for i, life in enumerate(self.lives):
@@ -161,6 +171,14 @@ class Torture:
         self.trial.pauses(self.chance.uniform(0, 2))
         self.server.start()
         self.score.crashes += 1
+
+    def _crash_redis(self) -> None:
+        """All locks and their tokens are forgotten."""
+        assert self.redis is not None
+        self.redis.kill()
+        self.trial.pauses(self.chance.uniform(0, 2))
+        self.redis.start()
+        self.score.redis += 1
 
     # ------------------------------------------------------------ work
 
@@ -226,7 +244,8 @@ def report(torture: Torture, verdict: Verdict) -> str:
         f"messages    {len(rows)} ({sum(r.status == 2 for r in rows.values())} done, {dead} dead), "
         f"{score.late} late commits, {score.unsure} uncertain commits",
         f"faults      {score.kills} kills, {score.pauses} pauses, {score.cuts} sessions ended, "
-        f"{score.crashes} server crashes, {score.orderly} orderly stops, {score.restarts} restarts",
+        f"{score.crashes} server crashes, {score.redis} of Redis, {score.orderly} orderly stops, "
+        f"{score.restarts} restarts",
         f"recovered   {count[Kind.RECOVERED]} messages of {count[Kind.LEASE_LOST]} dead instances",
         f"duplicates  {again} plain handlers that ended well came to do so again, "
         f"{count[Kind.EFFECT]} effects of transactional ones",
@@ -254,14 +273,21 @@ def database(name: str, folder: Path) -> Iterator[tuple[str, str, servers.Server
 
 
 @contextlib.contextmanager
-def running(name: str, folder: Path, processes: int, seed: int) -> Iterator[Torture]:
-    """A torture that can be run; raises CannotHave."""
+def running(
+    name: str, folder: Path, processes: int, seed: int, scope: str = ""
+) -> Iterator[Torture]:
+    """A torture that can be run; raises CannotHave. scope: partitions with their locks in the
+    database, or segments with theirs in Redis, which is killed, too."""
     with contextlib.ExitStack() as stack:
         theirs, ours, server = stack.enter_context(database(name, folder))
         trial = Trial(theirs, folder, lease=LEASE_SECONDS, sends_with=ours)
         stack.callback(trial.close)
         cutter = Cutter(ours, CUT_SECONDS, random.Random(seed))
-        yield Torture(trial, processes, random.Random(seed), cutter, server)
+        torture = Torture(trial, processes, random.Random(seed), cutter, server, scope=scope)
+        if scope == "segments":
+            torture.redis = servers.start("redis", durable=False)
+            stack.callback(torture.redis.remove)
+        yield torture
 
 
 def main() -> int:
@@ -269,6 +295,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--database", choices=list(PROCESSES), action="append", help="default: all")
     parser.add_argument("--processes", type=int, help="default: 8, and 4 on SQLite")
+    parser.add_argument("--scope", choices=["partitions", "segments"], default="")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--keep", type=Path, help="leave the history and the logs in this folder")
     options = parser.parse_args()
@@ -288,7 +315,7 @@ def torture(name: str, options: argparse.Namespace) -> int:
         folder = folder / f"{name}-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            run = stack.enter_context(running(name, folder, processes, seed))
+            run = stack.enter_context(running(name, folder, processes, seed, options.scope))
         except servers.CannotHave as reason:
             print(f"{name} is not there: {reason}", file=sys.stderr)
             return 3
