@@ -1,0 +1,257 @@
+"""The rules of shared-out shards, over all orders of what may happen; the clock is the test's.
+
+C1  two members never look at one shard at once
+C3  when nothing changes any more, each shard belongs to whom it is meant for, and all have as many
+C4  a shard of which something is in hand is not given up before the drain timeout
+C5  the shards of a dead member belong to others within ttl and a heartbeat
+C6  no name of a member is used twice
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from msgworker import MessageTable
+from msgworker.coordination import DatabaseLocks, Lease, Partitions
+from msgworker.coordination import database as database_module
+from msgworker.coordination import lease as lease_module
+from msgworker.coordination import partitions as partitions_module
+from msgworker.coordination.partitions import Member
+from msgworker.instance.seat import Standing
+from msgworker.table import tables_for
+from msgworker.testing import Clock
+from tests.coordination.test_machine import LONG_RUNS
+
+RUNS = 200
+SHARDS = 4
+TTL = 3.0
+DRAIN = 2.0
+MOST_MEMBERS = 3
+numbers = itertools.count()
+logging.getLogger("msgworker.instance").setLevel(logging.CRITICAL)
+
+
+@dataclass(eq=False)
+class Life:
+    """A member, and what it has in hand."""
+
+    member: Member
+    holding: set[int] = field(default_factory=set)
+
+
+class Watched(DatabaseLocks):
+    """Tells of every release."""
+
+    told: Any = staticmethod(lambda lease: None)
+
+    def _release(self, lease: Lease) -> bool:
+        self.told(lease)
+        return super()._release(lease)
+
+
+class Machine(RuleBasedStateMachine):
+    """Up to three members that join, work, leave, die and are paused."""
+
+    locks: Watched
+    clock: Clock
+    local: list[float]
+    tables: Any
+    kind: type[Member] = Member
+
+    @initialize()
+    def begin(self) -> None:
+        self.clock.set(datetime(2026, 1, 1, tzinfo=UTC))
+        self.scope = Partitions(
+            self.locks, SHARDS, ttl=TTL, drain_timeout=DRAIN, group=f"g{next(numbers)}"
+        )
+        self.lives: list[Life] = []
+        self.names: set[str] = set()
+        self.locks.told = self.released
+
+    def released(self, lease: Lease) -> None:
+        """C4."""
+        _, kind, shard = lease.name.rsplit(":", 2)
+        if kind != "shard":
+            return
+        life = next((one for one in self.lives if one.member.owner == lease.owner), None)
+        if life is None or not lease.live() or int(shard) not in life.holding:
+            return
+        since = life.member._draining[int(shard)]
+        assert self.local[0] - since >= DRAIN, f"shard {shard} is given up while in hand"
+
+    @precondition(lambda self: len(self.lives) < MOST_MEMBERS)
+    @rule()
+    def join(self) -> None:
+        holding: set[int] = set()
+        log = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
+        standing = Standing(
+            tables=self.tables,
+            instance_id=lambda: "host",
+            holding=lambda: set(holding),
+            wake=lambda: None,
+            log=log,
+        )
+        self.lives.append(Life(self.kind(self.scope, standing), holding))
+
+    def one(self, number: int) -> Life | None:
+        return self.lives[number % len(self.lives)] if self.lives else None
+
+    @rule(number=st.integers(0, 5))
+    def step(self, number: int) -> None:
+        life = self.one(number)
+        if life is None:
+            return
+        before = life.member.owner
+        over = life.member.step() is None
+        after = life.member.owner
+        if after != before:
+            assert after not in self.names
+            self.names.add(after)
+        if over:
+            self.lives.remove(life)
+
+    @rule()
+    def all_step(self) -> None:
+        for number in reversed(range(len(self.lives))):
+            self.step(number)
+
+    @rule(number=st.integers(0, 5))
+    def claim(self, number: int) -> None:
+        life = self.one(number)
+        if life is None:
+            return
+        where = life.member.slice()
+        if where is not None:
+            life.holding |= {value for value in where.values if value < SHARDS}
+        life.member.looked(complete=False)
+
+    @rule(number=st.integers(0, 5))
+    def finish(self, number: int) -> None:
+        if life := self.one(number):
+            life.holding.clear()
+
+    @rule(number=st.integers(0, 5), dies=st.booleans())
+    def go(self, number: int, dies: bool) -> None:
+        life = self.one(number)
+        if life is not None and dies:
+            self.lives.remove(life)
+        elif life is not None:
+            life.member.leave()
+
+    @rule(seconds=st.sampled_from([0.2, 0.5, 1.0, 4.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.local[0] += seconds
+
+    @invariant()
+    def nobody_looks_where_another_looks(self) -> None:
+        looked: Counter[int] = Counter()
+        for life in getattr(self, "lives", []):
+            where = life.member.slice()
+            life.member.looked(complete=False)
+            looked.update(n for n in (where.values if where else ()) if n < SHARDS)
+        assert all(count == 1 for count in looked.values())
+
+    def teardown(self) -> None:
+        """C3, C5: the dead and the leaving are gone within ttl and a heartbeat, and it rests."""
+        if not hasattr(self, "lives"):
+            return
+        for life in self.lives:
+            life.holding.clear()
+        for _ in range(int((TTL + TTL / 3) / 0.5) + 3):
+            self.pass_time(0.5)
+            self.all_step()
+        if not self.lives:
+            return
+        members, owners = self.scope.view(MessageTable())
+        assert sorted(members) == sorted(life.member.owner for life in self.lives)
+        assert sorted(owners) == list(range(SHARDS))
+        assert owners == self.scope.target(members, owners)
+        counts = [Counter(owners.values())[member] for member in members]
+        assert max(counts) - min(counts) <= 1
+
+
+class GivesUpWhatIsInHand(Member):
+    """As where nobody asks what is in hand."""
+
+    def in_hand(self, count: int) -> set[int]:
+        return set()
+
+
+class KeepsWhatIsLost(Member):
+    """As where the lease of a shard is not asked for."""
+
+    def _mine(self) -> list[int]:
+        return [n for n in self._held if n not in self._draining]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the class of machines over a kind of member; on the clock of the test."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'locks.db'}", poolclass=sa.QueuePool)
+    sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF"))
+    clock, local = Clock(), [1000.0]
+    clock.attach(engine)
+    for module in (lease_module, database_module):
+        monkeypatch.setattr(module, "clock", lambda: local[0])
+    monkeypatch.setattr(partitions_module, "monotonic", lambda: local[0])
+    centre = Watched(engine)
+    centre.create_schema()
+    tables = tables_for(MessageTable(), centre._tables.dialect)
+
+    def made(kind: type[Member]) -> type[Machine]:
+        facts = {"locks": centre, "clock": clock, "local": local, "tables": tables, "kind": kind}
+        return type("Made", (Machine,), facts)
+
+    yield made
+    centre.close()
+    engine.dispose()
+
+
+def run(machine: type[Machine], runs: int, *phases: Phase) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=runs,
+            stateful_step_count=20,
+            deadline=None,
+            database=None,
+            derandomize=bool(phases),
+            suppress_health_check=list(HealthCheck),
+            phases=phases or (Phase.generate, Phase.shrink),
+        ),
+    )
+
+
+def test_shards_keep_their_rules_in_any_order_of_events(machine):
+    run(machine(Member), RUNS)
+
+
+@pytest.mark.long
+def test_shards_keep_their_rules_in_very_many_orders(machine):
+    run(machine(Member), LONG_RUNS)
+
+
+@pytest.mark.parametrize("kind", [GivesUpWhatIsInHand, KeepsWhatIsLost])
+def test_a_member_that_breaks_a_rule_is_noticed(machine, kind):
+    with pytest.raises(AssertionError):
+        run(machine(kind), 300, Phase.generate)
