@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message
+from msgworker.instance.role import Away, Role
 from msgworker.logs import logger, traceback_text
 from tests.contract.seeing import send
 
@@ -122,3 +123,29 @@ def test_a_record_without_odd_texts_is_left_as_it_is(caplog: pytest.LogCaptureFi
     logger("msgworker.app").warning("Zürich %s and %d", "東京", 7)
     (record,) = caplog.records
     assert (record.msg, record.args) == ("Zürich %s and %d", ("東京", 7))
+
+
+@pytest.mark.parametrize("status", [1, 2])
+def test_a_row_that_a_check_refuses_is_not_shown(postgresql: Any, log: io.StringIO, status: int):
+    app = App(postgresql.url, backoff_seconds=0)
+    app.create_schema()
+    app.handler("t")(lambda msg: None)
+    send(app, "bad", payload="secret-4711")
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"ALTER TABLE msgworker_message ADD CONSTRAINT no CHECK (object_id <> 'bad' OR "
+            f"status <> {status})"
+        )
+    app.drain(linger=0, time_limit=2)
+
+    class Beat(Role):
+        def run_once(self) -> int:
+            with app.engine.begin() as conn:
+                conn.exec_driver_sql(f"UPDATE msgworker_message SET status = {status}")
+            return 0
+
+    Beat("beat", logging.LoggerAdapter(logger("msgworker.instance"), {}), Away())._round()
+    told = log.getvalue()
+    assert "violates check constraint" in told
+    assert "secret-4711" not in told
+    app.engine.dispose()

@@ -79,7 +79,7 @@ from msgworker.dialects.sqlite import (
     network_mount,
     set_up_database,
 )
-from msgworker.dialects.troubles import Trouble, no_connection_left, reason_of, trouble
+from msgworker.dialects.troubles import Trouble, no_connection_left, reason_of, shows_a_row, trouble
 from msgworker.dialects.types import (
     AnyId,
     AnyText,
@@ -182,6 +182,7 @@ __all__ = [
     "set_up_database",
     "setting_default",
     "sever",
+    "shows_a_row",
     "table_options",
     "takes_default",
     "taking_null",

@@ -203,11 +203,18 @@ def _by_code(error: BaseException | None) -> Trouble:
     return Trouble.LOST if any(part in text.lower() for part in lost) else Trouble.OTHER
 
 
+def shows_a_row(error: BaseException | None) -> bool:
+    """Whether the text of an error repeats the row that a CHECK or NOT NULL refuses, payload
+    included."""
+    cause = getattr(error, "orig", None) or error
+    return getattr(cause, "sqlstate", None) in ("23502", "23514")
+
+
 def reason_of(error: BaseException) -> str:
     """The database's own words in one line, without parameters, and without the row that
     PostgreSQL shows where a CHECK or NOT NULL refuses it."""
     cause = getattr(error, "orig", None) or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    if getattr(cause, "sqlstate", None) in ("23502", "23514"):
+    if shows_a_row(cause):
         del lines[1:]
     return shown(f"{type(cause).__name__}: {'; '.join(lines[:2])}", 500)

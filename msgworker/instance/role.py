@@ -13,7 +13,7 @@ import time
 from tenacity import RetryCallState
 from tenacity.wait import wait_base, wait_exponential, wait_random
 
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
 
 EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
 """Deadlocks, lock waits and a connection found dead are everyday life; only so many in a row are
@@ -182,7 +182,9 @@ class Role:
             pause = self.outage.failed(error)
             if trouble(error) is Trouble.OTHER and reason_of(error) != self._told_of:
                 self._told_of = reason_of(error)  # the same again and again is told once
-                self.log.error("%s: unexpected error; going on", self.name, exc_info=error)
+                told = None if shows_a_row(error) else error
+                why = "unexpected error; going on" if told else reason_of(error)
+                self.log.error("%s: %s", self.name, why, exc_info=told)
             return pause
         finally:
             self.busy_since = None

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
 from msgworker.instance.handling import DONE, Result
 from msgworker.instance.role import Outage
 from msgworker.instance.state import Lane, State, facts
@@ -119,7 +119,9 @@ class Settler:
         try:
             return self.settle(batch) if batch else []
         except Exception as error:
-            self._state.log.exception("%d outcomes were not written", len(batch))
+            told = None if shows_a_row(error) else error
+            text = "%d outcomes were not written: %s"
+            self._state.log.error(text, len(batch), reason_of(error), exc_info=told)
             self.outage.failed(error)
             self._state.cannot_write([lane.row.msg_id for lane in batch])
             self._state.in_hand.difference_update(batch)
