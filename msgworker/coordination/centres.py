@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
@@ -11,6 +10,7 @@ from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre
 from msgworker.coordination.redis import RedisLocks
 from msgworker.coordination.zookeeper import ZooKeeperLocks
+from msgworker.dialects import secrets_of
 from msgworker.errors import ConfigError
 
 DATABASE = "database"
@@ -55,9 +55,5 @@ def masked_centre(where: str) -> str:
 
 
 def secrets_of_centre(where: str) -> set[str]:
-    """The passwords in it."""
-    try:
-        found = urlsplit(where).password
-    except ValueError:
-        found = None
-    return {found} if found and len(found) > 2 else set()
+    """The passwords in it, for taking them out of texts."""
+    return secrets_of(where)

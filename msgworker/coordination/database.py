@@ -31,7 +31,7 @@ from msgworker.table import DEFAULT_NAME, MessageTable, Tables, tables_for
 R = TypeVar("R")
 Act = Callable[[Connection], R]
 TRIES = 3
-LEAST_ANSWER_SECONDS = 1.0
+LEAST_ANSWER_SECONDS, MOST_ANSWER_SECONDS = 1.0, 30.0
 KNOWN_NAMES = 10_000
 
 
@@ -39,7 +39,6 @@ KNOWN_NAMES = 10_000
 class _Lines:
     """The connections of one process: renewals have their own, so that nothing is before them."""
 
-    pid: int
     engines: tuple[sa.Engine, ...]
     calls: Link
     renewals: Link
@@ -62,8 +61,9 @@ class DatabaseLocks(LockCentre):
         self.engine = dialects.open_engine(url_or_engine)
         self._spec = MessageTable(f"{schema}.{DEFAULT_NAME}" if schema else DEFAULT_NAME)
         self._known: set[str] = set()
-        self._lines: _Lines | None = None
-        self._parents: list[_Lines] = []  # of the process that we were forked from: not ours to end
+        self._lines: dict[int, _Lines] = {}  # by process: those of a parent are not ours to end
+        self._asking: set[tuple[str, str]] = set()
+        self._given: dict[tuple[str, str], int] = {}  # (name, owner) -> token
 
     def __repr__(self) -> str:
         return f"DatabaseLocks({dialects.masked(self.engine.url)!r})"
@@ -91,10 +91,18 @@ class DatabaseLocks(LockCentre):
         def was_taken(conn: Connection) -> int | None:
             return locks.acquired(conn, self._tables, name, claim_id) or take(conn)
 
-        token = self._run(take, seconds=ttl, in_doubt=was_taken)
-        if token is None and self._made(name, ttl):
+        whose = (name, owner)
+        self._asking.add(whose)
+        try:
             token = self._run(take, seconds=ttl, in_doubt=was_taken)
-        return None if token is None else Lease(name, owner, token, ttl, asked_at=begun)
+            if token is None and self._made(name, ttl):
+                token = self._run(take, seconds=ttl, in_doubt=was_taken)
+            if token is None:
+                return None
+            self._given[whose] = token
+        finally:
+            self._asking.discard(whose)
+        return Lease(name, owner, token, ttl, asked_at=begun)
 
     def _made(self, name: str, ttl: float) -> bool:
         """Make the row of a lock that has none; whether there was none."""
@@ -120,7 +128,7 @@ class DatabaseLocks(LockCentre):
             token=lease.token,
             ttl_ms=_ms(lease.ttl),
         )
-        renewed = self._run(renew, seconds=lease.deadline - begun, line="renewals", alone=True)
+        renewed = self._run(renew, seconds=lease.deadline - begun, line="renewals")
         if renewed:
             lease.renewed(begun)
         return renewed
@@ -128,8 +136,8 @@ class DatabaseLocks(LockCentre):
     def renew_all(self, leases: Sequence[Lease]) -> list[Lease]:
         """Renew many leases of one owner at once, in one statement; those that it still holds.
 
-        All of one owner and one ttl. What this owner holds besides, because the reply to an acquire
-        was lost, is released: nobody knows of it.
+        All of one owner and one ttl. What this owner holds because the reply to an acquire was lost
+        is released: nobody knows of it.
         """
         if not leases:
             return []
@@ -146,8 +154,10 @@ class DatabaseLocks(LockCentre):
                 kept.append(lease)
             else:
                 lease.end("it expired or was taken away")
-        for name in mine.keys() - {lease.name for lease in kept}:
-            self._release(Lease(name, first.owner, mine[name], first.ttl, asked_at=begun))
+        for name, token in mine.items():
+            whose = (name, first.owner)
+            if whose not in self._asking and self._given.get(whose) != token:
+                self._release(Lease(name, first.owner, token, first.ttl, asked_at=begun))
         return kept
 
     def _release(self, lease: Lease) -> bool:
@@ -156,9 +166,9 @@ class DatabaseLocks(LockCentre):
         )
         # Without a reply it was released, if it was ours until then.
         was_live = lease.live()
-        return self._run(
-            free, seconds=lease.ttl, in_doubt=lambda conn: free(conn) or was_live, alone=True
-        )
+        if self._given.get((lease.name, lease.owner)) == lease.token:
+            del self._given[lease.name, lease.owner]
+        return self._run(free, seconds=lease.ttl, in_doubt=lambda conn: free(conn) or was_live)
 
     def held(self, prefix: str = "") -> list[Lease]:
         check_prefix(prefix)
@@ -174,8 +184,8 @@ class DatabaseLocks(LockCentre):
 
     def close(self) -> None:
         """Give the connections back. Leases are left as they are."""
-        lines, self._lines = self._lines, None
-        if lines is not None and lines.pid == os.getpid():
+        lines = self._lines.pop(os.getpid(), None)
+        if lines is not None:
             for link in (lines.calls, lines.renewals):
                 with link.lock:
                     link.close()
@@ -188,27 +198,26 @@ class DatabaseLocks(LockCentre):
         self,
         act: Act[R],
         *,
-        seconds: float = 30.0,
+        seconds: float = MOST_ANSWER_SECONDS,
         line: Literal["calls", "renewals"] = "calls",
         in_doubt: Act[R] | None = None,
-        alone: bool = False,
     ) -> R:
-        """Run a short transaction; again where the database rolled it back or the connection was
-        gone, which one that was idle for long often is.
+        """Run statements that commit one by one, so that a process that stands still keeps no row
+        locked (on SQLite, a transaction); again where the database rolled one back or the
+        connection was gone, which one that was idle for long often is.
 
-        seconds: so long an answer may take, 1 at least. in_doubt: what to do in place of `act` when
-        it may have been done already. alone: it is one statement.
+        seconds: so long an answer may take, 1 at least and 30 at most. in_doubt: what to do in
+        place of `act` when it may have been done already.
         """
         with dialects.reaching(self.engine):
             t = self._tables
         link: Link = getattr(self._own_lines(), line)
-        limit = max(LEAST_ANSWER_SECONDS, seconds)
+        limit = min(max(LEAST_ANSWER_SECONDS, seconds), MOST_ANSWER_SECONDS)
         until, tries = clock() + limit, 0
         while True:
             tries += 1
-            single = alone and not t.dialect.one_writer
+            opened = link.transaction if t.dialect.one_writer else link.single
             try:
-                opened = link.single if single else link.transaction
                 with link.lock, self._cut_after(limit, link), opened() as conn:
                     return act(conn)
             except IntegrityError:
@@ -225,13 +234,11 @@ class DatabaseLocks(LockCentre):
                     act = in_doubt
 
     def _own_lines(self) -> _Lines:
-        lines = self._lines
-        if lines is None or lines.pid != os.getpid():
-            if lines is not None:
-                self._parents.append(lines)
+        lines = self._lines.get(os.getpid())
+        if lines is None:
             engines = tuple(dialects.open_engine(dialects.beside(self.engine)) for _ in range(2))
-            lines = _Lines(os.getpid(), engines, Link(engines[0]), Link(engines[1]))
-            self._lines = lines
+            lines = _Lines(engines, Link(engines[0]), Link(engines[1]))
+            lines = self._lines.setdefault(os.getpid(), lines)  # another thread may be faster
         return lines
 
     @contextmanager

@@ -67,7 +67,7 @@ def acquire(
 ) -> int | None:
     """Take a lock that is free or expired; its new token, None if somebody holds it.
 
-    In the caller's transaction, so that the token that is read is that of this very acquire.
+    Each statement may commit by itself: the token is read by the claim's own id.
     """
     c = table(t).c
 
@@ -139,8 +139,7 @@ def release(conn: Connection, t: Tables, name: str, *, owner: str, token: int) -
 
 
 def renew_all(conn: Connection, t: Tables, owner: str, *, ttl_ms: int) -> dict[str, int]:
-    """Extend all that an owner holds, in one statement; name -> token of what it holds now. In the
-    caller's transaction."""
+    """Extend all that an owner holds, in one statement; name -> token of what it holds now."""
     c = table(t).c
 
     def build() -> sa.Update:

@@ -136,6 +136,43 @@ def test_threads_of_a_process_exclude_each_other_and_blocks_inside_count(place):
     assert locks.holder(name) is None
 
 
+def test_renewing_many_leaves_what_others_of_the_process_acquire_and_frees_what_nobody_knows(place):
+    locks = place.locks()
+    known = locks.acquire(place.name("known"), "me", 30)
+    beside = locks.acquire(place.name("beside"), "me", 30)  # by another thread, say
+    if isinstance(locks, DatabaseLocks):
+        lost = place.locks().acquire(place.name("lost"), "me", 30)  # its reply never came here
+    assert locks.renew_all([known]) == [known]
+    assert locks.holder(beside.name).token == beside.token
+    if isinstance(locks, DatabaseLocks):
+        assert locks.holder(lost.name) is None
+
+
+def test_who_stands_still_in_the_middle_of_an_acquire_keeps_no_row_locked(far):
+    """Between the statements of an acquire nothing is locked."""
+    if far.kind in ("redis", "zookeeper"):
+        pytest.skip("one request")
+    from msgworker.store import locks as statements
+
+    first, second, name = far.locks(), far.locks(), far.name()
+    first.release(first.acquire(name, "me", 0.1))
+    seen: list[Lease | None] = []
+
+    def look(*args: object) -> int | None:
+        if not seen:  # here the first one stands still; it holds the lock, nothing else
+            seen.append(second.acquire(name, "other", 30))
+        return real(*args)
+
+    real = statements.acquired
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statements, "acquired", look)
+        began = time.monotonic()
+        lease = first.acquire(name, "me", 30)
+    assert seen == [None]
+    assert lease.live()
+    assert time.monotonic() - began < 15
+
+
 LOST_REPLY = {
     "postgresql": "SET owner=",
     "mariadb": "SET owner=",

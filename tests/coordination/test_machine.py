@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Row:
 
     owner: str | None = None
     token: int = 0
-    expires: float = 0.0
+    expires: int = 0  # ms
 
 
 class Machine(RuleBasedStateMachine):
@@ -63,7 +63,7 @@ class Machine(RuleBasedStateMachine):
         self.clock.set(datetime(2026, 1, 1, tzinfo=UTC))
         self.rows = {f"{self.mark}:{name}": Row() for name in "ab"}
         self.written = dict.fromkeys(self.rows, 0)
-        self.now = 0.0
+        self.now = 0  # ms: whole numbers add up
         self.stepped: set[int] = set()
         self.granted: list[Lease] = []
 
@@ -86,7 +86,7 @@ class Machine(RuleBasedStateMachine):
         if lease is None:
             return multiple()
         assert lease.token > row.token
-        self.rows[name] = Row(owner, lease.token, self.now + ttl)
+        self.rows[name] = Row(owner, lease.token, self.now + round(1000 * ttl))
         self.granted.append(lease)
         return lease
 
@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
         mine = self.holds(lease) and row.expires > self.now
         assert self.locks.renew(lease) == mine
         if mine:
-            row.expires = self.now + lease.ttl
+            row.expires = self.now + round(1000 * lease.ttl)
             self.stepped.discard(id(lease))
 
     @rule(lease=leases)
@@ -120,14 +120,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 3.5]))
     def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-        self.clock.advance(seconds)
+        self.now += round(1000 * seconds)
+        self.clock.advance(timedelta(milliseconds=round(1000 * seconds)))
         self.local[0] += seconds
 
     @rule(seconds=st.sampled_from([-2.0, 2.0]))
     def step_the_databases_clock(self, seconds: float) -> None:
-        self.now += seconds
-        self.clock.advance(seconds)
+        self.now += round(1000 * seconds)
+        self.clock.advance(timedelta(milliseconds=round(1000 * seconds)))
         if seconds > 0:  # it ends leases early: their holders cannot know
             self.stepped |= {id(lease) for lease in self.granted}
 
@@ -228,6 +228,7 @@ def test_leases_keep_their_rules_in_any_order_of_events(machine):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_leases_keep_their_rules_in_any_order_of_events_for_long(machine):
     run(machine(DatabaseLocks), LONG_RUNS)
 
