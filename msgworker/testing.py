@@ -210,7 +210,9 @@ class _Drain:
             self._beat()
             lane = self._todo.popleft()
             if not lanes.may_start(lane):
-                self._beat_at = 0.0
+                if self._instance.state.unsure:  # the heartbeat asks for them
+                    self._instance.heartbeat.run_once()
+                    self._todo.extend(lanes.take_back())
                 continue
             self._handle(lane)
             self._todo.extend(lanes.take_back())

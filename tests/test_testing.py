@@ -73,6 +73,25 @@ def test_a_lost_message_holds_up_nothing_behind_it(msgworker_db: Database) -> No
     assert drain(app).done == 1
 
 
+def test_what_is_in_hand_is_done_though_the_lease_is_lost_where_nobody_could_recover_it(
+    msgworker_db: Database,
+) -> None:
+    app = msgworker_db.app(table=MessageTable(claimed_by=None), lease_seconds=3)
+    ran: list[int] = []
+
+    @app.handler("t")
+    def handle(msg: Message[Any]) -> None:
+        ran.append(msg.msg_id)
+        if len(ran) == 1:
+            msgworker_db.clock.advance(10)
+            time.sleep(1.1)  # until the next heartbeat is due
+
+    ids = send(app, "a", "b", "c", "a")
+    report = drain(app)
+    assert (report.done, report.left) == (4, 0)
+    assert sorted(ran) == ids
+
+
 def test_back_off_goes_by_the_clock(app: App, msgworker_db: Database) -> None:
     def fail(msg: Message) -> None:
         raise ValueError("no")
