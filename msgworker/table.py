@@ -830,6 +830,8 @@ def _add_generated_columns(t: Tables) -> None:
     kind = plain.object_id.type
     length = max(MAX_OBJECT_ID, getattr(kind, "length", 0) or 0)
     own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
+    room = dialects.key_room(t.dialect, kind if own else KeyText())
+    length = length if room is None else min(length, room)
     key = dialects.key_like(kind, length) if own else dialects.key_text(length)
     wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
         OPEN_OBJECT + t.spec.rule: (t._open_case(plain), key)

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from msgworker.dialects.capabilities import Dialect
+from msgworker.dialects.drivers import odd_texts
 from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.troubles import Trouble, is_denied, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, SchemaError
@@ -36,13 +37,15 @@ def reading_any_text(conn: sa.Connection) -> Iterator[None]:
 
 
 class Escaped(list[Any]):
-    """Rows read by `reading_any_text`."""
+    """Rows in which texts that are not UTF-8 may stand, with half surrogates."""
 
 
 def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> Sequence[Any]:
     """All rows of a query; as Escaped if the driver cannot decode some text of one of them."""
+    odd_texts.met = False
     try:
-        return conn.execute(query, params).all()
+        found = conn.execute(query, params).all()
+        return Escaped(found) if odd_texts.met else found
     except OperationalError as error:
         if "decode" not in str(error.orig):
             raise

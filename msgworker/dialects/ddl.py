@@ -111,9 +111,10 @@ def retyping(
     set_default = "" if default is None else f" DEFAULT {_default_text(default)}"
     null = " NULL" if column.nullable else " NOT NULL"
     if dialect.name == "postgresql":
-        using = f"{quoted}::{kind.split(' COLLATE')[0]}"
+        # By way of text, which every type can be cast to: what does not convert is refused.
+        using = f"{quoted}::text::{kind.split(' COLLATE')[0]}"
         if isinstance(column.type, sa.Integer):
-            using = f"{quoted}::bigint::{kind}"
+            using = f"{quoted}::text::numeric::{kind}"
         if number and not isinstance(column.type, sa.Integer):
             using = f"to_timestamp({quoted})"
         if instant:
@@ -125,10 +126,18 @@ def retyping(
         return [f"ALTER TABLE {table} {', '.join(parts)}"]
     if dialect.name == "oracle":
         return [f"ALTER TABLE {table} MODIFY ({quoted} {kind}{set_default}{null})"]
-    fill = f"UPDATE {table} SET {quoted} = {default} WHERE {quoted} IS NULL"
+    fill = f"UPDATE {table} SET {quoted} = {_default_text(default)} WHERE {quoted} IS NULL"
     null += " AUTO_INCREMENT" if counts else ""
     alter = f"ALTER TABLE {table} MODIFY {quoted} {kind}{set_default}{null}"
-    return [fill, alter] if set_default and not column.nullable else [alter]
+    if not set_default or column.nullable:
+        return [alter]
+    if isinstance(default, sa.TextClause):
+        return [fill, alter]
+    return [
+        f"ALTER TABLE {table} MODIFY {quoted} {kind} NULL",
+        fill,
+        alter,
+    ]  # it takes the text now
 
 
 def taking_null(dialect: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]) -> list[str]:
@@ -143,6 +152,17 @@ def taking_null(dialect: sa.Dialect, table: str, column: str, kind: TypeEngine[A
     if dialect.name == "oracle":
         return [f"ALTER TABLE {table} MODIFY ({quoted} DEFAULT NULL NULL)"]
     return [f"ALTER TABLE {table} MODIFY {quoted} {kind.compile(dialect=dialect)} NULL"]
+
+
+def storing(dialect: sa.Dialect, table: str, column: str) -> list[str]:
+    """Statements that make a generated column one that can be written, with the values it has. []:
+    there are none."""
+    if dialect.name != "postgresql":
+        return []
+    quoted = dialect.identifier_preparer.quote(column)
+    kinds = ("EXPRESSION", "IDENTITY")
+    parts = (f"ALTER COLUMN {quoted} DROP {kind} IF EXISTS" for kind in kinds)
+    return [f"ALTER TABLE {table} {', '.join(parts)}"]
 
 
 def setting_default(dialect: sa.Dialect, table: str, column: str, default: str) -> tuple[str, ...]:

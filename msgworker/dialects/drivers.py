@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -90,6 +92,41 @@ def _preferred_tls(dbapi: Any) -> Any:
     the system for it, which takes ten times as long as connecting; None if it makes none."""
     made = dbapi.connect(defer_connect=True)
     return made.ctx if made.ssl and hasattr(made, "_ssl_required") else None
+
+
+class _OddTexts(threading.local):
+    """met: whether this thread has read a text that is not UTF-8 since that was set to False."""
+
+    met = False
+
+
+odd_texts = _OddTexts()
+_ANY_UTF8 = "msgworker_any_utf8"
+
+
+def _decode(data: Any, errors: str = "strict") -> tuple[str, int]:
+    try:
+        return codecs.utf_8_decode(data, errors, True)
+    except UnicodeDecodeError:
+        odd_texts.met = True
+        return codecs.utf_8_decode(data, "surrogateescape", True)
+
+
+def _encode(text: str, errors: str = "strict") -> tuple[bytes, int]:
+    return codecs.utf_8_encode(text, "surrogateescape")
+
+
+@codecs.register
+def _any_utf8(name: str) -> codecs.CodecInfo | None:
+    return codecs.CodecInfo(_encode, _decode, name=name) if name == _ANY_UTF8 else None
+
+
+def _any_text(conn: sa.Connection) -> None:
+    # MariaDB keeps half surrogates, on which PyMySQL fails in the middle of an answer: nothing can
+    # be read on the connection any more.
+    raw: Any = conn.connection.driver_connection
+    if getattr(raw, "encoding", None) == "utf8":
+        raw.encoding = _ANY_UTF8
 
 
 def _iso_dates(conn: sa.Connection) -> None:

@@ -16,7 +16,13 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from msgworker.config import nearest
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.connections import connecting
-from msgworker.dialects.drivers import ISOLATION, _connect_pymysql, _iso_dates, connect_defaults
+from msgworker.dialects.drivers import (
+    ISOLATION,
+    _any_text,
+    _connect_pymysql,
+    _iso_dates,
+    connect_defaults,
+)
 from msgworker.dialects.sqlite import (
     SQLITE_LEAST,
     _begin_immediate,
@@ -171,6 +177,8 @@ def open_engine(source: object) -> sa.Engine:
     event.listen(engine, "handle_error", _note_rollback)
     if engine.dialect.name == "postgresql":
         event.listen(engine, "engine_connect", _iso_dates)
+    if engine.dialect.driver == "pymysql":
+        event.listen(engine, "engine_connect", _any_text)
     return engine
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
+from msgworker.dialects.capabilities import Dialect
 from msgworker.dialects.catalogue import _quoted
 from msgworker.dialects.troubles import Trouble, trouble
 
@@ -146,7 +147,7 @@ def refused_by(
     from_nothing = " FROM dual" if conn.dialect.name == "oracle" else ""
     parts = []
     for name, row in rows.items():
-        values = [f"{_literal(value)} AS {quote(column)}" for column, value in row.items()]
+        values = [f"{_literal(conn, value)} AS {quote(column)}" for column, value in row.items()]
         source = f"(SELECT {', '.join(values)}{from_nothing}) mw_row"
         parts.append(f"SELECT '{name}' FROM {source} WHERE NOT ({check})")
     query = " UNION ALL ".join(parts)
@@ -158,9 +159,11 @@ def refused_by(
         return None
 
 
-def _literal(value: Any) -> str:
+def _literal(conn: sa.Connection, value: Any) -> str:
     if value is None:
         return "NULL"
+    if isinstance(value, sa.ClauseElement):
+        return str(value.compile(dialect=conn.dialect))
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 
@@ -202,6 +205,20 @@ def text_room(kind: TypeEngine[Any]) -> int | None:
         return _TINYTEXT_BYTES // 4
     length: int | None = getattr(kind, "length", None)
     return length
+
+
+_KEY_BYTES = 3072 - 8
+"""What an index of InnoDB holds, without the msg_id that stands in it too."""
+_CHARACTER_BYTES = {"latin1": 1, "ascii": 1, "ucs2": 2, "utf8mb3": 3, "utf8": 3}
+
+
+def key_room(dialect: Dialect, kind: TypeEngine[Any]) -> int | None:
+    """How many characters of ids an index of ours holds; None = more than a column of them."""
+    if dialect.case_index != "column":
+        return None
+    collation = getattr(kind, "collation", None) or ""
+    charset = getattr(kind, "charset", None) or collation.partition("_")[0]
+    return _KEY_BYTES // _CHARACTER_BYTES.get(charset, 4)
 
 
 def number_room(kind: TypeEngine[Any]) -> int | None:

@@ -55,7 +55,9 @@ class Recovery:
         self._on_batch = on_batch
         self._until = 0.0  # on the monotonic clock
         self._moved = False  # whether this round has got on
-        self._seen: dict[str, int] = {}  # how far into the rows of the dead, where time ran out
+        self._seen: dict[
+            recover.Owner, int
+        ] = {}  # how far into the rows of the dead, where time ran out
         self._foreign: dict[int, tuple[int, float]] = {}
         self._refused: set[int] = set()  # rows that cannot be recovered, told once
         self.more = False
@@ -111,7 +113,9 @@ class Recovery:
             text = "the database's clock was put back: the time of %d leases counts from now"
             self._log.warning(text, changed)
 
-    def _due(self, leases: list[lease.Lease], holders: list[str]) -> Iterator[Callable[[], int]]:
+    def _due(
+        self, leases: list[lease.Lease], holders: list[recover.Owner]
+    ) -> Iterator[Callable[[], int]]:
         """What there is to give back; in any order, so that one that takes long delays none for
         ever."""
         me = self._state.instance_id
@@ -183,7 +187,7 @@ class Recovery:
             self._moved = True
         return given_back, finished
 
-    def _recover_orphan(self, dead_id: str) -> int:
+    def _recover_orphan(self, dead_id: recover.Owner) -> int:
         """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
 
         Looked at once more in a statement of its own: a lease registered between our two reads
@@ -194,7 +198,7 @@ class Recovery:
                 return 0
         return self._give_back(dead_id)[0]
 
-    def _give_back(self, dead_id: str) -> tuple[int, bool]:
+    def _give_back(self, dead_id: recover.Owner) -> tuple[int, bool]:
         """Batch by batch in short transactions; True if nothing of the dead is left.
 
         Rows that somebody has locked are left for the next beat: a frozen instance may hold such a
@@ -226,7 +230,7 @@ class Recovery:
             self._log.warning("recovered %d messages of dead instance %s", given_back, name)
         return given_back, all_of_them
 
-    def _give_back_rows(self, ids: list[int], dead_id: str, text: str) -> int:
+    def _give_back_rows(self, ids: list[int], dead_id: recover.Owner, text: str) -> int:
         """How many could be given back; one that cannot be does not hold up the others."""
         if not ids:
             return 0
@@ -242,7 +246,7 @@ class Recovery:
             done += self._give_back_one(one, dead_id, text)
         return done
 
-    def _give_back_one(self, msg_id: int, dead_id: str, text: str) -> int:
+    def _give_back_one(self, msg_id: int, dead_id: recover.Owner, text: str) -> int:
         for words in (text, UNWRITABLE):  # the table may not take the text
             try:
                 return self._try_to([msg_id], dead_id, words)
@@ -255,7 +259,7 @@ class Recovery:
             self._log.error("message %s cannot be recovered: %s", msg_id, why)
         return 0
 
-    def _try_to(self, ids: list[int], dead_id: str, text: str) -> int:
+    def _try_to(self, ids: list[int], dead_id: recover.Owner, text: str) -> int:
         with self._link.transaction() as conn:
             return recover.recover(conn, self._state.tables, ids, dead_id=dead_id, text=text)
 

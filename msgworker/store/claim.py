@@ -38,6 +38,8 @@ from msgworker.table import NO_OBJECT, Cols, Slice, Tables, lit, text_lit
 
 RUNS_PER_STATEMENT = 50
 PAGE = 1000
+MOST_COUNTED = (1 << 31) - 1
+"""A counter of a row that says more is none."""
 
 
 class Candidate(NamedTuple):
@@ -339,7 +341,9 @@ def _row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
         oversize: ColumnElement[Any] = sa.null()
     else:
         most: ColumnElement[int] = sa.literal_column(str(t.spec.max_payload))
-        text = sa.cast(c.payload, sa.Text()) if isinstance(c.payload.type, sa.JSON) else c.payload
+        kind, texts = c.payload.type, (sa.String, sa.LargeBinary, sa.BINARY, sa.VARBINARY)
+        plain = t.dialect.loose_types and not isinstance(kind, sa.JSON)
+        text = c.payload if plain or isinstance(kind, texts) else sa.cast(c.payload, sa.Text())
         length = text_length(text)
         payload = sa.case((length <= most, text))
         oversize = sa.case((length > most, length))
@@ -358,13 +362,18 @@ def _row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
 def _rows(t: Tables, found: Sequence[Any], first: int = 0) -> list[Row]:
     """Rows of which `_row_columns` begin at the place `first`."""
     made = [Row._make(row[first:] if first else row) for row in found]
-    if isinstance(found, Escaped) or _types(map(_ROW_NUMBERS, made)) - _INT:
+    numbers = list(map(_ROW_NUMBERS, made))
+    if (
+        isinstance(found, Escaped)
+        or _types(numbers) - _INT
+        or min(map(min, numbers), default=0) < 0
+    ):
         return [_judged(t, row) for row in made]
     return made
 
 
 def _judged(t: Tables, row: Row) -> Row:
-    """A row whose counters are whole numbers, or with the reason why it cannot be handled."""
+    """A row whose counters are numbers from 0 on, or with the reason why it cannot be handled."""
     odd = None
     for role, text in (
         ("object_id", row.object_id),
@@ -379,6 +388,9 @@ def _judged(t: Tables, row: Row) -> Row:
         number = whole_number(value)
         if number is None:
             odd = odd or f"{t.names[role]} holds {quoted(value)}, which is not a whole number"
+        elif not 0 <= number <= MOST_COUNTED:
+            odd = odd or f"{t.names[role]} holds {quoted(value)}, which counts nothing"
+            number = 0
         numbers[role] = number or 0
     tries, crashes, later = numbers.values()
     return row._replace(tries=tries, crash_times=crashes, later_times=later, flaw=odd or row.flaw)

@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Connection
 from msgworker import dialects
 from msgworker.dialects import real_instant, seconds_since
 from msgworker.message import Status, Word, word_of
+from msgworker.payload import shown
 from msgworker.store import window
 from msgworker.table import Cols, Tables, lit
 
@@ -104,6 +105,7 @@ def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
     for status, left, topic, count, oldest in conn.execute(query.group_by(*keys)).all():
         word = word_of(status, 0 if left else t.spec.max_tries, t.spec.max_tries)
         oldest = None if oldest is None else float(oldest)
+        topic = topic if topic is None or isinstance(topic, str) else shown(topic)
         found.append(Count(word, topic, int(count), oldest))
     return _merged(found, Exact.EXACT)
 

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.dialects import real_instant
 from msgworker.message import Word
+from msgworker.payload import shown
 from msgworker.store import tries, window
 from msgworker.store.find import in_state
 from msgworker.store.fingerprint import fingerprint, masked
@@ -74,7 +75,7 @@ class _Group:
         self.failing += count if left else 0
         self.dead += 0 if left else count
         if topic is not None:
-            self.topics.add(topic)
+            self.topics.add(topic if isinstance(topic, str) else shown(topic))  # a BLOB (SQLite)
         self.first = min((x for x in (self.first, first) if x is not None), default=None)
         self.last = max((x for x in (self.last, last) if x is not None), default=None)
         self.sample = max(self.sample, self.sample if i is None else i)
@@ -96,6 +97,7 @@ def failures(
             groups.setdefault(key, _Group()).add(*facts)
     if bare:
         for text, *facts in conn.execute(t.built("failures_bare", lambda: _bare(t)), params).all():
+            text = text if text is None or isinstance(text, str) else shown(text, len(text))
             group = groups.setdefault(fingerprint(text or ""), _Group())
             group.add(*facts)
             group.text = text

@@ -303,6 +303,7 @@ _ROLES = (
 
 _INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
 _NUMBERS = ("msg_id", "error_try_times", "crash_times", "later_times")
+_FOR_PEOPLE = ("topic", "claimed_by", "last_error")
 
 
 def _columns(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
@@ -330,6 +331,9 @@ def _info(t: Tables, row: Any) -> MessageInfo:
             values[role] = _instant(value)
         elif role in _NUMBERS:
             values[role] = whole_number(value)
+        elif role in _FOR_PEOPLE and isinstance(value, bytes):  # a BLOB (SQLite)
+            odd[role] = f"{quoted(value)}, which is not a text"
+            values[role] = shown(value, len(value))
         elif isinstance(value, str) and not is_text(value):
             odd[role] = f"{quoted(value)}, which is not UTF-8"
             values[role] = shown(value, len(value))

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.dialects import UtcDateTime, real_instant
+from msgworker.payload import shown
 from msgworker.store import lease, window
 from msgworker.store.find import MessageInfo
 from msgworker.table import Tables
@@ -247,4 +248,8 @@ def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime |
         return query.group_by(c.claimed_by)
 
     rows = conn.execute(t.built("held_by", build)).all()
-    return {name: (int(count), oldest) for name, count, oldest in rows if count}
+    return {_name(owner): (int(count), oldest) for owner, count, oldest in rows if count}
+
+
+def _name(owner: Any) -> str | None:
+    return owner if owner is None or isinstance(owner, str) else shown(owner)  # a BLOB (SQLite)

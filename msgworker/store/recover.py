@@ -28,14 +28,22 @@ BATCH = 250
 FIRST = -(1 << 63)
 FOREIGN = "foreign consumer"
 """Who had a message in hand that was flagged without `claimed_by`."""
+Owner = str | bytes
+"""What stands in `claimed_by`; bytes only where columns hold to no type and it was not us."""
+
+
+def _who(owner: Owner) -> ColumnElement[Any]:
+    return ME if isinstance(owner, str) else bindparam("mw_me", type_=sa.LargeBinary())
 
 
 def flagged_by(
-    conn: Connection, t: Tables, instance_id: str, *, after: int = FIRST, limit: int = BATCH
+    conn: Connection, t: Tables, instance_id: Owner, *, after: int = FIRST, limit: int = BATCH
 ) -> list[int]:
     """The msg_ids above `after` flagged by an instance, lowest first, at most `limit`."""
     if not t.has("claimed_by"):
         return []
+
+    who = _who(instance_id)
 
     def build() -> Any:
         parts = []
@@ -45,14 +53,14 @@ def flagged_by(
             # "+ 0": else a planner may walk the primary key from there, over all finished rows.
             behind = c.msg_id + sa.literal_column("0")
             low = behind > bindparam("after", type_=sa.BigInteger())  # whatever the column is
-            parts.append(part.where(where, c.claimed_by == ME, low))
+            parts.append(part.where(where, c.claimed_by == who, low))
         return _first(sa.union_all(*parts) if len(parts) > 1 else parts[0])
 
     params = {"mw_me": instance_id, "rows": limit, "after": after}
-    return list(conn.scalars(t.built("flagged_by", build), params))
+    return list(conn.scalars(t.built(("flagged_by", type(instance_id)), build), params))
 
 
-def owners(conn: Connection, t: Tables) -> list[str]:
+def owners(conn: Connection, t: Tables) -> list[Owner]:
     """Every instance id that stands in a running row."""
     if not t.has("claimed_by"):
         return []
@@ -66,10 +74,10 @@ def owners(conn: Connection, t: Tables) -> list[str]:
         found = (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("f")
         return sa.select(found.c.o).distinct()
 
-    return [str(row[0]) for row in fetch(conn, t.built("owners", build), {})]
+    return [row[0] for row in fetch(conn, t.built("owners", build), {})]
 
 
-def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str) -> int:
+def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: Owner, text: str) -> int:
     """Give these rows back, each with a try counted; return how many were still flagged by
     `dead_id` and free to be changed.
 
@@ -78,10 +86,11 @@ def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, te
     """
 
     def whose(c: Cols) -> list[ColumnElement[bool]]:
-        return [t.mine(c, ME)]
+        return [t.mine(c, _who(dead_id))]
 
     by = shown(dead_id)
-    return _recover(conn, t, "recover", ids, whose, {"mw_me": dead_id}, by=by, text=text)
+    key = f"recover {type(dead_id).__name__}"
+    return _recover(conn, t, key, ids, whose, {"mw_me": dead_id}, by=by, text=text)
 
 
 def recover_foreign(
@@ -150,12 +159,15 @@ def _locked(
 
 def _recovered_values(t: Tables) -> dict[str, Any]:
     c = t.cols()
-    failed = t.tries(c) + 1
-    dead = failed >= sa.literal_column(str(t.spec.max_tries))
+    most: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries))
+    # No more than that: a row may stand at 1 with any number, the highest its column holds, too.
+    failed = sa.case((t.tries_left(c), t.tries(c) + 1), else_=most)
+    crashes = or_zero(c.crash_times)
+    dead = failed >= most
     return t.values(
         status=lit(Status.FAILED),
         error_try_times=failed,
-        crash_times=None if c.crash_times is None else or_zero(c.crash_times) + 1,
+        crash_times=sa.case((crashes < most, crashes + 1), else_=most),
         last_error=bindparam("mw_text", type_=sa.String()),
         finished_at=sa.case((dead, now())),
         available_at=sa.null(),

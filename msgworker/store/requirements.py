@@ -142,11 +142,10 @@ def mistyped(live: Live) -> list[str]:
 def number_problem(live: Live, role: str, column: Column) -> str:
     """Why a column cannot hold the numbers of its role; "" if it can."""
     name, kind = column.name, column.kind
-    # Databases without types of their own give NullType for a column declared without one.
-    if isinstance(kind, NullType):
+    if _has_none(live, kind):
         return ""
     if not isinstance(kind, sa.Integer | sa.Numeric) or isinstance(kind, sa.Boolean | sa.Float):
-        return f"column {name} ({role}) is {kind}, but must be a whole number"
+        return f"column {name} ({role}) is {_said(kind)}, but must be a whole number"
     if role == "status" and getattr(kind, "unsigned", False):
         return f"column {name} (status) is {kind}, but must take -1 (failed)"
     if role == "status" and getattr(kind, "display_width", None) == 1:
@@ -169,16 +168,33 @@ def number_problem(live: Live, role: str, column: Column) -> str:
     return ""
 
 
+def _has_none(live: Live, kind: Any) -> bool:
+    """Whether a column has no type, as only those may that take every value."""
+    return live.dialect.loose_types and isinstance(kind, NullType)
+
+
+def _said(kind: Any) -> str:
+    return "of another type" if isinstance(kind, NullType) else str(kind)
+
+
+def _topics(live: Live) -> Iterator[Fault]:
+    column = live.columns.get("topic")
+    if column is None or live.dialect.loose_types or isinstance(column.kind, sa.String):
+        return
+    text = f"column {column.name} (topic) is {_said(column.kind)}, but must be a text"
+    yield Fault("types", True, text, _retyped(live, "topic", column))
+
+
 def _texts(live: Live) -> Iterator[Fault]:
     for role in TEXTS:
         column = live.columns.get(role)
-        if column is None or isinstance(column.kind, NullType):
+        if column is None or _has_none(live, column.kind):
             continue
         room, is_id = dialects.text_room(column.kind), role == "claimed_by"
         problem = ""
         if not isinstance(column.kind, sa.String):
             problem, is_needed = (
-                f"is {column.kind}, but must be a text",
+                f"is {_said(column.kind)}, but must be a text",
                 not live.dialect.loose_types,
             )
         elif is_id and live.dialect.pads_chars and isinstance(column.kind, sa.CHAR):
@@ -196,7 +212,7 @@ def _texts(live: Live) -> Iterator[Fault]:
 def _instants(live: Live) -> Iterator[Fault]:
     for role in INSTANTS:
         column = live.columns.get(role)
-        if column is None or isinstance(column.kind, NullType):
+        if column is None or _has_none(live, column.kind):
             continue
         name, kind = column.name, column.kind
         problem, is_needed = "", True
@@ -209,7 +225,7 @@ def _instants(live: Live) -> Iterator[Fault]:
             if not isinstance(kind, sa.String):
                 problem = f"column {name} is {kind}: instants are kept as texts here"
         elif not (live.dialect.texts_as_instants and _holds_an_instant(kind)):
-            problem = f"column {name} is {kind}, but must be an instant"
+            problem = f"column {name} is {_said(kind)}, but must be an instant"
         if problem:
             yield Fault("types", is_needed, problem, _retyped(live, role, column))
 
@@ -230,6 +246,11 @@ def _ids(live: Live) -> Iterator[Fault]:
     if live.dialect.case_index == "column" and isinstance(column.kind, BINARIES):
         text = f"column {column.name} (object_id) is {column.kind}, but must be a text or a number"
         yield Fault("types", True, text)
+    room = dialects.key_room(live.dialect, column.kind)
+    length = getattr(column.kind, "length", None)
+    if room is not None and isinstance(column.kind, sa.String) and (length or 0) > room:
+        text = f"column {column.name} (object_id) takes {length} characters, an index {room}"
+        yield Fault("types", True, text, _retyped(live, "object_id", column))
 
 
 def _nulls(live: Live) -> Iterator[Fault]:
@@ -247,7 +268,8 @@ def _generated(live: Live) -> Iterator[Fault]:
     for role, column in live.columns.items():
         if column.generated and role not in ("msg_id", "object_id", "topic", "payload"):
             text = f"column {column.name} ({role}) is generated: it cannot be written"
-            yield Fault("columns", role != "created_at", text)
+            plain = dialects.storing(live.sql, live.name, column.name)
+            yield Fault("columns", role != "created_at", *_with_way_out(live, role, text, plain))
     if live.dialect.case_index != "column":
         return
     for column in live.all.values():
@@ -301,12 +323,13 @@ def _triggers(live: Live) -> Iterator[Fault]:
 
 
 JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
+    _generated,  # first: only what is not generated can be given another type
     _numbers,
+    _topics,
     _texts,
     _instants,
     _ids,
     _nulls,
-    _generated,
     _defaults,
     _checks,
     _triggers,
@@ -326,10 +349,15 @@ def _with_way_out(
     live: Live, role: str, text: str, mend: Sequence[str]
 ) -> tuple[str, tuple[str, ...]]:
     """Where a column cannot be changed, another one can be added and named."""
-    if mend or role in REQUIRED:
+    if mend:
         return text, tuple(mend)
+    if role in REQUIRED:
+        return f"{text}. {REMAKE}", ()
     new = f"{live.columns[role].name}_2"
-    add = f"ALTER TABLE {live.name} ADD COLUMN {live.sql.identifier_preparer.quote(new)} TEXT"
+    ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]]
+    kind = ours.type.compile(dialect=live.sql)
+    quoted = live.sql.identifier_preparer.quote(new)
+    add = f"ALTER TABLE {live.name} {dialects.adding(live.sql.name, f'{quoted} {kind}')}"
     return (
         f'{text}. {REMAKE}, or add a column ({add}) and name it: MessageTable({role}="{new}")',
         (),
@@ -349,7 +377,7 @@ ROWS = {
 
 def rows_written(spec: MessageTable) -> dict[str, dict[str, Any]]:
     """What we write, by role: name of the row -> role -> number, text, None or SQL expression."""
-    now: Any = sa.literal_column("CURRENT_TIMESTAMP")
+    now: Any = dialects.now()  # as it is written: with fractions of a second
     flag = {"claimed_by": AN_ID, "claimed_at": now, "available_at": None}
     free = {"claimed_by": None, "claimed_at": now, "available_at": None}
     clean = {"error_try_times": 0, "crash_times": 0, "later_times": 0, "finished_at": None}
@@ -409,7 +437,9 @@ def _column(described: Any) -> Column:
         kind=described["type"],
         nullable=bool(described["nullable"]),
         default=None if default is None else str(default),
-        generated=bool(described.get("computed")),
+        generated=bool(
+            described.get("computed") or (described.get("identity") or {}).get("always")
+        ),
         counts=described.get("autoincrement") is True,
     )
 

@@ -337,15 +337,17 @@ def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
 
 def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
     c = t.cols()
-    failed = t.tries(c)
-    dead = failed + 1 >= sa.literal_column(str(t.spec.max_tries))
+    most: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries))
     error = bindparam("mw_error", type_=sa.String())
     later = now_plus(bindparam("mw_delay", type_=sa.Float()))
     back = back_to(t)
     if outcome is Outcome.FAILED:
+        # No more than all: a new row may hold any number, the highest its column takes, too.
+        failed = sa.case((t.tries_left(c), t.tries(c) + 1), else_=most)
+        dead = failed >= most
         return t.values(
             status=lit(Status.FAILED),
-            error_try_times=failed + 1,
+            error_try_times=failed,
             available_at=sa.case((dead, sa.null()), else_=later),
             finished_at=sa.case((dead, now())),
             last_error=error,
@@ -354,7 +356,7 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
     if outcome in (Outcome.DEAD, Outcome.SPENT):
         return t.values(
             status=lit(Status.FAILED),
-            error_try_times=sa.literal_column(str(t.spec.max_tries)),
+            error_try_times=most,
             available_at=sa.null(),
             finished_at=now(),
             last_error=error,

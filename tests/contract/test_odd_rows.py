@@ -22,6 +22,8 @@ from tests.contract.seeing import Table, send, until
 
 DONE, DEAD, STAYS = "done", "dead", "new"
 NOT_UTF8 = "CAST(x'ff41' AS TEXT)"
+HALF = "x'eda080'"
+"""Half a surrogate pair, which MariaDB takes for text."""
 LONG_AGO = "'2020-01-01 00:00:00'"
 
 
@@ -56,7 +58,14 @@ def _odd_rows() -> list[Odd]:
     for column in ("payload", "object_id", "topic"):
         rows.append(Odd("sqlite", column, NOT_UTF8, DEAD))
     for column in ("error_try_times", "crash_times", "later_times"):
-        rows += [Odd("sqlite", column, value, DEAD) for value in ("'two'", "1.5", NOT_UTF8)]
+        values = ["'two'", "1.5", NOT_UTF8, "-1e300"]
+        values += ["1e300"] if column != "error_try_times" else []
+        rows += [Odd("sqlite", column, value, DEAD) for value in values]
+    for database in ("sqlite", "postgresql", "mariadb"):
+        rows += [Odd(database, c, "-2", DEAD) for c in ("error_try_times", "later_times")]
+    rows.append(Odd("sqlite", "last_error", "x'ff'", DONE))
+    rows += [Odd("mariadb", column, HALF, DEAD) for column in ("payload", "object_id", "topic")]
+    rows += [Odd("mariadb", column, HALF, DONE) for column in ("last_error", "claimed_by")]
     rows += [Odd("sqlite", "status", value, "unknown") for value in ("'text'", "0.5", NOT_UTF8)]
     rows += [
         Odd("sqlite", "available_at", value, becomes)
@@ -118,6 +127,14 @@ def every_look(app: App, msg_id: int) -> dict[str, Any]:
 
 
 @pytest.fixture
+def server(database: Any) -> Any:
+    """A database whose columns hold to their types."""
+    if database.name == "sqlite":
+        pytest.skip("a counter has no limit there")
+    return database
+
+
+@pytest.fixture
 def taken() -> list[Message[Any]]:
     """The messages that the handler has run."""
     return []
@@ -174,6 +191,8 @@ def test_an_odd_value_harms_its_own_message_only(app, database, odd, taken, caps
         assert all(m.created_at is not None for m in taken if m.msg_id != bad)
         assert info.created_at is None
         assert info.odd["created_at"]
+    if odd.value == HALF and odd.column != "claimed_by":  # which a done one has no more
+        assert info.odd[odd.column].startswith(r'"\xed\xa0\x80"')
     if waits:
         assert info.odd["available_at"] in found["explain"].text
     assert all(one.odd == {} for one in found["list"] if one.msg_id != bad)
@@ -237,6 +256,56 @@ def test_rows_of_a_dead_instance_whose_id_is_not_utf8_are_recovered(sqlite, take
     (crash,) = app.ops.show(1).tries
     assert crash.error == r"instance \xffA died while it had this message in hand"
     assert crash.started_at is None
+
+
+def test_rows_of_an_owner_that_is_no_text_are_recovered(sqlite, taken):
+    app = App(sqlite.url, lease_seconds=3)
+    app.create_schema()
+    put(app, status="1", claimed_by="x'ff41'")
+    put(app, object_id="'other'", status="1", claimed_by="'gone'")
+    good = send(app, "a", "bad")
+    assert {one.instance_id for one in app.ops.instances()} == {"gone", r"b'\xffA'"}
+    report = drain(app, taken)
+    assert (report.done, report.left) == (4, 0)
+    _assert_all_others_ran(taken, good)
+    app.engine.dispose()
+
+
+def test_a_topic_that_is_no_text_stops_no_look(sqlite, taken):
+    app = App(sqlite.url)
+    app.create_schema()
+    put(app, topic="x'ff'")
+    put(app, object_id="'b'", topic="x'fe'", status="-1", error_try_times="3", last_error="x'ff'")
+    good = send(app, "a", "b")
+    every_look(app, 1)
+    report = drain(app, taken)
+    _assert_all_others_ran(taken, good)
+    found = every_look(app, 1)
+    assert found["explain"].reason == "no live instance"
+    assert found["show"].odd["topic"]
+    assert [one.topics for one in found["failures"]] == [(r"b'\xfe'",)]
+    assert report.left_by == {"no handler": 1}
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize("status", ["0", "1"])
+def test_a_counter_at_the_limit_of_its_column_goes_no_further(app, server, taken, status):
+    app.settings  # noqa: B018
+    most = {"error_try_times": "32767", "crash_times": "32767", "later_times": "32767"}
+    put(app, status=status, claimed_by="'gone'", **most)
+    good = send(app, "a", "bad")
+
+    def handle(msg: Message[Any]) -> None:
+        taken.append(msg)
+        if msg.object_id == "bad" and msg.msg_id not in good:
+            raise ValueError("no")
+
+    app.add_handler("t", handle)
+    report = drain(app, taken)
+    _assert_all_others_ran(taken, good)
+    assert (report.done, report.left) == (len(good), 0)
+    info = app.ops.show(1)
+    assert (info.status, info.error_try_times) == (DEAD, app.table.max_tries)
 
 
 def test_an_odd_created_at_hides_no_ages_of_others(app, database, taken):

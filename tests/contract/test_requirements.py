@@ -132,6 +132,7 @@ EVERYWHERE = {
     ),
     "ids with fractions": ({"msg_id": "NUMERIC(10, 2)"}, "an id with a fraction is never run"),
     "ids are floats": ({"msg_id": "DOUBLE PRECISION"}, "msg_id (msg_id) is DOUBLE"),
+    "the topic is a number": ({"topic": "INTEGER"}, "topic (topic) is INTEGER"),
     "ids are texts": ({"msg_id": "VARCHAR(36)"}, "msg_id (msg_id) is VARCHAR(36)"),
 }
 
@@ -146,6 +147,58 @@ def test_a_column_that_cannot_hold_what_is_written_is_refused_with_its_mend(make
 def test_later_times_that_are_a_text_are_refused(make_app, server):
     make_table(server, later_times="VARCHAR(10) DEFAULT '0'")
     refused_until_mended(make_app, server, "later_times (later_times) is VARCHAR(10)")
+
+
+MENDED = {
+    "a sum of money as an instant": {"created_at": "MONEY"},
+    "a list as a counter": {"later_times": "TEXT[]"},
+    "a generated column": {"claimed_by": "TEXT GENERATED ALWAYS AS (NULL) STORED"},
+    "one that counts itself": {"crash_times": "INTEGER GENERATED ALWAYS AS IDENTITY"},
+}
+
+
+@pytest.mark.parametrize("case", MENDED)
+def test_a_column_of_any_type_has_a_mend_that_runs(make_app, postgresql, case):
+    (role,) = MENDED[case]
+    make_table(postgresql, **MENDED[case])
+    refused_until_mended(lambda **given: App(postgresql.url, **given), postgresql, role)
+
+
+def test_an_id_longer_than_an_index_holds_is_refused(make_app, mariadb):
+    make_table(mariadb, object_id="VARCHAR(767) CHARACTER SET utf8mb4")
+    words = "object_id (object_id) takes 767 characters, an index 766"
+    refused_until_mended(lambda **given: App(mariadb.url, **given), mariadb, words)
+
+
+def test_a_column_of_a_type_that_nobody_knows_is_refused(mariadb):
+    make_table(mariadb, error_try_times="INET6", claimed_by="INET6")
+    app = App(mariadb.url, table=TABLE)
+    with pytest.warns(sa.exc.SAWarning), pytest.raises(SchemaError) as refused:
+        app.create_schema()
+    for words in ("error_try_times (error_try_times) is of another type", "claimed_by is of"):
+        assert words in str(refused.value)
+    app.engine.dispose()
+
+
+def test_where_nothing_makes_a_generated_column_plain_another_one_can_be_named(mariadb):
+    make_table(mariadb, claimed_by="VARCHAR(64) AS (NULL) VIRTUAL", status="SMALLINT AS (0) STORED")
+    app = App(mariadb.url, table=TABLE)
+    with pytest.raises(SchemaError) as refused:
+        app.create_schema()
+    assert "ADD COLUMN claimed_by_2 VARCHAR(64)" in str(refused.value)
+    assert "status (status) is generated: it cannot be written. a column" in str(refused.value)
+    app.engine.dispose()
+
+
+def test_a_payload_that_is_a_number_is_read(make_app, server):
+    make_table(server, payload="SMALLINT DEFAULT 7")
+    app = make_app(table=TABLE)
+    app.create_schema()
+    put(server, "a")
+    found: list[Any] = []
+    app.add_handler(None, lambda msg: found.append(msg.payload))
+    assert app.drain(linger=0).done == 1
+    assert found == [7]
 
 
 def test_a_boolean_status_is_refused_by_create_schema_too(make_app, postgresql):
@@ -177,6 +230,8 @@ CHECKS = [
     "length(claimed_by) <= 54",
     "finished_at IS NULL OR status <> -1",
 ]
+PLAIN_INSTANTS = "length(finished_at) < 20"
+"""Without the fractions of a second that we write."""
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -207,7 +262,7 @@ def test_an_older_server_is_asked_for_what_it_has(make_app, server, monkeypatch)
     assert app.tables.fold == ("padded weight" if server.name == "mariadb" else None)
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", [*CHECKS, PLAIN_INSTANTS])
 def test_a_check_is_found_where_no_statement_drops_it(make_app, sqlite, check):
     make_table(sqlite, f", CHECK (object_id <> ')'), CHECK ({check}) -- CHECK (x\n")
     app = App(sqlite.url, table=TABLE)

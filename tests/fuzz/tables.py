@@ -1,0 +1,290 @@
+"""Random tables to adopt: they work, or the start refuses them and says what mends them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from hypothesis import strategies as st
+from tenacity.wait import wait_none
+
+from msgworker import App, ConfigError, Message, MessageTable, SchemaError
+from msgworker.store.doctor import Severity
+from tests.engines import plain_engine
+from tests.fuzz.kinds import (
+    ANY,
+    FINE,
+    GENERATED,
+    INSTANTS,
+    NAMES,
+    NUMBERS,
+    OF_NUMBERS,
+    OF_TEXTS,
+    OPTIONAL,
+    SAID,
+    TYPES_MADE,
+    WHOLE,
+)
+
+OBJECTS = ("a", "b", "a", "a", "b")
+FAILS_ONCE = 2
+SECONDS = 30.0
+VALUES = ("'a'", "'b'", "1", "2", "'2024-01-01'", "'1c0ffee0-0000-4000-8000-00000000000a'", "true")
+"""Of a column that must be given, tried in turn."""
+MENDS = re.compile(r"ALTER TABLE|make the table anew|MessageTable\(|primary key|init-db|columns? ")
+
+
+@dataclass(frozen=True)
+class Described:
+    """A table as a DBA has made it: role -> type and what else is said of the column."""
+
+    columns: Mapping[str, str]
+    rest: str = ""
+
+
+def described(database: str) -> st.SearchStrategy[Described]:
+    """Tables of which up to three columns are of any type, or say something odd."""
+    some = st.lists(st.sampled_from(list(OPTIONAL)), unique=True)
+    odd = st.lists(st.sampled_from(list(NAMES)), max_size=3, unique=True)
+    return some.flatmap(
+        lambda there: odd.flatmap(
+            lambda strange: st.builds(
+                Described,
+                st.fixed_dictionaries(
+                    {
+                        role: _odd(database, role) if role in strange else _fine(database, role)
+                        for role in NAMES
+                        if role not in OPTIONAL or role in there or role in strange
+                    }
+                ),
+                st.sampled_from(WHOLE[database]),
+            )
+        )
+    )
+
+
+def _fine(database: str, role: str) -> st.SearchStrategy[str]:
+    if role == "msg_id":
+        return st.sampled_from(FINE[database]["msg_id"]).map(lambda kind: f"{kind} PRIMARY KEY")
+    kind = "number" if role in NUMBERS else "instant" if role in INSTANTS else "text"
+    kinds = st.sampled_from(FINE[database][kind])
+    if role in ("status", "error_try_times"):
+        return st.builds(
+            "{} {}".format, kinds, st.sampled_from(["NOT NULL DEFAULT 0", "DEFAULT 0"])
+        )
+    return kinds
+
+
+def _odd(database: str, role: str) -> st.SearchStrategy[str]:
+    known = (*SAID, *(OF_NUMBERS if role in NUMBERS else OF_TEXTS))
+    said = st.sampled_from(known).map(lambda text: text.format(c=quoted(database, NAMES[role])))
+    generated = st.sampled_from(GENERATED[database])
+    words = st.one_of(st.just(""), st.just(""), said, generated)
+    anything = st.builds("{} {}".format, st.sampled_from(ANY[database]), words)
+    fine = st.builds("{} {}".format, _fine(database, role), st.one_of(said, generated))
+    if role == "msg_id":
+        key = st.sampled_from(["PRIMARY KEY", "PRIMARY KEY", "UNIQUE", "NOT NULL"])
+        return st.builds("{} {}".format, st.sampled_from(ANY[database]), key)
+    return st.one_of(anything, anything, fine)
+
+
+def quoted(database: str, name: str) -> str:
+    return f"`{name}`" if database == "mariadb" else f'"{name}"'
+
+
+class Stuck(AssertionError):
+    """What must not be; the text names the table."""
+
+
+@dataclass
+class Adoption:
+    """One table, made, filled and adopted."""
+
+    url: str
+    database: str
+    name: str
+    figures: Counter[str] = field(default_factory=Counter)
+
+    def run(self, table: Described) -> Counter[str]:
+        """Raises Stuck."""
+        self.engine = plain_engine(self.url)
+        try:
+            statement = self._statement(table)
+            if not self._made(statement):
+                self.figures["refused by the database"] += 1
+                return self.figures
+            self.figures["tables"] += 1
+            try:
+                self._adopt(table)
+            except Stuck as stuck:
+                raise Stuck(f"{stuck}\n{statement}") from stuck
+            except Exception as error:
+                said = f"{type(error).__name__}: {error!s:.700}"
+                raise Stuck(f"another exception: {said}\n{statement}") from error
+            finally:
+                self._try(f"DROP TABLE {self._quoted(self.name)}")
+        finally:
+            self.engine.dispose()
+        return self.figures
+
+    def _adopt(self, table: Described) -> None:
+        refused: list[str] = []
+        for _ in range(4):
+            app = self._app(table)
+            try:
+                ran = self._work(app, table)
+            except (SchemaError, ConfigError) as error:
+                self._judge_refusal(str(error), table)
+                if str(error) in refused:
+                    raise Stuck(f"refused again after its mend: {error}") from error
+                refused.append(str(error))
+                if "storage engine" in str(error):
+                    self._try(f"ALTER TABLE {self._quoted(self.name)} ENGINE=InnoDB")
+                    continue
+                if not self._mend(app):
+                    self.figures["refused, mended by hand"] += 1
+                    return
+                continue
+            finally:
+                app.engine.dispose()
+            self.figures["works, mended" if refused else ran] += 1
+            return
+        self.figures["refused, mended more than 3 times"] += 1
+
+    def _work(self, app: App, table: Described) -> str:
+        ran: list[int] = []
+
+        def handle(msg: Message[Any]) -> None:
+            ran.append(msg.msg_id)
+            if len(ids) > 1 and msg.msg_id == ids[1] and ran.count(msg.msg_id) == 1:
+                raise ValueError("once, and in \u4e2d\u6587 too")
+
+        app.add_handler(None, handle, wait=wait_none())
+        app.create_schema()
+        ids: list[int] = []
+        self._try(f"DELETE FROM {self._quoted(self.name)}")
+        given = self._put(app, table)
+        ids += given
+        report = app.drain(threads=2, linger=0.5, time_limit=SECONDS)
+        if not ids:
+            return "works, takes no rows"
+        statuses = self._statuses(app)
+        expected = [s for i in ids for s in ([i, i] if i == ids[1] else [i])]
+        if statuses != [2] * len(OBJECTS) or sorted(ran) != sorted(expected):
+            raise Stuck(f"statuses {statuses}, ran {ran}, {report}")
+        for parity in set(OBJECTS):
+            own = [i for i in ran if OBJECTS[ids.index(i)] == parity]
+            if own != sorted(own):
+                raise Stuck(f"out of order: {ran}")
+        if (report.done, report.left) != (len(OBJECTS), 0) or report.exit_code:
+            raise Stuck(f"the report is not so: {report}")
+        return "works"
+
+    # ------------------------------------------------------------ the table
+
+    def _quoted(self, name: str) -> str:
+        return quoted(self.database, name)
+
+    def _statement(self, table: Described) -> str:
+        columns = (f"{self._quoted(NAMES[r])} {kind}".strip() for r, kind in table.columns.items())
+        return f"CREATE TABLE {self._quoted(self.name)} ({', '.join(columns)}) {table.rest}".strip()
+
+    def _made(self, statement: str) -> bool:
+        for made in TYPES_MADE.get(self.database, ()):
+            self._try(made)
+        return self._try(statement)
+
+    def _try(self, statement: str) -> bool:
+        try:
+            with self.engine.begin() as conn:
+                conn.execute(sa.text(statement.replace(":", r"\:")))
+        except sa.exc.SQLAlchemyError as error:
+            self.said = str(getattr(error, "orig", error))
+            return False
+        return True
+
+    def _app(self, table: Described) -> App:
+        names: dict[str, Any] = {role: NAMES[role] for role in table.columns}
+        names |= {role: None for role in OPTIONAL if role not in table.columns}
+        spec = MessageTable(self.name, shard=None, instance_type=None, **names)
+        return App(self.url, table=spec, lease_seconds=3)
+
+    def _put(self, app: App, table: Described) -> list[int]:
+        """Five messages as a plain producer inserts them; [] if the table takes none."""
+        with self.engine.connect() as conn:
+            found = sa.inspect(conn).get_columns(self.name)
+        by_role = {role: c for c in found for role, n in NAMES.items() if n == c["name"]}
+        needed = [
+            role
+            for role, c in by_role.items()
+            if role in ("msg_id", "object_id")
+            or (not c["nullable"] and c.get("default") is None and not c.get("computed"))
+        ]
+        always = "GENERATED ALWAYS" in table.columns["msg_id"].upper()
+        if always:
+            needed.remove("msg_id")
+        for pair in (("'a'", "'b'"), ("1", "2"), ("'1c0ffee0-0000-4000-8000-00000000000a'",
+                     "'1c0ffee0-0000-4000-8000-00000000000b'"), ("'2024-01-01'", "'2024-01-02'"),
+                     ("true", "false"), ("'{1}'", "'{2}'"), ("x'61'", "x'62'")):  # fmt: skip
+            if self._put_rows(needed, dict(zip("ab", pair, strict=True))):
+                break
+        else:
+            return []
+        with self.engine.connect() as conn:
+            key = self._quoted(NAMES["msg_id"])
+            query = f"SELECT {key} FROM {self._quoted(self.name)} ORDER BY {key}"
+            return [int(i) for i in conn.exec_driver_sql(query).scalars()]
+
+    def _put_rows(self, needed: list[str], objects: Mapping[str, str]) -> bool:
+        for n, one in enumerate(OBJECTS, start=1):
+            row = {"msg_id": str(n), "object_id": objects[one], "status": "0"}
+            row |= {"error_try_times": "0"}
+            wanted = {role: row.get(role, "NULL") for role in needed}
+            rest = [role for role in needed if role not in row]
+            if not any(
+                self._insert(wanted | dict.fromkeys(rest, v)) for v in (VALUES if rest else ("0",))
+            ):
+                self._try(f"DELETE FROM {self._quoted(self.name)}")
+                return False
+        return True
+
+    def _insert(self, row: Mapping[str, str]) -> bool:
+        columns = ", ".join(self._quoted(NAMES[role]) for role in row)
+        values = ", ".join(row.values())
+        return self._try(f"INSERT INTO {self._quoted(self.name)} ({columns}) VALUES ({values})")
+
+    def _statuses(self, app: App) -> list[Any]:
+        with self.engine.connect() as conn:
+            query = f"SELECT {self._quoted(NAMES['status'])} FROM {self._quoted(self.name)}"
+            found = conn.exec_driver_sql(query).scalars().all()
+        return [int(s) if str(s).lstrip("-").isdigit() else s for s in map(_plain, found)]
+
+    # ------------------------------------------------------------ refusals
+
+    def _judge_refusal(self, text: str, table: Described) -> None:
+        names = [NAMES[role] for role in table.columns]
+        if not any(name in text for name in names) and "storage engine" not in text:
+            raise Stuck(f"the refusal names no column: {text}")
+        if not MENDS.search(text):
+            raise Stuck(f"the refusal names no mend: {text}")
+
+    def _mend(self, app: App) -> bool:
+        """Run what doctor prints; false if that is nothing, or the rows do not take it."""
+        self._try(f"DELETE FROM {self._quoted(self.name)}")
+        needed = [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
+        needed = [one for one in needed if one.check in ("types", "columns", "checks")]
+        for statement in (statement for one in needed for statement in one.mend):
+            if not self._try(statement) and "system-versioned" not in self.said:
+                raise Stuck(f"the mend fails: {statement}: {self.said}")
+        return bool(needed) and all(one.mend for one in needed)
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return value
