@@ -176,7 +176,8 @@ def test_a_stop_in_a_signal_handler_in_the_middle_of_a_stop_does_not_wait_for_it
     wait = instance._settle_rest
     instance._settle_rest = lambda: (answers.append(worker.stop()), wait())[1]  # type: ignore[method-assign]
     assert worker.stop()
-    assert answers == [False]
+    assert answers
+    assert not any(answers)  # each asks and returns at once
 
 
 # ---------------------------------------------------------------- asked for from within
