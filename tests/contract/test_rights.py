@@ -173,7 +173,7 @@ def test_each_role_of_the_page_does_its_work(site):
     assert ops.ops.show(late).status is Word.DONE
     assert ops.ops.purge(older_than=0.001, dead=True).changed > 5
     assert ops.ops.find() == []
-    assert [entry.kind for entry in ops.ops.audit()][-1] == "rerun"
+    assert {"rerun", "purge", "release-lock"} <= {entry.kind for entry in ops.ops.audit()}
 
 
 def test_each_role_of_the_page_is_refused_the_next_larger_thing(site):
