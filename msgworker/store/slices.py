@@ -19,7 +19,7 @@ from msgworker.dialects import fetch
 from msgworker.store.claim import Candidate, array_param, array_text, as_candidates, hint_columns
 from msgworker.table import NO_OBJECT, SLICES, Cols, Tables, text_lit
 
-BRANCHES = (1, 4, 16, 64)
+BRANCHES = (1, 4, 16)
 """Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""
 
 
