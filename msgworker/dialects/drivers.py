@@ -64,9 +64,9 @@ def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, A
         conn.ssl, conn.ctx = True, context
     limit, conn._read_timeout = conn._read_timeout, cparams.get("connect_timeout", CONNECT_SECONDS)
     conn.connect()
+    _end_plainly(conn)
     conn._read_timeout = limit
     conn._sock.settimeout(limit)
-    _end_plainly(conn)
     if conn._sock.family != getattr(socket, "AF_UNIX", None):
         for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
             if hasattr(socket, name):  # keepalive itself PyMySQL has switched on
