@@ -284,7 +284,8 @@ class Worker:
     ) -> Report:
         """Work until nothing is due now or within `linger` seconds, or until `time_limit`.
 
-        All times are in seconds. retry_linger: so long it waits for the next try of what has
+        All times are in seconds. Within `linger` it also waits for the lease of another instance
+        that has messages to end, unless that is renewed. retry_linger: so long it waits for the next try of what has
         failed; None = 300, or 0 where linger is 0. outage_limit: give up (Report.database_lost)
         when the database has been away for so long. signals, grace and what is raised: as in `run`.
         """
