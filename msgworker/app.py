@@ -423,7 +423,8 @@ class App:
         """Handle messages until none is due now or soon, or until `time_limit`.
 
         For batch jobs and timers. All times are in seconds. threads, topics, scope: as in `worker`.
-        linger: wait for what becomes due within this time. retry_linger: and so long for the next
+        linger: wait for what becomes due within this time, and for the lease of another instance
+        that has messages to end. retry_linger: and so long for the next
         try of messages that have failed; None = 300, or 0 where linger is 0.
         time_limit: stop in order after this time; None = no limit. grace: how long running handlers
         may go on at a stop. overlap: "skip" returns at once (Report.skipped) while another drain of

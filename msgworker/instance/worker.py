@@ -285,9 +285,10 @@ class Worker:
         """Work until nothing is due now or within `linger` seconds, or until `time_limit`.
 
         All times are in seconds. Within `linger` it also waits for the lease of another instance
-        that has messages to end, unless that is renewed. retry_linger: so long it waits for the next try of what has
-        failed; None = 300, or 0 where linger is 0. outage_limit: give up (Report.database_lost)
-        when the database has been away for so long. signals, grace and what is raised: as in `run`.
+        that has messages to end, unless that is renewed. retry_linger: so long it waits for the
+        next try of what has failed; None = 300, or 0 where linger is 0. outage_limit: give up
+        (Report.database_lost) when the database has been away for so long. signals, grace and what
+        is raised: as in `run`.
         """
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
