@@ -238,12 +238,11 @@ class Fetcher(Role):
         assert isinstance(self._search, SliceSearch)
         self._where = self._seat.slice()
         if self._where is None:
-            return Look(complete=self._seat.settled)
+            return Look(complete=True)
         with self._link.statement() as conn:
             look = self._search.look_in(conn, self._where, **wants)
         self._parts = look.places
         self._covered = look.complete and not look.candidates
-        look.complete = look.complete and self._seat.settled
         return look
 
     def _drop_doubtful(self, look: Look) -> None:
@@ -375,6 +374,8 @@ class Fetcher(Role):
             self._barren = 0
             self._looked_afresh = False
             self._overdue_since = None
+        elif self._seat is not None and not self._seat.settled:
+            self._barren = 0  # there may be more in a moment
         elif look.complete or (look.round_over and not look.candidates):
             self._barren += 1
             if self._barren == 1:  # what was passed over a moment ago may be free by now
