@@ -7,7 +7,7 @@ The judgements are pure: over the table as the catalogue describes it (`Live`), 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,6 +30,8 @@ INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
 TEXTS = ("claimed_by", "last_error")
 SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
 """The columns that are emptied."""
+MAY_BE_GENERATED = ("msg_id", "object_id", "topic", "payload")
+"""What we write at a send only."""
 BINARIES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
 AN_ID = f"{'host':o<30}-4194304-0123456789abcdef"
 """As long as ids of instances get."""
@@ -92,7 +94,15 @@ class Fault:
 
 def faults(live: Live) -> list[Fault]:
     """Everything that is not as it must or should be."""
-    return [fault for judge in JUDGES for fault in judge(live)]
+    found = list(_generated(live))
+    kept = {role: c for role, c in live.columns.items() if not _stays_generated(live, role, c)}
+    as_written = replace(live, columns=kept)  # nothing else of the others can be changed
+    return found + [fault for judge in JUDGES for fault in judge(as_written)]
+
+
+def _stays_generated(live: Live, role: str, column: Column) -> bool:
+    written = column.generated and role not in MAY_BE_GENERATED
+    return written and not dialects.storing(live.sql, live.name, column.name)
 
 
 def needed(live: Live) -> list[Fault]:
@@ -266,7 +276,7 @@ def _nulls(live: Live) -> Iterator[Fault]:
 def _generated(live: Live) -> Iterator[Fault]:
     """Columns that we write must be columns that can be written; ours must be ours."""
     for role, column in live.columns.items():
-        if column.generated and role not in ("msg_id", "object_id", "topic", "payload"):
+        if column.generated and role not in MAY_BE_GENERATED:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
             plain = dialects.storing(live.sql, live.name, column.name)
             yield Fault("columns", role != "created_at", *_with_way_out(live, role, text, plain))
@@ -323,7 +333,6 @@ def _triggers(live: Live) -> Iterator[Fault]:
 
 
 JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
-    _generated,  # first: only what is not generated can be given another type
     _numbers,
     _topics,
     _texts,

@@ -119,6 +119,6 @@ WHOLE = {
     "sqlite": ("", "", "", "WITHOUT ROWID", "STRICT"),
     "postgresql": ("", "", "", "WITH (fillfactor = 50)"),
     "mariadb": ("", "", "ENGINE=MyISAM", "CHARACTER SET latin1", "CHARACTER SET utf8mb3",
-                "WITH SYSTEM VERSIONING", "COLLATE utf8mb4_unicode_ci"),
+                "COLLATE utf8mb4_unicode_ci"),
 }  # fmt: skip
 """What may stand behind the columns."""

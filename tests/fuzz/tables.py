@@ -222,6 +222,7 @@ class Adoption:
             role
             for role, c in by_role.items()
             if role in ("msg_id", "object_id")
+            or (role == "status" and c.get("default") is None and not c.get("computed"))
             or (not c["nullable"] and c.get("default") is None and not c.get("computed"))
         ]
         always = "GENERATED ALWAYS" in table.columns["msg_id"].upper()
@@ -278,7 +279,7 @@ class Adoption:
         needed = [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
         needed = [one for one in needed if one.check in ("types", "columns", "checks")]
         for statement in (statement for one in needed for statement in one.mend):
-            if not self._try(statement) and "system-versioned" not in self.said:
+            if not self._try(statement):
                 raise Stuck(f"the mend fails: {statement}: {self.said}")
         return bool(needed) and all(one.mend for one in needed)
 
