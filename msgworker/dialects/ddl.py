@@ -131,13 +131,8 @@ def retyping(
     alter = f"ALTER TABLE {table} MODIFY {quoted} {kind}{set_default}{null}"
     if not set_default or column.nullable:
         return [alter]
-    if isinstance(default, sa.TextClause):
-        return [fill, alter]
-    return [
-        f"ALTER TABLE {table} MODIFY {quoted} {kind} NULL",
-        fill,
-        alter,
-    ]  # it takes the text now
+    # Its type first: the old one may not take the default.
+    return [f"ALTER TABLE {table} MODIFY {quoted} {kind} NULL", fill, alter]
 
 
 def taking_null(dialect: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]) -> list[str]:

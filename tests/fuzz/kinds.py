@@ -76,7 +76,7 @@ ANY: dict[str, tuple[str, ...]] = {
         *("VARCHAR(64) COLLATE utf8mb4_bin", "VARCHAR(64) COLLATE utf8mb4_unicode_ci"),
         *("VARCHAR(190) CHARACTER SET utf8mb3", "VARCHAR(64) CHARACTER SET ascii"),
         *("TINYTEXT", "TEXT", "MEDIUMTEXT", "BINARY(16)", "VARBINARY(64)", "BLOB", "JSON", "INET6"),
-        *("ENUM('0','1','2')", "ENUM('a','b')", "SET('a','b')", "UUID", "POINT"),
+        *("ENUM('0','1','2')", "ENUM('a','b')", "SET('a','b')", "UUID"),
         *("DATE", "TIME", "TIME(6)", "DATETIME", "DATETIME(6)", "TIMESTAMP", "TIMESTAMP(6) NULL"),
         "TIMESTAMP NULL DEFAULT NULL ON UPDATE CURRENT_TIMESTAMP",
     ),

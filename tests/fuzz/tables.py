@@ -243,7 +243,7 @@ class Adoption:
     def _put_rows(self, needed: list[str], objects: Mapping[str, str]) -> bool:
         for n, one in enumerate(OBJECTS, start=1):
             row = {"msg_id": str(n), "object_id": objects[one], "status": "0"}
-            row |= {"error_try_times": "0"}
+            row |= {"error_try_times": "0", "payload": "'1'"}
             wanted = {role: row.get(role, "NULL") for role in needed}
             rest = [role for role in needed if role not in row]
             if not any(
