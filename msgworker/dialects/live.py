@@ -150,13 +150,24 @@ def refused_by(
         values = [f"{_literal(conn, value)} AS {quote(column)}" for column, value in row.items()]
         source = f"(SELECT {', '.join(values)}{from_nothing}) mw_row"
         parts.append(f"SELECT '{name}' FROM {source} WHERE NOT ({check})")
-    query = " UNION ALL ".join(parts)
     try:
-        return [str(name) for name in conn.scalars(sa.text(query.replace(":", r"\:")))]
+        if conn.dialect.name in ("mysql", "mariadb"):
+            return [name for name, part in zip(rows, parts, strict=True) if _refuses(conn, part)]
+        return [str(name) for name in conn.scalars(_plain(" UNION ALL ".join(parts)))]
     except DBAPIError as error:
         if trouble(error) is Trouble.LOST:
             raise
         return None
+
+
+def _plain(query: str) -> sa.TextClause:
+    return sa.text(query.replace(":", r"\:"))
+
+
+def _refuses(conn: sa.Connection, query: str) -> bool:
+    """Where a value of another type is only warned of in a SELECT, an UPDATE fails for it."""
+    refused = conn.scalars(_plain(query)).all()
+    return bool(refused) or bool(conn.scalar(sa.text("SELECT @@warning_count")))
 
 
 def _literal(conn: sa.Connection, value: Any) -> str:

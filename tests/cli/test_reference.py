@@ -36,7 +36,12 @@ REST: dict[str, tuple[str, ...]] = {
     "instances": (),
     "doctor": ("--sql",),
     "config": ("--json",),
+    "locks": ("--prefix", "a"),
+    "partitions": ("--json",),
+    "deal": ("asA", "--once"),
 }
+REFUSED = {"deal": 4}
+"""Commands that this table is not made for."""
 
 
 def test_every_command_but_demo_takes_an_app() -> None:
@@ -66,7 +71,7 @@ def test_the_app_as_an_argument_is_the_app_as_an_option(
             word for word in rest if word != "crm:app"
         ]
         done = crm(command, *way)
-        assert done.exit_code in (0, 5), done.stderr
+        assert done.exit_code in (0, REFUSED.get(command, 5)), done.stderr
     without = crm(command, *rest)
     assert without.exit_code == (0 if command in ("ddl", "config") else 2)
     assert f"Usage: msgworker {command} [OPTIONS] " in crm(command, "--help").stdout

@@ -242,6 +242,15 @@ def test_a_check_that_refuses_what_is_written_is_found(make_app, server, check):
     refused_until_mended(make_app, server, "CHECK tb_rule", "does not take")
 
 
+@pytest.mark.parametrize("check", ["available_at <> ''", "last_error = 0 OR status = 0"])
+def test_a_check_that_an_update_fails_for_and_a_query_warns_of_is_found(mariadb, check):
+    make_table(mariadb, f", CONSTRAINT tb_rule CHECK ({check})")
+    app = App(mariadb.url, table=TABLE)
+    with pytest.raises(SchemaError, match=r"CHECK tb_rule.*does not take"):
+        app.create_schema()
+    app.engine.dispose()
+
+
 def test_a_check_of_the_column_itself_is_found(make_app, server):
     make_table(server, status="SMALLINT DEFAULT 0 NOT NULL CHECK (status IN (0, 1, 2))")
     refused_until_mended(make_app, server, "does not take one that has failed (-1)")

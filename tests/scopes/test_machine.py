@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,7 +48,16 @@ TTL = 3.0
 DRAIN = 2.0
 MOST_MEMBERS = 3
 numbers = itertools.count()
-logging.getLogger("msgworker.instance").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[None]:
+    """Members come and go some ten thousand times."""
+    log = logging.getLogger("msgworker.instance")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(before)
 
 
 @dataclass(eq=False)
