@@ -6,7 +6,9 @@ PYTEST_ARGS ?=
 # Most tests wait more than they compute: one process more than there are cores, six at most.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 1 : 6)))
 # A test process that crashes ends the run: with groups xdist would wait for its tests for ever.
-RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
+# The package is compiled first: the tests start it some hundred times, and where Python is told to
+# write no bytecode each of these processes would compile it anew.
+RUN_TESTS := $(BIN)/python -m compileall -q msgworker tests; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 .PHONY: help demo test test-long check format ddl reference bench torture model mutants clean
 
