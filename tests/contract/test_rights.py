@@ -138,7 +138,7 @@ def test_each_role_of_the_page_does_its_work(site):
     (items,) = send(producer, "d", payload="items", at=datetime(2020, 1, 1, tzinfo=UTC))
     with producer.engine.begin() as conn:
         assert producer.send_many(conn, "t", [(None, "e"), (None, "f")]) == 2
-    (crashed,) = leave_behind(admin, "gone", "g", ttl=0.01)
+    (crashed,) = leave_behind(admin, "gone", "g", ttl=-1.0)
     report = worker.drain(threads=2, linger=1)
     assert (report.done, report.failed) == (5, 1), report
     words = {info.msg_id: info.status for info in ops.ops.find()}
@@ -164,7 +164,7 @@ def test_each_role_of_the_page_does_its_work(site):
     # Ops.
     assert ops.ops.rerun([bad]).changed == 1
     assert ops.ops.discard([bad], reason="wrong").changed == 1
-    (late,) = leave_behind(admin, "late", "h", ttl=0.01)
+    (late,) = leave_behind(admin, "late", "h", ttl=-1.0)
     assert ops.ops.release("late").changed == 1
     assert ops.ops.pause("t").changed == 1
     assert worker.drain(linger=0).left == 1
