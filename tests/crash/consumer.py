@@ -74,7 +74,7 @@ class Planned(RuntimeError):
 def without_planned_traceback(record: logging.LogRecord) -> bool:
     """So that a traceback in the log of a consumer is one that nobody asked for."""
     if record.exc_info and isinstance(record.exc_info[1], Planned):
-        record.exc_info = None
+        record.exc_info = record.exc_text = None
     return True
 
 
