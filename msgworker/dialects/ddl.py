@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -133,6 +134,22 @@ def retyping(
         return [alter]
     # Its type first: the old one may not take the default.
     return [f"ALTER TABLE {table} MODIFY {quoted} {kind} NULL", fill, alter]
+
+
+def can_retype(dialect: sa.Dialect, kind: TypeEngine[Any], *, generated: bool) -> bool:
+    """Whether `retyping` can change a column of this type: MODIFY converts no address (INET6) to a
+    number, and takes no generated column."""
+    if dialect.name not in ("mysql", "mariadb"):
+        return True
+    return not generated and not isinstance(kind, sa.types.NullType)
+
+
+def check_calls(dialect: sa.Dialect, check: str, column: str) -> bool:
+    """Whether a CHECK gives the column to a function, which may take its old type only: then the
+    type cannot be changed while the CHECK is there."""
+    if dialect.name != "postgresql":
+        return False
+    return re.search(rf'\w\s*\(+"?{re.escape(column)}"?\b', check) is not None
 
 
 def taking_null(dialect: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]) -> list[str]:

@@ -66,8 +66,9 @@ class Check:
 class Live:
     """The live message table. name: as SQL writes it. columns: by role; all: by name, as given.
 
-    fold: how ids that differ may be one to the database, see `dialects.fold_of`. triggers: name
-    and when, of those that run when rows are updated.
+    fold: how ids that differ may be one to the database, see `dialects.fold_of`. checks: those that
+    refuse what we write; rules: name and text of all. triggers: name and when, of those that run
+    when rows are updated.
     """
 
     spec: MessageTable
@@ -77,6 +78,7 @@ class Live:
     columns: dict[str, Column]
     all: dict[str, Column] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    rules: tuple[tuple[str, str], ...] = ()
     triggers: tuple[tuple[str, str], ...] = ()
     fold: str | None = None
 
@@ -140,7 +142,7 @@ def _numbers(live: Live) -> Iterator[Fault]:
         column = live.columns.get(role)
         problem = "" if column is None else number_problem(live, role, column)
         if problem and column is not None:
-            yield Fault("types", True, problem, _retyped(live, role, column))
+            yield _typed(live, role, column, problem)
 
 
 def mistyped(live: Live) -> list[str]:
@@ -192,7 +194,7 @@ def _topics(live: Live) -> Iterator[Fault]:
     if column is None or live.dialect.loose_types or isinstance(column.kind, sa.String):
         return
     text = f"column {column.name} (topic) is {_said(column.kind)}, but must be a text"
-    yield Fault("types", True, text, _retyped(live, "topic", column))
+    yield _typed(live, "topic", column, text)
 
 
 def _texts(live: Live) -> Iterator[Fault]:
@@ -215,8 +217,8 @@ def _texts(live: Live) -> Iterator[Fault]:
             problem += "" if is_id else " for whole texts: they are cut"
             is_needed = is_id and not live.dialect.loose_types
         if problem:
-            mend = _retyped(live, role, column)
-            yield Fault("types", is_needed, f"column {column.name} {problem}", mend)
+            text = f"column {column.name} {problem}"
+            yield _typed(live, role, column, text, is_needed=is_needed)
 
 
 def _instants(live: Live) -> Iterator[Fault]:
@@ -237,7 +239,7 @@ def _instants(live: Live) -> Iterator[Fault]:
         elif not (live.dialect.texts_as_instants and _holds_an_instant(kind)):
             problem = f"column {name} is {_said(kind)}, but must be an instant"
         if problem:
-            yield Fault("types", is_needed, problem, _retyped(live, role, column))
+            yield _typed(live, role, column, problem, is_needed=is_needed)
 
 
 def _holds_an_instant(kind: Any) -> bool:
@@ -252,7 +254,7 @@ def _ids(live: Live) -> Iterator[Fault]:
         return
     if live.fold == "unknown":
         text = f"column {column.name} (object_id) has a collation by which msgworker cannot compare"
-        yield Fault("types", True, text, _retyped(live, "object_id", column))
+        yield _typed(live, "object_id", column, text)
     if live.dialect.case_index == "column" and isinstance(column.kind, BINARIES):
         text = f"column {column.name} (object_id) is {column.kind}, but must be a text or a number"
         yield Fault("types", True, text)
@@ -260,7 +262,7 @@ def _ids(live: Live) -> Iterator[Fault]:
     length = getattr(column.kind, "length", None)
     if room is not None and isinstance(column.kind, sa.String) and (length or 0) > room:
         text = f"column {column.name} (object_id) takes {length} characters, an index {room}"
-        yield Fault("types", True, text, _retyped(live, "object_id", column))
+        yield _typed(live, "object_id", column, text)
 
 
 def _nulls(live: Live) -> Iterator[Fault]:
@@ -345,13 +347,29 @@ JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
 )
 
 
+def _typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool = True) -> Fault:
+    """A column of another type: it is changed, or else another one is named."""
+    mend = _retyped(live, role, column)
+    if not live.dialect.loose_types:
+        text, mend = _with_way_out(live, role, text, mend)
+    return Fault("types", is_needed, text, mend)
+
+
 def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]]
     kind, counts = column.kind, column.counts
     instant = isinstance(kind, sa.DateTime)
     number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
+    if not dialects.can_retype(live.sql, kind, generated=column.generated):
+        return ()
     options = {"instant": instant, "number": number, "counts": counts}
-    return tuple(dialects.retyping(live.sql, live.name, ours, **options))
+    dropped = (
+        statement
+        for name, text in live.rules
+        if dialects.check_calls(live.sql, text, column.name)  # made for values of the old type
+        for statement in dialects.dropping_check(live.sql, live.name, name, None)
+    )
+    return (*dropped, *dialects.retyping(live.sql, live.name, ours, **options))
 
 
 def _with_way_out(
@@ -432,6 +450,7 @@ def read(
         columns=columns,
         all=every,
         checks=tuple(_refusing(conn, spec, columns, rules)),
+        rules=tuple((rule.name, rule.text) for rule in rules if rule.kind == "check"),
         triggers=tuple(
             (n, " ".join(t.split())[:100]) for n, t in triggers if "UPDATE" in t.upper()
         ),

@@ -153,6 +153,7 @@ MENDED = {
     "a sum of money as an instant": {"created_at": "MONEY"},
     "a list as a counter": {"later_times": "TEXT[]"},
     "a generated column": {"claimed_by": "TEXT GENERATED ALWAYS AS (NULL) STORED"},
+    "a CHECK for the old type": {"claimed_at": "BYTEA CHECK (length(claimed_at) > 1)"},
     "one that counts itself": {"crash_times": "INTEGER GENERATED ALWAYS AS IDENTITY"},
 }
 
@@ -177,6 +178,23 @@ def test_a_column_of_a_type_that_nobody_knows_is_refused(mariadb):
         app.create_schema()
     for words in ("error_try_times (error_try_times) is of another type", "claimed_by is of"):
         assert words in str(refused.value)
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"status": "INET6"}, {"object_id": "VARCHAR(2000) AS ('a') VIRTUAL"}, {"claimed_by": "INET6"}],
+)
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+def test_a_column_that_nothing_converts_is_refused_with_a_way_out(mariadb, odd):
+    make_table(mariadb, **odd)
+    app = App(mariadb.url, table=TABLE)
+    with pytest.raises(SchemaError) as refused:
+        app.create_schema()
+    (role,) = odd
+    assert f"column {role}" in str(refused.value)
+    assert "make the table anew" in str(refused.value)
+    assert "MODIFY" not in str(refused.value)
     app.engine.dispose()
 
 

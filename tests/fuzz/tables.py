@@ -222,7 +222,7 @@ class Adoption:
             role
             for role, c in by_role.items()
             if role in ("msg_id", "object_id")
-            or (role == "status" and c.get("default") is None and not c.get("computed"))
+            or (role == "status" and _counts_up(c) and not c.get("computed"))
             or (not c["nullable"] and c.get("default") is None and not c.get("computed"))
         ]
         always = "GENERATED ALWAYS" in table.columns["msg_id"].upper()
@@ -282,6 +282,12 @@ class Adoption:
             if not self._try(statement):
                 raise Stuck(f"the mend fails: {statement}: {self.said}")
         return bool(needed) and all(one.mend for one in needed)
+
+
+def _counts_up(column: Any) -> bool:
+    """Whether a row without it gets no value, or one after the other."""
+    default = column.get("default")
+    return default is None or "nextval" in str(default)
 
 
 def _plain(value: Any) -> Any:
