@@ -258,6 +258,9 @@ def _ids(live: Live) -> Iterator[Fault]:
     if live.dialect.case_index == "column" and isinstance(column.kind, BINARIES):
         text = f"column {column.name} (object_id) is {column.kind}, but must be a text or a number"
         yield Fault("types", True, text)
+    if not live.dialect.loose_types and isinstance(column.kind, sa.JSON | NullType):
+        text = f"column {column.name} (object_id) is {_said(column.kind)}, which no index takes"
+        yield _typed(live, "object_id", column, text)
     room = dialects.key_room(live.dialect, column.kind)
     length = getattr(column.kind, "length", None)
     if room is not None and isinstance(column.kind, sa.String) and (length or 0) > room:
@@ -358,7 +361,7 @@ def _typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool 
 def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     ours = tables_for(live.spec, live.dialect).message.c[live.spec.names()[role]]
     kind, counts = column.kind, column.counts
-    instant = isinstance(kind, sa.DateTime)
+    instant = role in INSTANTS and isinstance(kind, sa.DateTime)
     number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
     if not dialects.can_retype(live.sql, kind, generated=column.generated):
         return ()

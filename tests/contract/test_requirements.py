@@ -165,6 +165,23 @@ def test_a_column_of_any_type_has_a_mend_that_runs(make_app, postgresql, case):
     refused_until_mended(lambda **given: App(postgresql.url, **given), postgresql, role)
 
 
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+@pytest.mark.parametrize(
+    "odd", [{"object_id": "JSON"}, {"object_id": "POINT"}, {"msg_id": "TIMESTAMP WITH TIME ZONE"}]
+)
+def test_an_empty_table_of_odd_types_is_refused_until_it_is_mended(postgresql, odd):
+    make_table(postgresql, **odd)
+    app = App(postgresql.url, table=TABLE)
+    with pytest.raises(SchemaError, match=f"column {next(iter(odd))}"):
+        app.create_schema()
+    with app.engine.begin() as conn:
+        for fault in needed(app):
+            for statement in fault.mend:
+                conn.exec_driver_sql(statement)
+    app.create_schema()
+    app.engine.dispose()
+
+
 def test_an_id_longer_than_an_index_holds_is_refused(make_app, mariadb):
     make_table(mariadb, object_id="VARCHAR(767) CHARACTER SET utf8mb4")
     words = "object_id (object_id) takes 767 characters, an index 766"
@@ -183,7 +200,12 @@ def test_a_column_of_a_type_that_nobody_knows_is_refused(mariadb):
 
 @pytest.mark.parametrize(
     "odd",
-    [{"status": "INET6"}, {"object_id": "VARCHAR(2000) AS ('a') VIRTUAL"}, {"claimed_by": "INET6"}],
+    [
+        {"status": "INET6"},
+        {"object_id": "VARCHAR(2000) AS ('a') VIRTUAL"},
+        {"claimed_by": "INET6"},
+        {"last_error": "INET6 CHECK (last_error IS NOT NULL)"},
+    ],
 )
 @pytest.mark.filterwarnings("ignore:Did not recognize type")
 def test_a_column_that_nothing_converts_is_refused_with_a_way_out(mariadb, odd):

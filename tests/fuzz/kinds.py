@@ -110,7 +110,7 @@ OF_TEXTS = (
 """What may stand behind a type, of numbers and of all else. {c}: the column."""
 
 GENERATED = {
-    "sqlite": ("GENERATED ALWAYS AS (0) VIRTUAL", "AS ('x') STORED", "AS (NULL) VIRTUAL"),
+    "sqlite": ("GENERATED ALWAYS AS (0) VIRTUAL", "AS ('0') STORED", "AS (NULL) VIRTUAL"),
     "postgresql": ("GENERATED ALWAYS AS (NULL) STORED", "GENERATED ALWAYS AS IDENTITY"),
     "mariadb": ("AS (0) VIRTUAL", "AS (NULL) PERSISTENT", "INVISIBLE"),
 }

@@ -92,6 +92,9 @@ def _odd(database: str, role: str) -> st.SearchStrategy[str]:
     return st.one_of(anything, anything, fine)
 
 
+GIVEN = ("status", "error_try_times", "crash_times", "later_times")
+
+
 def quoted(database: str, name: str) -> str:
     return f"`{name}`" if database == "mariadb" else f'"{name}"'
 
@@ -222,7 +225,8 @@ class Adoption:
             role
             for role, c in by_role.items()
             if role in ("msg_id", "object_id")
-            or (role == "status" and _counts_up(c) and not c.get("computed"))
+            or (role in GIVEN and _counts_up(c) and not c.get("computed"))
+            or (role == "payload" and not c.get("computed"))
             or (not c["nullable"] and c.get("default") is None and not c.get("computed"))
         ]
         always = "GENERATED ALWAYS" in table.columns["msg_id"].upper()
@@ -243,7 +247,8 @@ class Adoption:
     def _put_rows(self, needed: list[str], objects: Mapping[str, str]) -> bool:
         for n, one in enumerate(OBJECTS, start=1):
             row = {"msg_id": str(n), "object_id": objects[one], "status": "0"}
-            row |= {"error_try_times": "0", "payload": "'1'"}
+            row |= {"error_try_times": "0", "payload": "'1'", "later_times": "0"}
+            row |= {"crash_times": "0"}
             wanted = {role: row.get(role, "NULL") for role in needed}
             rest = [role for role in needed if role not in row]
             if not any(
