@@ -73,6 +73,7 @@ from msgworker.dialects.live import (
     number_room,
     refused_by,
     rules_of,
+    takes_any_text,
     text_room,
 )
 from msgworker.dialects.masking import masked, secrets_of, without
@@ -192,6 +193,7 @@ __all__ = [
     "shows_a_row",
     "storing",
     "table_options",
+    "takes_any_text",
     "takes_default",
     "taking_null",
     "text_length",

@@ -210,6 +210,12 @@ def folded(column: sa.ColumnElement[Any], fold: str) -> sa.ColumnElement[Any]:
 _TINYTEXT_BYTES = 255
 
 
+def takes_any_text(kind: Any) -> bool:
+    """Whether a column of this type holds texts that nobody has listed, as an ENUM or SET does."""
+    listed = isinstance(kind, sa.Enum) or kind.__visit_name__ in ("ENUM", "SET")
+    return isinstance(kind, sa.String) and not listed
+
+
 def text_room(kind: TypeEngine[Any]) -> int | None:
     """How many characters a column of texts surely holds; None = more than we ever write."""
     if isinstance(kind, mysql.TINYTEXT):

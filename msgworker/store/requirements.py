@@ -204,7 +204,7 @@ def _texts(live: Live) -> Iterator[Fault]:
             continue
         room, is_id = dialects.text_room(column.kind), role == "claimed_by"
         problem = ""
-        if not isinstance(column.kind, sa.String):
+        if not dialects.takes_any_text(column.kind):
             problem, is_needed = (
                 f"is {_said(column.kind)}, but must be a text",
                 not live.dialect.loose_types,

@@ -182,6 +182,13 @@ def test_an_empty_table_of_odd_types_is_refused_until_it_is_mended(postgresql, o
     app.engine.dispose()
 
 
+@pytest.mark.parametrize("listed", ["SET('a', 'b')", "ENUM('a', 'b')"])
+def test_an_error_cannot_be_kept_in_a_list_of_words(mariadb, listed):
+    make_table(mariadb, last_error=listed)
+    words = ("last_error is", "but must be a text")
+    refused_until_mended(lambda **given: App(mariadb.url, **given), mariadb, *words)
+
+
 def test_an_id_longer_than_an_index_holds_is_refused(make_app, mariadb):
     make_table(mariadb, object_id="VARCHAR(767) CHARACTER SET utf8mb4")
     words = "object_id (object_id) takes 767 characters, an index 766"
