@@ -159,7 +159,7 @@ MENDED = {
 
 
 @pytest.mark.parametrize("case", MENDED)
-def test_a_column_of_any_type_has_a_mend_that_runs(make_app, postgresql, case):
+def test_a_column_of_any_type_has_a_mend_that_runs(postgresql, case):
     (role,) = MENDED[case]
     make_table(postgresql, **MENDED[case])
     refused_until_mended(lambda **given: App(postgresql.url, **given), postgresql, role)
@@ -189,7 +189,7 @@ def test_an_error_cannot_be_kept_in_a_list_of_words(mariadb, listed):
     refused_until_mended(lambda **given: App(mariadb.url, **given), mariadb, *words)
 
 
-def test_an_id_longer_than_an_index_holds_is_refused(make_app, mariadb):
+def test_an_id_longer_than_an_index_holds_is_refused(mariadb):
     make_table(mariadb, object_id="VARCHAR(767) CHARACTER SET utf8mb4")
     words = "object_id (object_id) takes 767 characters, an index 766"
     refused_until_mended(lambda **given: App(mariadb.url, **given), mariadb, words)

@@ -208,12 +208,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         engine.dispose()
 
 
-def run(machine: type[Machine], runs: int, *phases: Phase) -> None:
+def run(machine: type[Any], runs: int, *phases: Phase, steps: int = 25) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=runs,
-            stateful_step_count=25,
+            stateful_step_count=steps,
             deadline=None,
             database=None,
             derandomize=bool(phases),

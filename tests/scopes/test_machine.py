@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -28,7 +28,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from msgworker import MessageTable
@@ -40,9 +39,10 @@ from msgworker.coordination.partitions import Member
 from msgworker.instance.seat import Standing
 from msgworker.table import tables_for
 from msgworker.testing import Clock
-from tests.coordination.test_machine import LONG_RUNS
+from tests.coordination.test_machine import LONG_RUNS, run
 
 RUNS = 200
+STEPS = 20
 SHARDS = 4
 TTL = 3.0
 DRAIN = 2.0
@@ -237,31 +237,16 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     engine.dispose()
 
 
-def run(machine: type[Machine], runs: int, *phases: Phase) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=runs,
-            stateful_step_count=20,
-            deadline=None,
-            database=None,
-            derandomize=bool(phases),
-            suppress_health_check=list(HealthCheck),
-            phases=phases or (Phase.generate, Phase.shrink),
-        ),
-    )
-
-
 def test_shards_keep_their_rules_in_any_order_of_events(machine):
-    run(machine(Member), RUNS)
+    run(machine(Member), RUNS, steps=STEPS)
 
 
 @pytest.mark.long
 def test_shards_keep_their_rules_in_very_many_orders(machine):
-    run(machine(Member), LONG_RUNS)
+    run(machine(Member), LONG_RUNS, steps=STEPS)
 
 
 @pytest.mark.parametrize("kind", [GivesUpWhatIsInHand, KeepsWhatIsLost])
 def test_a_member_that_breaks_a_rule_is_noticed(machine, kind):
     with pytest.raises(AssertionError):
-        run(machine(kind), 300, Phase.generate)
+        run(machine(kind), 300, Phase.generate, steps=STEPS)
