@@ -1,6 +1,7 @@
 """A relational message table as a reliable, ordered, fast work queue."""
 
 from msgworker.app import App
+from msgworker.databases import Databases
 from msgworker.errors import (
     ConfigError,
     DatabaseUnavailable,
@@ -24,6 +25,7 @@ from msgworker.instance.report import Report
 from msgworker.instance.worker import Worker
 from msgworker.message import Message
 from msgworker.table import MessageTable
+from msgworker.workers import Reports, Workers
 
 __version__ = "0.1.0"
 
@@ -32,6 +34,7 @@ __all__ = [
     "ConfigError",
     "Context",
     "DatabaseUnavailable",
+    "Databases",
     "FanOut",
     "HandlerError",
     "HandlerMisuse",
@@ -46,9 +49,11 @@ __all__ = [
     "PayloadError",
     "Reject",
     "Report",
+    "Reports",
     "RetryLater",
     "RuleChanged",
     "SchemaError",
     "Worker",
+    "Workers",
     "__version__",
 ]

@@ -282,7 +282,7 @@ class App:
         Raises PayloadError, ConfigError, SchemaError or DatabaseUnavailable before anything is
         inserted.
         """
-        connection = _connection(conn, self.engine)
+        connection = connection_of(conn, self.engine)
         tables = self.tables
         row = self._row(tables, topic, payload, object_id, _delay(delay, at, tables), at)
         msg_id = store.insert_one(connection, tables, row)
@@ -302,7 +302,7 @@ class App:
 
         All payloads of a chunk of 5,000 are checked before any of it is inserted.
         """
-        connection = _connection(conn, self.engine)
+        connection = connection_of(conn, self.engine)
         tables = self.tables
         seconds = _delay(delay, at, tables)
         count = 0
@@ -569,8 +569,9 @@ def table_from(conf: Configuration) -> MessageTable:
     return MessageTable(name, **rules, **columns)
 
 
-def _connection(target: object, engine: sa.Engine) -> Connection:
-    """The caller's connection; raises ConfigError for what is none, or of another database."""
+def connection_of(target: object, engine: sa.Engine | None = None) -> Connection:
+    """The caller's connection; raises ConfigError for what is none, or certainly of another
+    database than `engine`."""
     if isinstance(target, scoped_session):
         target = target()
     found = target.connection() if isinstance(target, Session) else target
@@ -579,7 +580,9 @@ def _connection(target: object, engine: sa.Engine) -> Connection:
             "send takes your Connection or Session, so that it is part of your transaction; "
             f"got {target!r:.80}"
         )
-    if found.engine is not engine and (why := dialects.other_than(engine, found.engine)):
+    if engine is None or found.engine is engine:
+        return found
+    if why := dialects.other_than(engine, found.engine):
         raise ConfigError(f"the connection that send was given {why}; nothing was sent")
     return found
 

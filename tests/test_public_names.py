@@ -13,6 +13,7 @@ PUBLIC = {
     "ConfigError",
     "Context",
     "DatabaseUnavailable",
+    "Databases",
     "FanOut",
     "HandlerError",
     "HandlerMisuse",
@@ -27,10 +28,12 @@ PUBLIC = {
     "PayloadError",
     "Reject",
     "Report",
+    "Reports",
     "RetryLater",
     "RuleChanged",
     "SchemaError",
     "Worker",
+    "Workers",
     "__version__",
 }
 

@@ -45,6 +45,13 @@ def test_the_contracts_of_the_sample_are_proved() -> None:
     assert "BROKEN" not in done.stdout
 
 
+def test_the_databases_of_the_sample_are_proved_as_three_schemas(postgresql: Database) -> None:
+    done = run("samples/several_databases.py", "--url", postgresql.url)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len([line for line in done.stdout.splitlines() if line.startswith("proved  ")]) == 6
+
+
 def test_every_sample_is_described() -> None:
     described = (ROOT / "samples" / "README.md").read_text()
     assert [p.name for p in (ROOT / "samples").glob("*.py") if f"`{p.name}`" not in described] == []

@@ -201,11 +201,13 @@ class Asked:
     which the thread that the signal interrupts may hold just then.
 
     in_order: a stop is asked for. at_once: somebody insists; the signal by which to end. begun:
-    there is work to stop; while there is none, who insists ends the process.
+    there is work to stop; while there is none, who insists ends the process. ends_process: who has
+    stopped at once ends the process, too; else that is for whoever has passed the word on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends_process: bool = True) -> None:
         self._rung: SimpleQueue[None] = SimpleQueue()
+        self.ends_process = ends_process
         self.in_order = False
         self.at_once: int | None = None
         self.begun = False

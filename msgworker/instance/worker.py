@@ -169,19 +169,36 @@ class Worker:
         Inside a handler, a fan-out's item or another thread of the worker, nothing is waited for:
         it asks for the stop and returns False, and the stop goes on beside it.
         """
-        asked = self._stop_asked
-        with self._lock:
-            instance = self._here()
+        instance = self._ask(grace)
         if instance is None:
-            asked.stop()
             return True
-        instance.ask(grace)
-        asked.stop()
-        instance.asked.stop()
         if instance.is_within:
             instance.leave()
             return False
         return self._stop(instance, grace)
+
+    def ask(self, grace: float = GRACE) -> None:
+        """Ask for a stop in order and return at once; `stop` waits for it."""
+        instance = self._ask(grace)
+        if instance is not None:
+            instance.leave()
+
+    def _ask(self, grace: float) -> Instance | None:
+        """Ask for a stop, of the instance that runs and of whoever waits for it."""
+        asked = self._stop_asked
+        with self._lock:
+            instance = self._here()
+        if instance is not None:
+            instance.ask(grace)
+            instance.asked.stop()
+        asked.stop()
+        return instance
+
+    @property
+    def is_within(self) -> bool:
+        """Whether this thread is one of the running instance, such as that of a handler."""
+        instance = self._here()
+        return instance is not None and instance.is_within
 
     def _stop(self, instance: Instance, grace: float) -> bool:
         """Stop this instance, or wait for its stop; grace counts if nobody has said one."""
@@ -229,7 +246,7 @@ class Worker:
             elif help_ is None and now - insisted_at > HELP_SECONDS:
                 help_ = Beside(instance.release_unstarted)
         told.begun = False
-        if told.at_once is not None:
+        if told.at_once is not None and told.ends_process:
             end_by(told.at_once)
         stop.result()
 

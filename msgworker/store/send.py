@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
@@ -63,9 +64,12 @@ _loose = itertools.count(os.getpid())
 
 def shard_of(object_id: Any, shards: int) -> int:
     """The shard of an object, from 0 on: CRC-32 of its text in UTF-8, modulo the number of shards.
-    Messages without an object, among which there is no order, go to all of them in turn."""
+    Messages without an object, among which there is no order, go to all of them in turn. A whole
+    number has one shard, however it is written: 5, Decimal("5.0")."""
     if object_id is None:
         return next(_loose) % shards
+    if isinstance(object_id, Decimal) and object_id.is_finite() and object_id == int(object_id):
+        object_id = int(object_id)
     return zlib.crc32(str(object_id).encode()) % shards
 
 

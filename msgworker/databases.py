@@ -1,0 +1,247 @@
+"""One queue in several databases: which object lives where, and workers for all of them.
+
+Exclusion and order are those of one database. So each object has one home, by its shard, and moves
+only while it has no unfinished message: docs/scaling.md tells how.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from msgworker import dialects
+from msgworker.app import App, connection_of
+from msgworker.coordination import Partitions, Segments
+from msgworker.errors import ConfigError, SchemaError
+from msgworker.instance.seat import Scope
+from msgworker.store import slices
+from msgworker.store.send import shard_of
+from msgworker.workers import Workers
+
+F = TypeVar("F", bound=Callable[..., Any])
+MAX_NAME = 30
+
+
+class Databases:
+    """Several databases that share the work of one queue: an App for each, by its name.
+
+    apps: name -> App, of different databases or of different tables of one. Their tables must have
+    the same number of `shards`. homes: name -> the shards that live there, each shard in one place;
+    left out: as many to each, in one piece, in the order of `apps`. An object lives where its shard
+    does: homes are the same for all producers, and where they change an object must have no
+    unfinished message (see `misplaced`). Name them before a database is added: other equal parts
+    would be other homes.
+
+    An App without a label gets NAME.HOST, so that the log tells the databases apart.
+    Raises ConfigError.
+    """
+
+    def __init__(
+        self, apps: Mapping[str, App], *, homes: Mapping[str, Iterable[int]] | None = None
+    ) -> None:
+        self.apps = _checked(apps)
+        self.shards = next(iter(self.apps.values())).table.shards
+        self.homes = _homes(list(self.apps), self.shards, homes)
+        self._name_of = {shard: name for name, own in self.homes.items() for shard in own}
+        self._turn = itertools.cycle(self.apps)
+        for name, app in self.apps.items():
+            app.label = app.label or f"{name}.{socket.gethostname()}"
+
+    def __repr__(self) -> str:
+        return f"Databases({', '.join(self.apps)})"
+
+    def create_schema(self) -> dict[str, list[str]]:
+        """`App.create_schema` in each; the names of what was created, by database."""
+        return {name: app.create_schema() for name, app in self.apps.items()}
+
+    def handler(self, topic: str | None = None, **options: Any) -> Callable[[F], F]:
+        """`App.handler` in all of them."""
+        if callable(topic):
+            raise ConfigError("write @databases.handler(), with parentheses")
+
+        def register(fn: F) -> F:
+            for app in self.apps.values():
+                app.add_handler(topic, fn, **options)
+            return fn
+
+        return register
+
+    # ------------------------------------------------------------ producing
+
+    def name_of(self, object_id: Any) -> str:
+        """The name of the database in which an object lives; None, no object: each in turn."""
+        if object_id is None:
+            return next(self._turn)
+        return self._name_of[shard_of(object_id, self.shards)]
+
+    def of(self, object_id: Any) -> App:
+        """The App of the database in which an object lives: begin your transaction there."""
+        return self.apps[self.name_of(object_id)]
+
+    def send(
+        self,
+        conn: Connection | Session,
+        topic: str,
+        payload: Any = None,
+        *,
+        object_id: Any = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+    ) -> Any:
+        """`App.send` in the database in which the object lives, which must be that of `conn`; a
+        message without an object goes where `conn` is. Returns its msg_id there.
+
+        Raises ConfigError for a connection of another database; nothing is inserted then.
+        """
+        name = self._place_of(conn, object_id)
+        return self.apps[name].send(conn, topic, payload, object_id=object_id, delay=delay, at=at)
+
+    def split(self, messages: Iterable[tuple[Any, Any]]) -> list[tuple[App, list[tuple[Any, Any]]]]:
+        """(payload, object_id) pairs by the App to which they go, in their order: for
+        `App.send_many`, in a transaction for each."""
+        parts: dict[str, list[tuple[Any, Any]]] = {}
+        for payload, object_id in messages:
+            parts.setdefault(self.name_of(object_id), []).append((payload, object_id))
+        return [(self.apps[name], parts[name]) for name in self.apps if name in parts]
+
+    def _place_of(self, conn: Connection | Session, object_id: Any) -> str:
+        """The database of a send; raises ConfigError where `conn` is of another one of ours."""
+        url = connection_of(conn).engine.url
+        ours = [name for name, app in self.apps.items() if app.engine.url == url]
+        if object_id is None:
+            return ours[0] if ours else self.name_of(None)
+        name = self.name_of(object_id)
+        if ours and name not in ours:
+            raise ConfigError(
+                f"object {object_id!r:.80} lives in database {name}, and the connection is of "
+                f"{ours[0]}; begin the transaction there: databases.of(object_id).engine.begin()"
+            )
+        return name
+
+    def misplaced(self) -> dict[str, list[int]]:
+        """The shards of which a database has unfinished messages of objects although they live
+        elsewhere, by its name; {} = all is where it belongs.
+
+        After `homes` were changed, and before messages are sent by the new ones. Costs a step along
+        the index of slices for each shard. Raises SchemaError for a table without a column `shard`,
+        DatabaseUnavailable.
+        """
+        found = {name: self._strangers(name, app) for name, app in self.apps.items()}
+        return {name: shards for name, shards in found.items() if shards}
+
+    def _strangers(self, name: str, app: App) -> list[int]:
+        tables = app.tables
+        if not tables.has("shard"):
+            raise SchemaError(
+                f"table {tables.spec.name} of database {name} has no column shard: nobody can tell "
+                "which objects live there"
+            )
+        strange = [slices.Place(n) for n in range(self.shards) if n not in self.homes[name]]
+        with dialects.reaching(app.engine), dialects.connecting(app.engine) as conn:
+            pages = slices.heads(conn, tables, "shard", strange, 1)
+        return [place.value for place, page in zip(strange, pages, strict=True) if page.found]
+
+    # ------------------------------------------------------------ consuming
+
+    def worker(
+        self,
+        *,
+        threads: int = 4,
+        topics: Iterable[str] | None = None,
+        scope: Mapping[str, Scope] | None = None,
+    ) -> Workers:
+        """Workers for all databases in this process, with `threads` handlers in each.
+
+        scope: where each looks, name -> scope; left out: everywhere. With locks of its own database
+        each goes on while another is away; with one lock centre for all, `Partitions(group=name)`
+        keeps them apart.
+        Raises ConfigError.
+        """
+        scopes = self._scopes(scope)
+        return Workers(
+            {
+                name: app.worker(threads=threads, topics=topics, scope=scopes.get(name))
+                for name, app in self.apps.items()
+            }
+        )
+
+    def _scopes(self, scope: Mapping[str, Scope] | None) -> Mapping[str, Scope]:
+        if scope is None:
+            return {}
+        if not isinstance(scope, Mapping) or set(scope) != set(self.apps):
+            raise ConfigError(
+                f"scope must name one for each database, {', '.join(self.apps)}; got {scope!r:.120}"
+            )
+        seen: dict[tuple[str, str], str] = {}
+        for name, one in scope.items():
+            for lock in _locks_of(one, self.apps[name]):
+                other = seen.setdefault(lock, name)
+                if other != name:
+                    raise ConfigError(
+                        f"databases {other} and {name} would share the locks {lock[1]!r} at "
+                        f"{lock[0]}, and neither would be looked at as a whole; give each its own: "
+                        f"Partitions(group={name!r}), or other names of segments"
+                    )
+        return scope
+
+
+def _locks_of(scope: Scope, app: App) -> list[tuple[str, str]]:
+    """Where a scope keeps its locks, and how they are named."""
+    if isinstance(scope, Partitions):
+        return [(repr(scope.locks), scope.prefix(app.table))]
+    if isinstance(scope, Segments):
+        return [(repr(scope.locks), name) for name in scope.segments]
+    return []
+
+
+def _checked(apps: Mapping[str, App]) -> dict[str, App]:
+    if not isinstance(apps, Mapping) or not apps:
+        raise ConfigError(
+            f'Databases takes an App by each name, {{"north": app}}; got {apps!r:.80}'
+        )
+    for name, app in apps.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise ConfigError(
+                f"the name of a database has letters, digits, _ and - only; got {name!r:.80}"
+            )
+        if len(name) > MAX_NAME:
+            raise ConfigError(f"the name of a database has at most {MAX_NAME} characters: {name!r}")
+        if not isinstance(app, App):
+            raise ConfigError(f"database {name} must be an App, got {app!r:.80}")
+    counts = {app.table.shards for app in apps.values()}
+    if len(counts) > 1:
+        raise ConfigError(
+            "all tables must have the same number of shards, MessageTable(shards=...): objects "
+            f"live by it; got {sorted(counts)}"
+        )
+    return dict(apps)
+
+
+def _homes(
+    names: Sequence[str], shards: int, given: Mapping[str, Iterable[int]] | None
+) -> dict[str, tuple[int, ...]]:
+    if given is None:
+        if shards < len(names):
+            raise ConfigError(
+                f"{len(names)} databases need as many shards; the tables have {shards}, see "
+                "MessageTable(shards=...)"
+            )
+        ends = [shards * place // len(names) for place in range(len(names) + 1)]
+        return {name: tuple(range(ends[i], ends[i + 1])) for i, name in enumerate(names)}
+    if not isinstance(given, Mapping) or set(given) != set(names):
+        raise ConfigError(f"homes must name the shards of {', '.join(names)}; got {given!r:.120}")
+    homes = {name: tuple(sorted(given[name])) for name in names}
+    named = sorted(shard for own in homes.values() for shard in own)
+    if named != list(range(shards)):
+        raise ConfigError(
+            f"homes must name each shard from 0 to {shards - 1} once, in one database; got "
+            f"{named!r:.200}"
+        )
+    return homes

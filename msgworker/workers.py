@@ -1,0 +1,295 @@
+"""The workers of several databases in one process: they start together and stop together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
+from msgworker.instance.report import Report
+from msgworker.instance.role import OUTAGE_WAIT, pause_after
+from msgworker.instance.state import Tally
+from msgworker.instance.stopping import Asked, Signals, end_by
+from msgworker.instance.worker import GRACE, Worker
+from msgworker.logs import logger
+
+TICK_SECONDS = 0.05
+BY_WEIGHT = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.RETRIES)
+log = logger("msgworker.databases")
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What a drain of several databases did. by: the `Report` of each, by its name."""
+
+    by: Mapping[str, Report] = field(hash=False)
+
+    @property
+    def total(self) -> Report:
+        """The sums over all databases. seconds and lease_seconds are the longest, next_seconds is
+        the shortest; stopped and database_lost are true if they are so of one."""
+        reports = list(self.by.values())
+        waits: Counter[str] = sum((Counter(one.left_by) for one in reports), Counter())
+        nexts = [one.next_seconds for one in reports if one.next_seconds is not None]
+        leases = [one.lease_seconds for one in reports if one.lease_seconds is not None]
+        return Report(
+            done=sum(one.done for one in reports),
+            failed=sum(one.failed for one in reports),
+            retried=sum(one.retried for one in reports),
+            released=sum(one.released for one in reports),
+            left=sum(one.left for one in reports),
+            seconds=max((one.seconds for one in reports), default=0.0),
+            database_lost=any(one.database_lost for one in reports),
+            waiting=sum(one.waiting for one in reports),
+            left_by=dict(waits),
+            next_seconds=min(nexts, default=None),
+            stopped=any(one.stopped for one in reports),
+            refused=sum(one.refused for one in reports),
+            lease_seconds=max(leases, default=None),
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """The gravest of them: 3, then 1, then 6, else 0; see `Report.exit_code`."""
+        codes = {one.exit_code for one in self.by.values()}
+        return next((code for code in BY_WEIGHT if code in codes), ExitCode.OK)
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {one}" for name, one in self.by.items()]
+        return "\n".join([*lines, f"together: {self.total}"])
+
+
+class _Part:
+    """The worker of one database, at work in a thread of its own."""
+
+    def __init__(self, name: str, worker: Worker, work: Callable[[_Part], Report | None]) -> None:
+        self.name = name
+        self.worker = worker
+        self.asked = Asked(ends_process=False)
+        self.error: BaseException | None = None
+        self.report: Report | None = None
+        self.away: DatabaseUnavailable | None = None
+        self.was_up = False
+        self._work = work
+        self.thread = threading.Thread(
+            target=self._run, name=f"msgworker-database-{name}", daemon=True
+        )
+
+    def _run(self) -> None:
+        self.worker.orders = self.asked
+        try:
+            self.report = self._work(self)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.worker.orders = None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether its database could not be used when that was last tried."""
+        return self.away is not None and self.worker.instance_id is None
+
+    def look(self) -> None:
+        """Notice that its instance runs."""
+        if self.was_up or self.worker.instance_id is None:
+            return
+        self.was_up = True
+        if self.away is not None:
+            log.warning("database %s: can be used now", self.name)
+
+
+class Workers:
+    """The workers of several databases: one instance in each, all with the same handlers.
+
+    `run` until stopped, `drain` until all are empty, or `start` and `stop`; as a context manager it
+    stops at the end. A database that is away does not stop the others: its own worker waits for it.
+    What ends one worker for good, such as a table that is missing, ends all of them, in order.
+    """
+
+    def __init__(self, workers: Mapping[str, Worker]) -> None:
+        self._workers = dict(workers)
+        self._parts: list[_Part] = []
+        self._told = Asked()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def tally(self) -> dict[str, Tally]:
+        """What the instance of each database has done so far, by the name of the database."""
+        return {name: worker.tally for name, worker in self._workers.items()}
+
+    @property
+    def instance_ids(self) -> dict[str, str | None]:
+        """The id of the instance of each database; None where none runs now."""
+        return {name: worker.instance_id for name, worker in self._workers.items()}
+
+    def wake(self) -> None:
+        """Look for work now, in all databases."""
+        for worker in self._workers.values():
+            worker.wake()
+
+    def start(self) -> None:
+        """Start all and return at once; `stop` belongs to it. If one cannot start, those that did
+        are stopped and its error is raised."""
+        self._refuse_twice()
+        try:
+            for worker in self._workers.values():
+                worker.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self, grace: float = GRACE) -> bool:
+        """Stop all at the same time, in order; True if every handler ended within `grace` seconds.
+
+        As `Worker.stop`: from any thread, any number of times; inside a handler it asks for the
+        stop and returns False.
+        """
+        self._told.stop()
+        for part in list(self._parts):
+            part.asked.stop()
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.ask(grace)
+        if any(worker.is_within for worker in workers):
+            return False
+        return all([worker.stop(grace) for worker in workers])
+
+    def run(
+        self, *, signals: bool = False, grace: float = GRACE, time_limit: float | None = None
+    ) -> None:
+        """Work until `stop` is called, or a signal comes if asked for; see `Worker.run`.
+
+        A database that cannot be reached or denies access at the start is tried again and again,
+        with a warning, while the others work. Raises DatabaseUnavailable if none of them can be
+        used; and what ends the worker of one, after the others have been stopped in order.
+        """
+        until = None if time_limit is None else time.monotonic() + time_limit
+        self._go(lambda part: _run(part, grace, until), signals=signals)
+
+    def drain(
+        self,
+        *,
+        time_limit: float | None = None,
+        linger: float = 5.0,
+        retry_linger: float | None = None,
+        grace: float = GRACE,
+        signals: bool = False,
+        outage_limit: float = 60.0,
+    ) -> Reports:
+        """Work in each database until nothing is due there; the arguments are of `Worker.drain`.
+
+        A database that cannot be used is reported as lost (exit code 3), and the others are drained
+        all the same. Raises what ends the worker of one, as `run`.
+        """
+
+        def work(part: _Part) -> Report:
+            begun = time.monotonic()
+            try:
+                return part.worker.drain(
+                    time_limit=time_limit,
+                    linger=linger,
+                    retry_linger=retry_linger,
+                    grace=grace,
+                    outage_limit=outage_limit,
+                )
+            except DatabaseUnavailable as error:
+                log.warning("database %s: %s", part.name, error)
+                return Report(database_lost=True, seconds=time.monotonic() - begun)
+
+        parts = self._go(work, signals=signals)
+        return Reports({part.name: part.report or Report() for part in parts})
+
+    # ------------------------------------------------------------ all at once
+
+    def _refuse_twice(self) -> None:
+        if self._parts or any(self.instance_ids.values()):
+            raise MsgworkerError("these workers run already; make others beside them")
+
+    def _go(self, work: Callable[[_Part], Report | None], *, signals: bool) -> list[_Part]:
+        """Let all work until each has ended; raise what has ended one of them."""
+        with self._lock:
+            self._refuse_twice()
+            parts = [_Part(name, worker, work) for name, worker in self._workers.items()]
+            self._parts, told = parts, Asked()
+            self._told = told
+        try:
+            with Signals(told) if signals else nullcontext():
+                try:
+                    for part in parts:
+                        part.thread.start()
+                    told.begun = True
+                    while any(part.thread.is_alive() for part in parts):
+                        self._pass_on(told, parts)
+                finally:  # also where this thread is interrupted
+                    for part in parts:
+                        part.asked.stop()
+                    for part in parts:
+                        part.thread.join()
+                told.begun = False
+                if told.at_once is not None:
+                    end_by(told.at_once)
+        finally:
+            self._parts = []
+        _raise_first(parts)
+        return parts
+
+    def _pass_on(self, told: Asked, parts: list[_Part]) -> None:
+        """Tell all of a stop that somebody asks for, or for which there is a reason."""
+        if not told.in_order:
+            told.wait(TICK_SECONDS)
+        else:
+            next(part for part in parts if part.thread.is_alive()).thread.join(TICK_SECONDS)
+        if all(part.is_away for part in parts) or any(part.error for part in parts):
+            told.stop()
+        for part in parts:
+            part.look()
+            if told.at_once is not None and part.asked.at_once is None:
+                part.asked.insist(told.at_once)
+            elif told.in_order and not part.asked.in_order:
+                part.asked.stop()
+
+
+def _run(part: _Part, grace: float, until: float | None) -> None:
+    """One worker, until it is stopped; as often as its database cannot be used."""
+    failures = 0
+    while not part.asked.in_order:
+        rest = None if until is None else max(0.0, until - time.monotonic())
+        try:
+            return part.worker.run(grace=grace, time_limit=rest)
+        except DatabaseUnavailable as error:
+            part.away = error
+        failures = 1 if part.was_up else failures + 1
+        part.was_up = False
+        if failures == 1:
+            log.warning("database %s: %s; trying again", part.name, part.away)
+        part.asked.wait(pause_after(OUTAGE_WAIT, failures))
+        if until is not None and time.monotonic() >= until:
+            return None
+    return None
+
+
+def _raise_first(parts: list[_Part]) -> None:
+    """What has ended one of them; or that none of the databases could be used."""
+    for part in parts:
+        if part.error is not None:
+            part.error.add_note(f"in database {part.name}; the workers of all were stopped")
+            raise part.error
+    away = [part.away for part in parts if part.is_away]
+    if away and len(away) == len(parts) and away[0] is not None:
+        raise away[0]

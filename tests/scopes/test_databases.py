@@ -1,0 +1,381 @@
+"""One queue in several databases: homes of objects, and workers that start and stop together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import (
+    App,
+    ConfigError,
+    Databases,
+    DatabaseUnavailable,
+    MessageTable,
+    Report,
+    Reports,
+    SchemaError,
+    workers,
+)
+from msgworker.coordination import DatabaseLocks, Partitions, Segments
+from msgworker.instance import stopping
+from tests.contract.seeing import Table, in_thread, until
+
+NAMES = ("a", "b", "c")
+OBJECTS = [f"C-{n}" for n in range(30)]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A file with an empty schema."""
+    path = tmp_path_factory.mktemp("template") / "crm.db"
+    app = App(f"sqlite:///{path}", table=MessageTable(shard="shard"))
+    app.create_schema()
+    app.engine.dispose()
+    return path
+
+
+@pytest.fixture
+def make(tmp_path, template):
+    """Databases of SQLite files, each in a folder of its own."""
+    made = []
+
+    def make_them(*names, create=True, homes=None, **table):
+        apps = {}
+        for name in names or NAMES:
+            path = tmp_path / name / "crm.db"
+            path.parent.mkdir(exist_ok=True)
+            if create:
+                shutil.copy(template, path)
+            spec = MessageTable(shard="shard", **table)
+            apps[name] = App(f"sqlite:///{path}", table=spec, poll_seconds=0.02)
+            made.append(apps[name])
+        return Databases(apps, homes=homes)
+
+    yield make_them
+    for app in made:
+        app.engine.dispose()
+
+
+def send_all(databases, objects=OBJECTS):
+    for app, part in databases.split([(None, object_id) for object_id in objects]):
+        with app.engine.begin() as conn:
+            app.send_many(conn, "t", part)
+
+
+def at_work(together):
+    return all(together.instance_ids.values())
+
+
+# ---------------------------------------------------------------- homes
+
+
+def test_the_home_of_an_object_is_the_same_in_every_process_and_for_ever(make):
+    found = [make(create=False).name_of(one) for one in ("C-1001", "C-1002", "C-1003", 7, "ü")]
+    assert found == ["a", "c", "b", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ("5", 5, Decimal("5.0"), Decimal("5E0")),
+        ("1" * 8 + "-" + "-".join(["1" * 4] * 3) + "-" + "1" * 12,),
+    ],
+)
+def test_an_object_has_one_home_however_its_id_is_written(make, spellings):
+    databases = make(create=False)
+    ids = [*spellings, *(UUID(one) for one in spellings if len(str(one)) == 36)]
+    assert len({databases.name_of(one) for one in ids}) == 1
+
+
+def test_the_schema_is_made_in_all_of_them(make):
+    made = make("a", "b", create=False).create_schema()
+    assert {name: "msgworker_message" in names for name, names in made.items()} == {
+        "a": True,
+        "b": True,
+    }
+
+
+def test_homes_are_equal_parts_in_one_piece(make):
+    homes = make(create=False).homes
+    assert [len(homes[name]) for name in NAMES] == [21, 21, 22]
+    assert [n for name in NAMES for n in homes[name]] == list(range(64))
+
+
+def test_a_database_that_is_added_moves_only_the_shards_that_are_named(make):
+    before = make("a", "b", create=False, homes={"a": range(32), "b": range(32, 64)})
+    homes = {"a": range(32), "b": range(32, 60), "c": range(60, 64)}
+    after = make(create=False, homes=homes)
+    moved = {one for one in OBJECTS if before.name_of(one) != after.name_of(one)}
+    assert {after.name_of(one) for one in moved} <= {"c"}
+
+
+@pytest.mark.parametrize(
+    ("homes", "text"),
+    [
+        ({"a": range(64)}, "must name the shards of a, b, c"),
+        ({"a": range(64), "b": [], "c": [0]}, "each shard from 0 to 63 once"),
+        ({"a": range(32), "b": range(32, 63), "c": []}, "each shard from 0 to 63 once"),
+        ({"a": range(32), "b": range(32, 65), "c": []}, "each shard from 0 to 63 once"),
+    ],
+)
+def test_homes_name_each_shard_in_one_database(make, homes, text):
+    with pytest.raises(ConfigError, match=text):
+        make(create=False, homes=homes)
+
+
+def test_databases_that_do_not_fit_together_are_refused(make):
+    one, other = App("sqlite:///x.db"), App("sqlite:///y.db", table=MessageTable(shards=8))
+    with pytest.raises(ConfigError, match="same number of shards"):
+        Databases({"a": one, "b": other})
+    with pytest.raises(ConfigError, match="an App by each name"):
+        Databases([one])
+    with pytest.raises(ConfigError, match="need as many shards"):
+        make(create=False, shards=2)
+
+
+def test_a_message_is_sent_to_the_home_of_its_object_and_nowhere_else(make):
+    databases = make()
+    right = databases.name_of("C-1")
+    wrong = next(name for name in NAMES if name != right)
+    with databases.of("C-1").engine.begin() as conn:
+        databases.send(conn, "t", {"n": 1}, object_id="C-1")
+    with databases.apps[wrong].engine.begin() as conn:
+        with pytest.raises(ConfigError, match=f"lives in database {right}"):
+            databases.send(conn, "t", object_id="C-1")
+        databases.send(conn, "t")  # no object, no home
+    counts = {name: len(Table(app).statuses) for name, app in databases.apps.items()}
+    assert counts == dict.fromkeys(NAMES, 0) | {right: 1, wrong: 1}
+
+
+def test_many_messages_are_split_by_home_in_their_order(make):
+    databases = make(create=False)
+    pairs = [(n, f"C-{n % 7}") for n in range(50)]
+    parts = databases.split(pairs)
+    assert sorted(pair for _, part in parts for pair in part) == sorted(pairs)
+    for app, part in parts:
+        assert part == [pair for pair in pairs if databases.of(pair[1]) is app]
+
+
+def test_shards_with_unfinished_messages_away_from_home_are_told(make):
+    databases = make("a", "b")
+    send_all(databases)
+    assert databases.misplaced() == {}
+    moved = make(
+        "a", "b", create=False, homes={"a": databases.homes["b"], "b": databases.homes["a"]}
+    )
+    lacking = moved.misplaced()
+    assert set(lacking) == {"a", "b"}
+    assert set(lacking["a"]) <= set(databases.homes["a"])
+    databases.handler()(lambda msg: None)
+    databases.worker().drain(linger=0)
+    assert moved.misplaced() == {}
+
+
+# ---------------------------------------------------------------- workers
+
+
+def test_one_process_drains_all_databases_and_reports_each(make):
+    databases, seen = make(), []
+    databases.handler("t")(lambda msg: seen.append(msg.object_id))
+    send_all(databases)
+    reports = databases.worker(threads=2).drain(linger=0)
+    assert sorted(seen) == sorted(OBJECTS)
+    sent = {name: sum(databases.name_of(one) == name for one in OBJECTS) for name in NAMES}
+    assert {name: report.done for name, report in reports.by.items()} == sent
+    assert (reports.total.done, reports.exit_code) == (30, 0)
+    assert str(reports).splitlines()[-1].startswith("together: done=30 failed=0")
+
+
+def test_the_gravest_report_is_the_exit_code_of_all():
+    fine, dead, lost = Report(), Report(failed=1), Report(database_lost=True)
+    again = Report(left=1, left_by={"retry": 1}, next_seconds=3.0)
+    later = Report(left=2, left_by={"retry": 2}, next_seconds=1.0)
+    assert Reports({"a": fine, "b": again}).exit_code == 6
+    assert Reports({"a": again, "b": dead}).exit_code == 1
+    assert Reports({"a": dead, "b": lost, "c": again}).exit_code == 3
+    total = Reports({"a": again, "b": later}).total
+    assert (total.left, total.left_by, total.next_seconds) == (3, {"retry": 3}, 1.0)
+
+
+def test_a_drain_without_one_of_its_databases_does_the_others(make, tmp_path):
+    databases = make("a", "b")
+    databases.handler("t")(lambda msg: None)
+    send_all(databases)
+    lost = sum(databases.name_of(one) == "b" for one in OBJECTS)
+    databases.apps["b"].engine.dispose()
+    (tmp_path / "b").rename(tmp_path / "away")
+    reports = databases.worker().drain(linger=0)
+    assert reports.by["b"].database_lost
+    assert (reports.total.done, reports.exit_code) == (30 - lost, 3)
+
+
+def test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back(make, tmp_path, caplog):
+    databases, seen = make("a", "b"), []
+    databases.handler("t")(lambda msg: seen.append(msg.object_id))
+    send_all(databases)
+    databases.apps["b"].engine.dispose()
+    (tmp_path / "b").rename(tmp_path / "away")
+    together = databases.worker()
+    run = in_thread(together.run)
+    here = [one for one in OBJECTS if databases.name_of(one) != "b"]
+    until(lambda: sorted(seen) == sorted(here), "the others work")
+    (tmp_path / "away").rename(tmp_path / "b")
+    until(lambda: len(seen) == 30, "it works, too")
+    together.stop()
+    run()
+    assert "database b: cannot use the database" in caplog.text
+
+
+def test_who_can_use_none_of_its_databases_ends(make, tmp_path):
+    databases = make(create=False)
+    databases.handler("t")(lambda msg: None)
+    for name in NAMES:
+        (tmp_path / name).rmdir()
+    with pytest.raises(DatabaseUnavailable):
+        databases.worker().run()
+
+
+def test_what_ends_the_worker_of_one_database_ends_all_in_order(make):
+    databases = make("a", "b")
+    databases.handler("t")(lambda msg: None)
+    with databases.apps["b"].engine.begin() as conn:
+        conn.execute(sa.text("DROP TABLE msgworker_message"))
+    together = databases.worker()
+    with pytest.raises(SchemaError) as caught:
+        together.run()
+    assert caught.value.__notes__ == ["in database b; the workers of all were stopped"]
+    assert not any(together.instance_ids.values())
+    with pytest.raises(SchemaError):
+        together.start()
+    assert not any(together.instance_ids.values())
+
+
+def test_one_signal_stops_all_databases_in_order(make):
+    databases = make()
+    begun, go_on = threading.Barrier(4), threading.Event()
+
+    def handle(msg):
+        begun.wait(30)
+        go_on.wait(30)
+
+    databases.handler("t")(handle)
+    one_each = [next(o for o in OBJECTS if databases.name_of(o) == name) for name in NAMES]
+    send_all(databases, one_each)
+    together = databases.worker(threads=1)
+
+    def tell():
+        begun.wait(30)  # a handler runs in each
+        os.kill(os.getpid(), signal.SIGTERM)
+        go_on.set()
+
+    teller = in_thread(tell)
+    together.run(signals=True)
+    teller()
+    assert [Table(app).statuses for app in databases.apps.values()] == [[2], [2], [2]]
+
+
+def test_who_insists_waits_for_no_handler_of_any_database(make, monkeypatch):
+    databases, held, ended = make("a", "b"), threading.Event(), []
+    running = threading.Barrier(3)
+    monkeypatch.setattr(stopping, "INSIST_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "end_by", ended.append)
+
+    def handle(msg):
+        running.wait(30)
+        held.wait(30)
+
+    databases.handler("t")(handle)
+    one_each = [next(o for o in OBJECTS if databases.name_of(o) == name) for name in "ab"]
+    send_all(databases, one_each)
+    together = databases.worker(threads=1)
+
+    def tell():
+        running.wait(30)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)  # two words, not one pending signal
+
+    teller = in_thread(tell)
+    together.run(signals=True)
+    assert ended == [signal.SIGINT]
+    assert [Table(app).statuses for app in databases.apps.values()] == [[1], [1]]  # for recovery
+    held.set()
+    teller()
+
+
+def test_a_stop_inside_a_handler_stops_all_and_waits_for_nothing(make):
+    databases, answers = make("a", "b"), []
+    databases.handler("t")(lambda msg: answers.append(together.stop()))
+    send_all(databases, OBJECTS[:1])
+    together = databases.worker(threads=1)
+    together.run()
+    assert answers == [False]
+    assert not any(together.instance_ids.values())
+
+
+def test_workers_start_and_stop_together_as_often_as_one_likes(make):
+    databases, seen = make("a", "b"), []
+    databases.handler("t")(lambda msg: seen.append(msg.object_id))
+    with databases.worker(threads=1) as together:
+        together.start()
+        assert at_work(together)
+        send_all(databases)
+        together.wake()
+        until(lambda: sum(one.done for one in together.tally.values()) == 30, "all are done")
+        assert together.stop()
+        assert not any(together.instance_ids.values())
+        together.start()
+    assert not any(together.instance_ids.values())
+
+
+def test_members_share_out_the_shards_of_each_database_on_its_own(make):
+    databases = make("a", "b")
+    databases.handler("t")(lambda msg: None)
+    locks = {name: DatabaseLocks(app.engine) for name, app in databases.apps.items()}
+    scope = {name: Partitions(one, shards=8, heartbeat=0.1, ttl=5) for name, one in locks.items()}
+    both = [databases.worker(threads=1, scope=scope) for _ in range(2)]
+    send_all(databases)
+    for one in both:
+        one.start()
+    try:
+        until(
+            lambda: all(
+                sorted(
+                    list(s.cur for s in scope[name].status()).count(member)
+                    for member in scope[name].view(app.table)[0]
+                )
+                == [4, 4]
+                for name, app in databases.apps.items()
+            ),
+            "each owns four shards of each database",
+        )
+        apps = databases.apps.values()
+        until(lambda: all(set(Table(app).statuses) == {2} for app in apps), "all are done")
+    finally:
+        for one in both:
+            one.stop()
+        for each in locks.values():
+            each.close()
+
+
+def test_scopes_that_would_share_their_locks_are_refused(make):
+    databases = make("a", "b")
+    databases.handler("t")(lambda msg: None)
+    locks = DatabaseLocks(databases.apps["a"].engine)
+    same = dict.fromkeys("ab", Partitions(locks, shards=8))
+    with pytest.raises(ConfigError, match=r"would share the locks 'msgworker_message:'"):
+        databases.worker(scope=same)
+    databases.worker(scope={name: Partitions(locks, group=name) for name in "ab"})
+    with pytest.raises(ConfigError, match="would share the locks 'seg:0'"):
+        databases.worker(scope=dict.fromkeys("ab", Segments(locks, {"seg:0": [0]})))
+    with pytest.raises(ConfigError, match="must name one for each database"):
+        databases.worker(scope={"a": Partitions(locks)})
+    locks.close()
