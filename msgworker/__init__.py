@@ -1,31 +1,39 @@
-"""A relational message table as a reliable, ordered, fast work queue."""
+"""A relational message table as a reliable, ordered, fast work queue.
 
-from msgworker.app import App
-from msgworker.databases import Databases
-from msgworker.errors import (
-    ConfigError,
-    DatabaseUnavailable,
-    HandlerError,
-    HandlerMisuse,
-    HandlerStuck,
-    HandlerTimeout,
-    ItemsFailed,
-    LostClaim,
-    LostLease,
-    MsgworkerError,
-    PayloadError,
-    Reject,
-    RetryLater,
-    RuleChanged,
-    SchemaError,
-)
-from msgworker.instance.fanout import FanOut
-from msgworker.instance.handling import Context
-from msgworker.instance.report import Report
-from msgworker.instance.worker import Worker
-from msgworker.message import Message
-from msgworker.table import MessageTable
-from msgworker.workers import Reports, Workers
+A public name is imported when it is first asked for: `msgworker --help`, and a program that only
+catches our errors, need no SQLAlchemy.
+"""
+
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from msgworker.app import App
+    from msgworker.databases import Databases
+    from msgworker.errors import (
+        ConfigError,
+        DatabaseUnavailable,
+        HandlerError,
+        HandlerMisuse,
+        HandlerStuck,
+        HandlerTimeout,
+        ItemsFailed,
+        LostClaim,
+        LostLease,
+        MsgworkerError,
+        PayloadError,
+        Reject,
+        RetryLater,
+        RuleChanged,
+        SchemaError,
+    )
+    from msgworker.instance.fanout import FanOut
+    from msgworker.instance.handling import Context
+    from msgworker.instance.report import Report
+    from msgworker.instance.worker import Worker
+    from msgworker.message import Message
+    from msgworker.table import MessageTable
+    from msgworker.workers import Reports, Workers
 
 __version__ = "0.1.0"
 
@@ -57,3 +65,29 @@ __all__ = [
     "Workers",
     "__version__",
 ]
+
+_HOMES = {
+    "App": "app",
+    "Context": "instance.handling",
+    "Databases": "databases",
+    "FanOut": "instance.fanout",
+    "Message": "message",
+    "MessageTable": "table",
+    "Report": "instance.report",
+    "Reports": "workers",
+    "Worker": "instance.worker",
+    "Workers": "workers",
+}
+"""The modules of the public names; all others are errors."""
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}")
+    found = globals()[name] = getattr(home, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

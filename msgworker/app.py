@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
-from sqlalchemy.orm import Session, scoped_session
-from tenacity.wait import wait_base
 
 from msgworker import dialects
 from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
@@ -34,6 +33,10 @@ from msgworker.store import schema
 from msgworker.store import send as store
 from msgworker.store.rule import Rule
 from msgworker.table import COLUMNS, MAX_OBJECT_ID, MessageTable, Tables
+
+if TYPE_CHECKING:  # who has a Session has imported the ORM
+    from sqlalchemy.orm import Session
+    from tenacity.wait import wait_base
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEND_CHUNK = 5000
@@ -359,7 +362,7 @@ class App:
         self.wake()  # for a connection that commits by itself
         if target not in self._producing:
             self._producing.add(target)
-            name = "after_commit" if isinstance(target, Session) else "commit"
+            name = "after_commit" if _is_session(target) else "commit"
             event.listen(target, name, lambda _: self.wake())
 
     @property
@@ -569,12 +572,19 @@ def table_from(conf: Configuration) -> MessageTable:
     return MessageTable(name, **rules, **columns)
 
 
+def _is_session(target: object) -> TypeGuard[Session]:
+    """Whether it is a Session of the ORM, which is not imported for this."""
+    orm = sys.modules.get("sqlalchemy.orm")
+    return orm is not None and isinstance(target, orm.Session)
+
+
 def connection_of(target: object, engine: sa.Engine | None = None) -> Connection:
     """The caller's connection; raises ConfigError for what is none, or certainly of another
     database than `engine`."""
-    if isinstance(target, scoped_session):
+    orm = sys.modules.get("sqlalchemy.orm")
+    if orm is not None and isinstance(target, orm.scoped_session):
         target = target()
-    found = target.connection() if isinstance(target, Session) else target
+    found = target.connection() if _is_session(target) else target
     if not isinstance(found, Connection):
         raise ConfigError(
             "send takes your Connection or Session, so that it is part of your transaction; "

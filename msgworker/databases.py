@@ -11,10 +11,9 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from msgworker import dialects
 from msgworker.app import App, connection_of
@@ -24,6 +23,9 @@ from msgworker.instance.seat import Scope
 from msgworker.store import slices
 from msgworker.store.send import shard_of
 from msgworker.workers import Workers
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_NAME = 30

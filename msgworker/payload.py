@@ -13,8 +13,6 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from pydantic_core import to_jsonable_python
-
 from msgworker.errors import PayloadError
 
 MAX_DIGITS = 4300
@@ -168,6 +166,8 @@ def _jsonable(value: Any, place: str) -> Any:
             "8601 does not have; convert it to UTC"
         )
     if isinstance(value, date | time | timedelta | UUID):  # a datetime is a date
+        from pydantic_core import to_jsonable_python
+
         return to_jsonable_python(value)
     if isinstance(value, dict):
         return _object(value, place)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import types
 from importlib import resources
+from pathlib import Path
 
 import msgworker
 
@@ -50,9 +52,22 @@ def test_all_names_can_be_imported():
         assert getattr(module, name) is not None
 
 
+def test_the_names_that_type_checkers_see_are_the_names_that_there_are():
+    tree = ast.parse(Path(msgworker.__file__).read_text())
+    seen = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert set(seen) == PUBLIC - {"__version__"}
+    for name, module in seen.items():
+        assert getattr(msgworker, name) is getattr(importlib.import_module(module), name)
+
+
 def test_nothing_else_is_public():
     modules = {n for n, v in vars(msgworker).items() if isinstance(v, types.ModuleType)}
-    found = {name for name in vars(msgworker) if not name.startswith("_")} - modules
+    found = {name for name in dir(msgworker) if not name.startswith("_")} - modules
     assert found == PUBLIC - {"__version__"}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import click
-import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from typing import TYPE_CHECKING
 
-from msgworker import dialects
+import click
+
 from msgworker.errors import ExitCode, MsgworkerError, PayloadError
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 USAGE = ExitCode.USAGE
 NOTHING_MATCHED = ExitCode.NOTHING_MATCHED
@@ -58,6 +59,11 @@ def sentence(error: BaseException, engine: sa.Engine | None = None, debug: bool 
 
 
 def _ours(error: BaseException, engine: sa.Engine | None) -> BaseException:
-    if not isinstance(error, DBAPIError | PoolTimeout) or engine is None:
+    if engine is None:
         return error
-    return dialects.refusal(engine, error)
+    from sqlalchemy.exc import DBAPIError, TimeoutError
+
+    from msgworker import dialects
+
+    known = isinstance(error, DBAPIError | TimeoutError)
+    return dialects.refusal(engine, error) if known else error

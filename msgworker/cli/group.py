@@ -1,7 +1,8 @@
 """The main group: which commands there are, and what every end of a command means.
 
 A command is a line in COMMANDS: name -> module of this package, where the command is the attribute
-of the same name (a dash becomes an underscore). Modules are imported only when they are needed.
+of the same name (a dash becomes an underscore), and what --help says of it. Modules are imported
+only when a command of theirs is called; nor does this one, or what it imports, need a database.
 """
 
 from __future__ import annotations
@@ -12,46 +13,48 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import sqlalchemy as sa
 
 from msgworker import __version__
 from msgworker.cli.failing import exit_code_of, sentence
 from msgworker.cli.output import print_error, visible
 from msgworker.cli.reference import METAVAR, app_as_option, takes_app
 from msgworker.cli.streams import ClosedPipe, Streams, standard_streams
-from msgworker.dialects import secrets_of, without
 from msgworker.errors import ExitCode
 
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
 COMMANDS = {
-    "demo": "demo",
-    "init-db": "schema",
-    "ddl": "schema",
-    "run": "work",
-    "drain": "work",
-    "send": "produce",
-    "status": "look",
-    "list": "look",
-    "show": "look",
-    "explain": "why",
-    "failures": "why",
-    "rerun": "repair",
-    "discard": "repair",
-    "release": "release",
-    "purge": "purge",
-    "pause": "pause",
-    "resume": "pause",
-    "audit": "audit",
-    "lanes": "why",
-    "instances": "why",
-    "locks": "locking",
-    "partitions": "scoping",
-    "deal": "scoping",
-    "doctor": "doctor",
-    "config": "configured",
+    "demo": ("demo", "Real purchases on embedded SQLite, one process killed."),
+    "init-db": ("schema", "Create what is missing of tables and indexes."),
+    "ddl": ("schema", "Print the script that creates the schema, for a DBA."),
+    "run": ("work", "Handle messages until a signal comes."),
+    "drain": ("work", "Handle messages until none is due now or soon."),
+    "send": ("produce", "Send one message; print its id."),
+    "status": ("look", "How many messages are in each state, by topic."),
+    "list": ("look", "Messages by filter, the oldest first."),
+    "show": ("look", "One message: payload, errors, tries and what was done to it."),
+    "explain": ("why", "Why a message is not running, and what is in front of it."),
+    "failures": ("why", "Dead and failing messages, grouped by what went wrong."),
+    "rerun": ("repair", "Try failed and dead messages again, with no tries counted."),
+    "discard": ("repair", "Give messages up: they are dead, with your reason."),
+    "release": ("release", "Give back what a dead instance, or nobody, has in hand."),
+    "purge": ("purge", "Delete done messages that were finished long ago."),
+    "pause": ("pause", "Let no handler of a topic start; list what is paused."),
+    "resume": ("pause", "Let a paused topic go on."),
+    "audit": ("audit", "What people did, newest first."),
+    "lanes": ("why", "Objects that wait: the first message of each, and how many."),
+    "instances": ("why", "Who lives, since when, with what in hand; and who is dead."),
+    "locks": ("locking", "Who holds which lock, its token, since when and for how long."),
+    "partitions": ("scoping", "Who owns each shard, and who is to have it."),
+    "deal": ("scoping", "Deal messages to slices, a few at a time."),
+    "doctor": ("doctor", "Compare table, indexes, rights and server with what is needed."),
+    "config": ("configured", "Every setting, its value, and where it came from."),
 }
+"""Summaries fit into a line of 80 characters beside the longest name."""
 NEED_APP = ("run", "drain")
 _URL = re.compile(r"[A-Za-z][\w+.-]*://.*", re.S)
 
@@ -78,15 +81,19 @@ class Main(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        if module is None:
+        if cmd_name not in COMMANDS:
             return None
+        module, _ = COMMANDS[cmd_name]
         found = importlib.import_module(f"msgworker.cli.{module}")
         command: click.Command = getattr(found, attribute_of(cmd_name))
         if takes_app(command):
             needed = METAVAR if cmd_name in NEED_APP else f"[{METAVAR}]"
             command.options_metavar = f"[OPTIONS] {needed}"
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -119,6 +126,8 @@ class Main(click.Group):
         """Run it; returns the exit code of what it did."""
         for word in sys.argv[1:] if args is None else args:
             if found := _URL.search(word):  # also one in the wrong place, such as --table=URL
+                from msgworker.dialects import secrets_of
+
                 call.secrets |= secrets_of(found[0])
         try:
             code = super().main(args, prog_name, standalone_mode=False, obj=call, **extra)
@@ -142,6 +151,8 @@ def attribute_of(name: str) -> str:
 
 def _traceback(error: BaseException, call: Call) -> None:
     import traceback
+
+    from msgworker.dialects import without
 
     for line in "".join(traceback.format_exception(error)).splitlines():
         click.echo(visible(without(line, call.secrets)), err=True)

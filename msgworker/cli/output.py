@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -20,7 +20,6 @@ from typing import Any, Literal
 import click
 
 from msgworker.cli.failing import Declined, Usage
-from msgworker.dialects import without
 
 _UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -49,9 +48,13 @@ def safe(value: Any) -> str:
     return "-" if value is None else visible(str(value))
 
 
-def print_error(text: str, secrets: Iterable[str] = ()) -> None:
+def print_error(text: str, secrets: Collection[str] = ()) -> None:
     """One line on stderr: `msgworker: what, where, how to mend`; wrapped on a terminal."""
-    line = " ".join(without(text, secrets).split("\n"))
+    if secrets:
+        from msgworker.dialects import without
+
+        text = without(text, secrets)
+    line = " ".join(text.split("\n"))
     _tell(f"msgworker: {visible(' '.join(line.split()))}")
 
 

@@ -27,7 +27,7 @@ from msgworker.dialects.sqlite import (
     SQLITE_LEAST,
     _begin_immediate,
     _busy_timeout,
-    _HintingCompiler,
+    _hinting_compiler,
     _own_file,
     _sync_fully,
 )
@@ -168,7 +168,7 @@ def open_engine(source: object) -> sa.Engine:
             raise ConfigError(
                 f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed"
             )
-        engine.dialect.statement_compiler = _HintingCompiler
+        engine.dialect.statement_compiler = _hinting_compiler()
         engine = engine.execution_options()
         event.listen(engine, "begin", _begin_immediate)
         event.listen(engine, "engine_connect", _busy_timeout)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
@@ -218,7 +217,7 @@ def takes_any_text(kind: Any) -> bool:
 
 def text_room(kind: TypeEngine[Any]) -> int | None:
     """How many characters a column of texts surely holds; None = more than we ever write."""
-    if isinstance(kind, mysql.TINYTEXT):
+    if kind.__visit_name__ == "TINYTEXT":
         return _TINYTEXT_BYTES // 4
     length: int | None = getattr(kind, "length", None)
     return length
@@ -240,6 +239,6 @@ def key_room(dialect: Dialect, kind: TypeEngine[Any]) -> int | None:
 
 def number_room(kind: TypeEngine[Any]) -> int | None:
     """The largest number that a column of a small whole type holds; None = more than we write."""
-    if not isinstance(kind, mysql.TINYINT):
+    if kind.__visit_name__ != "TINYINT":
         return None
-    return 255 if kind.unsigned else 127
+    return 255 if getattr(kind, "unsigned", False) else 127

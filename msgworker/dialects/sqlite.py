@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from msgworker.dialects.connections import connecting
 from msgworker.errors import HandlerMisuse
@@ -21,11 +22,17 @@ log = logger("msgworker.dialects")
 SQLITE_LEAST = (3, 38, 0)
 
 
-class _HintingCompiler(SQLiteCompiler):
-    """SQLAlchemy's compiler, with hints (INDEXED BY) written out."""
+@cache
+def _hinting_compiler() -> type[SQLCompiler]:
+    from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 
-    def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
-        return text
+    class HintingCompiler(SQLiteCompiler):
+        """SQLAlchemy's compiler, with hints (INDEXED BY) written out."""
+
+        def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
+            return text
+
+    return HintingCompiler
 
 
 def _begin_immediate(conn: sa.Connection) -> None:

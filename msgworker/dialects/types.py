@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, oracle, postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -30,8 +29,12 @@ class UtcDateTime(TypeDecorator[datetime]):
         if dialect.name == "sqlite":
             return dialect.type_descriptor(sa.Text())
         if dialect.name in ("mysql", "mariadb"):
+            from sqlalchemy.dialects import mysql
+
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
         if dialect.name == "oracle":  # DateTime would be DATE: whole seconds
+            from sqlalchemy.dialects import oracle
+
             return dialect.type_descriptor(oracle.TIMESTAMP())
         return dialect.type_descriptor(sa.DateTime(timezone=True))
 
@@ -106,6 +109,8 @@ class KeyText(TypeDecorator[str]):
         if dialect.name == "postgresql":
             return dialect.type_descriptor(sa.String(length, collation="C"))
         if dialect.name in ("mysql", "mariadb"):
+            from sqlalchemy.dialects import mysql
+
             # nopad: with the older padded collations 'a' and 'a ' were one object.
             nopad = DIALECTS["mariadb" if _is_mariadb(dialect) else "mysql"].key_collation
             kind = mysql.VARCHAR(length, charset="utf8mb4", collation=nopad)
@@ -191,6 +196,8 @@ def key_like(kind: TypeEngine[Any], length: int) -> TypeEngine[str]:
     as that does."""
     if isinstance(kind, KeyText):
         return KeyText(length)
+    from sqlalchemy.dialects import mysql
+
     charset, collation = (getattr(kind, name, None) for name in ("charset", "collation"))
     return mysql.VARCHAR(length, charset=charset, collation=collation)
 
@@ -200,6 +207,8 @@ def recollated(column: sa.ColumnElement[Any], collation: str) -> sa.ColumnElemen
     kept = getattr(column.type, "collation", None)
     if kept == collation or isinstance(column.type, KeyText):
         return column
+    from sqlalchemy.dialects import mysql
+
     return sa.collate(sa.cast(column, mysql.CHAR(charset="utf8mb4")), collation)
 
 
@@ -223,9 +232,23 @@ def plain_text(length: int) -> TypeEngine[str]:
     return sa.String(length).with_variant(sa.Text(), "sqlite")
 
 
+class LongText(TypeDecorator[str]):
+    """Text of any length, also where TEXT has an end."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
+        if dialect.name in ("mysql", "mariadb"):
+            from sqlalchemy.dialects import mysql
+
+            return dialect.type_descriptor(mysql.LONGTEXT())
+        return self.impl_instance
+
+
 def long_text() -> TypeEngine[str]:
     """Text of any length."""
-    return sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+    return LongText()
 
 
 def big_id() -> TypeEngine[int]:
@@ -241,8 +264,10 @@ def text_length(column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
 def json_text(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """A parameter that is JSON already, as text, for a column that may be of a type of JSON: which
     would make a JSON text of it once more."""
-    if isinstance(column.type, postgresql.JSON):  # it takes no text without a cast
-        return sa.cast(sa.bindparam(name, type_=sa.Text()), column.type)
-    if isinstance(column.type, sa.JSON):
-        return sa.bindparam(name, type_=sa.Text())
-    return sa.bindparam(name)
+    if not isinstance(column.type, sa.JSON):
+        return sa.bindparam(name)
+    from sqlalchemy.dialects import postgresql
+
+    text = sa.bindparam(name, type_=sa.Text())
+    takes_text = not isinstance(column.type, postgresql.JSON)
+    return text if takes_text else sa.cast(text, column.type)

@@ -33,7 +33,7 @@ from msgworker.instance.handling import (
 )
 from msgworker.instance.hands import Stopped
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
-from msgworker.instance.role import OUTAGE_WAIT, pause_after
+from msgworker.instance.role import outage_pause
 from msgworker.instance.settler import settlement
 from msgworker.instance.state import Lane, Running, State, facts
 from msgworker.instance.traces import text_of
@@ -220,7 +220,7 @@ class Caller:
                 if not step.again(error):
                     raise
                 failures += 1
-                pause = pause_after(OUTAGE_WAIT, failures)
+                pause = outage_pause(failures)
                 text = "message %s: rolled back, run again"
                 self._state.log.info(text, msg.msg_id, exc_info=error, extra=facts(lane.row))
                 if step.committing and trouble(error) is Trouble.LOST:
@@ -298,7 +298,7 @@ class Caller:
                 if trouble(error) is Trouble.OTHER:
                     raise
                 tries += 1
-                pause = pause_after(OUTAGE_WAIT, tries)
+                pause = outage_pause(tries)
                 continue
             if lane.row.msg_id in flagged:
                 return False

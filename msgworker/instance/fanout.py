@@ -12,7 +12,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
@@ -137,6 +137,8 @@ def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
             "transactional_items=True runs on threads of this process, which hold the connections; "
             "leave out executor="
         )
+    from concurrent.futures import ProcessPoolExecutor  # with multiprocessing: not for everybody
+
     if isinstance(executor, ProcessPoolExecutor):
         try:
             pickle.dumps(fn)

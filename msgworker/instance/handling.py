@@ -20,11 +20,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NotRequired, Protocol, Required
 
-from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
-from tenacity import RetryCallState
-from tenacity.wait import wait_base, wait_exponential
 from typing_extensions import TypedDict
 
 from msgworker.config import BACKOFF_SECONDS, MAX_TRIES, number, whole
@@ -38,14 +34,17 @@ from msgworker.errors import (
     RetryLater,
 )
 from msgworker.instance.forks import no_child_returns
-from msgworker.instance.role import pause_after
 from msgworker.instance.traces import home_of, place_of, text_of, trace_of, trim, where
 from msgworker.logs import logger
 from msgworker.message import LATER, SPENT, Message, Outcome
 from msgworker.payload import clean, decode
 from msgworker.table import MAX_ERROR
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what only some handlers use is imported for them alone
+    from pydantic import TypeAdapter
+    from sqlalchemy.orm import Session
+    from tenacity.wait import wait_base
+
     from msgworker.instance.fanout import FanOut, Fans
 
 log = logger("msgworker.handling")
@@ -59,20 +58,30 @@ MAX_BACKOFF_SECONDS = 30 * 86_400.0
 TimeoutAction = typing.Literal["report", "restart"]
 
 
-class Backoff(wait_base):
+@dataclass(frozen=True, slots=True)
+class Backoff:
     """The back-off of handlers that say none: `first` seconds after the first failed try (0 = at
     once), five times as long after each further one, up to a quarter longer, 600 s at most."""
 
-    def __init__(self, first: float) -> None:
-        self._plain = wait_exponential(
-            multiplier=first, exp_base=BACKOFF_FACTOR, max=LONGEST_BACKOFF_SECONDS
-        )
+    first: float
 
-    def __call__(self, retry_state: RetryCallState) -> float:
-        return self._plain(retry_state) * random.uniform(1, 1 + JITTER)
+    def __call__(self, attempt: int) -> float:
+        """The seconds after the attempt-th failed try (from 1 on)."""
+        plain = self.first * float(BACKOFF_FACTOR) ** min(attempt - 1, 100)
+        return min(plain, LONGEST_BACKOFF_SECONDS) * random.uniform(1, 1 + JITTER)
 
 
-DEFAULT_WAIT: wait_base = Backoff(BACKOFF_SECONDS)
+DEFAULT_BACKOFF = Backoff(BACKOFF_SECONDS)
+
+
+def pause_after(wait: wait_base, attempt: int, error: BaseException) -> float:
+    """The seconds that a tenacity wait strategy gives after the attempt-th failure (from 1 on)."""
+    from tenacity import RetryCallState
+
+    state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
+    state.attempt_number = attempt
+    state.set_exception((type(error), error, error.__traceback__))
+    return max(0.0, float(wait(state)))
 
 
 class Cancellable(Protocol):
@@ -135,6 +144,8 @@ class Context:
     def session(self) -> Session:
         """An ORM session on `connection`; flushed, not committed, when the handler returns."""
         if self._session is None:
+            from sqlalchemy.orm import Session
+
             self._session = Session(bind=self.connection, join_transaction_mode="create_savepoint")
         return self._session
 
@@ -324,6 +335,8 @@ def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
         return None
     if isinstance(args[0], typing.TypeVar):
         return None
+    from pydantic import TypeAdapter
+
     try:
         return TypeAdapter(_portable(args[0]))
     except Exception as error:
@@ -411,7 +424,7 @@ def describe(error: BaseException, home: str | None = None) -> str:
 
 
 def result_of_error(
-    error: BaseException, handler: Handler, attempt: int, backoff: wait_base = DEFAULT_WAIT
+    error: BaseException, handler: Handler, attempt: int, backoff: Backoff = DEFAULT_BACKOFF
 ) -> Result:
     """The outcome that an exception of a handler stands for; backoff: if the handler says none."""
     home = home_of(handler.fn)
@@ -426,7 +439,8 @@ def result_of_error(
         raised = error if trace else None  # found before the handler ran: its text says it all
         return Result(Outcome.DEAD, text, trace=trace, raised=raised)
     try:
-        delay = pause_after(handler.wait or backoff, attempt, error)
+        wait = handler.wait
+        delay = backoff(attempt) if wait is None else pause_after(wait, attempt, error)
         if not 0 <= delay <= MAX_BACKOFF_SECONDS:
             raise ConfigError(f"back-off of {delay!r} s")
     except BaseException:
@@ -447,7 +461,7 @@ def limited(result: Result, handler: Handler, attempt: int, max_tries: int) -> R
 
 
 def result_of_return(
-    value: Any, handler: Handler, attempt: int, backoff: wait_base = DEFAULT_WAIT
+    value: Any, handler: Handler, attempt: int, backoff: Backoff = DEFAULT_BACKOFF
 ) -> Result:
     """The outcome that a handler's return value stands for."""
     if value is None:
@@ -488,6 +502,8 @@ def payload_of(raw: Any, oversize: int | None, handler: Handler) -> Any:
     payload = decode(raw, oversize)
     if handler.payload_type is None:
         return payload
+    from pydantic import ValidationError
+
     try:
         if payload is None:
             return handler.payload_type.validate_python(None)

@@ -30,7 +30,7 @@ from msgworker.errors import (
 )
 from msgworker.instance.forks import end_if_forked, no_child_returns
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
-from msgworker.instance.role import OUTAGE_WAIT, pause_after
+from msgworker.instance.role import outage_pause
 from msgworker.instance.state import Running, State
 from msgworker.payload import encode
 from msgworker.store import items as store
@@ -199,7 +199,7 @@ class Exact:
                 if not step.again(error):
                     return Ended(task, error=error)
                 failures += 1
-                time.sleep(pause_after(OUTAGE_WAIT, failures))
+                time.sleep(outage_pause(failures))
                 if step.committing and trouble(error) is Trouble.LOST:
                     found = self._read(task)
                     if found is not None:
@@ -246,7 +246,7 @@ class Exact:
                 if trouble(error) not in (Trouble.AGAIN, Trouble.LOST):
                     return Ended(task, error=error)
                 tries += 1
-                time.sleep(pause_after(OUTAGE_WAIT, tries))
+                time.sleep(outage_pause(tries))
                 continue
             record = found.get(task.text)
             if record is None or not record.done:

@@ -27,7 +27,7 @@ from msgworker.errors import (
     SchemaError,
 )
 from msgworker.instance.recovery import Recovery
-from msgworker.instance.role import OUTAGE_WAIT, Role, pause_after
+from msgworker.instance.role import Role, outage_pause
 from msgworker.instance.state import Lane, Running, State, facts, new_instance_id
 from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import lease, pause, recover, rule
@@ -172,7 +172,7 @@ class Heartbeat(Role):
                     mild = trouble(error) in (Trouble.LOST, Trouble.AGAIN)
                     if not mild or attempt == LEAVE_TRIES or self._state.gave_up():
                         raise
-                    time.sleep(pause_after(OUTAGE_WAIT, attempt))
+                    time.sleep(outage_pause(attempt))
             raise AssertionError("unreachable")
         finally:
             self.close()

@@ -7,27 +7,24 @@ begins and once when it is over, and waited out with growing, jittered pauses.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
-
-from tenacity import RetryCallState
-from tenacity.wait import wait_base, wait_exponential, wait_random
 
 from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
 
 EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
 """Deadlocks, lock waits and a connection found dead are everyday life; only so many in a row are
 worth a warning."""
-OUTAGE_WAIT: wait_base = wait_exponential(multiplier=0.05, max=5.0) + wait_random(0, 0.5)
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 5.0
 
 
-def pause_after(wait: wait_base, attempt: int, error: BaseException | None = None) -> float:
-    """The seconds a tenacity wait strategy gives after the attempt-th failure (from 1 on)."""
-    state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
-    state.attempt_number = attempt
-    if error is not None:
-        state.set_exception((type(error), error, error.__traceback__))
-    return max(0.0, float(wait(state)))
+def outage_pause(attempt: int) -> float:
+    """The seconds to wait after the attempt-th failure in a row (from 1 on): twice as long each
+    time, 5 s at most, and up to half a second more."""
+    doubled = FIRST_PAUSE_SECONDS * 2.0 ** min(attempt - 1, 20)
+    return min(doubled, LONGEST_PAUSE_SECONDS) + random.uniform(0, 0.5)
 
 
 class Away:
@@ -84,7 +81,7 @@ class Outage:
             self._told = True
             level = logging.WARNING if self._away.begins(self._what) else logging.DEBUG
             self._log.log(level, "%s: %s; trying again", self._what, reason_of(error))
-        return pause_after(OUTAGE_WAIT, self.failures)
+        return outage_pause(self.failures)
 
     def over(self) -> None:
         """Note a success."""

@@ -7,14 +7,13 @@ is settled; the lease goes last, after the last handler, or stays for recovery i
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-
-from tenacity import Retrying, retry_if_exception, stop_after_delay
 
 from msgworker.dialects import Trouble, connecting, reaching, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError, RuleChanged
@@ -25,7 +24,7 @@ from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.listener import Listener
 from msgworker.instance.report import Report, complaints
-from msgworker.instance.role import OUTAGE_WAIT, Role
+from msgworker.instance.role import Role, outage_pause
 from msgworker.instance.seat import Standing
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import State, Tally
@@ -602,15 +601,9 @@ class Instance:
     ) -> Report:
         """What was done since `begun` (monotonic), and what is left; lost: the database is given
         up, which it is too if it is away now and stays so for `outage_limit` seconds."""
-        counting = Retrying(
-            retry=retry_if_exception(lambda error: trouble(error) is Trouble.LOST),
-            wait=OUTAGE_WAIT,
-            stop=stop_after_delay(outage_limit),
-            retry_error_callback=lambda _: None,
-        )
         found = None if lost else Left()
         if counts_left and not lost:
-            found = counting(self._left)
+            found = self._left_within(outage_limit)
         tally = self.state.tally
         report = Report(
             done=tally.done,
@@ -628,6 +621,20 @@ class Instance:
         for line in complaints(report, found):
             self.state.log.warning(line)
         return report
+
+    def _left_within(self, seconds: float) -> Left | None:
+        """What is left; None if the database is away, and still is after so many seconds."""
+        until = time.monotonic() + seconds
+        for attempt in itertools.count(1):
+            try:
+                return self._left()
+            except Exception as error:
+                if trouble(error) is not Trouble.LOST:
+                    raise
+            if time.monotonic() >= until:
+                return None
+            time.sleep(outage_pause(attempt))
+        raise AssertionError("unreachable")
 
     def _left(self) -> Left:
         link = self.state.link()

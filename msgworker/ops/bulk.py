@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import Trouble, connecting, refusal, trouble, unavailable, writing
 from msgworker.errors import MsgworkerError
-from msgworker.instance.role import OUTAGE_WAIT, pause_after
+from msgworker.instance.role import outage_pause
 from msgworker.ops.asking import Who
 from msgworker.store import audit, rule
 from msgworker.store.audit import Operation
@@ -285,7 +285,7 @@ class Bulk:
                 if attempt == TRIES:
                     raise unavailable(self._engine, error) from error
                 in_doubt = in_doubt or kind is Trouble.LOST
-                threading.Event().wait(pause_after(OUTAGE_WAIT, attempt))
+                threading.Event().wait(outage_pause(attempt))
         raise AssertionError("unreachable")
 
     def _once(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
@@ -355,7 +355,7 @@ class Bulk:
                     raise
                 if attempt == TRIES:
                     raise unavailable(self._engine, error) from error
-                threading.Event().wait(pause_after(OUTAGE_WAIT, attempt))
+                threading.Event().wait(outage_pause(attempt))
 
     def result(self) -> Repaired:
         """What it did so far, with what an interrupted part of it had done before."""

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import (
@@ -419,7 +418,7 @@ def mine_among(t: Tables) -> Select[Any]:
 
 def array_param(name: str, kind: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:
     """An array of numbers that travels as one text, see `array_text`: much cheaper to bind."""
-    return sa.cast(bindparam(name, type_=sa.Text()), ARRAY(kind))
+    return sa.cast(bindparam(name, type_=sa.Text()), sa.ARRAY(kind))
 
 
 def array_text(numbers: Iterable[int]) -> str:
@@ -646,7 +645,7 @@ def _runs_lateral(
         objects = (
             sa.func.unnest(
                 array_param("places", sa.Integer()),
-                bindparam("objects", type_=ARRAY(t.object_type)),
+                bindparam("objects", type_=sa.ARRAY(t.object_type)),
             )
             .table_valued("place", "object_id")
             .render_derived(name="o")

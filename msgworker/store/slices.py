@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
-from sqlalchemy.dialects.postgresql import ARRAY
 
 from msgworker.dialects import fetch
 from msgworker.store.claim import Candidate, array_param, array_text, as_candidates, hint_columns
@@ -174,7 +173,7 @@ def _asked(
         return list(zip(values, places, strict=True)), None
     is_number = role == "shard"
     value: Any = array_param("values", sa.Integer())
-    columns = [value if is_number else bindparam("values", type_=ARRAY(sa.Text()))]
+    columns = [value if is_number else bindparam("values", type_=sa.ARRAY(sa.Text()))]
     names = ["v", "a"] if begun else ["v"]
     asked = sa.func.unnest(*columns, *([afters] if begun else []))
     s = asked.table_valued(*names).render_derived(name="s")
@@ -192,7 +191,7 @@ def _is_in(t: Tables, c: Cols, role: str, value: Any, none: bool) -> list[Column
 def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
     kind = t.object_type if t.dialect.arrays else t.key_type
     made, asked = _asked(
-        t, role, branches, begun, bindparam("afters", type_=ARRAY(t.object_type)), kind
+        t, role, branches, begun, bindparam("afters", type_=sa.ARRAY(t.object_type)), kind
     )
     parts: list[sa.Select[Any]] = []
     for i, (value, after) in enumerate(made):

@@ -13,7 +13,7 @@ from tenacity.wait import wait_fixed, wait_none
 from msgworker import App, ConfigError, Context, HandlerError, Message, MessageTable, RetryLater
 from msgworker.instance import fetcher
 from msgworker.instance.handling import Backoff
-from msgworker.instance.role import pause_after
+from msgworker.instance.role import outage_pause
 from msgworker.store import due
 from msgworker.store.fingerprint import fingerprint
 from msgworker.testing import Crashed, Database, drain
@@ -33,12 +33,20 @@ def fail(msg: Message) -> None:
     ("attempt", "least", "most"), [(1, 20, 25), (2, 100, 125), (3, 480, 600), (900, 480, 600)]
 )
 def test_a_pause_is_five_times_the_one_before_and_ten_minutes_at_most(attempt, least, most):
-    pauses = [pause_after(Backoff(20), attempt) for _ in range(200)]
+    pauses = [Backoff(20)(attempt) for _ in range(200)]
     assert least <= min(pauses) < max(pauses) <= most
 
 
 def test_a_back_off_of_nothing_is_at_once():
-    assert {pause_after(Backoff(0), attempt) for attempt in (1, 2, 3)} == {0.0}
+    assert {Backoff(0)(attempt) for attempt in (1, 2, 3)} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("attempt", "least", "most"), [(1, 0.05, 0.55), (3, 0.2, 0.7), (9, 5, 5.5), (9000, 5, 5.5)]
+)
+def test_a_role_that_waits_for_the_database_waits_five_seconds_at_most(attempt, least, most):
+    pauses = [outage_pause(attempt) for _ in range(200)]
+    assert least <= min(pauses) < max(pauses) <= most
 
 
 def test_a_message_outlives_an_outage_of_a_minute(msgworker_db: Database):
