@@ -12,7 +12,7 @@ from types import TracebackType
 
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
 from msgworker.instance.report import Report
-from msgworker.instance.role import OUTAGE_WAIT, pause_after
+from msgworker.instance.role import outage_pause
 from msgworker.instance.state import Tally
 from msgworker.instance.stopping import Asked, Signals, end_by
 from msgworker.instance.worker import GRACE, Worker
@@ -278,7 +278,7 @@ def _run(part: _Part, grace: float, until: float | None) -> None:
         part.was_up = False
         if failures == 1:
             log.warning("database %s: %s; trying again", part.name, part.away)
-        part.asked.wait(pause_after(OUTAGE_WAIT, failures))
+        part.asked.wait(outage_pause(failures))
         if until is not None and time.monotonic() >= until:
             return None
     return None
