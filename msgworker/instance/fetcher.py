@@ -226,7 +226,6 @@ class Fetcher(Role):
         state = self._state
         wants: dict[str, Any] = {
             "want": room,
-            "in_hand": held,
             "slot": state.slot,
             "slots": state.slots,
             "skip_objects": objects,
@@ -234,7 +233,7 @@ class Fetcher(Role):
         }
         if self._seat is None:
             with self._link.statement() as conn:
-                return self._search.look(conn, **wants)
+                return self._search.look(conn, in_hand=held, **wants)
         assert isinstance(self._search, SliceSearch)
         self._where = self._seat.slice()
         if self._where is None:

@@ -23,6 +23,10 @@ from msgworker.table import Slice, Tables
 LEAST_ROWS = 8
 LEAST_WANT = 32
 WIDEST = 64
+DEEP = 24
+"""Messages of an object, on average, from which a hop costs less than to read past them."""
+ASK_DEPTH = 16
+MOST_ENTRIES = 16_000
 
 
 @dataclass(slots=True)
@@ -58,6 +62,7 @@ class SliceSearch(Search):
         super().__init__(tables, topics, blocked)
         self._tracks: dict[Any, _Track] = {}
         self._wide = 1
+        self._depth = 1.0
         self._loose_at = 0.0
 
     def look_in(
@@ -66,13 +71,12 @@ class SliceSearch(Search):
         where: Slice,
         *,
         want: int,
-        in_hand: int,
         slot: int = 0,
         slots: int = 1,
         skip_objects: set[Any] | None = None,
         skip_ids: set[int] | frozenset[int] = frozenset(),
     ) -> Look:
-        """As `look`, in a slice."""
+        """As `Search.look`, in a slice."""
         now = time.monotonic()
         if now >= self._forget_at:
             self._forget(now)
@@ -80,18 +84,19 @@ class SliceSearch(Search):
         pick = Pick(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
         pick.pass_over(self._blocked)
         self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
-        budget = min(WINDOW, in_hand + max(want, LEAST_WANT) * slots * self._wide)
-        rows = max(LEAST_ROWS, math.ceil(budget / len(where.values)))
+        budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._wide)
+        each = math.ceil(budget / len(where.values))
         skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._passed_over)
         laps = [track.heads for track in self._tracks.values()]
-        found = self._read(conn, where, rows, laps, skip)
+        found = self._read(conn, where, each, laps, skip)
         if now >= self._loose_at:
             laps = [track.loose for track in self._tracks.values()]
-            more = self._read(conn, where, rows, laps, skip, loose=True)
+            more = self._read(conn, where, each, laps, skip, loose=True)
             self._loose_at = 0.0 if more else now + DUE_SECONDS
             found += more
         for row, _ in sorted(found, key=lambda one: one[0].msg_id):
             pick.offer(row)
+        could_go = len(pick.own)
         chosen = pick.chosen(want)
         tracks = self._tracks.values()
         complete = all(track.heads.over and track.loose.over for track in tracks)
@@ -99,8 +104,10 @@ class SliceSearch(Search):
             for track in tracks:
                 track.heads.over = False
         at_the_end = all(t.heads.after is None and t.loose.after is None for t in tracks)
-        enough = len(chosen) >= want or at_the_end
-        self._wide = max(1, self._wide // 2) if enough else min(WIDEST, self._wide * 2)
+        if could_go >= 2 * want:
+            self._wide = max(1, self._wide // 2)
+        elif could_go < want and not at_the_end:
+            self._wide = min(WIDEST, self._wide * 2)
         self.idle = not chosen and pick.quarantined is None
         look = Look(chosen, pick.quarantined, complete, seconds=time.monotonic() - now)
         look.places = {row.msg_id: value for row, value in found}
@@ -110,16 +117,19 @@ class SliceSearch(Search):
         self,
         conn: Connection,
         where: Slice,
-        rows: int,
+        each: int,
         laps: Sequence[_Lap],
         skip: tuple[set[Any], Collection[int]],
         *,
         loose: bool = False,
     ) -> list[tuple[Candidate, Any]]:
-        """Go on with each lap; returns what was met, each with its slice's value."""
+        """Go on with each lap, by about `each` heads; returns what was met, each with its slice's
+        value."""
         places = [Place(v, lap.after) for v, lap in zip(where.values, laps, strict=True)]
-        read = slices.loose if loose else slices.heads
-        pages = read(conn, self.tables, where.role, places, rows)
+        if loose:
+            pages = slices.loose(conn, self.tables, where.role, places, max(each, LEAST_ROWS))
+        else:
+            pages = self._read_heads(conn, where, places, each)
         judge = Pick(self, set(), frozenset(), 0, 1)
         found: list[tuple[Candidate, Any]] = []
         for value, lap, page in zip(where.values, laps, pages, strict=True):
@@ -129,3 +139,19 @@ class SliceSearch(Search):
             )
             found += [(row, value) for row in page.found]
         return found
+
+    def _read_heads(
+        self, conn: Connection, where: Slice, places: Sequence[Place], each: int
+    ) -> list[Page]:
+        """How many messages an object has is learnt from pages; so one is read now and then."""
+        self._turn += 1
+        deep = self._depth >= DEEP and self._turn % ASK_DEPTH != 0
+        if slices.hops(self.tables, deep=deep):
+            return slices.heads(conn, self.tables, where.role, places, each, deep=deep)
+        depth = min(self._depth, DEEP) if self.tables.dialect.hops else self._depth
+        rows = max(LEAST_ROWS, min(MOST_ENTRIES // len(places), math.ceil(each * depth)))
+        pages = slices.heads(conn, self.tables, where.role, places, rows)
+        objects = sum(len(page.found) for page in pages)
+        if objects:
+            self._depth = max(1.0, sum(page.entries for page in pages) / objects)
+        return pages

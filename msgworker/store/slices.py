@@ -1,8 +1,9 @@
 """Find candidates in some slices of the table: what a scope lets an instance look at.
 
-One page of the index (slice, object, msg_id) per slice and statement: what stands in other slices,
-and the rows of a deep object behind its first few, are never read. Like all candidates these are a
-hint: `claim.flag` decides, and it looks at the messages of an object wherever they are.
+One statement for many slices, along the index (slice, object, msg_id): it reads a page for each, or
+hops from object to object. What stands in other slices, and the rows of a deep object behind its
+first few, are never read. Like all candidates these are a hint: `claim.flag` decides, and it looks
+at the messages of an object wherever they are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from msgworker.table import NO_OBJECT, SLICES, Cols, Tables, text_lit
 
 BRANCHES = (1, 4, 16)
 """Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""
+PLACES = (1, 8, 64)
+"""The same of the list of places of a statement that hops."""
 
 
 class Place(NamedTuple):
@@ -30,21 +33,40 @@ class Place(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What stands in a slice behind a place. after: where to go on; None = the end was reached."""
+    """What stands in a slice behind a place. after: where to go on; None = the end was reached.
+    entries: of the index, that were read for it."""
 
     found: list[Candidate]
     after: Any
+    entries: int = 0
 
 
-def heads(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int) -> list[Page]:
-    """For each place the first messages of the objects behind it, by object; as far as `rows`
-    entries of the index reach."""
-    return _each(conn, t, role, places, rows, "heads")
+def hops(t: Tables, *, deep: bool = False) -> bool:
+    """Whether a statement hops: a step for each object, else one for each of their messages. Pages
+    are cheaper where objects have few, unless the statement grows with the number of slices."""
+    return t.dialect.hops and (deep or not t.dialect.arrays)
+
+
+def heads(
+    conn: Connection,
+    t: Tables,
+    role: str,
+    places: Sequence[Place],
+    rows: int,
+    *,
+    deep: bool = False,
+) -> list[Page]:
+    """For each place the first messages of the objects behind it, by object: of `rows` objects
+    where the statement hops, else as far as that many entries of the index reach.
+
+    deep: objects have many messages.
+    """
+    return _each(conn, t, role, places, rows, "heads", hops(t, deep=deep))
 
 
 def loose(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int) -> list[Page]:
     """For each place up to `rows` messages without an object behind it, by msg_id."""
-    return _each(conn, t, role, places, rows, "loose")
+    return _each(conn, t, role, places, rows, "loose", hops(t))
 
 
 def open_in(conn: Connection, t: Tables, role: str, value: Any) -> bool:
@@ -92,22 +114,28 @@ def _type(t: Tables, role: str) -> Any:
 
 
 def _each(
-    conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int, what: str
+    conn: Connection,
+    t: Tables,
+    role: str,
+    places: Sequence[Place],
+    rows: int,
+    what: str,
+    hop: bool,
 ) -> list[Page]:
     """Statements differ by whether there is a place to go on behind, so that each is one range of
     the index."""
     pages: dict[Any, Page] = {}
     for begun in (False, True):
         part = [place for place in places if (place.after is not None) is begun]
-        most = len(part) if t.dialect.arrays else BRANCHES[-1]
+        most = len(part) if t.dialect.arrays else (PLACES if hop else BRANCHES)[-1]
         for start in range(0, len(part), most or 1):
             some = part[start : start + most]
-            pages |= _read(conn, t, role, some, rows, what, begun, none=False)
+            pages |= _read(conn, t, role, some, rows, what, hop, begun, none=False)
         # Only a table of others has NULL there.
         if not t.spec.is_default and role == "shard" and t.dialect.case_index != "function":
             some = [place for place in part if place.value == 0]
             if some:
-                more = _read(conn, t, role, some, rows, what, begun, none=True)
+                more = _read(conn, t, role, some, rows, what, hop, begun, none=True)
                 pages[0] = _merged(pages[0], more[0], what)
     return [pages[place.value] for place in places]
 
@@ -116,7 +144,7 @@ def _merged(page: Page, none: Page, what: str) -> Page:
     """Rows of shard 0 and of no shard, as one: as far as both have been read."""
     ends = [one.after for one in (page, none) if one.after is not None]
     found = [*page.found, *none.found]
-    return Page(found, min(ends) if ends else None)
+    return Page(found, min(ends) if ends else None, page.entries + none.entries)
 
 
 def _read(
@@ -126,11 +154,14 @@ def _read(
     places: Sequence[Place],
     rows: int,
     what: str,
+    hop: bool,
     begun: bool,
     *,
     none: bool,
 ) -> dict[Any, Page]:
     build: Callable[..., Any] = _heads if what == "heads" else _loose
+    if hop:
+        build = partial(_hopped, what)
     params: dict[str, Any] = {"rows": rows}
     branches = 0
     if t.dialect.arrays:
@@ -140,13 +171,13 @@ def _read(
             afters = [place.after for place in places]
             params["afters"] = array_text(afters) if what == "loose" else afters
     else:
-        branches = next(b for b in BRANCHES if b >= len(places))
+        branches = next(b for b in (PLACES if hop else BRANCHES) if b >= len(places))
         for i in range(branches):
             place = places[i] if i < len(places) else Place(None)
             params[f"v{i}"] = place.value
             if begun:
                 params[f"a{i}"] = place.after
-    key = ("slices", what, role, branches, begun, none)
+    key = ("slices", what, hop, role, branches, begun, none)
     found = fetch(conn, t.built(key, partial(build, t, role, branches, begun, none)), params)
     by_value: dict[Any, list[Any]] = {place.value: [] for place in places}
     for row in found:
@@ -157,9 +188,9 @@ def _read(
 def _page_of(found: Sequence[Any], rows: int, what: str) -> Page:
     """Rows of one slice end in: its value, the key to go on behind, how many entries it stands
     for."""
-    whole = sum(row[-1] for row in found) < rows
+    entries = sum(row[-1] for row in found)
     made = as_candidates([row[:-3] for row in found if what == "loose" or row[1] is not None])
-    return Page(made, None if whole or not found else found[-1][-2])
+    return Page(made, None if entries < rows or not found else found[-1][-2], entries)
 
 
 def _asked(
@@ -186,6 +217,69 @@ def _is_in(t: Tables, c: Cols, role: str, value: Any, none: bool) -> list[Column
         return [key == value]
     # The branch is there once; a value that is not asked for makes it empty.
     return [key.is_(None), value == sa.literal_column("0")]
+
+
+def _hopped(what: str, t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
+    """From object to object in each slice, a step of the index for each; or from row to row among
+    those without an object."""
+    heads = what == "heads"
+    asked = _hops_from(t, role, what, branches, begun)
+    one = sa.literal_column("1", sa.Integer())
+
+    def place(c: Cols, value: Any) -> tuple[ColumnElement[bool], ...]:
+        key = t.slice_key(c, role)
+        mine = key.is_(None) if none else key == value
+        return (mine, t.slice_rows(c, role))
+
+    def step(alias: str, value: Any, after: Any) -> Any:
+        source = t.message.alias(alias)
+        c = t.cols(source)
+        key: ColumnElement[Any] = c.object_id if heads else c.msg_id
+        where = [] if heads else [c.object_id.is_(None)]
+        if after is not None:
+            where.append(key > after)
+        elif heads:
+            where.append(key.is_not(None))
+        query = t.hinted(sa.select(key), source, SLICES[role]).where(*place(c, value), *where)
+        return query.order_by(key).limit(one).scalar_subquery()
+
+    first = step("f", asked.c.v, asked.c.a if begun else None)
+    begin = sa.select(asked.c.v.label("v"), first.label("o"), one.label("k"))
+    ring = begin.cte("ring", recursive=True)
+    more = sa.select(ring.c.v, step("n", ring.c.v, ring.c.o), ring.c.k + one).where(
+        ring.c.o.is_not(None), ring.c.k < bindparam("rows", type_=sa.Integer())
+    )
+    ring = ring.union_all(more)
+    if t.dialect.arrays:  # LATERAL: no planner takes it for a join with the whole table
+        source = t.message.alias("h")
+        h = t.cols(source)
+        row = sa.select(*hint_columns(t, h)).where(*place(h, ring.c.v), h.object_id == ring.c.o)
+        w = row.order_by(h.msg_id).limit(one).lateral("w")
+        found = sa.select(*w.c, ring.c.v, ring.c.o, one.label("n"))
+        return found.select_from(ring.join(w, sa.true())).order_by(ring.c.v, ring.c.k)
+    msg_id: ColumnElement[Any] = ring.c.o
+    if heads:
+        source = t.message.alias("h")
+        h = t.cols(source)
+        head = t.hinted(sa.select(h.msg_id), source, SLICES[role])
+        head = head.where(*place(h, ring.c.v), h.object_id == ring.c.o)
+        msg_id = head.order_by(h.msg_id).limit(one).scalar_subquery()
+    c = t.cols()
+    found = sa.select(*hint_columns(t, c), ring.c.v, ring.c.o, one.label("n"))
+    return found.select_from(ring.join(t.message, c.msg_id == msg_id)).order_by(ring.c.v, ring.c.k)
+
+
+def _hops_from(t: Tables, role: str, what: str, branches: int, begun: bool) -> Any:
+    """The places to hop from, as rows: v, and a where there is a place to go on behind."""
+    if t.dialect.arrays:
+        afters = bindparam("afters", type_=sa.ARRAY(t.object_type))
+        return _asked(t, role, branches, begun, afters, t.object_type)[1]
+    kind = t.key_type if what == "heads" else sa.BigInteger()
+    rows: list[sa.Select[Any]] = []
+    for value, after in _asked(t, role, branches, begun, sa.null(), kind)[0]:
+        columns = [value.label("v")] if after is None else [value.label("v"), after.label("a")]
+        rows.append(sa.select(*columns))
+    return (sa.union_all(*rows) if len(rows) > 1 else rows[0]).cte("s")
 
 
 def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -205,9 +206,28 @@ def test_an_object_of_many_messages_hides_nothing_behind_it(app):
     found = set()
     with app.engine.connect() as conn:
         for _ in range(4):
-            look = search.look_in(conn, Slice("shard", (1,)), want=20, in_hand=0)
+            look = search.look_in(conn, Slice("shard", (1,)), want=20)
             found |= {c.object_id for c in look.candidates}
     assert found == {f"o{i}" for i in range(20)}
+
+
+def test_a_look_finds_as_many_objects_as_are_wanted_however_many_messages_they_have(app):
+    """Claims, and settles behind them, are no smaller than without a scope."""
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [({}, f"o{i % 160}") for i in range(160 * 25)])
+    table = Table(app)
+    t = app.tables.message.c
+    table.edit(shard=t.msg_id % 160 % 4)
+    search = SliceSearch(app.tables, None)
+    found, sent = [], []
+    with app.engine.connect() as conn:
+        sa.event.listen(conn, "before_cursor_execute", lambda *a: sent.append(a[2]))
+        for _ in range(3):
+            sent.clear()
+            look = search.look_in(conn, Slice("shard", (0, 1, 2, 3)), want=48)
+            found.append(len(look.candidates))
+    assert found[2] == 48
+    assert len(sent) <= 4
 
 
 def test_instances_whose_scopes_overlap_or_are_wrong_keep_the_order(app):
@@ -273,10 +293,11 @@ def crowded(make_app: MakeApp) -> App:
 
 def test_a_look_into_a_slice_reads_no_row_of_others(crowded):
     for role, value, index in (("shard", 7, "shard"), ("instance_type", "asA", "flag")):
-        for read in (slices.heads, slices.loose):
+        for read in (slices.heads, partial(slices.heads, deep=True), slices.loose):
             with crowded.engine.connect() as conn:
                 found = _looked(conn, crowded, read, role, value)
-            steps = {step for step in found if step[1] not in ("SCAN u", "SCAN g")}
+            ours = ("SCAN u", "SCAN g", "SCAN s", "SCAN 8 CONSTANT ROWS")  # over what was asked
+            steps = {step for step in found if step[1] not in ours}
             assert ("index", f"msgworker_message_{index}") in steps
             assert steps <= {("index", f"msgworker_message_{index}"), ("index", "primary")}
 
@@ -288,7 +309,7 @@ def _looked(conn, app, read, role, value):
     places = [Place(value), Place(3)] if role == "shard" else [Place(value)]
     first = read(conn, app.tables, role, places, 100)[0]
     assert (len(first.found), first.after) == (10, None)
-    middle = "mine4" if read is slices.heads else first.found[4].msg_id
+    middle = "mine4" if read is not slices.loose else first.found[4].msg_id
     (rest,) = read(conn, app.tables, role, [Place(value, middle)], 100)
     assert len(rest.found) == 5
     return [step for text, params in list(sent) for step in _plan(conn, text, params)]
