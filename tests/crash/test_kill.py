@@ -356,7 +356,8 @@ def test_frozen_between_claim_and_handler_does_not_start_it(trial: Trial) -> Non
     after = trial.send("a")
     until(lambda: trial.seen(after, Kind.SETTLED), "the other goes on, as another")
     verdict = finish(trial)
-    assert starts_of(verdict, frozen) == [heir.pid]
+    told = "\n".join(map(str, verdict.of(frozen)))
+    assert starts_of(verdict, frozen) == [heir.pid], told
     assert starts_of(verdict, after) == [zombie.pid]
 
 
