@@ -39,14 +39,14 @@ MUTANTS = (
     # --- P1 exclusion
     _m(
         "no guard",
-        "table.py",
+        "table/indexes.py",
         'partial("guard", c.object_id, where=t.running(c), unique=True)',
         'partial("guard", c.object_id, where=t.running(c))',
         *_on(LOCKS, "test_the_database_refuses_a_second_running_row", "sqlite", "postgresql"),
     ),
     _m(
         "no guard, generated column",
-        "table.py",
+        "table/indexes.py",
         'sa.Index(spec.index_name("guard"), key, unique=True)',
         'sa.Index(spec.index_name("guard"), key)',
         *_on(LOCKS, "test_the_database_refuses_a_second_running_row", "mariadb"),
@@ -119,7 +119,7 @@ MUTANTS = (
     ),
     _m(
         "on_dead=block ignored",
-        "table.py",
+        "table/tables.py",
         'last = self.spec.max_tries + (self.spec.on_dead == "block")',
         "last = self.spec.max_tries",
         *_on(APP, "test_on_dead_block_waits_for_ops", "sqlite"),
@@ -137,7 +137,7 @@ MUTANTS = (
     # --- P4, P5 the outcome
     _m(
         "no fence",
-        "table.py",
+        "table/tables.py",
         "return running if c.claimed_by is None else sa.and_(running, c.claimed_by == me)",
         f"return running if c.claimed_by is None else sa.and_(running, "
         f"sa.or_(c.claimed_by == me, {ANY_ROW}))",

@@ -89,7 +89,7 @@ def test_only_dialects_names_a_database() -> None:
 
 
 def test_only_store_runs_sql() -> None:
-    """No select, insert, update or delete is built outside store/ (table.py builds predicates and
+    """No select, insert, update or delete is built outside store/ (table/ builds predicates and
     DDL)."""
     building = re.compile(r"\b(sa|sqlalchemy)\.(select|insert|update|delete|text)\(")
     found = [

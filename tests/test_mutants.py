@@ -25,8 +25,8 @@ def test_tests_of_the_mutants_exist(test: str) -> None:
 
 
 def test_a_text_that_is_gone_is_told() -> None:
-    gone = Mutant("gone", "table.py", "this stands nowhere", "", ())
-    with pytest.raises(Unsound, match=r"0 times in table\.py"):
+    gone = Mutant("gone", "table/spec.py", "this stands nowhere", "", ())
+    with pytest.raises(Unsound, match=r"0 times in table/spec\.py"):
         mutated(gone)
 
 

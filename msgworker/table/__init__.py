@@ -1,0 +1,69 @@
+"""The message table: names to columns, the predicates of the protocol, the indexes and why each
+exists.
+
+`MessageTable` is what a user writes: names and rules. `Tables` is what the statements are built
+from: the same for one database, with the columns that are really there.
+
+names       names, roles and limits
+spec        MessageTable
+columns     Cols: the columns by role
+tables      Tables: the predicates of the protocol
+build       Tables from a MessageTable and the columns of a database
+indexes     the guard and the indexes by which messages are found
+own         the tables of ours that every instance uses
+"""
+
+from msgworker.table.build import tables_for
+from msgworker.table.columns import Cols, Slice, lit, text_lit
+from msgworker.table.names import (
+    ADDED,
+    BESIDE,
+    COLUMNS,
+    DEFAULT_NAME,
+    FAILED,
+    FAILED_MARK,
+    LONGEST_ID,
+    MAX_ERROR,
+    MAX_FLAG,
+    MAX_OBJECT_ID,
+    MAX_TRIES,
+    MOST_SHARDS,
+    NO_OBJECT,
+    NO_OBJECT_RUNNING,
+    OPEN_OBJECT,
+    OWN_PREFIX,
+    REQUIRED,
+    RUNNING_OBJECT,
+    SLICES,
+)
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
+
+__all__ = [
+    "ADDED",
+    "BESIDE",
+    "COLUMNS",
+    "DEFAULT_NAME",
+    "FAILED",
+    "FAILED_MARK",
+    "LONGEST_ID",
+    "MAX_ERROR",
+    "MAX_FLAG",
+    "MAX_OBJECT_ID",
+    "MAX_TRIES",
+    "MOST_SHARDS",
+    "NO_OBJECT",
+    "NO_OBJECT_RUNNING",
+    "OPEN_OBJECT",
+    "OWN_PREFIX",
+    "REQUIRED",
+    "RUNNING_OBJECT",
+    "SLICES",
+    "Cols",
+    "MessageTable",
+    "Slice",
+    "Tables",
+    "lit",
+    "tables_for",
+    "text_lit",
+]

@@ -1,0 +1,112 @@
+"""Make the tables of one database from what the user wrote and from the columns that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.types import TypeEngine
+
+from msgworker import dialects
+from msgworker.dialects import Dialect, KeyText, UtcDateTime
+from msgworker.message import DEFAULT_TOPIC
+from msgworker.table.indexes import add_indexes
+from msgworker.table.names import (
+    MAX_ERROR,
+    MAX_FLAG,
+    MAX_OBJECT_ID,
+    OPEN_OBJECT,
+)
+from msgworker.table.own import item_table, lease_table, try_table
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
+
+
+def tables_for(
+    spec: MessageTable,
+    dialect: Dialect,
+    present: Mapping[str, TypeEngine[Any]] | None = None,
+    indexes: frozenset[str] | None = None,
+) -> Tables:
+    """The tables of `spec` for one database.
+
+    present: name and type of the columns that are really there (None = as our DDL makes them).
+    Names are matched without regard to case, since databases fold unquoted names differently.
+    """
+    names = spec.names()
+    if present is not None:
+        live = {name.lower(): name for name in sorted(present)} | {n: n for n in present}
+        names = {
+            role: live.get(name, live.get(name.lower(), ""))
+            for role, name in names.items()
+            if name in live or name.lower() in live
+        }
+    metadata = sa.MetaData()
+    message = _message_table(spec, dialect, names, metadata, present or {})
+    generated = (present or {}).get(OPEN_OBJECT + spec.rule)
+    made_as = getattr(generated, "collation", None)
+    kind = (present or {}).get(names.get("object_id", ""))
+    other = made_as == dialect.key_collation and made_as != getattr(kind, "collation", None)
+    tables = Tables(
+        spec=spec,
+        dialect=dialect,
+        message=message,
+        lease=lease_table(spec, dialect, metadata),
+        item=item_table(spec, dialect, metadata),
+        tried=try_table(spec, dialect, metadata),
+        names=names,
+        indexes=indexes,
+        key_collation=made_as if other else None,
+    )
+    add_indexes(tables)
+    return tables
+
+
+def _message_table(
+    spec: MessageTable,
+    dialect: Dialect,
+    names: dict[str, str],
+    metadata: sa.MetaData,
+    live: Mapping[str, TypeEngine[Any]],
+) -> sa.Table:
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "msg_id": (dialects.big_id(), {"primary_key": True, "autoincrement": True}),
+        "topic": (dialects.plain_text(100), {"nullable": False, "server_default": DEFAULT_TOPIC}),
+        "object_id": (dialects.key_text(MAX_OBJECT_ID), {}),
+        "status": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
+        "error_try_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
+        "payload": (dialects.long_text(), {}),
+        "available_at": (UtcDateTime(), {}),
+        "claimed_by": (dialects.plain_text(64), {}),
+        "claimed_at": (UtcDateTime(), {}),
+        "crash_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
+        "later_times": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
+        "last_error": (dialects.plain_text(MAX_ERROR), {}),
+        "created_at": (
+            UtcDateTime(),
+            {"nullable": False, "server_default": dialects.created_default(dialect.name)},
+        ),
+        "finished_at": (UtcDateTime(), {}),
+        "shard": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
+        "instance_type": (dialects.plain_text(MAX_FLAG), {}),
+    }
+    columns: list[sa.Column[Any]] = []
+    for role, (kind, options) in kinds.items():
+        if role not in names:
+            continue
+        if role in ("msg_id", "object_id", "payload"):  # a foreign table's own type decides
+            kind = live.get(names[role], kind)
+        exact = sa.Integer | sa.String | KeyText
+        if role == "object_id" and dialect.loose_types and not isinstance(kind, exact):
+            kind = dialects.AnyId()
+        if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
+            kind = dialects.WholeId()
+        if role == "msg_id":
+            columns.append(
+                sa.Column(names[role], kind, *dialects.identity(dialect.name), **options)
+            )
+        else:
+            columns.append(sa.Column(names[role], kind, **options))
+    options = dialects.table_options(dialect.name)
+    return sa.Table(spec.bare_name, metadata, *columns, schema=spec.schema, **options)

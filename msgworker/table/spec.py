@@ -1,0 +1,228 @@
+"""What a user writes of a message table: its names and its rules."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from msgworker.config import MAX_TRIES as MOST_TRIES
+from msgworker.config import nearest
+from msgworker.errors import ConfigError
+from msgworker.table.names import (
+    BESIDE,
+    COLUMNS,
+    DEFAULT_NAME,
+    FAILED,
+    MAX_NAME,
+    MAX_TRIES,
+    MOST_SHARDS,
+    OWN_PREFIX,
+    REQUIRED,
+    SHARDS,
+    SLICES,
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Names:
+    msg_id: str = "msg_id"
+    object_id: str = "object_id"
+    status: str = "status"
+    error_try_times: str = "error_try_times"
+    topic: str | None = "topic"
+    payload: str | None = "payload"
+    available_at: str | None = "available_at"
+    claimed_by: str | None = "claimed_by"
+    claimed_at: str | None = "claimed_at"
+    crash_times: str | None = "crash_times"
+    later_times: str | None = "later_times"
+    last_error: str | None = "last_error"
+    created_at: str | None = "created_at"
+    finished_at: str | None = "finished_at"
+    shard: str | None = "shard"
+    instance_type: str | None = "instance_type"
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class MessageTable(_Names):
+    """Names and rules of a message table; the same for all instances that work on it.
+
+    name: the table, `schema.table` allowed. Each column keyword takes the column's name in the
+    table. The first four are needed; the others may be None = not there. On a table of another
+    name, an optional column that is not in the table is done without. shard and instance_type are
+    for fleets that slice a table among them (`scope=` of a worker): `App.send` fills shard, a
+    `Dealer` instance_type.
+
+    slices: which of shard and instance_type get an index of open messages, without which a scope
+    reads those of all others, too; left out: those that are named here.
+    shards: how many numbers `App.send` writes into shard, from 0 on; the same for all producers and
+    for the life of the table.
+
+    on_dead and max_tries are the rule of the table, recorded in the database: where it has another
+    one, all work and look by that, and it becomes this one at a `create_schema` or a start while no
+    instance works on the table. See docs/configuration.md.
+
+    on_dead: "continue" (a dead message is dropped and its object goes on) or "block" (the object
+    waits until somebody reruns or discards the dead message).
+    max_tries: how often a message is tried between reruns, 1 or more.
+    later_limit: how often a message may ask for RetryLater before that counts as a failure.
+    visibility_delay_seconds: messages younger than this are not claimed, so that producers whose
+    transactions overlap have time to commit in any order. Needs created_at; where that is NULL a
+    message is not waited for.
+    max_payload: longest payload that is read, in characters (bytes on MariaDB and MySQL).
+
+    Raises ConfigError for names that cannot be names and for values out of range.
+    """
+
+    name: str = DEFAULT_NAME
+    on_dead: str = "continue"
+    max_tries: int = MAX_TRIES
+    later_limit: int = 100
+    visibility_delay_seconds: float = 0.0
+    max_payload: int = 16_000_000
+    slices: tuple[str, ...] = ()
+    shards: int = SHARDS
+
+    def __init__(
+        self,
+        name: str = DEFAULT_NAME,
+        *,
+        on_dead: str = "continue",
+        max_tries: int = MAX_TRIES,
+        later_limit: int = 100,
+        visibility_delay_seconds: float = 0.0,
+        max_payload: int = 16_000_000,
+        slices: Iterable[str] | None = None,
+        shards: int = SHARDS,
+        **columns: str | None,
+    ) -> None:
+        unknown = sorted(set(columns) - set(COLUMNS))
+        if unknown:
+            known = (*COLUMNS, *(f.name for f in fields(MessageTable) if f.name not in COLUMNS))
+            hint = nearest(unknown[0], known)
+            raise ConfigError(f"MessageTable has no setting or column {unknown[0]!r}; {hint}")
+        super().__init__(**columns)  # type: ignore[arg-type]
+        values = {
+            "name": name,
+            "on_dead": on_dead,
+            "max_tries": max_tries,
+            "later_limit": later_limit,
+            "visibility_delay_seconds": visibility_delay_seconds,
+            "max_payload": max_payload,
+            "slices": tuple(
+                sorted(set(slices) if slices is not None else {r for r in SLICES if columns.get(r)})
+            ),
+            "shards": shards,
+        }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+        self._check()
+
+    def _check(self) -> None:
+        parts = self.name.split(".") if isinstance(self.name, str) else []
+        if len(parts) not in (1, 2):
+            raise ConfigError(f"table must be 'name' or 'schema.name', got {self.name!r}")
+        for part in parts:
+            _check_name("table", part)
+        for column in COLUMNS:
+            given = getattr(self, column)
+            if given is not None or column in REQUIRED:
+                _check_name(column, given)
+        named = [n for n in self.names().values()]
+        twice = sorted({n for n in named if named.count(n) > 1})
+        if twice:
+            raise ConfigError(f"column {twice[0]!r} is named twice in MessageTable")
+        ours = sorted(n for n in named if n.lower().startswith(OWN_PREFIX))
+        if ours:
+            raise ConfigError(
+                f"column {ours[0]!r}: names that begin with {OWN_PREFIX} are msgworker's own; "
+                "give the column another name"
+            )
+        if self.bare_name.lower() in {f"msgworker_{name}" for name in BESIDE}:
+            raise ConfigError(
+                f"table {self.name!r} is one of msgworker's own tables beside the message table; "
+                "name the message table"
+            )
+        if self.on_dead not in ("continue", "block"):
+            raise ConfigError(f'on_dead must be "continue" or "block", got {self.on_dead!r}')
+        for role in self.slices:
+            if role not in SLICES or getattr(self, role) is None:
+                raise ConfigError(
+                    f"slices: {role!r:.60} is no column that slices this table; there are "
+                    f"{', '.join(r for r in SLICES if getattr(self, r)) or 'none'}"
+                )
+        whole = {"max_tries": 1, "later_limit": 0, "max_payload": 1, "shards": 1}
+        for key, least in whole.items():
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{key} must be a whole number from {least} on, got {value!r}")
+        if self.shards > MOST_SHARDS:
+            raise ConfigError(f"shards must be at most {MOST_SHARDS}, got {self.shards}")
+        if self.max_tries > MOST_TRIES:
+            raise ConfigError(f"max_tries must be at most {MOST_TRIES}, got {self.max_tries}")
+        delay = self.visibility_delay_seconds
+        if (
+            isinstance(delay, bool)
+            or not isinstance(delay, int | float)
+            or not 0 <= delay <= 86_400
+        ):
+            raise ConfigError(f"visibility_delay_seconds must be 0 to 86400, got {delay!r}")
+
+    @property
+    def schema(self) -> str | None:
+        """The schema part of the name, None if there is none."""
+        return self.name.split(".")[0] if "." in self.name else None
+
+    @property
+    def bare_name(self) -> str:
+        """The name without its schema."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def is_default(self) -> bool:
+        """Our own table: every column must be there."""
+        return self.bare_name == DEFAULT_NAME
+
+    def names(self) -> dict[str, str]:
+        """Role -> column name, of the columns that are not None."""
+        return {c: getattr(self, c) for c in COLUMNS if getattr(self, c) is not None}
+
+    def replace(self, **changes: Any) -> MessageTable:
+        """A copy with other names or rules."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return MessageTable(**(values | changes))
+
+    def index_name(self, suffix: str) -> str:
+        """A name of at most 30 characters for one of our indexes."""
+        # Index names stand in hints, which nobody quotes: letters, digits and _ only.
+        plain = re.sub(r"[^a-z0-9_]", "_", self.bare_name.lower())
+        plain = plain if plain[0].isalpha() else f"mw{plain}"
+        end = f"_{suffix}" if suffix in ("guard", FAILED) else f"{self.rule}_{suffix}"
+        whole = plain + end
+        if len(whole) <= MAX_NAME and plain == self.bare_name.lower():
+            return whole
+        digest = hashlib.sha256(self.bare_name.encode()).hexdigest()[:6]
+        return f"{plain[: MAX_NAME - len(end) - 7]}_{digest}{end}"
+
+    @property
+    def rule(self) -> str:
+        """What "unfinished" means here, as a part of names; empty for the usual rule.
+
+        An index, or a generated column, made for one rule must not be taken for that of another:
+        what it leaves out would never be found.
+        """
+        if self.max_tries == MAX_TRIES and self.on_dead == "continue":
+            return ""
+        return f"_t{self.max_tries}{'b' if self.on_dead == 'block' else ''}"
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"{what}: a name is needed, got {name!r}")
+    if len(name) > 128:
+        raise ConfigError(f"{what}: a name has at most 128 characters, got {len(name)}")
+    if any(ord(ch) < 32 for ch in name):
+        raise ConfigError(f"{what}: a name has no control characters, got {name!r}")

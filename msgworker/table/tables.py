@@ -1,0 +1,321 @@
+"""What the statements are built from: the columns that are really there, and the predicates of the
+protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, FromClause
+from sqlalchemy.types import TypeEngine
+
+from msgworker import dialects
+from msgworker.dialects import Dialect, Instants, KeyText, now, now_plus
+from msgworker.message import Status
+from msgworker.table.columns import Cols, lit, text_lit
+from msgworker.table.names import (
+    FAILED_MARK,
+    MAX_ERROR,
+    MAX_OBJECT_ID,
+    NO_OBJECT,
+    NO_OBJECT_RUNNING,
+    OPEN_OBJECT,
+    RUNNING_OBJECT,
+    SLICES,
+)
+from msgworker.table.spec import MessageTable
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The tables for one database, the predicates of the protocol, and a cache of built statements.
+
+    names: role -> column name, of the columns that are there. indexes: the names of the indexes
+    that are there, lower case; None = all of ours. missing: those of the tables for ops that are
+    not there; instances do without them. lacking: columns of our own tables, as table.column, that
+    a later version has added and that are not there; what they are for is left out. unfit: why no
+    instance starts on this table, with the statements that mend it. error_room: how many characters
+    of an error are kept. instants: what `available_at` holds. key_collation: by which objects are
+    told apart where the generated columns were made with another one than the column of the ids
+    has; None = by that of the column. fold: how ids that differ may then be one, see
+    `dialects.folded`.
+    """
+
+    spec: MessageTable
+    dialect: Dialect
+    message: sa.Table
+    lease: sa.Table
+    item: sa.Table
+    tried: sa.Table
+    names: dict[str, str]
+    indexes: frozenset[str] | None = None
+    unfilled: tuple[str, ...] = ()
+    missing: frozenset[str] = frozenset()
+    lacking: frozenset[str] = frozenset()
+    key_collation: str | None = None
+    fold: str | None = None
+    unfit: str = ""
+    error_room: int = MAX_ERROR
+    instants: Instants = field(default_factory=Instants)
+    _built: dict[Any, Any] = field(default_factory=dict)
+
+    def built(self, key: Any, build: Callable[[], R]) -> R:
+        """The statement under `key`, built at the first call: once per table and database."""
+        if key not in self._built:
+            self._built[key] = build()
+        found: R = self._built[key]
+        return found
+
+    def keeps(self, column: sa.Column[Any]) -> bool:
+        """Whether a column of one of our own tables is there; see `lacking`."""
+        return not self.lacking or f"{column.table.name}.{column.name}" not in self.lacking
+
+    def cols(self, source: FromClause | None = None) -> Cols:
+        """The columns by role, of the table or of an alias of it."""
+        source = self.message if source is None else source
+        found = {role: source.c[name] for role, name in self.names.items()}
+        if self.dialect.case_index == "column":
+            found["open_object_column"] = source.c[OPEN_OBJECT + self.spec.rule]
+            found["failed_column"] = source.c[FAILED_MARK]
+        if self.dialect.guard_case == "column":
+            found["running_object_column"] = source.c[RUNNING_OBJECT]
+        return Cols(**found)
+
+    def hinted(self, query: sa.Select[Any], source: FromClause, suffix: str) -> sa.Select[Any]:
+        """The query with the advice to read `source` by one of our indexes, if it is there."""
+        index = self.spec.index_name(suffix)
+        if self.dialect.index_hint is None:
+            return query
+        if self.indexes is not None and index not in self.indexes:
+            return query
+        return query.with_hint(source, self.dialect.index_hint.format(index))
+
+    def among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
+        """`column` is one of the ids given as the parameter `mw_ids`, a list."""
+        if not self.dialect.json_lists:
+            return column.in_(sa.bindparam("mw_ids", expanding=True))
+        ids = sa.func.json_each(sa.bindparam("mw_ids", type_=dialects.JsonList()))
+        return column.in_(sa.select(sa.literal_column("value")).select_from(ids))
+
+    def has(self, role: str) -> bool:
+        """Whether the table has the column of this role."""
+        return role in self.names
+
+    # -- predicates; statuses are literals: an index with a predicate is used only if it is repeated
+
+    def tries(self, c: Cols) -> ColumnElement[int]:
+        """Failed tries; a NULL that a foreign producer left counts as 0."""
+        return sa.func.coalesce(c.error_try_times, sa.literal_column("0"))
+
+    def tries_left(self, c: Cols) -> ColumnElement[bool]:
+        return self.tries(c) < sa.literal_column(str(self.spec.max_tries))
+
+    def unfinished(self, c: Cols) -> ColumnElement[bool]:
+        """Holds back its successors: new, running, failed with tries left (block: dead too).
+
+        A discarded message has max_tries + 1 tries under on_dead="block", so it blocks no more.
+        """
+        last = self.spec.max_tries + (self.spec.on_dead == "block")
+        return sa.or_(
+            c.status.in_([sa.literal_column("0"), sa.literal_column("1")]),
+            sa.and_(c.status == lit(Status.FAILED), self.tries(c) < sa.literal_column(str(last))),
+        )
+
+    def claimable(self, c: Cols) -> ColumnElement[bool]:
+        """May be claimed as far as its own status goes."""
+        return sa.or_(
+            c.status == lit(Status.NEW),
+            sa.and_(c.status == lit(Status.FAILED), self.tries_left(c)),
+        )
+
+    def due(self, c: Cols) -> ColumnElement[bool]:
+        """Not before `available_at`, and old enough to be seen."""
+        parts: list[ColumnElement[bool]] = []
+        if c.available_at is not None:
+            parts.append(sa.or_(c.available_at.is_(None), c.available_at <= now()))
+        if self.spec.visibility_delay_seconds and c.created_at is not None:
+            delay = -float(self.spec.visibility_delay_seconds)
+            old = c.created_at <= now_plus(sa.literal(delay, sa.Float()))
+            parts.append(sa.or_(c.created_at.is_(None), old))  # made before the column was added
+        return sa.and_(*parts) if parts else sa.true()
+
+    def running(self, c: Cols) -> ColumnElement[bool]:
+        return c.status == lit(Status.PROCESSING)
+
+    def failed(self, c: Cols) -> ColumnElement[bool]:
+        """Failed or dead; the predicate of their index."""
+        return c.status == lit(Status.FAILED)
+
+    def failed_key(self, c: Cols) -> ColumnElement[Any]:
+        """What the index of failed rows is ordered by: `msg_id`, or NULL for every other row."""
+        if self.dialect.case_index == "function":
+            return sa.case((self.failed(c), c.msg_id))
+        return c.msg_id
+
+    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
+        """Failed and dead rows, as a query by their index asks for them."""
+        if c.failed_column is not None:
+            return c.failed_column == sa.literal_column("1")
+        return self.failed(c) if self.dialect.partial_indexes else self.failed_key(c).is_not(None)
+
+    def mine(self, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
+        """The fence: flagged, and by us. Without `claimed_by` only the status can be asked, and
+        `same_tries`, since whoever takes a flag away counts a try.
+
+        For statements that name rows by primary key. Where planners take no hints, `status = 1`
+        would lead them to the guard index, which is full of entries of rows that have moved on.
+        """
+        running = self.running(c)
+        if self.dialect.index_hint is None:
+            running = sa.and_(c.status > lit(Status.NEW), c.status < lit(Status.DONE))
+        return running if c.claimed_by is None else sa.and_(running, c.claimed_by == me)
+
+    def same_tries(self, c: Cols, counted: bool) -> list[ColumnElement[bool]]:
+        """As many failed tries as `mw_tries` says; counted: False asks nothing."""
+        if not counted:
+            return []
+        return [self.tries(c) == sa.bindparam("mw_tries", type_=sa.Integer())]
+
+    def open_object(self, c: Cols) -> ColumnElement[Any]:
+        """`object_id` of unfinished rows as the object index holds it."""
+        if self.dialect.case_index == "column":
+            assert c.open_object_column is not None
+            return c.open_object_column
+        if self.dialect.case_index == "function":
+            return self.open_case(c)
+        return c.object_id
+
+    def object_key(self, c: Cols) -> ColumnElement[Any]:
+        """`object_id` as `open_object` and the guard write it: text, where they are a CASE."""
+        if self.dialect.case_index is None:
+            return c.object_id
+        kind = c.object_id.type
+        if isinstance(kind, sa.String | KeyText):
+            key: Any = c.object_id
+            if self.dialect.case_index == "column" and isinstance(kind, sa.CHAR):
+                key = sa.func.rtrim(key)  # which does not depend on a setting of the session
+            return dialects.recollated(key, self.key_collation) if self.key_collation else key
+        return sa.cast(c.object_id, sa.String(MAX_OBJECT_ID))
+
+    def open_case(self, c: Cols) -> ColumnElement[Any]:
+        loose = sa.case((self.running(c), text_lit(NO_OBJECT_RUNNING)), else_=text_lit(NO_OBJECT))
+        return sa.case((self.unfinished(c), sa.func.coalesce(self.object_key(c), loose)))
+
+    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
+        """`msg_id` as the object index holds it."""
+        if self.dialect.case_index == "function":  # an entry of NULLs only is not in the index
+            return sa.case((self.unfinished(c), c.msg_id))
+        return c.msg_id
+
+    def open_rows(self, c: Cols) -> ColumnElement[bool]:
+        """The predicate that lets a query use the object index."""
+        return self.unfinished(c) if self.dialect.partial_indexes else sa.true()
+
+    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
+        """What the index of open rows by age is ordered by."""
+        return self.oldest_case(c) if self.dialect.case_index == "function" else c.msg_id
+
+    def oldest_case(self, c: Cols) -> ColumnElement[Any]:
+        return sa.case((self.waits_for_no_instant(c), c.msg_id))
+
+    def waits_for_no_instant(self, c: Cols) -> ColumnElement[bool]:
+        if c.available_at is None:
+            return self.unfinished(c)
+        return sa.and_(self.unfinished(c), c.available_at.is_(None))
+
+    def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
+        """Open rows that wait for no instant; the predicate of the index by age."""
+        return self.waits_for_no_instant(c) if self.dialect.partial_indexes else sa.true()
+
+    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
+        """The column of a slice as its index holds it."""
+        column = getattr(c, role)
+        if self.dialect.case_index == "function":  # an entry of NULLs only is not in the index
+            return sa.case((self.unfinished(c), self.slice_value(c, role)))
+        assert column is not None
+        found: ColumnElement[Any] = column
+        return found
+
+    def in_slices(self, c: Cols) -> ColumnElement[bool]:
+        """Unfinished, as the partial index of slices says it: so that no planner takes another
+        index of open rows for it, in which those of all slices stand."""
+        one: ColumnElement[int] = sa.literal_column("1")
+        return sa.case((self.unfinished(c), one), else_=sa.literal_column("0")) == one
+
+    def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
+        """The predicate that lets a query use the index of a slice."""
+        if not self.dialect.partial_indexes:
+            return self.open_object(c).is_not(None)
+        there = self.indexes is None or self.spec.index_name(SLICES[role]) in self.indexes
+        return self.in_slices(c) if there else self.unfinished(c)
+
+    def slice_value(self, c: Cols, role: str) -> ColumnElement[Any]:
+        """In which slice a row is; a NULL that a foreign producer left counts as shard 0."""
+        column = getattr(c, role)
+        assert column is not None
+        none: ColumnElement[int] = sa.literal_column("0")
+        return sa.func.coalesce(column, none) if role == "shard" else column
+
+    def running_object(self, c: Cols) -> ColumnElement[Any]:
+        """`object_id` of the running row, NULL for every other: the guard's key."""
+        if c.running_object_column is not None:
+            return c.running_object_column
+        return sa.case((self.running(c), self.object_key(c)))
+
+    def object_is_running(self, of: Cols) -> ColumnElement[bool]:
+        """Another row of the object is flagged."""
+        source = self.message.alias("r")
+        other = self.cols(source)
+        if self.dialect.partial_indexes:
+            match = sa.and_(other.object_id == of.object_id, self.running(other))
+        else:
+            match = self.running_object(other) == self.object_key(of)
+        found = self.hinted(sa.select(sa.literal_column("1")), source, "guard").where(match)
+        return sa.and_(of.object_id.is_not(None), sa.exists(found))
+
+    def earlier_unfinished(self, of: Cols) -> ColumnElement[bool]:
+        """A lower message of the object is unfinished: the row is not the head."""
+        source = self.message.alias("e")
+        other = self.cols(source)
+        found = self.hinted(sa.select(sa.literal_column("1")), source, "object").where(
+            self.open_object(other) == self.object_key(of),
+            other.msg_id < of.msg_id,
+            self.open_rows(other),
+        )
+        return sa.and_(of.object_id.is_not(None), sa.exists(found))
+
+    @property
+    def object_type(self) -> TypeEngine[Any]:
+        """The type of `object_id`, for parameters that are compared with it."""
+        return self.cols().object_id.type
+
+    @property
+    def key_type(self) -> TypeEngine[Any]:
+        """The type of `open_object`, for cursors."""
+        if self.dialect.case_index:
+            return sa.String()
+        kind = self.object_type
+        return dialects.AnyText() if isinstance(kind, sa.String | KeyText) else kind
+
+    def values(self, **roles: Any) -> dict[str, Any]:
+        """Values for an UPDATE or INSERT by role; columns that are not there are left out."""
+        return {self.names[role]: value for role, value in roles.items() if role in self.names}
+
+    def tries_last(self, values: dict[str, Any]) -> list[tuple[str, Any]]:
+        """`values` of an UPDATE in which other columns depend on the tries, for `ordered_values`.
+
+        MariaDB and MySQL assign from left to right: behind it they would see the new number.
+        """
+        last = self.names["error_try_times"]
+        return sorted(values.items(), key=lambda item: item[0] == last)
+
+    # -- the guard
+
+    @property
+    def guard_name(self) -> str:
+        return self.spec.index_name("guard")
