@@ -12,6 +12,8 @@ TROUBLE = "tests/contract/test_contract_trouble.py::"
 RULE = "tests/contract/test_rule.py::"
 UNOWNED = "tests/contract/test_unowned.py::"
 CENTRES = "tests/coordination/test_centres.py::"
+SHARES = "tests/scopes/test_partitions.py::"
+ROUND = "tests/scopes/test_round_machine.py::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,5 +575,69 @@ MUTANTS = (
         "return locks.acquired(conn, self._tables, name, claim_id) or take(conn)",
         "return take(conn)",
         f"{CENTRES}test_the_lost_reply_to_an_acquire_loses_no_lock[postgresql]",
+    ),
+    _m(
+        "anybody releases a lock",
+        "store/locks.py",
+        "return sa.update(table(t)).where(*_of(c)).values(**free)",
+        'both = bindparam("mw_owner") + bindparam("mw_token", type_=sa.String())\n'
+        '        held = sa.or_(c.owner.is_not(None), both == "")\n'
+        '        which = (c.name == bindparam("mw_name"), held)\n'
+        "        return sa.update(table(t)).where(*which).values(**free)",
+        f"{CENTRES}test_a_former_holder_changes_nothing[sqlite]",
+    ),
+    # --- scopes
+    _m(
+        "a shard is given up while something of it is in hand",
+        "coordination/partitions.py",
+        "busy = self._looking | self.in_hand(self.scope.shards)",
+        "busy = self._looking | set()",
+        *_on(SHARES, "test_a_shard_is_kept_while_something_of_it_is_in_hand", "sqlite"),
+    ),
+    _m(
+        "what runs under a lost id is not in hand",
+        "instance/state.py",
+        "return lanes | {running.part for running in list(self.running.values())}",
+        "return lanes",
+        *_on(SHARES, "test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs", "sqlite"),
+    ),
+    _m(
+        "a shard is looked at though its lease is over",
+        "coordination/partitions.py",
+        "if n not in self._draining and one.live()]",
+        "if n not in self._draining and one is not None]",
+        *_on(
+            SHARES,
+            "test_a_member_whose_lease_is_lost_forgets_all_and_begins_under_another_name",
+            "sqlite",
+        ),
+    ),
+    _m(
+        "a segment is given up between a look and its claim",
+        "coordination/segments.py",
+        "if self._looking:  # what it finds",
+        "if self._looking is None:  # what it finds",
+        f"{ROUND}test_segments_keep_their_rules_in_any_order_of_events",
+    ),
+    _m(
+        "a look tells of the segment that is held at its end",
+        "coordination/segments.py",
+        "self._empty_until |= dict.fromkeys(was, until)",
+        "self._empty_until |= dict.fromkeys(self._shards, until)",
+        f"{ROUND}test_segments_keep_their_rules_in_any_order_of_events",
+    ),
+    _m(
+        "an empty segment is looked at until it is given up",
+        "coordination/segments.py",
+        "lease.live() and not self._is_empty(self._shards, now)",
+        "lease.live() and now is not None",
+        f"{ROUND}test_segments_keep_their_rules_in_any_order_of_events",
+    ),
+    _m(
+        "a segment is held as long as it has work",
+        "coordination/segments.py",
+        "return now - self._since >= self.scope.hold",
+        "return now - self._since >= 100 * self.scope.hold",
+        f"{ROUND}test_segments_keep_their_rules_in_any_order_of_events",
     ),
 )

@@ -120,18 +120,19 @@ class Walker(Moving):
         self._lease: Lease | None = None
         self._since = self._renewed_at = 0.0
         self._empty_until: dict[int, float] = {}
-        self._looking = False
+        self._looking: tuple[int, ...] = ()  # at which shards, under the lock
         self._unscoped = False
 
     # ------------------------------------------------------------ for the claim loop
 
     def slice(self) -> Slice | None:
+        now = self._clock()
         with self.lock:
             lease = self._lease
             if self.leaving:
                 return None
-            if lease is not None and lease.live():
-                self._looking = True
+            if lease is not None and lease.live() and not self._is_empty(self._shards, now):
+                self._looking = self._shards
                 return Slice("shard", columns(self._shards, self.scope.shards, self._kept))
             if self._unscoped:
                 count = self.scope.shards
@@ -141,10 +142,10 @@ class Walker(Moving):
 
     def looked(self, *, complete: bool) -> None:
         with self.lock:
-            was, self._looking = self._looking, False
-            if was and complete and self._lease is not None:
+            was, self._looking = self._looking, ()
+            if was and complete:
                 until = self._clock() + EMPTY_SECONDS
-                self._empty_until |= dict.fromkeys(self._shards, until)
+                self._empty_until |= dict.fromkeys(was, until)
             elif not was and not self._unscoped:
                 return
             self.settled |= complete and self._unscoped

@@ -79,7 +79,8 @@ class Caller:
             return
         now = time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
-        running = Running(row, lane.owner, now, until, handler.timeout_action == "restart")
+        fatal = handler.timeout_action == "restart"
+        running = Running(row, lane.owner, now, until, fatal, part=lane.part)
         ident = threading.get_ident()
         state.running[ident] = running
         try:

@@ -107,7 +107,8 @@ class Tally:
 class Running:
     """A handler that runs now: who, since when (monotonic), until when it may.
 
-    fatal: if it runs longer than it may, the instance leaves. stuck: it did.
+    part: of the slice that it was found in. fatal: if it runs longer than it may, the instance
+    leaves. stuck: it did.
     """
 
     row: Row
@@ -118,6 +119,7 @@ class Running:
     stuck: bool = False
     cancelled: bool = False
     reported: bool = False
+    part: Any = None
 
 
 class _Adapter(logging.LoggerAdapter[logging.Logger]):
@@ -270,8 +272,11 @@ class State:
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
 
     def holding(self) -> set[Any]:
-        """The parts of slices of which something is in hand."""
-        return {lane.part for lane in list(self.in_hand)}
+        """The parts of slices of which something is in hand, or which a handler that runs under a
+        lost id was started for: while its part is ours nobody runs a message of its object beside
+        it, for we claim none (`held_by_ghosts`) and others do not look there."""
+        lanes = {lane.part for lane in list(self.in_hand)}
+        return lanes | {running.part for running in list(self.running.values())}
 
     def is_ours(self, owner: str) -> bool:
         """Whether what was claimed under this id is in hand: it is ours, or was."""

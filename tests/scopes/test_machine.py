@@ -39,7 +39,7 @@ from msgworker.coordination.partitions import Member
 from msgworker.instance.seat import Standing
 from msgworker.table import tables_for
 from msgworker.testing import Clock
-from tests.coordination.test_machine import LONG_RUNS, run
+from tests.coordination.test_machine import LONG_RUNS, forget_locks, run
 
 RUNS = 200
 STEPS = 20
@@ -90,6 +90,7 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.clock.set(datetime(2026, 1, 1, tzinfo=UTC))
+        forget_locks(self.locks)
         self.scope = Partitions(
             self.locks, SHARDS, ttl=TTL, drain_timeout=DRAIN, group=f"g{next(numbers)}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import zlib
 from collections import Counter
 
 import pytest
@@ -210,6 +211,46 @@ def _balance(scope, app):
     members, owners = scope.view(app.table)
     counts = Counter(owners.values())
     return [counts[one] for one in members]
+
+
+def test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs(app, locks):
+    begun, go, heirs = threading.Event(), threading.Event(), []
+
+    @app.handler("t")
+    def handle(msg):
+        begun.set()
+        go.wait(30)
+
+    def to_the_heir(members, shards, owners):
+        return dict.fromkeys(shards, heirs[0] if heirs else members[0])
+
+    scope = Partitions(locks, shards=SHARDS, assign=to_the_heir)
+    worker, heir = work(app, scope), member(app, scope)
+    try:
+        with app.engine.begin() as conn:
+            app.send(conn, "t", {}, object_id="a")
+        assert begun.wait(10)
+        kept = zlib.crc32(b"a") % SHARDS
+        first = worker.instance_id
+        with app.engine.begin() as conn:
+            conn.exec_driver_sql("DELETE FROM msgworker_lease WHERE kind = 'instance'")
+        worker._instance.heartbeat.wake()
+        until(lambda: worker.instance_id != first, "it goes on under another id")
+        heir.step()
+        heirs.append(heir.owner)
+
+        def takes(count):
+            heir.step()
+            return len(owned(heir)) == count
+
+        until(lambda: takes(SHARDS - 1), "the others are handed over")
+        assert kept not in owned(heir)
+        assert locks.holder(f"msgworker_message:shard:{kept}") is not None
+        go.set()
+        until(lambda: takes(SHARDS), "the last one, too")
+    finally:
+        go.set()
+        worker.stop()
 
 
 def test_a_drain_ends_when_its_shards_are_empty(app, locks):
