@@ -176,7 +176,7 @@ class Search:
     def _look_ring(self, conn: Connection, pick: Pick, want: int) -> bool:
         """True if a whole round over the objects has ended; `_round_is_clean`: nothing could go."""
         objects = IDLE_OBJECTS if self.idle else max(want * pick.slots, IDLE_OBJECTS)
-        objects = max(objects, self._stride)
+        objects = min(WINDOW, max(objects, self._stride))
         if self._ring_after is None and self._loose_after == MIN_ID:
             self._round_is_clean = True
         rows: list[Candidate] = []

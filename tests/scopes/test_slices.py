@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable, RetryLater
 from msgworker.coordination.scopes import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
+from msgworker.instance.search import WINDOW, Search
 from msgworker.instance.slicing import SliceSearch
-from msgworker.store import schema, slices
+from msgworker.store import claim, schema, slices
 from msgworker.store.slices import Place
 from msgworker.table import Slice
 from tests.contract.seeing import Table, until
@@ -228,6 +229,23 @@ def test_a_look_finds_as_many_objects_as_are_wanted_however_many_messages_they_h
             found.append(len(look.candidates))
     assert found[2] == 48
     assert len(sent) <= 4
+
+
+def test_a_look_everywhere_is_bounded_however_many_instances_live(app, monkeypatch):
+    limits = []
+    for source in (claim.oldest, claim.heads, claim.loose):
+
+        def counted(conn, t, *, limit, source=source, **options):
+            limits.append(limit)
+            return source(conn, t, limit=limit, **options)
+
+        monkeypatch.setattr(claim, source.__name__, counted)
+    send(app, *[f"o{i}" for i in range(200)])
+    found = Search(app.tables, None)
+    monkeypatch.setattr(found, "_look_window", lambda *_: False)  # as where it is full of others'
+    with app.engine.connect() as conn:
+        found.look(conn, want=100, in_hand=0, slot=1, slots=1000)
+    assert limits == [WINDOW, WINDOW]
 
 
 def test_instances_whose_scopes_overlap_or_are_wrong_keep_the_order(app):
