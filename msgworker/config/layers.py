@@ -1,0 +1,226 @@
+"""Where a value comes from.
+
+Keyword > flag > MSGWORKER_* environment > msgworker.toml > [tool.msgworker] in pyproject.toml >
+default. A value is checked where it is read, so that an error names its place; a key that nobody
+knows is an error, because a setting that is silently ignored is found out at night.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from msgworker.config.settings import PREFIX, SETTINGS, Group, flag_of
+from msgworker.config.values import nearest
+from msgworker.errors import ConfigError
+
+MAX_FILE_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The value of every setting and where each came from."""
+
+    values: dict[str, Any]
+    origins: dict[str, str]
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def given(self, name: str) -> bool:
+        """Whether somebody has set it."""
+        return self.origins[name] != "default"
+
+    def group(self, group: Group) -> dict[str, Any]:
+        """The values of one group."""
+        return {name: self.values[name] for name, s in SETTINGS.items() if s.group == group}
+
+    @property
+    def url(self) -> str:
+        """The database's URL with its ${NAME} placeholders filled in.
+
+        Raises ConfigError if there is none, or if a placeholder's variable is not set.
+        """
+        if not self.values["url"]:
+            raise ConfigError(
+                "a database url is required: give --url, set MSGWORKER_URL, or write "
+                'url = "sqlite:///messages.db" in msgworker.toml'
+            )
+        return fill(self.values["url"], self.environ, f"url ({self.origins['url']})")
+
+    @property
+    def locks(self) -> str:
+        """Where locks are kept, with its ${NAME} placeholders filled in; see `url`."""
+        return fill(self.values["locks"], self.environ, f"locks ({self.origins['locks']})")
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    keywords: Mapping[str, Any] | None = None,
+    keywords_from: str = "keyword",
+    environ: Mapping[str, str] | None = None,
+    folder: str | os.PathLike[str] = ".",
+    file: str | os.PathLike[str] | None = None,
+) -> Configuration:
+    """The configuration as this process would use it.
+
+    flags: values from the command line by setting name; None = not given. keywords: values from
+    code, which win over all others. folder: where msgworker.toml and pyproject.toml are looked for.
+    file: read instead of msgworker.toml, and must be there.
+    Raises ConfigError for values, keys or files that are wrong, and names the place.
+    """
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = {name: s.default for name, s in SETTINGS.items()}
+    origins = dict.fromkeys(SETTINGS, "default")
+
+    def layer(
+        found: Mapping[str, Any], origin: Callable[[str], str], place: Callable[[str], str]
+    ) -> None:
+        for name, value in found.items():
+            setting = SETTINGS[name]
+            unset = value is None and setting.default is None  # by code: nobody else can say so
+            values[name] = None if unset else setting.read(value, place(name))
+            origins[name] = origin(name)
+
+    def file_layer(found: Mapping[str, Any], origin: str) -> None:
+        layer(found, lambda _: origin, lambda name: f"{name} in {origin}")
+
+    own = Path(folder) / "msgworker.toml" if file is None else Path(file)
+    file_layer(_section(Path(folder) / "pyproject.toml"), "pyproject.toml [tool.msgworker]")
+    file_layer(_known(_toml(own, needed=file is not None), own.name), own.name)
+    variable = {name: s.variable for name, s in SETTINGS.items()}
+    layer(_environment(environ), lambda name: f"environment {variable[name]}", variable.__getitem__)
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    layer(given, lambda name: f"flag {flag_of(name)}", flag_of)
+    layer(_known(keywords or {}, keywords_from), lambda _: keywords_from, str)
+    return Configuration(values=values, origins=origins, environ=environ)
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for variable, value in sorted(environ.items()):
+        if not variable.startswith(PREFIX) or _foreign(variable, value):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name not in SETTINGS:
+            hint = nearest(variable, (s.variable for s in SETTINGS.values()))
+            raise ConfigError(f"unknown setting {variable} in the environment; {hint}")
+        found[name] = value
+    return found
+
+
+_SERVICE_LINK = re.compile(
+    r"(?:[A-Z0-9_]+_)?"
+    r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
+    r"|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:ADDR|PORT|PROTO))?)",
+    re.ASCII,
+)
+_SERVICE_URL = re.compile(r"(?:tcp|udp|sctp)://", re.IGNORECASE)
+
+
+def _foreign(variable: str, value: str) -> bool:
+    """Variables with our prefix that are not settings.
+
+    Kubernetes gives every container MSGWORKER_SERVICE_HOST, MSGWORKER_WEB_PORT_80_TCP and so on for
+    the services named msgworker and msgworker-web. Its MSGWORKER_WEB_PORT holds tcp://host:port:
+    with a bare number it is something that a person has meant as a setting.
+    """
+    rest = variable.removeprefix(PREFIX)
+    if rest.startswith("TEST_") or _SERVICE_LINK.fullmatch(rest):
+        return True
+    named = rest == "PORT" or rest.endswith("_PORT")
+    return named and _SERVICE_URL.match(value) is not None
+
+
+def _section(path: Path) -> dict[str, Any]:
+    tool = _toml(path, needed=False).get("tool", {})
+    section = tool.get("msgworker", {}) if isinstance(tool, dict) else {}
+    if not isinstance(section, dict):
+        raise ConfigError("tool.msgworker in pyproject.toml must be a table: [tool.msgworker]")
+    return _known(section, "pyproject.toml [tool.msgworker]")
+
+
+IN_SCOPE = {"kind": "scope", "segments": "segments", "on_outage": "on_outage", "locks": "locks"}
+"""What may stand in the table [scope] of a file, and the setting that each is."""
+
+
+def _known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if isinstance(found.get("scope"), Mapping):
+        table = dict(found["scope"])
+        for name in table:
+            if name not in IN_SCOPE:
+                raise ConfigError(
+                    f"unknown setting {name!r:.60} in [scope] of {where}; {nearest(name, IN_SCOPE)}"
+                )
+            if name != "kind" and IN_SCOPE[name] in found:
+                raise ConfigError(f"{name} is set twice in {where}: in [scope] and beside it")
+        found = {name: value for name, value in found.items() if name != "scope"}
+        found = {**found, **{IN_SCOPE[name]: value for name, value in table.items()}}
+    for name in found:
+        if name not in SETTINGS:
+            raise ConfigError(f"unknown setting {name!r:.60} in {where}; {nearest(name, SETTINGS)}")
+    return dict(found)
+
+
+def _toml(path: Path, *, needed: bool) -> dict[str, Any]:
+    """A TOML file as a dict, {} if there is none; every other trouble is a ConfigError."""
+    try:
+        if not needed and not path.exists():
+            return {}
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder, but must be a TOML file")
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # to read a FIFO may last for ever
+            raise ConfigError(f"{path} is not a regular file; a configuration must be one")
+        if found.st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"{path} is too large for a configuration ({MAX_FILE_BYTES:,} bytes)")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+    if raw.startswith(b"\xef\xbb\xbf"):
+        raise ConfigError(
+            f"{path} line 1 has a byte order mark (BOM); save it as UTF-8 without one"
+        )
+    try:
+        return tomllib.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path} line {line} is not UTF-8; save the file as UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+_PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_USERINFO = re.compile(r"://[^/]*@")
+
+
+def fill(url: str, environ: Mapping[str, str], place: str = "url") -> str:
+    """Put the values of environment variables where ${NAME} stands.
+
+    In the user, the password and the query they are percent-encoded, so that a password may hold
+    any character; elsewhere, and when the whole url is one placeholder, they are taken as they are.
+    """
+    userinfo = _USERINFO.search(url)
+    query = url.find("?")
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in environ:
+            raise ConfigError(
+                f"{place} needs the environment variable {name}, which is not set; "
+                f"set it, or write %24{{{name}}} if it is meant literally"
+            )
+        inside = userinfo is not None and userinfo.start() < match.start() < userinfo.end()
+        encoded = inside or -1 < query < match.start()
+        return quote(environ[name], safe="") if encoded else environ[name]
+
+    return _PLACEHOLDER.sub(value, url)

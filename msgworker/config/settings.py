@@ -1,0 +1,331 @@
+"""What there is to set: every setting, its limits and its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from msgworker.config.values import (
+    YEAR_SECONDS,
+    as_flag,
+    as_layout,
+    as_names,
+    as_texts,
+    as_whole,
+    number,
+    seconds,
+    whole,
+)
+from msgworker.errors import ConfigError
+
+MAX_THREADS = 1024
+MAX_PROCESSES = 256
+PREFIX = "MSGWORKER_"
+MAX_TRIES = 1000
+BACKOFF_SECONDS = 20.0
+
+_LIMITS: dict[str, tuple[float, float]] = {
+    "lease_seconds": (0.3, 86_400),
+    "poll_seconds": (0.001, 3_600),
+    "run_limit": (0, 10_000),
+    "lanes_limit": (1, 100_000),
+    "foreign_stale_after": (1, YEAR_SECONDS),
+    "backoff_seconds": (0, 480),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How instances of an App behave.
+
+    lease_seconds: how long an instance is believed to live without a heartbeat (sent every third).
+    poll_seconds: the longest pause between looks at an idle table; a busy one is looked at often.
+    run_limit: how many messages of an object are read ahead behind its head.
+    lanes_limit: how many objects an instance has in hand at most.
+    notify: on PostgreSQL, wake up workers of other processes when a message is sent.
+    foreign_stale_after: seconds after which a message that a foreign consumer has flagged is taken
+    from it; None = never. Its price: a foreign consumer that is only slow is then not excluded.
+    backoff_seconds: the pause after a first failed try; each further one is five times as long, all
+    are up to a quarter longer, so that not all come back at once, and 600 s at most. 0 = none. A
+    handler's own `wait` goes before it.
+    """
+
+    lease_seconds: float = 30.0
+    poll_seconds: float = 1.0
+    run_limit: int = 20
+    lanes_limit: int = 1000
+    notify: bool = False
+    foreign_stale_after: float | None = None
+    backoff_seconds: float = BACKOFF_SECONDS
+
+    def __post_init__(self) -> None:
+        number("lease_seconds", self.lease_seconds, *_LIMITS["lease_seconds"])
+        number("poll_seconds", self.poll_seconds, *_LIMITS["poll_seconds"])
+        whole("run_limit", self.run_limit, *_LIMITS["run_limit"])
+        whole("lanes_limit", self.lanes_limit, *_LIMITS["lanes_limit"])
+        if self.foreign_stale_after is not None:
+            number("foreign_stale_after", self.foreign_stale_after, *_LIMITS["foreign_stale_after"])
+        number("backoff_seconds", self.backoff_seconds, *_LIMITS["backoff_seconds"])
+        if not isinstance(self.notify, bool):
+            raise ConfigError(f"notify must be True or False, got {self.notify!r}")
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        return self.lease_seconds / 3
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(f.name for f in fields(cls))
+
+
+Kind = Literal["text", "seconds", "whole", "flag", "choice", "texts", "names", "layout"]
+Group = Literal["database", "table", "app", "work", "locks", "log"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting: its name in files, its kind and limits, and its default.
+
+    kind: "texts" is a list of texts, "names" a table of role = column name (false = not there).
+    group: who is told: the engine, MessageTable, App, `run` and `drain`, the lock centre, or the
+    log.
+    """
+
+    name: str
+    kind: Kind
+    group: Group
+    about: str
+    default: Any = None
+    least: float = 0.0
+    most: float = YEAR_SECONDS
+    choices: tuple[str, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return PREFIX + self.name.upper()
+
+    def read(self, value: Any, place: str) -> Any:
+        """The value, checked; `place` is how people know it: --threads, MSGWORKER_THREADS, ..."""
+        if self.kind == "seconds":
+            return seconds(place, value, self.least, self.most)
+        if self.kind == "whole":
+            return whole(place, as_whole(value), self.least, self.most)
+        if self.kind == "flag":
+            return as_flag(value, place)
+        if self.kind == "texts":
+            return as_texts(value, place)
+        if self.kind == "names":
+            return as_names(value, place)
+        if self.kind == "layout":
+            return as_layout(value, place)
+        if not isinstance(value, str) or not value.strip():
+            # An empty or odd url is not repeated: it may hold a password.
+            got = "" if self.name in ("url", "locks") else f", got {value!r:.80}"
+            raise ConfigError(f"{place} must be a text{got}")
+        if self.kind == "choice" and value not in self.choices:
+            choices = ", ".join(self.choices)
+            raise ConfigError(f"{place} must be one of {choices}; got {value!r:.80}")
+        return value
+
+
+def _app(name: str, kind: Kind, about: str) -> Setting:
+    least, most = _LIMITS.get(name, (0.0, YEAR_SECONDS))
+    default = getattr(Settings(), name)
+    return Setting(
+        name=name, kind=kind, group="app", about=about, default=default, least=least, most=most
+    )
+
+
+SETTINGS: dict[str, Setting] = {
+    s.name: s
+    for s in (
+        Setting(name="url", kind="text", group="database", about="the database, a SQLAlchemy URL"),
+        Setting(
+            name="table",
+            kind="text",
+            group="table",
+            about="the message table, schema.table allowed",
+            default="msgworker_message",
+        ),
+        Setting(
+            name="columns",
+            kind="names",
+            group="table",
+            about="column names of a table that exists already, role = name, false = not there",
+            default={},
+        ),
+        Setting(
+            name="on_dead",
+            kind="choice",
+            group="table",
+            about="what becomes of an object whose message is dead",
+            default="continue",
+            choices=("continue", "block"),
+        ),
+        Setting(
+            name="max_tries",
+            kind="whole",
+            group="table",
+            about="how often a message is tried",
+            default=3,
+            least=1,
+            most=1000,
+        ),
+        Setting(
+            name="later_limit",
+            kind="whole",
+            group="table",
+            about="how often a message may ask for RetryLater",
+            default=100,
+            most=1_000_000,
+        ),
+        Setting(
+            name="visibility_delay_seconds",
+            kind="seconds",
+            group="table",
+            about="messages younger than this are not claimed",
+            default=0.0,
+            most=86_400,
+        ),
+        Setting(
+            name="max_payload",
+            kind="whole",
+            group="table",
+            about="the longest payload that is read, in characters (bytes on MariaDB and MySQL)",
+            default=16_000_000,
+            least=1,
+            most=2**31 - 1,
+        ),
+        Setting(
+            name="shards",
+            kind="whole",
+            group="table",
+            about="how many numbers send writes into the column shard; fixed for a table's life",
+            default=64,
+            least=1,
+            most=32_767,
+        ),
+        _app("lease_seconds", "seconds", "how long an instance is believed to live unheard of"),
+        _app("poll_seconds", "seconds", "the longest pause between two looks at an idle table"),
+        _app("run_limit", "whole", "how many messages of an object are read ahead"),
+        _app("lanes_limit", "whole", "how many objects an instance has in hand at most"),
+        _app("notify", "flag", "on PostgreSQL, wake up other processes when a message is sent"),
+        _app(
+            "foreign_stale_after",
+            "seconds",
+            "take messages from a foreign consumer after this time; unset: never",
+        ),
+        _app("backoff_seconds", "seconds", "the pause after a first failed try; then 5 times it"),
+        Setting(
+            name="threads",
+            kind="whole",
+            group="work",
+            about="how many handlers run at once in a process",
+            default=4,
+            least=1,
+            most=MAX_THREADS,
+        ),
+        Setting(
+            name="processes",
+            kind="whole",
+            group="work",
+            about="how many processes work side by side",
+            default=1,
+            least=1,
+            most=MAX_PROCESSES,
+        ),
+        Setting(
+            name="topics",
+            kind="texts",
+            group="work",
+            about="only these topics, of those that have a handler",
+            default=(),
+        ),
+        Setting(
+            name="time_limit",
+            kind="seconds",
+            group="work",
+            about="stop in order after this time; unset: no limit",
+        ),
+        Setting(
+            name="linger",
+            kind="seconds",
+            group="work",
+            about="drain waits this long for messages that become due",
+            default=5.0,
+        ),
+        Setting(
+            name="retry_linger",
+            kind="seconds",
+            group="work",
+            about="drain waits this long for the next try of failed ones; 0 if linger is 0",
+            default=300.0,
+        ),
+        Setting(
+            name="outage_limit",
+            kind="seconds",
+            group="work",
+            about="drain gives up when the database has been away for so long",
+            default=60.0,
+        ),
+        Setting(
+            name="grace",
+            kind="seconds",
+            group="work",
+            about="how long running handlers may go on at a stop",
+            default=30.0,
+            most=86_400,
+        ),
+        Setting(
+            name="locks",
+            kind="text",
+            group="locks",
+            about="where locks are kept: database, or the URL of Redis or ZooKeeper",
+            default="database",
+        ),
+        Setting(
+            name="scope",
+            kind="text",
+            group="work",
+            about="where to look: everywhere, instance:FLAG, partitions:SHARDS or segments",
+            default="everywhere",
+        ),
+        Setting(
+            name="segments",
+            kind="layout",
+            group="work",
+            about="of the scope segments: the name of each lock and its shards",
+            default={},
+        ),
+        Setting(
+            name="on_outage",
+            kind="choice",
+            group="work",
+            about="of the scope segments: what to do while the locks cannot be reached",
+            default="stop",
+            choices=("stop", "unscoped"),
+        ),
+        Setting(
+            name="log_level",
+            kind="choice",
+            group="log",
+            about="unset: info for run and drain, warning for all others",
+            choices=("debug", "info", "warning", "error"),
+        ),
+        Setting(
+            name="log_format",
+            kind="choice",
+            group="log",
+            about="how log lines on stderr look",
+            default="text",
+            choices=("text", "json"),
+        ),
+    )
+}
+"""Every setting there is, in the order in which people are shown them."""
+
+
+def flag_of(name: str) -> str:
+    """The command line's flag of a setting."""
+    return {"topics": "--topic"}.get(name, "--" + name.replace("_", "-"))

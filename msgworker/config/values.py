@@ -1,0 +1,110 @@
+"""Single values: numbers, durations, lists, and the errors that name what is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgworker.errors import ConfigError
+
+YEAR_SECONDS = 366 * 86_400.0
+
+
+def number(name: str, value: Any, least: float, most: float) -> float:
+    """A finite number in a range, or ConfigError."""
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not math.isfinite(value) or not least <= value <= most:
+        raise ConfigError(f"{name} must be a number from {least:g} to {most:g}, got {value!r}")
+    return float(value)
+
+
+def whole(name: str, value: Any, least: float, most: float) -> int:
+    """A whole number in a range, or ConfigError."""
+    good = isinstance(value, int) and not isinstance(value, bool)
+    if not good or not least <= value <= most:
+        raise ConfigError(
+            f"{name} must be a whole number from {least:.0f} to {most:.0f}, got {value!r:.80}"
+        )
+    return int(value)
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{1,9})?)\s*(ms|s|m|h|d|w)?\s*", re.ASCII)
+
+
+def seconds(name: str, value: Any, least: float = 0.0, most: float = 100 * YEAR_SECONDS) -> float:
+    """A duration in seconds: 30, "30", "30s", "25m", "2h", "30d", ms and w; or ConfigError."""
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value)
+        if match is None:
+            raise ConfigError(
+                f"{name} must be a duration such as 30, 30s, 25m, 2h or 30d, got {value!r:.80}"
+            )
+        value = float(match[1]) * _UNITS[match[2] or "s"]
+    return number(name, value, least, most)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the nearest one, or all of them."""
+    names = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return f"did you mean {names[near[0]]}?" if near else f"known are: {', '.join(names.values())}"
+
+
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+
+
+def as_whole(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d{1,18}\s*", value, re.ASCII):
+        return int(value)
+    return value
+
+
+def as_flag(value: Any, place: str) -> bool:
+    word = value.strip().lower() if isinstance(value, str) else value
+    if isinstance(word, bool):
+        return word
+    if word in _TRUE or word in _FALSE:
+        return word in _TRUE
+    raise ConfigError(f"{place} must be true or false, got {value!r:.80}")
+
+
+def as_texts(value: Any, place: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) and v for v in value):
+        raise ConfigError(f'{place} must be a list of texts such as ["a", "b"], got {value!r:.80}')
+    return tuple(value)
+
+
+def as_names(value: Any, place: str) -> dict[str, str | None]:
+    if isinstance(value, str):
+        pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+        if not all(sign for _, sign, _ in pairs):
+            raise ConfigError(f"{place} must look like msg_id=ID,payload= ; got {value!r:.80}")
+        value = {role.strip(): name.strip() or False for role, _, name in pairs}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{place} must be a table of column names, got {value!r:.80}")
+    for role, name in value.items():
+        if not (name is None or name is False or (isinstance(name, str) and name)):
+            raise ConfigError(f"{place}.{role} must be a column's name or false, got {name!r:.80}")
+    return {role: name or None for role, name in value.items()}
+
+
+def as_layout(value: Any, place: str) -> dict[str, list[int]]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ConfigError(f'{place} must look like {{"segment:0": [0, 1]}} as JSON') from None
+    good = isinstance(value, Mapping) and all(
+        isinstance(part, list) and all(type(n) is int for n in part) for part in value.values()
+    )
+    if not good:
+        raise ConfigError(f"{place} must be a table of lists of shards, got {value!r:.80}")
+    return {str(name): list(part) for name, part in value.items()}
