@@ -29,6 +29,7 @@ from msgworker.store import (
     lanes,
     lease,
     left,
+    order,
     pause,
     purge,
     recover,
@@ -350,19 +351,19 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     for wanted in (plain, Filter(tuple(Word), **everything)):
         yield change.chunk, {"wanted": wanted, "after": 1, "limit": 10}
         yield change.lock, {"ids": some, "words": (Word.DEAD,), "wanted": wanted}
-        yield change.ran_later, {"ids": some, "wanted": wanted}
+        yield order.ran_later, {"ids": some, "wanted": wanted}
     yield change.lock, {"ids": some, "words": (Word.FAILED, Word.DEAD, Word.DONE)}
     yield change.lock, {"ids": some, "words": (Word.PROCESSING,), "waits": False}
-    yield change.ran_later, {"ids": some}
-    yield change.runs_later, {"ids": some}
-    yield change.behind, {"ids": some}
-    yield change.done_above, {"msg_id": 1}
+    yield order.ran_later, {"ids": some}
+    yield order.runs_later, {"ids": some}
+    yield order.behind, {"ids": some}
+    yield order.done_above, {"msg_id": 1}
     yield change.given_up, {"ids": some}
     log.rows = {"count(*)": [(0,)]}
     yield change.states, {"ids": some}
-    yield change.tail, {"msg_id": 1, "done": None, "limit": 10}
-    yield change.tail, {"msg_id": 1, "done": some, "limit": 10}
-    yield change.done_behind, {"msg_id": 1}
+    yield order.tail, {"msg_id": 1, "done": None, "limit": 10}
+    yield order.tail, {"msg_id": 1, "done": some, "limit": 10}
+    yield order.done_behind, {"msg_id": 1}
     yield change.rerun, {"ids": some, "done_too": True}
     yield change.discard, {"ids": some, "text": "discarded by me: why"}
     begun = {"kind": "rerun", "actor": "me", "reason": "why", "asked": {"ids": [1]}}

@@ -9,8 +9,9 @@ import click
 
 from msgworker import dialects
 from msgworker.cli.options import as_json, common
-from msgworker.cli.output import plural, print_json, print_text, styled_as, to_terminal, visible
+from msgworker.cli.output import print_json, print_text, styled_as, to_terminal
 from msgworker.cli.target import open_app, target
+from msgworker.cli.words import plural, visible
 from msgworker.errors import SchemaError
 from msgworker.store.doctor import Finding, Severity
 

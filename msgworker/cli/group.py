@@ -19,9 +19,10 @@ import click
 
 from msgworker import __version__
 from msgworker.cli.failing import exit_code_of, sentence
-from msgworker.cli.output import print_error, visible
+from msgworker.cli.output import print_error
 from msgworker.cli.reference import METAVAR, app_as_option, takes_app
 from msgworker.cli.streams import ClosedPipe, Streams, standard_streams
+from msgworker.cli.words import visible
 from msgworker.errors import ExitCode
 
 if TYPE_CHECKING:

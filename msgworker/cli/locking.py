@@ -10,8 +10,9 @@ from msgworker import App
 from msgworker.cli.failing import NothingMatched, Usage
 from msgworker.cli.group import Call
 from msgworker.cli.options import as_json, common, configure, flags
-from msgworker.cli.output import Column, age, print_json, print_table, safe
+from msgworker.cli.output import Column, print_json, print_table
 from msgworker.cli.target import app_from, app_ref_of, import_app, target
+from msgworker.cli.words import age, safe
 from msgworker.coordination.centres import DATABASE, open_centre, secrets_of_centre
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from msgworker.cli.output import visible
+from msgworker.cli.words import visible
 from msgworker.dialects import without
 from msgworker.instance.traces import trace_of
 from msgworker.logs import logger

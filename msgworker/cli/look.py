@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -13,35 +12,17 @@ import click
 from msgworker import App, dialects
 from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched, Usage
 from msgworker.cli.options import as_json, common
-from msgworker.cli.output import (
-    Column,
-    age,
-    ago,
-    note,
-    plural,
-    print_block,
-    print_json,
-    print_table,
-    print_text,
-    print_with_text,
-    safe,
-    since,
-    styled,
-    to_terminal,
-    when,
-)
+from msgworker.cli.output import Column, note, print_json, print_table, print_with_text, to_terminal
+from msgworker.cli.show import id_in_range
 from msgworker.cli.target import open_app, target
+from msgworker.cli.words import age, ago, plural, safe, since
 from msgworker.config import YEAR_SECONDS, seconds
 from msgworker.message import Word
 from msgworker.store.counts import Count, Exact
 from msgworker.store.find import How, MessageInfo
-from msgworker.store.tries import Try
 from msgworker.store.window import Found
 
-PAYLOAD_SHOWN = 10_000
 OPEN = (Word.NEW, Word.PROCESSING, Word.FAILED)
-
-# ---------------------------------------------------------------- status
 
 
 @click.command("status")
@@ -113,9 +94,6 @@ def rounded(number: int) -> int:
     return round(number / step) * step
 
 
-# ---------------------------------------------------------------- list
-
-
 @click.command("list")
 @click.option("--status", metavar="WORD", help=f"One of {', '.join(Word)}.")
 @click.option("--topic", metavar="TEXT", help="Only this topic.")
@@ -133,7 +111,7 @@ def rounded(number: int) -> int:
 def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     """Messages by filter, the oldest first."""
     filters = {name: given.pop(name) for name in ("status", "topic", "object_id", "error", "limit")}
-    filters["after"] = _id_in_range(given.pop("after"))
+    filters["after"] = id_in_range(given.pop("after"))
     filters["since"] = instant_of(given.pop("since"))
     app = open_app(ctx, given)
     found: Found[MessageInfo] = app.ops.find(**filters)
@@ -231,145 +209,3 @@ def instant_of(text: str | None) -> datetime | None:
         raise Usage(
             f"--since must be within the years 1 to 9999 in UTC, got {text!r:.60}"
         ) from None
-
-
-# ---------------------------------------------------------------- show
-
-
-@click.command("show")
-@click.argument("msg_id", metavar="ID")
-@click.option("--all", "all_", is_flag=True, help="Every traceback whole, not only the newest.")
-@click.option(
-    "--items",
-    metavar="N",
-    type=int,
-    default=20,
-    help="So many items of a fan-out, 20 if not given.",
-)
-@target
-@as_json
-@common
-@click.pass_context
-def show(
-    ctx: click.Context, /, msg_id: str, all_: bool, items: int, as_json: bool, **given: Any
-) -> None:
-    """One message with its payload, its last error, its failed tries and its items."""
-    number = message_id(msg_id)
-    app = open_app(ctx, given)
-    info = app.ops.show(number, items=items)
-    if info is None:
-        raise NothingMatched(f"there is no message {number} in {app.table.name}")
-    from msgworker.cli.audit import entry_dict, line_of, of_message
-    from msgworker.cli.within import items_dict, print_items, print_traces
-
-    cut = info.payload is not None and len(info.payload) >= PAYLOAD_SHOWN
-    audit = of_message(app, number)
-    if as_json:
-        whole = asdict(info) | {"payload_cut": cut, "audit": [entry_dict(one) for one in audit]}
-        print_json(whole | {"items": items_dict(info.items)})
-        return
-    for name, value in _lines(info, app):
-        print_text(value, first=f"{name:<11} ", rest=f"{'':<11} ")
-    if info.last_error is not None:
-        click.echo("last error")
-        print_block(info.last_error)
-    if info.tries:
-        click.echo("failed tries")
-        print_with_text(TRY_COLUMNS, [_try_row(one) for one in info.tries], whole=True)
-        print_traces(info.tries, whole=all_)
-    if info.items is not None:
-        print_items(info)
-    if audit:
-        click.echo("done to it")
-        for one in audit:
-            print_text(line_of(one), first="  ", rest="    ")
-    if info.payload is not None:
-        click.echo(f"payload (its first {PAYLOAD_SHOWN:,} characters)" if cut else "payload")
-        print_block(_pretty(info.payload))
-
-
-TRY_COLUMNS = (
-    Column("NO", "right"),
-    Column("HOW"),
-    Column("ENDED", "right"),
-    Column("TOOK", "right"),
-    Column("INSTANCE", share=1, least=12),
-    Column("ERROR", share=4, least=16),
-)
-
-
-def _try_row(one: Try) -> list[Any]:
-    took = None if one.started_at is None else (one.ended_at - one.started_at).total_seconds()
-    return [one.number, one.kind, ago(one.ended_at), _took(took), one.instance, one.error]
-
-
-def _took(seconds_: float | None) -> str:
-    if seconds_ is None or seconds_ < 0:
-        return "-"
-    return f"{seconds_:.3f} s" if seconds_ < 60 else age(seconds_)
-
-
-def message_id(text: str) -> int:
-    """A message's id from the command line: a whole number of 64 bits; raises Usage."""
-    try:
-        number = int(text) if len(text) <= 20 and text.isascii() else None
-    except ValueError:
-        number = None
-    if number is None:
-        raise Usage(f"an id is a whole number, got {text!r:.60}")
-    _id_in_range(number)
-    return number
-
-
-def _id_in_range(number: int | None) -> int | None:
-    if number is not None and not -(2**63) <= number < 2**63:
-        raise Usage(f"an id has at most 64 bits, got {number!r:.60}")
-    return number
-
-
-def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
-    tries = f"{info.error_try_times} of {app.tables.spec.max_tries} tries failed"
-    state = f"{styled(info.status)}, {tries}"
-    if info.ending is not None:
-        how = safe(info.ending.text)
-        dead = styled(info.status)
-        state = how.replace("dead", dead, 1) if how.startswith("dead") else f"{dead}, {how}"
-    lines = [
-        ("message", f"{info.msg_id}"),
-        ("status", state),
-        ("topic", safe(info.topic)),
-        ("object", "none: no order wanted" if info.object_id is None else safe(info.object_id)),
-    ]
-    if info.crash_times:
-        lines.append(("crashes", f"{info.crash_times} of the tries ended with their process"))
-    if info.later_times:
-        lines.append(("later", _later(info)))
-    times = {
-        "created": info.created_at,
-        "available": info.available_at,
-        "claimed": info.claimed_at if info.status is Word.PROCESSING else None,
-        "finished": info.finished_at,
-    }
-    if info.created_at is None and app.tables.has("created_at"):
-        lines.append(("created", "unknown"))
-    lines += [(name, when(instant)) for name, instant in times.items() if instant is not None]
-    if info.claimed_by is not None:
-        lines.append(("claimed by", safe(info.claimed_by)))
-    lines += [("odd", f"{role} holds {safe(held)}") for role, held in info.odd.items()]
-    return lines
-
-
-def _later(info: MessageInfo) -> str:
-    """What it has asked for with RetryLater."""
-    at, why = info.available_at, info.later_reason
-    waits = at is not None and why is not None and info.status in (Word.NEW, Word.FAILED)
-    back = f"comes back later at {when(at)}, " if at is not None and waits else ""
-    reason = "" if why is None else f": {safe(why)}"
-    return f"{back}asked {plural(info.later_times or 0, 'time')}{reason}"
-
-
-def _pretty(payload: str) -> str:
-    try:
-        return json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return payload

@@ -10,8 +10,9 @@ import click
 from msgworker import App
 from msgworker.cli.failing import NothingMatched, Usage
 from msgworker.cli.options import as_json, common
-from msgworker.cli.output import Column, age, note, print_json, print_table, safe, since
+from msgworker.cli.output import Column, note, print_json, print_table
 from msgworker.cli.target import open_app, target
+from msgworker.cli.words import age, safe, since
 from msgworker.ops.bulk import Repaired
 
 

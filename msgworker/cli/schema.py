@@ -9,8 +9,9 @@ import click
 from msgworker import dialects
 from msgworker.app import table_from
 from msgworker.cli.options import as_json, common, configure, flags
-from msgworker.cli.output import print_json, safe
+from msgworker.cli.output import print_json
 from msgworker.cli.target import app_option, app_ref_of, import_app, open_app, target
+from msgworker.cli.words import safe
 from msgworker.store import schema
 
 

@@ -9,24 +9,21 @@ import click
 
 from msgworker import App
 from msgworker.cli.failing import NothingMatched
-from msgworker.cli.look import age_of, as_dict, message_id, tries_of, what
+from msgworker.cli.look import age_of, as_dict, tries_of, what
 from msgworker.cli.options import as_json, common
 from msgworker.cli.output import (
     Column,
-    age,
     note,
-    plural,
     print_json,
     print_text,
     print_with_name,
     print_with_text,
-    safe,
-    since,
     styled,
-    when,
 )
+from msgworker.cli.show import message_id
 from msgworker.cli.target import open_app, target
 from msgworker.cli.within import counted, items_dict
+from msgworker.cli.words import age, plural, safe, since, when
 from msgworker.message import Word
 from msgworker.store.explain import Explanation
 from msgworker.store.failures import Failures

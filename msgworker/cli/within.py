@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from msgworker.cli.output import Column, ago, print_block, print_with_text
+from msgworker.cli.output import Column, print_block, print_with_text
+from msgworker.cli.words import ago
 from msgworker.message import Word
 from msgworker.store.find import MessageInfo
 from msgworker.store.items import ItemInfo, Items

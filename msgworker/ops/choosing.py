@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 from msgworker.dialects import connecting
 from msgworker.message import Status, Word, word_of
 from msgworker.ops.bulk import Skip, Why
-from msgworker.store import change
-from msgworker.store.change import Behind, Filter, Seen
+from msgworker.store import change, order
+from msgworker.store.change import Filter, Seen
+from msgworker.store.order import Behind
 from msgworker.table import Tables
 
 CHUNK = 10_000
@@ -91,19 +92,19 @@ class Choice:
         if not self.in_order or not ids:
             return None, {}
         # In this order: what ends between the two is seen by the second.
-        behind = change.behind(conn, self.tables, ids)
-        late = change.ran_later(conn, self.tables, ids, wanted=wanted)
+        behind = order.behind(conn, self.tables, ids)
+        late = order.ran_later(conn, self.tables, ids, wanted=wanted)
         return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
 
     def overtaken(self, conn: Connection, ids: list[int], behind: Behind) -> dict[int, Skip]:
         """Those of the messages whose object has gone on behind them since the look."""
         t = self.tables
-        runs = change.runs_later(conn, t, ids)
+        runs = order.runs_later(conn, t, ids)
         found = {i: Skip(i, Why.RUNS_LATER, other) for i, other in runs.items()}
         # Asked after that: what runs no more by now has an outcome.
         firsts = sorted({behind.first[i] for i in ids if i in behind.first})
         seen = change.states(conn, t, firsts)
-        came = change.done_above(conn, t, behind.high)
+        came = order.done_above(conn, t, behind.high)
         for i in ids:
             first, last = behind.first.get(i), came.get(behind.objects.get(i), i)
             why = None if first is None else self._went_on(seen.get(first))

@@ -12,7 +12,7 @@ from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.message import Status, Word
 from msgworker.ops.bulk import Bulk, Skip, Step, Why
 from msgworker.ops.choosing import Choice, Chunk
-from msgworker.store import audit, change
+from msgworker.store import audit, change, order
 from msgworker.store.change import Seen
 from msgworker.table import Tables
 
@@ -97,7 +97,7 @@ def would(choice: Choice, heads: list[int], *, also_done: bool) -> Would:
     """What a rerun of the heads with their successors would change now."""
     t, found = choice.tables, Would()
     with connecting(choice.engine) as conn:
-        running = change.runs_later(conn, t, heads)
+        running = order.runs_later(conn, t, heads)
         found.skips = [Skip(head, Why.RUNS_LATER, running[head]) for head in sorted(running)]
         for head in heads:
             if head in found.ids or head in running:
@@ -108,12 +108,12 @@ def would(choice: Choice, heads: list[int], *, also_done: bool) -> Would:
             found.ids |= over - (_given_up(conn, t, sorted(over)) - {head})
             found.done |= done
             if not also_done:
-                found.stay_done += change.done_behind(conn, t, head) - len(done - {head})
+                found.stay_done += order.done_behind(conn, t, head) - len(done - {head})
     return found
 
 
 def _tail(conn: Connection, t: Tables, head: int, done: list[int] | None) -> list[Seen]:
-    return change.tail(conn, t, head, done=done, limit=MOST_BEHIND + 1)
+    return order.tail(conn, t, head, done=done, limit=MOST_BEHIND + 1)
 
 
 def _given_up(conn: Connection, t: Tables, ids: list[int]) -> set[int]:
@@ -193,7 +193,7 @@ def _all_behind(
     if len(tail) > MOST_BEHIND:
         return Step(1, 0, [Skip(head, Why.TOO_LONG)])
     ids = _lock_tail(conn, t, tail, head, done_too)
-    if running := change.runs_later(conn, t, [head]):
+    if running := order.runs_later(conn, t, [head]):
         return Step(1, 0, [Skip(head, Why.RUNS_LATER, running[head])])
     recorded(conn, t, op_id, ids, lambda c, part: rerun(c, t, part))
     done.extend(ids)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from msgworker.cli import output
-from msgworker.cli.output import wrapped
+from msgworker.cli.words import wrapped
 from tests.cli.conftest import Cli, environment
 from tests.cli.test_commands import sql
 

@@ -14,7 +14,8 @@ from rich.cells import cell_len
 
 from msgworker.cli import logs, output
 from msgworker.cli.logs import Lines
-from msgworker.cli.output import Column, age, fitted, print_json, print_table, visible
+from msgworker.cli.output import Column, fitted, print_json, print_table
+from msgworker.cli.words import age, visible
 from msgworker.dialects import without
 
 COLUMNS = (Column("ID", "right"), Column("TOPIC", share=1), Column("WHAT", share=2, least=12))
