@@ -37,7 +37,7 @@ COMMANDS = {
     "send": ("produce", "Send one message; print its id."),
     "status": ("look", "How many messages are in each state, by topic."),
     "list": ("look", "Messages by filter, the oldest first."),
-    "show": ("look", "One message: payload, errors, tries and what was done to it."),
+    "show": ("show", "One message: payload, errors, tries and what was done to it."),
     "explain": ("why", "Why a message is not running, and what is in front of it."),
     "failures": ("why", "Dead and failing messages, grouped by what went wrong."),
     "rerun": ("repair", "Try failed and dead messages again, with no tries counted."),
