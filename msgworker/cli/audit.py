@@ -9,9 +9,8 @@ import click
 
 from msgworker import App
 from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched
-from msgworker.cli.options import as_json, common
+from msgworker.cli.options import as_json, common, message_id
 from msgworker.cli.output import Column, print_json, print_text, print_with_text
-from msgworker.cli.show import message_id
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, safe, since, when
 from msgworker.errors import SchemaError

@@ -14,8 +14,8 @@ import click
 from msgworker import App
 from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched, Usage
 from msgworker.cli.look import as_dict, instant_of
+from msgworker.cli.options import message_id
 from msgworker.cli.output import confirm, note, print_json
-from msgworker.cli.show import message_id
 from msgworker.cli.words import plural, safe
 from msgworker.ops.bulk import ADVICE, Progress, Repaired, Tell
 from msgworker.ops.looks import MAX_GROUPS

@@ -11,9 +11,8 @@ import click
 
 from msgworker import App, dialects
 from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched, Usage
-from msgworker.cli.options import as_json, common
+from msgworker.cli.options import as_json, common, id_in_range
 from msgworker.cli.output import Column, note, print_json, print_table, print_with_text, to_terminal
-from msgworker.cli.show import id_in_range
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, ago, plural, safe, since
 from msgworker.config import YEAR_SECONDS, seconds

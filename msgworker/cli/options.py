@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from msgworker.cli import logs
+from msgworker.cli.failing import Usage
 from msgworker.cli.group import Call, set_debug
 from msgworker.config import SETTINGS, Configuration, flag_of, load
 
@@ -89,3 +90,21 @@ def configure(
         )
     )
     return conf
+
+
+def message_id(text: str) -> int:
+    """A message's id from the command line: a whole number of 64 bits; raises Usage."""
+    try:
+        number = int(text) if len(text) <= 20 and text.isascii() else None
+    except ValueError:
+        number = None
+    if number is None:
+        raise Usage(f"an id is a whole number, got {text!r:.60}")
+    id_in_range(number)
+    return number
+
+
+def id_in_range(number: int | None) -> int | None:
+    if number is not None and not -(2**63) <= number < 2**63:
+        raise Usage(f"an id has at most 64 bits, got {number!r:.60}")
+    return number

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.failing import NothingMatched, Usage
-from msgworker.cli.options import as_json, common
+from msgworker.cli.audit import entry_dict, line_of, of_message
+from msgworker.cli.failing import NothingMatched
+from msgworker.cli.options import as_json, common, message_id
 from msgworker.cli.output import (
     Column,
     print_block,
@@ -51,7 +52,6 @@ def show(
     info = app.ops.show(number, items=items)
     if info is None:
         raise NothingMatched(f"there is no message {number} in {app.table.name}")
-    from msgworker.cli.audit import entry_dict, line_of, of_message
     from msgworker.cli.within import items_dict, print_items, print_traces
 
     cut = info.payload is not None and len(info.payload) >= PAYLOAD_SHOWN
@@ -99,24 +99,6 @@ def _took(seconds_: float | None) -> str:
     if seconds_ is None or seconds_ < 0:
         return "-"
     return f"{seconds_:.3f} s" if seconds_ < 60 else age(seconds_)
-
-
-def message_id(text: str) -> int:
-    """A message's id from the command line: a whole number of 64 bits; raises Usage."""
-    try:
-        number = int(text) if len(text) <= 20 and text.isascii() else None
-    except ValueError:
-        number = None
-    if number is None:
-        raise Usage(f"an id is a whole number, got {text!r:.60}")
-    id_in_range(number)
-    return number
-
-
-def id_in_range(number: int | None) -> int | None:
-    if number is not None and not -(2**63) <= number < 2**63:
-        raise Usage(f"an id has at most 64 bits, got {number!r:.60}")
-    return number
 
 
 def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import click
 from msgworker import App
 from msgworker.cli.failing import NothingMatched
 from msgworker.cli.look import age_of, as_dict, tries_of, what
-from msgworker.cli.options import as_json, common
+from msgworker.cli.options import as_json, common, message_id
 from msgworker.cli.output import (
     Column,
     note,
@@ -20,7 +20,6 @@ from msgworker.cli.output import (
     print_with_text,
     styled,
 )
-from msgworker.cli.show import message_id
 from msgworker.cli.target import open_app, target
 from msgworker.cli.within import counted, items_dict
 from msgworker.cli.words import age, plural, safe, since, when

@@ -1,4 +1,4 @@
-"""What people may change, one function each: conditional, in short transactions, audited."""
+"""Rerun, discard and release messages: conditional, in short transactions, audited."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import IntegrityError
 
-from msgworker.dialects import connecting, writing
 from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.message import Word
-from msgworker.ops import asking, purging, releasing, rerunning
+from msgworker.ops import asking, releasing, rerunning
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Repaired, Tell
 from msgworker.ops.choosing import Choice
-from msgworker.ops.purging import Old
-from msgworker.ops.writing import SAMPLE, Writing
-from msgworker.store import audit, change, pause, purge
-from msgworker.store.audit import AuditEntry, Operation
-from msgworker.store.pause import Pause
+from msgworker.ops.writing import Writing
+from msgworker.store import change
+from msgworker.store.audit import Operation
 
-MAX_AUDIT = 10_000
 _RERUN = (Word.FAILED, Word.DEAD)
 _OPEN = (Word.NEW, Word.FAILED, Word.DEAD)
 
@@ -309,137 +304,6 @@ class Repairs(Writing):
         releasing.leave_alone(bulk, undated)
         bulk.finish()
         return bulk.result()
-
-    # ------------------------------------------------------------ purge
-
-    def purge(
-        self,
-        older_than: float | str | timedelta | datetime | None = None,
-        *,
-        dead: bool = False,
-        topic: str | None = None,
-        archive_to: str | None = None,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-        rate: float | None = None,
-        resume: int | None = None,
-        progress: Tell | None = None,
-    ) -> Repaired:
-        """Delete done messages that were finished longer ago than this, lowest msg_id first.
-
-        older_than: seconds, "30d", a timedelta, or an aware datetime in the past. dead: dead ones
-        too, except those that hold their object back. archive_to: copy them into this table in the
-        same transaction; it is made if it is not there. rate, resume, progress: as in `rerun`.
-        """
-        t = self._tables
-        purging.needs_age(t)
-        by = asking.who(actor, reason)
-        asking.filter_of((Word.DONE,), topic=topic)
-        if archive_to is not None:
-            purge.archive_name(t, archive_to)
-        asked: dict[str, Any] = {"dead": dead, "topic": topic, "archive_to": archive_to}
-        if resume is not None:
-            nothing = asked | {"older_than": older_than, "dead": dead or None}
-            op = self._resumed("purge", resume, nothing)
-            asked = {name: op.filter.get(name) for name in (*asked, "before")}
-            before = datetime.fromisoformat(str(asked["before"]))
-        else:
-            op = None
-            before = purging.before_of(self._engine, asking.age_of(older_than))
-            asked["before"] = before.isoformat()
-        old = Old(before=before, dead=bool(asked["dead"]), topic=asked["topic"])
-        if dry_run:
-            return self._would_purge(old)
-        self._ready()
-        into = purging.open_archive(self._engine, t, asked["archive_to"])
-        pace = {"rate": asking.rate_of(rate), "progress": progress}
-        bulk = self._bulk("purge", by, asked, op, pace)
-        purging.purge_all(bulk, self._engine, t, old, into)
-        bulk.finish()
-        return bulk.result()
-
-    def _would_purge(self, old: Old) -> Repaired:
-        with connecting(self._engine) as conn:
-            count = purge.count(conn, self._tables, **old.options)
-            first = purge.chunk(conn, self._tables, **old.options, after=None, limit=SAMPLE)
-        return replace(self._would("purge", first, count, []), changed=count)
-
-    # ------------------------------------------------------------ pause
-
-    def pause(
-        self,
-        topic: str,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
-        """Let no handler of a topic start, on any instance, from its next heartbeat on.
-
-        What runs goes on to its end. Messages of the topic wait, and those behind them of the same
-        object too. Returns 1, or 0 if it was paused already.
-        """
-        name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
-
-        def act(conn: Connection) -> bool:
-            return pause.add(conn, self._tables, name, actor=by.actor, reason=by.reason)
-
-        return self._switch("pause", name, by, dry_run, act)
-
-    def resume(
-        self,
-        topic: str,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
-        """Let a paused topic go on. Returns 1, or 0 if it was not paused."""
-        name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
-
-        def act(conn: Connection) -> bool:
-            return pause.remove(conn, self._tables, name)
-
-        return self._switch("resume", name, by, dry_run, act)
-
-    def _switch(self, kind: str, topic: str, by: Who, dry_run: bool, act: Any) -> Repaired:
-        t = self._tables
-        self._ready()
-        with connecting(self._engine) as conn:
-            paused = topic in pause.topics(conn, t)
-        if dry_run or paused == (kind == "pause"):
-            would = int(paused != (kind == "pause"))
-            return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
-        try:
-            with writing(self._engine) as conn:
-                asked = {"topic": topic}
-                op_id = audit.begin(
-                    conn, t, kind=kind, actor=by.actor, reason=by.reason, asked=asked
-                )
-                op = audit.read(conn, t, op_id)
-                assert op is not None
-                did = int(act(conn))
-                audit.advance(conn, t, op, last_id=None, matched=did, changed=did, skipped=0)
-                audit.finish(conn, t, op_id)
-        except IntegrityError:  # somebody else pauses it at this very moment
-            return Repaired(kind=kind)
-        return Repaired(kind=kind, op_id=op_id, matched=did, changed=did)
-
-    def pauses(self) -> list[Pause]:
-        """The topics that are paused."""
-        with connecting(self._engine) as conn:
-            return pause.read_all(conn, self._tables)
-
-    # ------------------------------------------------------------ audit
-
-    def audit(self, msg_id: int | None = None, *, limit: int = 50) -> list[AuditEntry]:
-        """What ops did, newest first: to one message, or all operations on this table."""
-        asking.limit_of(limit, MAX_AUDIT)
-        asking.ids_of(msg_id)
-        self._ready()
-        with connecting(self._engine) as conn:
-            return audit.entries(conn, self._tables, msg_id=msg_id, limit=limit)
 
 
 def _not_both(filters: dict[str, Any]) -> None:
