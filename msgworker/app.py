@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
-from uuid import UUID
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
 
 from msgworker import dialects
 from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
-from msgworker.errors import ConfigError, HandlerError, PayloadError, SchemaError
+from msgworker.errors import ConfigError, HandlerError, SchemaError
 from msgworker.instance import ruling
 from msgworker.instance.handling import Registry, TimeoutAction, make_handler
 from msgworker.instance.links import Turns
@@ -27,23 +24,23 @@ from msgworker.instance.state import State, logger_for, new_instance_id
 from msgworker.instance.worker import Worker
 from msgworker.logs import logger
 from msgworker.ops import Ops
-from msgworker.payload import clean, encode, is_text
+from msgworker.payload import clean
 from msgworker.store import rule as rules
 from msgworker.store import schema
 from msgworker.store import send as store
 from msgworker.store.rule import Rule
-from msgworker.table import COLUMNS, MAX_OBJECT_ID, MessageTable, Tables
+from msgworker.table import COLUMNS, MessageTable, Tables
 
 if TYPE_CHECKING:  # who has a Session has imported the ORM
     from sqlalchemy.orm import Session
     from tenacity.wait import wait_base
+from msgworker.producing import connection_of, is_session, row_of, seconds_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEND_CHUNK = 5000
 RULE_SECONDS = 1.0
 """A rule that was read so long ago is read again by those who look and repair."""
 log = logger("msgworker.app")
-FAR_SECONDS = 100 * 366 * 86_400.0
 
 
 class App:
@@ -107,8 +104,6 @@ class App:
 
     def __repr__(self) -> str:
         return f"App({dialects.masked(self.engine.url)!r}, table={self.table.name!r})"
-
-    # ------------------------------------------------------------ schema
 
     def create_schema(self) -> list[str]:
         """Create what is missing of tables and indexes; return the names of what was created.
@@ -205,8 +200,6 @@ class App:
             text = "index %s of table %s is missing: claims read finished messages; run %s"
             log.warning(text, name, t.spec.name, "`msgworker init-db`")
 
-    # ------------------------------------------------------------ handlers
-
     def handler(
         self,
         topic: str | Callable[..., Any] | None = None,
@@ -264,8 +257,6 @@ class App:
         """The topics that have a handler; None if one handler takes every topic."""
         return self._registry.topics()
 
-    # ------------------------------------------------------------ producing
-
     def send(
         self,
         conn: Connection | Session,
@@ -287,7 +278,7 @@ class App:
         """
         connection = connection_of(conn, self.engine)
         tables = self.tables
-        row = self._row(tables, topic, payload, object_id, _delay(delay, at, tables), at)
+        row = row_of(tables, topic, payload, object_id, seconds_of(delay, at, tables), at)
         msg_id = store.insert_one(connection, tables, row)
         self._sent(conn, connection)
         return msg_id
@@ -307,13 +298,13 @@ class App:
         """
         connection = connection_of(conn, self.engine)
         tables = self.tables
-        seconds = _delay(delay, at, tables)
+        seconds = seconds_of(delay, at, tables)
         count = 0
         rows: list[dict[str, Any]] = []
         for pair in messages:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ConfigError(f"send_many takes (payload, object_id) pairs, got {pair!r:.80}")
-            rows.append(self._row(tables, topic, pair[0], pair[1], seconds, at))
+            rows.append(row_of(tables, topic, pair[0], pair[1], seconds, at))
             if len(rows) >= SEND_CHUNK:
                 store.insert_many(connection, tables, rows)
                 count += len(rows)
@@ -324,35 +315,6 @@ class App:
             self._sent(conn, connection)
         return count
 
-    def _row(
-        self,
-        tables: Tables,
-        topic: str,
-        payload: Any,
-        object_id: Any,
-        delay: float | None,
-        at: datetime | None,
-    ) -> dict[str, Any]:
-        if not isinstance(topic, str) or not 0 < len(topic) <= 100:
-            raise ConfigError(f"a topic is a text of 1 to 100 characters, got {topic!r:.80}")
-        if "\x00" in topic or not is_text(topic):
-            raise ConfigError(f"the topic {topic!r:.120} holds a NUL or half of a surrogate pair")
-        if tables.unfilled:
-            raise SchemaError(
-                f"table {tables.spec.name} cannot be sent to: nobody fills its column "
-                f"{', '.join(tables.unfilled)}, which is NOT NULL and has no default"
-            )
-        if not tables.has("payload") and payload is not None:
-            raise ConfigError(f"table {tables.spec.name} has no payload column; send None")
-        return store.row_values(
-            tables,
-            topic=topic,
-            object_id=_object_id(object_id, tables),
-            payload=_payload(payload, tables),
-            delay=delay,
-            at=at,
-        )
-
     def _sent(self, target: Connection | Session, connection: Connection) -> None:
         """Wake up workers once the caller has committed."""
         if self.settings.notify and self.tables.dialect.notify:
@@ -362,7 +324,7 @@ class App:
         self.wake()  # for a connection that commits by itself
         if target not in self._producing:
             self._producing.add(target)
-            name = "after_commit" if _is_session(target) else "commit"
+            name = "after_commit" if is_session(target) else "commit"
             event.listen(target, name, lambda _: self.wake())
 
     @property
@@ -375,8 +337,6 @@ class App:
             workers = list(self._workers)
         for worker in workers:
             worker.wake()
-
-    # ------------------------------------------------------------ consuming
 
     def worker(
         self,
@@ -570,106 +530,3 @@ def table_from(conf: Configuration) -> MessageTable:
                 f"{nearest(role, COLUMNS)}"
             )
     return MessageTable(name, **rules, **columns)
-
-
-def _is_session(target: object) -> TypeGuard[Session]:
-    """Whether it is a Session of the ORM, which is not imported for this."""
-    orm = sys.modules.get("sqlalchemy.orm")
-    return orm is not None and isinstance(target, orm.Session)
-
-
-def connection_of(target: object, engine: sa.Engine | None = None) -> Connection:
-    """The caller's connection; raises ConfigError for what is none, or certainly of another
-    database than `engine`."""
-    orm = sys.modules.get("sqlalchemy.orm")
-    if orm is not None and isinstance(target, orm.scoped_session):
-        target = target()
-    found = target.connection() if _is_session(target) else target
-    if not isinstance(found, Connection):
-        raise ConfigError(
-            "send takes your Connection or Session, so that it is part of your transaction; "
-            f"got {target!r:.80}"
-        )
-    if engine is None or found.engine is engine:
-        return found
-    if why := dialects.other_than(engine, found.engine):
-        raise ConfigError(f"the connection that send was given {why}; nothing was sent")
-    return found
-
-
-def _payload(payload: Any, tables: Tables) -> str | None:
-    text = encode(payload)
-    most = tables.spec.max_payload
-    if text is None or len(text) <= most // 4:  # a character has four bytes at most
-        return text
-    in_bytes = tables.dialect.text_in_bytes
-    length = len(text.encode()) if in_bytes else len(text)
-    if length > most:
-        raise PayloadError(
-            f"the payload has {length} {'bytes' if in_bytes else 'characters'} as JSON, at most "
-            f"{most} are read (max_payload); send where it is kept instead"
-        )
-    return text
-
-
-def _object_id(object_id: Any, tables: Tables) -> Any:
-    if isinstance(object_id, str):
-        if len(object_id) > MAX_OBJECT_ID:
-            raise ConfigError(
-                f"object_id has {len(object_id)} characters, at most {MAX_OBJECT_ID} are kept"
-            )
-        if "\x00" in object_id:
-            raise ConfigError("object_id holds a NUL character")
-        try:
-            object_id.encode("utf-8")
-        except UnicodeEncodeError:
-            raise ConfigError("object_id holds half of a surrogate pair") from None
-    elif isinstance(object_id, bool) or not isinstance(object_id, int | Decimal | UUID | None):
-        raise ConfigError(f"object_id must be a text or a whole number, got {object_id!r:.80}")
-    elif tables.dialect.loose_types:
-        fixed = not isinstance(tables.object_type, dialects.AnyId)
-        if fixed and isinstance(object_id, Decimal | UUID):
-            kind = type(object_id).__name__
-            raise ConfigError(f"object_id is a {kind}, which SQLite does not keep; send its text")
-        whole_part = object_id if isinstance(object_id, int) else 0
-        if isinstance(object_id, Decimal) and object_id.is_finite():
-            whole_part = int(object_id)
-        if not -(2**63) <= whole_part < 2**63:
-            raise ConfigError(f"object_id has more than 64 bits, got {object_id!r:.60}")
-    return object_id
-
-
-def _delay(delay: float | timedelta | None, at: datetime | None, tables: Tables) -> float | None:
-    if delay is not None and at is not None:
-        raise ConfigError("give delay or at, not both")
-    if (delay is not None or at is not None) and not tables.has("available_at"):
-        raise ConfigError(f"table {tables.spec.name} has no available_at column: nothing can wait")
-    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
-        raise ConfigError(f"at must be an aware datetime, e.g. {datetime.now(UTC)!r}; got {at!r}")
-    if at is not None:
-        try:
-            at.astimezone(UTC)
-        except OverflowError:
-            raise ConfigError(
-                f"at must be within the years 1 to 9999 in UTC, got {at.isoformat()}"
-            ) from None
-        _check_instant("at", at, tables)
-    if delay is None:
-        return None
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    checked = number("delay", seconds, 0, FAR_SECONDS)
-    _check_instant("delay", datetime.now(UTC) + timedelta(seconds=checked), tables)
-    return checked
-
-
-def _check_instant(name: str, instant: datetime, tables: Tables) -> None:
-    """Raise ConfigError where `available_at` cannot hold an instant: databases refuse it, or keep
-    another one."""
-    held, column = tables.instants, tables.names["available_at"]
-    if held.last < held.first:
-        raise ConfigError(f"column {column} is {held.kind} and holds no instants: nothing can wait")
-    if not held.first <= instant <= held.last:
-        raise ConfigError(
-            f"{name} must end in {held.first:%Y-%m-%d} to {held.last:%Y-%m-%d}, which is what "
-            f"column {column} ({held.kind}) holds; got {instant.isoformat()}"
-        )

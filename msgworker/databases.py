@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection
 
 from msgworker import dialects
-from msgworker.app import App, connection_of
+from msgworker.app import App
 from msgworker.coordination import Partitions, Segments
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.seat import Scope
+from msgworker.producing import connection_of
 from msgworker.store import slices
 from msgworker.store.send import shard_of
 from msgworker.workers import Workers

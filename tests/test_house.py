@@ -26,7 +26,7 @@ LEVELS = [
     {"store"},
     {"instance", "coordination"},
     {"ops"},
-    {"app", "alembic", "databases", "workers"},
+    {"producing", "app", "alembic", "databases", "workers"},
     {"cli", "web", "demo", "testing", "__main__", "__init__"},
 ]
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}

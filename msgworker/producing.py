@@ -1,0 +1,160 @@
+"""What is checked of a message before it is sent, and the row that comes of it."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeGuard
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from msgworker import dialects
+from msgworker.config import number
+from msgworker.errors import ConfigError, PayloadError, SchemaError
+from msgworker.payload import encode, is_text
+from msgworker.store import send as store
+from msgworker.table import MAX_OBJECT_ID, Tables
+
+if TYPE_CHECKING:  # who has a Session has imported the ORM
+    from sqlalchemy.orm import Session
+
+
+FAR_SECONDS = 100 * 366 * 86_400.0
+
+
+def row_of(
+    tables: Tables,
+    topic: str,
+    payload: Any,
+    object_id: Any,
+    delay: float | None,
+    at: datetime | None,
+) -> dict[str, Any]:
+    """The values of a new row by column; raises ConfigError, PayloadError or SchemaError."""
+    if not isinstance(topic, str) or not 0 < len(topic) <= 100:
+        raise ConfigError(f"a topic is a text of 1 to 100 characters, got {topic!r:.80}")
+    if "\x00" in topic or not is_text(topic):
+        raise ConfigError(f"the topic {topic!r:.120} holds a NUL or half of a surrogate pair")
+    if tables.unfilled:
+        raise SchemaError(
+            f"table {tables.spec.name} cannot be sent to: nobody fills its column "
+            f"{', '.join(tables.unfilled)}, which is NOT NULL and has no default"
+        )
+    if not tables.has("payload") and payload is not None:
+        raise ConfigError(f"table {tables.spec.name} has no payload column; send None")
+    return store.row_values(
+        tables,
+        topic=topic,
+        object_id=checked_object_id(object_id, tables),
+        payload=payload_text(payload, tables),
+        delay=delay,
+        at=at,
+    )
+
+
+def is_session(target: object) -> TypeGuard[Session]:
+    """Whether it is a Session of the ORM, which is not imported for this."""
+    orm = sys.modules.get("sqlalchemy.orm")
+    return orm is not None and isinstance(target, orm.Session)
+
+
+def connection_of(target: object, engine: sa.Engine | None = None) -> Connection:
+    """The caller's connection; raises ConfigError for what is none, or certainly of another
+    database than `engine`."""
+    orm = sys.modules.get("sqlalchemy.orm")
+    if orm is not None and isinstance(target, orm.scoped_session):
+        target = target()
+    found = target.connection() if is_session(target) else target
+    if not isinstance(found, Connection):
+        raise ConfigError(
+            "send takes your Connection or Session, so that it is part of your transaction; "
+            f"got {target!r:.80}"
+        )
+    if engine is None or found.engine is engine:
+        return found
+    if why := dialects.other_than(engine, found.engine):
+        raise ConfigError(f"the connection that send was given {why}; nothing was sent")
+    return found
+
+
+def payload_text(payload: Any, tables: Tables) -> str | None:
+    text = encode(payload)
+    most = tables.spec.max_payload
+    if text is None or len(text) <= most // 4:  # a character has four bytes at most
+        return text
+    in_bytes = tables.dialect.text_in_bytes
+    length = len(text.encode()) if in_bytes else len(text)
+    if length > most:
+        raise PayloadError(
+            f"the payload has {length} {'bytes' if in_bytes else 'characters'} as JSON, at most "
+            f"{most} are read (max_payload); send where it is kept instead"
+        )
+    return text
+
+
+def checked_object_id(object_id: Any, tables: Tables) -> Any:
+    if isinstance(object_id, str):
+        if len(object_id) > MAX_OBJECT_ID:
+            raise ConfigError(
+                f"object_id has {len(object_id)} characters, at most {MAX_OBJECT_ID} are kept"
+            )
+        if "\x00" in object_id:
+            raise ConfigError("object_id holds a NUL character")
+        try:
+            object_id.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ConfigError("object_id holds half of a surrogate pair") from None
+    elif isinstance(object_id, bool) or not isinstance(object_id, int | Decimal | UUID | None):
+        raise ConfigError(f"object_id must be a text or a whole number, got {object_id!r:.80}")
+    elif tables.dialect.loose_types:
+        fixed = not isinstance(tables.object_type, dialects.AnyId)
+        if fixed and isinstance(object_id, Decimal | UUID):
+            kind = type(object_id).__name__
+            raise ConfigError(f"object_id is a {kind}, which SQLite does not keep; send its text")
+        whole_part = object_id if isinstance(object_id, int) else 0
+        if isinstance(object_id, Decimal) and object_id.is_finite():
+            whole_part = int(object_id)
+        if not -(2**63) <= whole_part < 2**63:
+            raise ConfigError(f"object_id has more than 64 bits, got {object_id!r:.60}")
+    return object_id
+
+
+def seconds_of(
+    delay: float | timedelta | None, at: datetime | None, tables: Tables
+) -> float | None:
+    if delay is not None and at is not None:
+        raise ConfigError("give delay or at, not both")
+    if (delay is not None or at is not None) and not tables.has("available_at"):
+        raise ConfigError(f"table {tables.spec.name} has no available_at column: nothing can wait")
+    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+        raise ConfigError(f"at must be an aware datetime, e.g. {datetime.now(UTC)!r}; got {at!r}")
+    if at is not None:
+        try:
+            at.astimezone(UTC)
+        except OverflowError:
+            raise ConfigError(
+                f"at must be within the years 1 to 9999 in UTC, got {at.isoformat()}"
+            ) from None
+        _check_instant("at", at, tables)
+    if delay is None:
+        return None
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    checked = number("delay", seconds, 0, FAR_SECONDS)
+    _check_instant("delay", datetime.now(UTC) + timedelta(seconds=checked), tables)
+    return checked
+
+
+def _check_instant(name: str, instant: datetime, tables: Tables) -> None:
+    """Raise ConfigError where `available_at` cannot hold an instant: databases refuse it, or keep
+    another one."""
+    held, column = tables.instants, tables.names["available_at"]
+    if held.last < held.first:
+        raise ConfigError(f"column {column} is {held.kind} and holds no instants: nothing can wait")
+    if not held.first <= instant <= held.last:
+        raise ConfigError(
+            f"{name} must end in {held.first:%Y-%m-%d} to {held.last:%Y-%m-%d}, which is what "
+            f"column {column} ({held.kind}) holds; got {instant.isoformat()}"
+        )
