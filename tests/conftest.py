@@ -19,6 +19,8 @@ from sqlalchemy.engine import make_url
 
 from tests.engines import plain_engine
 from tests.model import need_spin
+from tests.ready import Ready, ReadyFile
+from tests.scratch import keep_in_memory
 from tests.servers import VARIABLES, CannotHave, Fleet, session
 
 NAMES = ["sqlite", "postgresql", "mariadb"]
@@ -29,6 +31,8 @@ if os.environ.get(VARIABLES["oracle"]):
 else:
     _not_tested["oracle"] = "no server; its SQL is compiled and linted only"
 
+
+keep_in_memory()
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("msgworker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -65,10 +69,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @dataclass
 class Database:
-    """One empty database. `name` is sqlite, postgresql, mariadb, mysql or oracle."""
+    """One database. `name` is sqlite, postgresql, mariadb, mysql or oracle. ready: whether the
+    tables of a default App are there; else it is empty."""
 
     name: str
     url: str
+    ready: bool = False
     _engines: list[sa.Engine] = field(default_factory=list)
 
     def engine(self) -> sa.Engine:
@@ -167,10 +173,54 @@ def _administrator(base: sa.URL) -> sa.Engine:
     return plain_engine(base, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
 
 
+@pytest.fixture
+def ready() -> None:
+    """Asked for by a fixture that wants the tables of a default App in its `database`."""
+
+
 @pytest.fixture(params=NAMES)
-def database(request: pytest.FixtureRequest, servers: Fleet, tmp_path: Path) -> Iterator[Database]:
+def database(
+    request: pytest.FixtureRequest, servers: Fleet, tmp_path: Path, scratch: Path
+) -> Iterator[Database]:
     """A fresh, empty database; the test runs once on each kind."""
-    yield from _fresh(str(request.param), servers, tmp_path)
+    name = str(request.param)
+    if "ready" in request.fixturenames and name != "oracle":
+        yield from _ready(name, servers, tmp_path, scratch)
+    else:
+        yield from _fresh(name, servers, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this process."""
+    return tmp_path_factory.mktemp("scratch")
+
+
+_kept: dict[str, Ready] = {}
+
+
+def _ready(name: str, fleet: Fleet, folder: Path, scratch: Path) -> Iterator[Database]:
+    """A database with the tables of a default App."""
+    if name == "sqlite":
+        path = folder / f"test{next(_number)}.db"
+        ReadyFile(scratch).copy_to(path)
+        made = Database(name, f"sqlite:///{path}", ready=True)
+        yield made
+        made.dispose()
+        return
+    kept = _kept.setdefault(name, Ready(name))
+    url = kept.take()
+    if url is None:
+        empty, _ = make_database(name, fleet, folder)
+        url = make_url(empty.url)
+        kept.make(url)
+    made = Database(name, url.render_as_string(hide_password=False), ready=True)
+    try:
+        yield made
+    finally:
+        made.dispose()
+        if not kept.give_back(url):
+            _remove(make_url(fleet.url(name)), str(url.database))
 
 
 @pytest.fixture

@@ -69,9 +69,10 @@ def make_app(database: Any) -> Iterator[MakeApp]:
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> App:
+def app(ready: None, database: Any, make_app: MakeApp) -> App:
     app = make_app()
-    app.create_schema()
+    if not database.ready:
+        app.create_schema()
     return app
 
 

@@ -30,10 +30,11 @@ def make_app(database: Any) -> Iterator[MakeApp]:
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> App:
+def app(ready: None, database: Any, make_app: MakeApp) -> App:
     """An App whose schema exists."""
     app = make_app()
-    app.create_schema()
+    if not database.ready:
+        app.create_schema()
     return app
 
 

@@ -1,0 +1,196 @@
+"""Databases in which the tables of a default App are made already.
+
+Most tests begin with these tables, and making them takes longer than most tests do. So a database
+is used again once its rows are taken out, as long as nothing else in it has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from msgworker import App
+from tests.engines import plain_engine
+
+Rows = dict[str, list[dict[str, Any]]]
+
+_SCHEMA = {
+    "postgresql": """
+        WITH own AS (SELECT oid, nspname, nspacl::text AS acl FROM pg_namespace
+                     WHERE nspname NOT LIKE 'pg\\_%%' AND nspname <> 'information_schema'),
+             rel AS (SELECT c.* FROM pg_class c JOIN own ON own.oid = c.relnamespace)
+        SELECT 'schema', nspname, acl FROM own
+        UNION ALL SELECT relkind::text, oid::regclass::text,
+            concat_ws(' ', relpersistence, reloptions::text, relacl::text, relrowsecurity) FROM rel
+        UNION ALL SELECT 'column', concat_ws('.', rel.oid::regclass, attname), concat_ws(' ',
+            format_type(atttypid, atttypmod), attnotnull, attidentity, attgenerated,
+            attcollation::regcollation, attacl::text, pg_get_expr(d.adbin, d.adrelid))
+          FROM rel JOIN pg_attribute a ON a.attrelid = rel.oid AND a.attnum > 0
+          LEFT JOIN pg_attrdef d ON d.adrelid = rel.oid AND d.adnum = a.attnum
+        UNION ALL SELECT 'index', indexrelid::regclass::text,
+            concat_ws(' ', pg_get_indexdef(indexrelid), indisvalid)
+          FROM pg_index JOIN rel ON rel.oid = indexrelid
+        UNION ALL SELECT 'constraint', conname, pg_get_constraintdef(c.oid)
+          FROM pg_constraint c JOIN own ON own.oid = connamespace
+        UNION ALL SELECT 'trigger', tgname, tgrelid::regclass::text
+          FROM pg_trigger JOIN rel ON rel.oid = tgrelid
+        UNION ALL SELECT 'rule', rulename, ev_class::regclass::text
+          FROM pg_rewrite JOIN rel ON rel.oid = ev_class
+        UNION ALL SELECT 'policy', polname, polrelid::regclass::text FROM pg_policy
+        UNION ALL SELECT 'function', proname, prosrc FROM pg_proc
+          JOIN own ON own.oid = pronamespace
+        UNION ALL SELECT 'type', typname, typtype::text FROM pg_type
+          JOIN own ON own.oid = typnamespace
+        UNION ALL SELECT 'statistics', rel.oid::regclass::text, staattnum::text
+          FROM pg_statistic JOIN rel ON rel.oid = starelid
+        UNION ALL SELECT 'setting', setrole::regrole::text, setconfig::text
+          FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
+          WHERE d.datname = current_database()
+        UNION ALL SELECT 'database', '', coalesce(datacl::text, '') || datconnlimit
+          FROM pg_database WHERE datname = current_database()
+        ORDER BY 1, 2, 3""",
+    "mariadb": """
+        SELECT 'table', table_name, CONCAT_WS(' ', table_type, engine, table_collation,
+            row_format, create_options)
+          FROM information_schema.tables WHERE table_schema = DATABASE()
+        UNION ALL SELECT 'column', CONCAT_WS('.', table_name, ordinal_position), CONCAT_WS(' ',
+            column_name, column_type, is_nullable, column_default, extra, collation_name,
+            generation_expression)
+          FROM information_schema.columns WHERE table_schema = DATABASE()
+        UNION ALL SELECT 'index', CONCAT_WS('.', table_name, index_name, seq_in_index), CONCAT_WS(
+            ' ', column_name, non_unique, sub_part, index_type)
+          FROM information_schema.statistics WHERE table_schema = DATABASE()
+        UNION ALL SELECT 'constraint', CONCAT_WS('.', table_name, constraint_name), constraint_type
+          FROM information_schema.table_constraints WHERE table_schema = DATABASE()
+        UNION ALL SELECT 'check', constraint_name, check_clause
+          FROM information_schema.check_constraints WHERE constraint_schema = DATABASE()
+        UNION ALL SELECT 'trigger', trigger_name, action_statement
+          FROM information_schema.triggers WHERE trigger_schema = DATABASE()
+        UNION ALL SELECT 'routine', routine_name, routine_definition
+          FROM information_schema.routines WHERE routine_schema = DATABASE()
+        UNION ALL SELECT 'database', default_character_set_name, default_collation_name
+          FROM information_schema.schemata WHERE schema_name = DATABASE()
+        UNION ALL SELECT 'right', grantee, privilege_type
+          FROM information_schema.schema_privileges WHERE table_schema = DATABASE()
+        UNION ALL SELECT 'right', grantee, privilege_type
+          FROM information_schema.table_privileges WHERE table_schema = DATABASE()
+        ORDER BY 1, 2, 3""",
+}
+"""All that a test may have changed of a database, its rows left out."""
+_OTHERS = {
+    "postgresql": "SELECT pid FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    "mariadb": "SELECT id FROM information_schema.processlist "
+    "WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+}
+"""The sessions of others in a database."""
+
+
+class Ready:
+    """Those of one server. A database is named by its URL."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._free: list[sa.URL] = []
+        self._schemas: dict[sa.URL, Sequence[Any]] = {}
+        self._rows: Rows = {}
+
+    def take(self) -> sa.URL | None:
+        """One that is ready, the one that has been so for longest. What a test has left running
+        has come back by then, and such a database is given up."""
+        while self._free:
+            url = self._free.pop(0)
+            with plain_engine(url, poolclass=sa.NullPool).connect() as conn:
+                if not self._others(conn):
+                    return url
+        return None
+
+    def make(self, url: sa.URL) -> None:
+        """Make the tables in an empty database."""
+        create(url)
+        with plain_engine(url, poolclass=sa.NullPool).connect() as conn:
+            self._schemas[url] = self._seen(conn)
+            self._rows = self._rows or rows_of(conn)
+
+    def give_back(self, url: sa.URL) -> bool:
+        """Take the rows out and keep it; False if it is not as it was made."""
+        engine = plain_engine(url, poolclass=sa.NullPool)
+        try:
+            with engine.begin() as conn:
+                for session in self._others(conn):
+                    self._end(conn, session)
+                if self._seen(conn) != self._schemas[url]:
+                    return False
+                self._restore(conn)
+        except sa.exc.DBAPIError:  # a session of the test's is still at it
+            return False
+        self._free.append(url)
+        return True
+
+    def _seen(self, conn: sa.Connection) -> Sequence[Any]:
+        return conn.exec_driver_sql(_SCHEMA[self._name]).fetchall()
+
+    def _others(self, conn: sa.Connection) -> Sequence[int]:
+        return conn.exec_driver_sql(_OTHERS[self._name]).scalars().all()
+
+    def _end(self, conn: sa.Connection, session: int) -> None:
+        if self._name == "postgresql":
+            conn.exec_driver_sql(f"SELECT pg_terminate_backend({session})")
+            return
+        with contextlib.suppress(sa.exc.OperationalError):  # it has gone
+            conn.exec_driver_sql(f"KILL {session}")
+
+    def _restore(self, conn: sa.Connection) -> None:
+        if self._name == "postgresql":
+            conn.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
+            conn.exec_driver_sql(f"TRUNCATE {', '.join(self._rows)} RESTART IDENTITY")
+        else:
+            conn.exec_driver_sql("SET lock_wait_timeout = 2")
+            for table in self._rows:
+                conn.exec_driver_sql(f"TRUNCATE {table}")
+        for table, rows in self._rows.items():
+            for row in rows:
+                columns = [sa.column(name) for name in row]
+                conn.execute(sa.insert(sa.table(table, *columns)).values(row))
+
+
+def create(url: sa.URL) -> None:
+    """The tables of a default App."""
+    app = App(url.render_as_string(hide_password=False))
+    try:
+        app.create_schema()
+    finally:
+        app.engine.dispose()
+
+
+def rows_of(conn: sa.Connection) -> Rows:
+    """What stands in each table."""
+    return {
+        table: [dict(row) for row in conn.exec_driver_sql(f"SELECT * FROM {table}").mappings()]
+        for table in sa.inspect(conn).get_table_names()
+    }
+
+
+class ReadyFile:
+    """A file of SQLite, made once and copied."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "ready.db"
+
+    def copy_to(self, path: Path) -> None:
+        if not self._file.exists():
+            create(sa.URL.create("sqlite", database=str(self._file)))
+            with contextlib.closing(_connect(self._file)) as conn:
+                conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.copyfile(self._file, path)
+
+
+def _connect(path: Path) -> Any:
+    import sqlite3
+
+    return sqlite3.connect(path)
