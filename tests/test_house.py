@@ -14,6 +14,7 @@ import pytest
 
 import msgworker
 from msgworker.dialects import NAMES
+from tests.quick import QUICK
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "msgworker"
@@ -155,6 +156,15 @@ def test_links_in_the_documents_lead_somewhere() -> None:
         for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if "://" not in link:
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_what_is_left_to_the_long_suite_is_there() -> None:
+    lacking = []
+    for name, tests in QUICK.items():
+        tree = ast.parse((ROOT / "tests" / name).read_text())
+        there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        lacking += [f"{name}: {test}" for test in tests if test not in there]
+    assert lacking == []
 
 
 def test_no_path_of_a_machine_in_a_file() -> None:
