@@ -132,8 +132,9 @@ class Databases:
         """The shards of which a database has unfinished messages of objects although they live
         elsewhere, by its name; {} = all is where it belongs.
 
-        After `homes` were changed, and before messages are sent by the new ones. Costs a step along
-        the index of slices for each shard. Raises SchemaError for a table without a column `shard`,
+        After `homes` were changed, and before messages are sent by the new ones. It goes by the
+        column `shard`, which all producers must fill. Costs a step along the index of slices for
+        each shard. Raises SchemaError for a table without a column `shard`,
         DatabaseUnavailable.
         """
         found = {name: self._strangers(name, app) for name, app in self.apps.items()}
@@ -240,7 +241,10 @@ def _homes(
         return {name: tuple(range(ends[i], ends[i + 1])) for i, name in enumerate(names)}
     if not isinstance(given, Mapping) or set(given) != set(names):
         raise ConfigError(f"homes must name the shards of {', '.join(names)}; got {given!r:.120}")
-    homes = {name: tuple(sorted(given[name])) for name in names}
+    try:
+        homes = {name: tuple(sorted(given[name])) for name in names}
+    except TypeError:
+        raise ConfigError(f"homes must be lists of shards by name, got {given!r:.120}") from None
     named = sorted(shard for own in homes.values() for shard in own)
     if named != list(range(shards)):
         raise ConfigError(

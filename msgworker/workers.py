@@ -146,13 +146,14 @@ class Workers:
     def start(self) -> None:
         """Start all and return at once; `stop` belongs to it. If one cannot start, those that did
         are stopped and its error is raised."""
-        self._refuse_twice()
-        try:
-            for worker in self._workers.values():
-                worker.start()
-        except BaseException:
-            self.stop()
-            raise
+        with self._lock:
+            self._refuse_twice()
+            try:
+                for worker in self._workers.values():
+                    worker.start()
+            except BaseException:
+                self.stop()
+                raise
 
     def stop(self, grace: float = GRACE) -> bool:
         """Stop all at the same time, in order; True if every handler ended within `grace` seconds.
@@ -253,8 +254,10 @@ class Workers:
         """Tell all of a stop that somebody asks for, or for which there is a reason."""
         if not told.in_order:
             told.wait(TICK_SECONDS)
-        else:
-            next(part for part in parts if part.thread.is_alive()).thread.join(TICK_SECONDS)
+        for part in parts if told.in_order else []:
+            if part.thread.is_alive():
+                part.thread.join(TICK_SECONDS)
+                break
         if all(part.is_away for part in parts) or any(part.error for part in parts):
             told.stop()
         for part in parts:

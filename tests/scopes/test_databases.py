@@ -121,6 +121,7 @@ def test_a_database_that_is_added_moves_only_the_shards_that_are_named(make):
     ("homes", "text"),
     [
         ({"a": range(64)}, "must name the shards of a, b, c"),
+        ({"a": 5, "b": [], "c": []}, "must be lists of shards"),
         ({"a": range(64), "b": [], "c": [0]}, "each shard from 0 to 63 once"),
         ({"a": range(32), "b": range(32, 63), "c": []}, "each shard from 0 to 63 once"),
         ({"a": range(32), "b": range(32, 65), "c": []}, "each shard from 0 to 63 once"),
