@@ -24,7 +24,7 @@ class Life(enum.StrEnum):
 
     LIVE = "live"
     DEAD = "dead"  # its lease has run out; others give its messages back
-    LEAVING = "taken over"  # another instance is giving its messages back
+    TAKEN_OVER = "taken over"  # another instance is giving its messages back
     NO_LEASE = "no lease"  # messages name it, but it has no lease: they are given back too
     FOREIGN = "foreign"  # messages that somebody else flagged, without a name
 
@@ -172,7 +172,7 @@ def leases_ending(conn: Connection, t: Tables, *, within: float, but: str) -> li
 
 def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> InstanceInfo:
     count, oldest = held.get(one.name, (0, None))
-    life = Life.LEAVING if one.taken_by else Life.LIVE if one.live else Life.DEAD
+    life = Life.TAKEN_OVER if one.taken_by else Life.LIVE if one.live else Life.DEAD
     told = _told(one.serves)
     silent = None if one.taken_by or one.silent is None else max(0.0, one.silent)
     return InstanceInfo(
