@@ -6,6 +6,7 @@ catches our errors, need no SQLAlchemy.
 
 import importlib
 import typing
+import warnings
 
 if typing.TYPE_CHECKING:
     from msgworker.app import App
@@ -19,7 +20,6 @@ if typing.TYPE_CHECKING:
         HandlerTimeout,
         ItemsFailed,
         LostClaim,
-        LostLease,
         MsgworkerError,
         PayloadError,
         Reject,
@@ -50,7 +50,6 @@ __all__ = [
     "HandlerTimeout",
     "ItemsFailed",
     "LostClaim",
-    "LostLease",
     "Message",
     "MessageTable",
     "MsgworkerError",
@@ -82,6 +81,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> typing.Any:
+    if name == "LostLease":
+        text = "msgworker.LostLease was never raised and goes in 1.0: catch LostClaim"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        name = "LostClaim"
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}")

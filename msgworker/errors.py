@@ -9,7 +9,6 @@ MsgworkerError
 +-- PayloadError (ValueError)    a payload is not JSON, too large or not of its type
 +-- RuleChanged                  max_tries or on_dead of the table changed meanwhile      exit 75
 +-- LostClaim                    a message in our hands was recovered, edited or deleted
-+-- LostLease                    this instance was declared dead; it goes on under a new id
 +-- LeaseBusy                    a lock is held by somebody else
 +-- LeaseLost                    a lock that we held ran out, was taken away, or is in doubt
 +-- HandlerMisuse                a handler ended our transaction or returned what it may not
@@ -131,14 +130,6 @@ class LostClaim(MsgworkerError):
             "deleted meanwhile; its outcome was not written"
         )
         self.msg_id = msg_id
-        self.instance_id = instance_id
-
-
-class LostLease(MsgworkerError):
-    """This instance's lease ran out or was taken over; everything it held is forgotten."""
-
-    def __init__(self, instance_id: str) -> None:
-        super().__init__(f"instance {instance_id} lost its lease; it goes on under a new id")
         self.instance_id = instance_id
 
 

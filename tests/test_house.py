@@ -28,7 +28,7 @@ LEVELS = [
     {"instance", "coordination"},
     {"ops"},
     {"producing", "app", "alembic", "databases", "workers"},
-    {"cli", "web", "demo", "testing", "__main__", "__init__"},
+    {"cli", "demo", "testing", "__main__", "__init__"},
 ]
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 

@@ -8,6 +8,8 @@ import types
 from importlib import resources
 from pathlib import Path
 
+import pytest
+
 import msgworker
 
 PUBLIC = {
@@ -23,7 +25,6 @@ PUBLIC = {
     "HandlerTimeout",
     "ItemsFailed",
     "LostClaim",
-    "LostLease",
     "Message",
     "MessageTable",
     "MsgworkerError",
@@ -91,3 +92,8 @@ def test_every_error_is_rooted_at_msgworker_error():
 def test_exit_codes():
     codes = {"ConfigError": 2, "HandlerError": 2, "DatabaseUnavailable": 3, "SchemaError": 4}
     assert {name: getattr(msgworker, name).exit_code for name in codes} == codes
+
+
+def test_a_name_that_goes_warns_and_still_works() -> None:
+    with pytest.warns(DeprecationWarning, match="catch LostClaim"):
+        assert msgworker.LostLease is msgworker.LostClaim  # type: ignore[attr-defined]
