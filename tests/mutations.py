@@ -114,7 +114,7 @@ MUTANTS = (
     ),
     _m(
         "flag moves to one that waits",
-        "store/settle.py",
+        "store/done.py",
         "return [c.status == lit(Status.NEW), t.due(c), *never_tried]",
         "return [c.status == lit(Status.NEW), *never_tried]",
         f"{STORE}test_settle_ends_the_lane_when_the_next_one_is_gone[sqlite-later]",
@@ -147,7 +147,7 @@ MUTANTS = (
     ),
     _m(
         "no fence, one statement",
-        "store/settle.py",
+        "store/done.py",
         ".where(*_named(t, c, ids), t.mine(c, ME))",
         f".where(*_named(t, c, ids), sa.or_(t.mine(c, ME), {ANY_ROW}))",
         STORE + "test_settle_reports_what_is_lost_and_writes_nothing_for_it",
@@ -168,7 +168,7 @@ MUTANTS = (
     ),
     _m(
         "flag moved in a second transaction",
-        "store/settle.py",
+        "store/done.py",
         "    moved = 0\n    for part in _parts(t, nexts):\n",
         '    conn.exec_driver_sql("COMMIT")\n    conn.exec_driver_sql("BEGIN")\n'
         "    moved = 0\n    for part in _parts(t, nexts):\n",
@@ -184,7 +184,7 @@ MUTANTS = (
     ),
     _m(
         "claimed_by stays on a done row",
-        "store/settle.py",
+        "store/done.py",
         "return t.values(status=lit(Status.DONE), finished_at=now(), claimed_by=sa.null())",
         "return t.values(status=lit(Status.DONE), finished_at=now())",
         *_on(STORE, "test_settle_moves_the_flag_on", "sqlite"),
@@ -427,7 +427,7 @@ MUTANTS = (
     ),
     _m(
         "done under any claim, without owners",
-        "store/settle.py",
+        "store/done.py",
         "mine = (t.among(c.msg_id), t.mine(c, ME), *t.same_tries(c, counted))",
         f"tries = [sa.or_(one, {ANY_ROW}) for one in t.same_tries(c, counted)]\n"
         "        mine = (t.among(c.msg_id), t.mine(c, ME), *tries)",
@@ -435,7 +435,7 @@ MUTANTS = (
     ),
     _m(
         "done under any claim, without owners, one statement",
-        "store/settle.py",
+        "store/done.py",
         "    return [c.msg_id == seen.c.msg_id, as_claimed]\n",
         f"    return [c.msg_id == seen.c.msg_id, sa.or_(as_claimed, {ANY_ROW})]\n",
         f"{UNOWNED}test_an_outcome_is_not_written_under_the_claim_of_another[postgresql-done]",

@@ -28,7 +28,7 @@ from msgworker.store.counts import Count
 from msgworker.store.doctor import Finding
 from msgworker.store.explain import Explanation
 from msgworker.store.failures import Failures
-from msgworker.store.find import MessageInfo
+from msgworker.store.info import MessageInfo
 from msgworker.store.instances import InstanceInfo
 from msgworker.store.lanes import LaneInfo
 from msgworker.store.pause import Pause

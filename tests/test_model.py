@@ -52,7 +52,14 @@ def test_steps_name_what_is_in_the_code(file: str, name: str) -> None:
 
 def test_table_has_the_steps_of_the_core() -> None:
     named = {file for file, _ in STEPS}
-    core = ("store/claim", "store/settle", "store/recover", "store/lease", "instance/fetcher")
+    core = (
+        "store/claim",
+        "store/settle",
+        "store/done",
+        "store/recover",
+        "store/lease",
+        "instance/fetcher",
+    )
     assert {f"msgworker/{one}.py" for one in core} <= named
 
 

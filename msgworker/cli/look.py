@@ -18,7 +18,7 @@ from msgworker.cli.words import age, ago, plural, safe, since
 from msgworker.config import YEAR_SECONDS, seconds
 from msgworker.message import Word
 from msgworker.store.counts import Count, Exact
-from msgworker.store.find import How, MessageInfo
+from msgworker.store.info import How, MessageInfo
 from msgworker.store.window import Found
 
 OPEN = (Word.NEW, Word.PROCESSING, Word.FAILED)

@@ -23,7 +23,7 @@ from msgworker.cli.output import (
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, ago, plural, safe, when
 from msgworker.message import Word
-from msgworker.store.find import MessageInfo
+from msgworker.store.info import MessageInfo
 from msgworker.store.tries import Try
 
 PAYLOAD_SHOWN = 10_000

@@ -11,7 +11,7 @@ import click
 from msgworker.cli.output import Column, print_block, print_with_text
 from msgworker.cli.words import ago
 from msgworker.message import Word
-from msgworker.store.find import MessageInfo
+from msgworker.store.info import MessageInfo
 from msgworker.store.items import ItemInfo, Items
 from msgworker.store.tries import Try
 

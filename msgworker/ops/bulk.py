@@ -24,7 +24,7 @@ from msgworker.instance.role import outage_pause
 from msgworker.ops.asking import Who
 from msgworker.store import audit, rule
 from msgworker.store.audit import Operation
-from msgworker.store.find import MessageInfo
+from msgworker.store.info import MessageInfo
 from msgworker.table import Tables
 
 FIRST_SIZE = 100

@@ -20,7 +20,7 @@ from msgworker.dialects import Trouble, trouble
 from msgworker.message import Word
 from msgworker.store import audit, tries
 from msgworker.store.change import DISCARDED
-from msgworker.store.find import Ending, How, MessageInfo
+from msgworker.store.info import Ending, How, MessageInfo
 from msgworker.store.tries import Kind, Try
 from msgworker.table import Tables
 

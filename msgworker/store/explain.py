@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from msgworker.message import Word, topic_of
 from msgworker.store import ending, find, items, pause, scopes
-from msgworker.store.find import MessageInfo
+from msgworker.store.info import MessageInfo
 from msgworker.store.instances import UNKNOWN, InstanceInfo, Life, Started, instances
 from msgworker.store.items import Items
 from msgworker.store.recover import giving_back

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from msgworker.dialects import UtcDateTime, real_instant
 from msgworker.payload import shown
 from msgworker.store import lease, window
-from msgworker.store.find import MessageInfo
+from msgworker.store.info import MessageInfo
 from msgworker.table import Tables
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.message import Word
 from msgworker.store import find, window
-from msgworker.store.find import MessageInfo
+from msgworker.store.info import MessageInfo
 from msgworker.store.instances import UNKNOWN, Started, leased
 from msgworker.store.window import Found
 from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, text_lit

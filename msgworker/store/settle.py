@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, Select, bindparam
+from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import now, now_plus, trouble
@@ -19,13 +19,11 @@ from msgworker.store import tries
 from msgworker.store.claim import (
     ME,
     OF_A_ROW,
-    array_param,
-    array_text,
-    flagged_values,
     mine_among,
     refuse_at_once,
 )
-from msgworker.table import Cols, Tables, lit
+from msgworker.store.done import advance, done_arrays, finish_of, locking, write_done
+from msgworker.table import Tables, lit
 
 
 class FlagMissing(Exception):
@@ -45,9 +43,9 @@ def settle(
     plain = [s for s in batch if s.outcome is Outcome.DONE]
     others = [s for s in batch if s.outcome is not Outcome.DONE]
     if t.dialect.arrays:
-        settled = _done_arrays(conn, t, plain, me) if plain else {}
+        settled = done_arrays(conn, t, plain, me) if plain else {}
     else:
-        settled = _done(conn, t, plain, others, me)
+        settled = write_done(conn, t, plain, others, me)
     for settlement in others:
         _write(conn, t, settlement, me)
         settled[settlement.msg_id] = Settled.ENDED
@@ -68,7 +66,7 @@ def settle_one(
         refuse_at_once(conn, t)
     if t.dialect.row_locks and settlement.next_id is not None:
         ids = sorted({settlement.msg_id, settlement.next_id})
-        conn.execute(_locking(t), {"mw_ids": ids}).all()
+        conn.execute(locking(t), {"mw_ids": ids}).all()
     try:
         _write(conn, t, settlement, me)
     except FlagMissing:
@@ -78,9 +76,7 @@ def settle_one(
         return Settled.ENDED
     try:
         with conn.begin_nested():
-            moved = conn.execute(
-                _advance(t), {"mw_ids": [settlement.next_id], "mw_me": me}
-            ).rowcount
+            moved = conn.execute(advance(t), {"mw_ids": [settlement.next_id], "mw_me": me}).rowcount
     except DBAPIError as error:
         if trouble(error) not in OF_A_ROW:
             raise
@@ -96,182 +92,6 @@ def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> s
         part = wanted[start : start + t.dialect.max_ids]
         found |= set(conn.scalars(mine_among(t), {"mw_ids": part, "mw_me": me}))
     return found
-
-
-# ---------------------------------------------------------------- done
-
-
-def _done(
-    conn: Connection,
-    t: Tables,
-    plain: Sequence[Settlement],
-    others: Sequence[Settlement],
-    me: str,
-) -> dict[int, Settled]:
-    """Lock everything in msg_id order (else two settles, or a claim, could deadlock), then
-    write."""
-    nexts = [s.next_id for s in plain if s.next_id is not None]
-    if t.dialect.row_locks:
-        ids = sorted({s.msg_id for s in plain} | {s.msg_id for s in others} | set(nexts))
-        for part in _parts(t, ids):
-            conn.execute(_locking(t), {"mw_ids": part}).all()
-    written = 0
-    for seen, same in _by_tries(t, plain):
-        params: dict[str, Any] = {"mw_me": me} | ({} if seen is None else {"mw_tries": seen})
-        for part in _parts(t, same):
-            finish = _finish(t, seen is not None)
-            written += conn.execute(finish, params | {"mw_ids": part}).rowcount
-    if written != len(plain):
-        raise FlagMissing
-    moved = 0
-    for part in _parts(t, nexts):
-        moved += conn.execute(_advance(t), {"mw_ids": part, "mw_me": me}).rowcount
-    flagged = set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)
-    return {s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain}
-
-
-def _by_tries(t: Tables, batch: Sequence[Settlement]) -> list[tuple[int | None, Sequence[int]]]:
-    """Messages by the tries they were claimed with; all in one, with None, where they have an owner
-    to be asked for."""
-    if t.has("claimed_by"):
-        return [(None, [s.msg_id for s in batch])]
-    groups: dict[int | None, list[int]] = {}
-    for s in batch:
-        groups.setdefault(s.tries, []).append(s.msg_id)
-    return list(groups.items())
-
-
-def _parts(t: Tables, ids: Sequence[int]) -> Iterable[Sequence[int]]:
-    size = t.dialect.max_ids
-    return (ids[start : start + size] for start in range(0, len(ids), size))
-
-
-def _locking(t: Tables) -> Select[Any]:
-    def build() -> Select[Any]:
-        c = t.cols()
-        return sa.select(c.msg_id).where(t.among(c.msg_id)).order_by(c.msg_id).with_for_update()
-
-    return t.built("settle_lock", build)
-
-
-def _finish(t: Tables, counted: bool) -> sa.Update:
-    def build() -> sa.Update:
-        c = t.cols()
-        mine = (t.among(c.msg_id), t.mine(c, ME), *t.same_tries(c, counted))
-        return sa.update(t.message).where(*mine).values(_done_values(t))
-
-    return t.built(("finish", counted), build)
-
-
-def _done_values(t: Tables) -> dict[str, Any]:
-    return t.values(status=lit(Status.DONE), finished_at=now(), claimed_by=sa.null())
-
-
-def _advance(t: Tables) -> sa.Update:
-    """Flag the next messages of lanes that go on: still new, still due."""
-
-    def build() -> sa.Update:
-        c = t.cols()
-        return (
-            sa.update(t.message)
-            .where(t.among(c.msg_id), *_may_follow(t, c))
-            .values(flagged_values(t))
-        )
-
-    return t.built("advance", build)
-
-
-def _may_follow(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
-    """New and due; without owners also without a try, as the run was read: their settle asks for
-    the same."""
-    never_tried = [] if t.has("claimed_by") else [t.tries(c) == sa.literal_column("0")]
-    return [c.status == lit(Status.NEW), t.due(c), *never_tried]
-
-
-def _done_arrays(
-    conn: Connection, t: Tables, batch: Sequence[Settlement], me: str
-) -> dict[int, Settled]:
-    """One statement, one round trip: the flag moves in a WITH that joins what was finished.
-
-    `finished` runs before `moved` for each lane because `moved` reads its rows, so the guard never
-    sees two; and a lane whose flag was gone moves nothing.
-    """
-
-    def build(moving: bool) -> Any:
-        c = t.cols()
-        ids = array_param("mw_ids", sa.BigInteger())
-        finished = (
-            sa.update(t.message)
-            .where(*_named(t, c, ids), t.mine(c, ME))
-            .values(_done_values(t))
-            .returning(c.msg_id.label("msg_id"))
-        )
-        if not moving:
-            return finished
-        done = finished.cte("finished")
-        pairs = (
-            sa.func.unnest(
-                array_param("mw_heads", sa.BigInteger()),
-                array_param("mw_nexts", sa.BigInteger()),
-            )
-            .table_valued("head", "next")
-            .render_derived(name="pairs")
-        )
-        moved = (
-            sa.update(t.message)
-            .where(
-                done.c.msg_id == pairs.c.head,
-                c.msg_id == pairs.c.next,
-                *_may_follow(t, c),
-            )
-            .values(flagged_values(t))
-            .returning(c.msg_id.label("msg_id"))
-            .cte("moved")
-        )
-        both = sa.select(sa.literal_column("2").label("s"), done.c.msg_id)
-        return both.union_all(sa.select(sa.literal_column("1"), moved.c.msg_id))
-
-    moving = [s for s in batch if s.next_id is not None]
-    params: dict[str, Any] = {"mw_ids": array_text(s.msg_id for s in batch), "mw_me": me}
-    if not t.has("claimed_by"):
-        params["mw_seen"] = array_text(ANY_TRIES if s.tries is None else s.tries for s in batch)
-    if not moving:
-        statement = t.built(("settle", False), lambda: build(False))
-        written = {row[0] for row in conn.execute(statement, params).all()}
-        flagged: set[int] = set()
-    else:
-        statement = t.built(("settle", True), lambda: build(True))
-        params["mw_heads"] = array_text(s.msg_id for s in moving)
-        params["mw_nexts"] = array_text(s.next_id for s in moving if s.next_id is not None)
-        found = conn.execute(statement, params).all()
-        written = {row[1] for row in found if row[0] == 2}
-        flagged = {row[1] for row in found if row[0] == 1}
-    return {s.msg_id: _became(s, written, flagged) for s in batch}
-
-
-ANY_TRIES = -1
-
-
-def _named(t: Tables, c: Cols, ids: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    """The rows of a batch; where they have no owner, with the tries they were claimed with."""
-    if t.has("claimed_by"):
-        return [c.msg_id == sa.func.any(ids)]
-    tries_seen = array_param("mw_seen", sa.BigInteger())
-    seen = sa.func.unnest(ids, tries_seen).table_valued("msg_id", "tries")
-    seen = seen.render_derived(name="seen")
-    as_claimed = sa.or_(
-        seen.c.tries == sa.literal_column(str(ANY_TRIES)), seen.c.tries == t.tries(c)
-    )
-    return [c.msg_id == seen.c.msg_id, as_claimed]
-
-
-def _became(s: Settlement, written: set[int], flagged: set[int]) -> Settled:
-    if s.msg_id not in written:
-        return Settled.LOST
-    return Settled.WENT_ON if s.next_id in flagged else Settled.ENDED
-
-
-# ---------------------------------------------------------------- other outcomes
 
 
 def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
@@ -318,7 +138,7 @@ def _outcome_params(t: Tables, s: Settlement) -> dict[str, Any]:
 
 def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
     if outcome is Outcome.DONE:
-        return _finish(t, counted)
+        return finish_of(t, counted)
 
     def build() -> sa.Update:
         c = t.cols()

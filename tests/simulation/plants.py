@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker.instance.search import Pick, Search
 from msgworker.message import Outcome
-from msgworker.store import claim, recover, settle
+from msgworker.store import claim, done, recover, settle
 from msgworker.store.claim import Candidate, Row
 from msgworker.table import Cols, Tables
 from tests.history import Rule
@@ -138,7 +138,7 @@ def any_claim() -> AbstractContextManager[None]:
     def statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
         c = t.cols()
         if outcome is Outcome.DONE:
-            return settle._finish(t, False)
+            return done.finish_of(t, False)
         unasked = [sa.bindparam(name, type_=sa.Integer()) >= 0 for name in ("mw_tries", "mw_times")]
         mine = (t.among(c.msg_id), t.mine(c, claim.ME), *unasked)
         return sa.update(t.message).where(*mine).values(settle._outcome_values(t, outcome))
