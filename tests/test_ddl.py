@@ -40,6 +40,7 @@ from msgworker.store import (
 from msgworker.store import send as producing
 from msgworker.store.change import Filter
 from msgworker.store.claim import Candidate, Row
+from msgworker.store.done import still_mine
 from msgworker.table import Tables, tables_for
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
@@ -270,7 +271,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     for outcome in Outcome:
         yield settle.settle, {"batch": [Settlement(1, outcome, error="e", trace="t")], "me": "me"}
     yield settle.settle_one, {"settlement": Settlement(1, next_id=2), "me": "me"}
-    yield settle.still_mine, {"ids": many, "me": "me"}
+    yield still_mine, {"ids": many, "me": "me"}
     yield recover.flagged_by, {"instance_id": "x"}
     yield recover.owners, {}
     yield recover.recover, {"ids": many[: recover.BATCH], "dead_id": "x", "text": "died"}

@@ -39,7 +39,7 @@ from msgworker.instance.state import Lane, Running, State, facts
 from msgworker.instance.traces import text_of
 from msgworker.message import Message, Outcome, Settled, topic_of
 from msgworker.payload import clean, quoted
-from msgworker.store import recover
+from msgworker.store import done, recover
 from msgworker.store import settle as store
 from msgworker.store.claim import Row
 
@@ -294,7 +294,7 @@ class Caller:
             try:
                 link = self._link()
                 with link.lock, link.transaction() as conn:
-                    flagged = store.still_mine(conn, self._state.tables, ids, me=lane.owner)
+                    flagged = done.still_mine(conn, self._state.tables, ids, me=lane.owner)
             except Exception as error:
                 if trouble(error) is Trouble.OTHER:
                     raise

@@ -22,6 +22,7 @@ from msgworker.instance.role import Outage
 from msgworker.instance.state import Lane, State, facts
 from msgworker.message import LATER, UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.payload import shown
+from msgworker.store import done
 from msgworker.store import settle as store
 from msgworker.store.claim import Row
 from msgworker.table import MAX_ERROR
@@ -246,7 +247,7 @@ class Settler:
             try:
                 ids = set(lanes) | {r.msg_id for ln in lanes.values() if (r := ln.next_row)}
                 with self._link.transaction() as conn:
-                    flagged = store.still_mine(conn, self._state.tables, ids, me=me)
+                    flagged = done.still_mine(conn, self._state.tables, ids, me=me)
                 break
             except Exception as error:
                 if trouble(error) is Trouble.OTHER:
@@ -274,7 +275,7 @@ class Settler:
                 written = store.settle(conn, tables, batch, me=me)
             became |= written
             return
-        except store.FlagMissing:
+        except done.FlagMissing:
             pass
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):

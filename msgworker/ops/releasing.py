@@ -21,7 +21,7 @@ from msgworker.message import Word
 from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Skip, Step, Why
-from msgworker.store import audit, change, lease, recover, settle
+from msgworker.store import audit, change, done, lease, recover
 from msgworker.store.instances import Life, instances
 from msgworker.store.lease import Lease
 from msgworker.table import Tables
@@ -155,7 +155,7 @@ def _all_free(bulk: Bulk, t: Tables, held: Held, by: Who) -> list[int]:
         most = min(bulk.pace.size, t.dialect.max_ids)
         ids[:] = recover.flagged_by(conn, t, dead_id, after=after, limit=most)
         locked = change.lock(conn, t, ids, words=(Word.PROCESSING,), waits=False)
-        mine = settle.still_mine(conn, t, ids, me=dead_id)
+        mine = done.still_mine(conn, t, ids, me=dead_id)
         busy[:] = sorted(mine.difference(locked))
         free = sorted(mine.intersection(locked))
         audit.record(conn, t, bulk.op.op_id, free)

@@ -15,9 +15,24 @@ from msgworker.store.claim import (
     array_param,
     array_text,
     flagged_values,
+    mine_among,
 )
-from msgworker.store.settle import FlagMissing, still_mine
 from msgworker.table import Cols, Tables, lit
+
+
+class FlagMissing(Exception):
+    """Some rows of a batch were no longer ours; the batch must be rolled back and settled one by
+    one."""
+
+
+def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
+    """Those of `ids` that are flagged by us: the answer to a COMMIT whose outcome is unknown."""
+    wanted = list(ids)
+    found: set[int] = set()
+    for start in range(0, len(wanted), t.dialect.max_ids):
+        part = wanted[start : start + t.dialect.max_ids]
+        found |= set(conn.scalars(mine_among(t), {"mw_ids": part, "mw_me": me}))
+    return found
 
 
 def write_done(

@@ -6,7 +6,7 @@ so the guard never sees two. A lane whose flag is gone is lost: nothing is writt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,16 +19,17 @@ from msgworker.store import tries
 from msgworker.store.claim import (
     ME,
     OF_A_ROW,
-    mine_among,
     refuse_at_once,
 )
-from msgworker.store.done import advance, done_arrays, finish_of, locking, write_done
+from msgworker.store.done import (
+    FlagMissing,
+    advance,
+    done_arrays,
+    finish_of,
+    locking,
+    write_done,
+)
 from msgworker.table import Tables, lit
-
-
-class FlagMissing(Exception):
-    """Some rows of a batch were no longer ours; the batch must be rolled back and settled one by
-    one."""
 
 
 def settle(
@@ -82,16 +83,6 @@ def settle_one(
             raise
         moved = 0
     return Settled.WENT_ON if moved else Settled.ENDED
-
-
-def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
-    """Those of `ids` that are flagged by us: the answer to a COMMIT whose outcome is unknown."""
-    wanted = list(ids)
-    found: set[int] = set()
-    for start in range(0, len(wanted), t.dialect.max_ids):
-        part = wanted[start : start + t.dialect.max_ids]
-        found |= set(conn.scalars(mine_among(t), {"mw_ids": part, "mw_me": me}))
-    return found
 
 
 def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:

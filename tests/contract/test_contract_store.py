@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from msgworker import App, MessageTable
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store import claim, lease, recover, settle
+from msgworker.store import claim, done, lease, recover, settle
 from msgworker.store.claim import Candidate, Row
 from msgworker.store.due import Coming, coming
 from tests.contract.seeing import Table, in_thread, send, until
@@ -66,7 +66,7 @@ class Store:
         """As the settler does it: together, and one by one if that cannot be."""
         try:
             return self(settle.settle, batch, me=me)
-        except (settle.FlagMissing, sa.exc.IntegrityError):
+        except (done.FlagMissing, sa.exc.IntegrityError):
             return {one.msg_id: self(settle.settle_one, one, me=me) for one in batch}
 
 
@@ -621,9 +621,9 @@ def test_still_mine(store):
     store.flagged(a, b)
     store.flagged(c, me=OTHER)
     store.settle(Settlement(b))
-    assert store(settle.still_mine, [a, b, c, d, 10**9], me=ME) == {a}
-    assert store(settle.still_mine, [], me=ME) == set()
-    assert store(settle.still_mine, range(10**6, 10**6 + 2500), me=ME) == set()
+    assert store(done.still_mine, [a, b, c, d, 10**9], me=ME) == {a}
+    assert store(done.still_mine, [], me=ME) == set()
+    assert store(done.still_mine, range(10**6, 10**6 + 2500), me=ME) == set()
 
 
 # ---------------------------------------------------------------- recover
@@ -906,7 +906,7 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     yield "runs", (obj,), lambda r: r(claim.read_runs, rows, limit=20)
     yield "run of one", (obj,), lambda r: r(claim.read_runs, rows[:1], limit=20)
     yield "settle one", (key,), lambda r: r(settle.settle_one, moves[0], me=ME)
-    yield "still mine", (key, guard), lambda r: r(settle.still_mine, open_ids[:100], me=ME)
+    yield "still mine", (key, guard), lambda r: r(done.still_mine, open_ids[:100], me=ME)
     yield "flagged by", (guard, obj), lambda r: r(recover.flagged_by, ME)
     yield "owners", (guard, obj), lambda r: r(recover.owners)
 

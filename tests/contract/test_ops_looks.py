@@ -12,7 +12,7 @@ from tenacity import wait_fixed, wait_none
 from msgworker import App, MessageTable, Reject
 from msgworker.errors import ConfigError
 from msgworker.message import Outcome, Settled, Settlement, Word
-from msgworker.store import claim, counts, failures, lanes, lease, recover, settle, window
+from msgworker.store import claim, counts, done, failures, lanes, lease, recover, settle, window
 from msgworker.store import tries as trying
 from msgworker.store.claim import Candidate
 from msgworker.store.counts import Exact
@@ -132,7 +132,7 @@ def test_an_outcome_that_was_lost_adds_no_try(app, alone):
         if alone:
             assert settle.settle_one(conn, app.tables, late, me=ME) is Settled.LOST
         else:
-            with pytest.raises(settle.FlagMissing):
+            with pytest.raises(done.FlagMissing):
                 settle.settle(conn, app.tables, [late], me=ME)
     assert shown(app, first) == []
 

@@ -27,10 +27,10 @@ from msgworker.instance.search import Look, Search
 from msgworker.instance.settler import settlement
 from msgworker.instance.state import Lane, Running, State
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store import claim, lease, recover
+from msgworker.store import claim, done, lease, recover
 from msgworker.store import settle as settling
 from msgworker.store.claim import Candidate, Row
-from msgworker.store.settle import FlagMissing
+from msgworker.store.done import FlagMissing
 from tests.history import PROCESSING, Kind, Rule, Violation
 from tests.simulation.world import Act, Seen, World
 
@@ -564,7 +564,7 @@ class Instance:
 
     def _still_mine(self, lanes: dict[int, Lane], me: str) -> set[int]:
         ids = set(lanes) | {r.msg_id for ln in lanes.values() if (r := ln.next_row)}
-        return self._read(lambda conn: settling.still_mine(conn, self.world.t, sorted(ids), me=me))
+        return self._read(lambda conn: done.still_mine(conn, self.world.t, sorted(ids), me=me))
 
     # ------------------------------------------------------------ heartbeat
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from msgworker.store import change, lease, recover
-from msgworker.store.settle import FlagMissing
+from msgworker.store.done import FlagMissing
 from msgworker.table import MessageTable
 from tests.history import DONE, FAILED, NEW, PROCESSING, Kind, Rule, Violation, check
 from tests.simulation.instance import BEAT, Faults, Flaws, Habits, Instance, Steps, Wait

@@ -19,8 +19,8 @@ from msgworker.dialects import DIALECTS
 from msgworker.errors import RuleChanged
 from msgworker.message import Outcome, Settlement
 from msgworker.store import change, claim, lease, recover, rule, settle
+from msgworker.store.done import FlagMissing
 from msgworker.store.rule import Rule, State
-from msgworker.store.settle import FlagMissing
 from msgworker.table import MessageTable, Tables, tables_for
 
 T = TypeVar("T")
