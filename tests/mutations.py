@@ -14,6 +14,7 @@ UNOWNED = "tests/contract/test_unowned.py::"
 CENTRES = "tests/coordination/test_centres.py::"
 SHARES = "tests/scopes/test_partitions.py::"
 ROUND = "tests/scopes/test_round_machine.py::"
+SEVERAL = "tests/scopes/test_databases.py::"
 
 
 @dataclass(frozen=True, slots=True)
@@ -639,5 +640,77 @@ MUTANTS = (
         "return now - self._since >= self.scope.hold",
         "return now - self._since >= 100 * self.scope.hold",
         f"{ROUND}test_segments_keep_their_rules_in_any_order_of_events",
+    ),
+    # --- several databases
+    _m(
+        "a send goes to any database",
+        "databases.py",
+        "        if ours and name not in ours:\n",
+        "        if ours and not name:\n",
+        f"{SEVERAL}test_a_message_is_sent_to_the_home_of_its_object_and_nowhere_else",
+    ),
+    _m(
+        "a whole number has a home for each way to write it",
+        "store/send.py",
+        "object_id.is_finite() and object_id == int(object_id)",
+        "object_id.is_nan()",
+        f"{SEVERAL}test_an_object_has_one_home_however_its_id_is_written",
+    ),
+    _m(
+        "the shards at home are those away from it",
+        "databases.py",
+        "if n not in self.homes[name]]",
+        "if n in self.homes[name]]",
+        f"{SEVERAL}test_shards_with_unfinished_messages_away_from_home_are_told",
+    ),
+    _m(
+        "databases share the locks of their scopes",
+        "databases.py",
+        "                if other != name:\n",
+        "                if not other:\n",
+        f"{SEVERAL}test_scopes_that_would_share_their_locks_are_refused",
+    ),
+    _m(
+        "a stop is for the first database only",
+        "workers.py",
+        "        for part in parts:\n            part.look()\n",
+        "        for part in parts[:1]:\n            part.look()\n",
+        f"{SEVERAL}test_one_signal_stops_all_databases_in_order",
+    ),
+    _m(
+        "a database that is away at the start is given up",
+        "workers.py",
+        "    while not part.asked.in_order:\n",
+        "    while not part.asked.in_order and not part.away:\n",
+        f"{SEVERAL}test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back",
+    ),
+    _m(
+        "one database that is away ends all",
+        "workers.py",
+        "if all(part.is_away for part in parts)",
+        "if any(part.is_away for part in parts)",
+        f"{SEVERAL}test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back",
+    ),
+    _m(
+        "who waits for its database again and again ends never",
+        "workers.py",
+        "if all(part.is_away for part in parts)",
+        "if all(not part for part in parts)",
+        f"{SEVERAL}test_who_can_use_none_of_its_databases_ends",
+    ),
+    _m(
+        "a lost database is not the gravest",
+        "workers.py",
+        "(ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.RETRIES)",
+        "(ExitCode.RETRIES, ExitCode.REFUSED, ExitCode.UNREACHABLE)",
+        f"{SEVERAL}test_the_gravest_report_is_the_exit_code_of_all",
+    ),
+    _m(
+        "a look reads as much as there are instances",
+        "instance/search.py",
+        "objects = min(WINDOW, max(objects, self._stride))",
+        "objects = max(objects, self._stride)",
+        "tests/scopes/test_slices.py::"
+        "test_a_look_everywhere_is_bounded_however_many_instances_live[sqlite]",
     ),
 )
