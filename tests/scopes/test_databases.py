@@ -175,6 +175,11 @@ def test_shards_with_unfinished_messages_away_from_home_are_told(make):
     lacking = moved.misplaced()
     assert set(lacking) == {"a", "b"}
     assert set(lacking["a"]) <= set(databases.homes["a"])
+    for app in databases.apps.values():
+        Table(app).edit(status=1)  # as while its handlers run
+    assert moved.misplaced() == lacking
+    for app in databases.apps.values():
+        Table(app).edit(status=0)
     databases.handler()(lambda msg: None)
     databases.worker().drain(linger=0)
     assert moved.misplaced() == {}
