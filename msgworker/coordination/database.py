@@ -95,7 +95,7 @@ class DatabaseLocks(LockCentre):
         self._asking.add(whose)
         try:
             token = self._run(take, seconds=ttl, in_doubt=was_taken)
-            if token is None and self._made(name, ttl):
+            if token is None and self._made([name], ttl):
                 token = self._run(take, seconds=ttl, in_doubt=was_taken)
             if token is None:
                 return None
@@ -104,19 +104,53 @@ class DatabaseLocks(LockCentre):
             self._asking.discard(whose)
         return Lease(name, owner, token, ttl, asked_at=begun)
 
-    def _made(self, name: str, ttl: float) -> bool:
-        """Make the row of a lock that has none; whether there was none."""
-        if name in self._known:
+    def _acquire_all(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
+        taken: list[Lease] = []
+        most = self._reached().dialect.max_ids
+        for start in range(0, len(names), most):
+            taken += self._acquire_some(names[start : start + most], owner, ttl)
+        return taken
+
+    def _acquire_some(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
+        self._made(names, ttl)
+        begun, claim_id = clock(), uuid.uuid4().hex
+
+        def take(conn: Connection) -> dict[str, int]:
+            return locks.acquire_all(
+                conn, self._tables, names, owner=owner, ttl_ms=_ms(ttl), claim_id=claim_id
+            )
+
+        def was_taken(conn: Connection) -> dict[str, int]:
+            return locks.acquired_all(conn, self._tables, owner, claim_id) or take(conn)
+
+        asked = {(name, owner) for name in names}
+        self._asking |= asked
+        try:
+            tokens = self._run(take, seconds=ttl, in_doubt=was_taken)
+            self._given |= {(name, owner): token for name, token in tokens.items()}
+        finally:
+            self._asking -= asked
+        made = [name for name in names if name in tokens]
+        return [Lease(name, owner, tokens[name], ttl, asked_at=begun) for name in made]
+
+    def _made(self, names: Sequence[str], ttl: float) -> bool:
+        """Make the rows of locks that have none; whether there was one without."""
+        asked = [name for name in names if name not in self._known]
+        if not asked:
             return False
         t = self._tables
-        there = self._run(partial(locks.exists, t=t, name=name), seconds=ttl)
-        if not there:
-            with suppress(IntegrityError):  # somebody else was faster
-                self._run(partial(locks.ensure, t=t, name=name), seconds=ttl)
+        there = self._run(partial(locks.there, t=t, names=asked), seconds=ttl)
+        missing = [name for name in asked if name not in there]
+        try:
+            if missing:
+                self._run(lambda conn: locks.ensure(conn, t, *missing), seconds=ttl)
+        except IntegrityError:  # somebody else was faster, with one of them at least
+            for name in missing if len(missing) > 1 else ():
+                self._made([name], ttl)
         if len(self._known) >= KNOWN_NAMES:
             self._known.clear()
-        self._known.add(name)
-        return not there
+        self._known.update(asked)
+        return bool(missing)
 
     def _renew(self, lease: Lease) -> bool:
         begun = clock()
@@ -209,8 +243,7 @@ class DatabaseLocks(LockCentre):
         seconds: so long an answer may take, 1 at least and 30 at most. in_doubt: what to do in
         place of `act` when it may have been done already.
         """
-        with dialects.reaching(self.engine):
-            t = self._tables
+        t = self._reached()
         link: Link = getattr(self._own_lines(), line)
         limit = min(max(LEAST_ANSWER_SECONDS, seconds), MOST_ANSWER_SECONDS)
         until, tries = clock() + limit, 0
@@ -232,6 +265,10 @@ class DatabaseLocks(LockCentre):
                     raise self._unavailable(error) from error
                 if kind is Trouble.LOST and in_doubt is not None:
                     act = in_doubt
+
+    def _reached(self) -> Tables:
+        with dialects.reaching(self.engine):
+            return self._tables
 
     def _own_lines(self) -> _Lines:
         lines = self._lines.get(os.getpid())

@@ -25,6 +25,12 @@ LOOK_SECONDS = 0.5
 """Between two looks at who is there, for up to so many members that this costs little; more of
 them look more rarely."""
 LOOK_PER_MEMBER = 0.01
+MOVING_SECONDS = 0.1
+"""The same while shards are on their way to somebody."""
+MOVING_PER_MEMBER = 0.002
+JOIN_SECONDS = 0.25
+"""Between joining and the first shards: those that start together see each other by then, and need
+not move what the first one has taken."""
 MOST_GROUP = 100
 
 
@@ -176,7 +182,8 @@ class Member(Moving):
     def step(self) -> float | None:
         if self.leaving:
             return self._leave()
-        self._keep()
+        if self._keep():
+            return JOIN_SECONDS
         members, owners = self.scope.view(self.standing.tables.spec)
         if self.owner not in members:  # expired since: the next step finds out
             self._renewed_at = 0.0
@@ -194,24 +201,27 @@ class Member(Moving):
         self._take([n for n in wanted if n not in owners])
         self.settled = all(n in self._held for n, to in target.items() if to == self.owner)
         pause = min(self._beat, max(LOOK_SECONDS, LOOK_PER_MEMBER * len(members)))
-        if self._draining:
-            pause = min(pause, 0.1)
+        if self._draining or not self.settled:
+            pause = min(pause, max(MOVING_SECONDS, MOVING_PER_MEMBER * len(members)))
         return pause * random.uniform(0.9, 1.1)
 
-    def _keep(self) -> None:
-        """Be a member, and go on owning what we own; or begin anew under another name."""
+    def _keep(self) -> bool:
+        """Be a member, and go on owning what we own; or begin anew under another name. Whether we
+        have joined only now."""
         now = monotonic()
         if self._member is not None and now - self._renewed_at >= 0.9 * self._beat:
             self._renew(now)
         if self._member is not None and not self._member.live():
             self._forget()
-        if self._member is None:
-            self.owner = new_owner(self.standing.instance_id())
-            name = f"{self._prefix}member:{self.owner}"
-            self._member = self.scope.locks.acquire(name, self.owner, self.scope.ttl)
-            self._renewed_at = now
-            if self._member is not None:  # ZooKeeper's last as long as its session
-                self._beat = min(self.scope.heartbeat, self._member.ttl / 3)
+        if self._member is not None:
+            return False
+        self.owner = new_owner(self.standing.instance_id())
+        name = f"{self._prefix}member:{self.owner}"
+        self._member = self.scope.locks.acquire(name, self.owner, self.scope.ttl)
+        self._renewed_at = now
+        if self._member is not None:  # ZooKeeper's last as long as its session
+            self._beat = min(self.scope.heartbeat, self._member.ttl / 3)
+        return True
 
     def _renew(self, now: float) -> None:
         own = [self._member] if self._member is not None else []
@@ -269,17 +279,17 @@ class Member(Moving):
         return free + late
 
     def _take(self, shards: list[int]) -> None:
-        taken = []
-        for shard in shards:
-            name = f"{self._prefix}shard:{shard}"
-            lease = self.scope.locks.acquire(name, self.owner, self.scope.ttl)
-            if lease is not None:
-                with self.lock:
-                    self._held[shard] = lease
-                taken.append(shard)
-        if taken:
-            self._log("acquired", taken, f"{len(self._held)} of {self.scope.shards} are ours")
-            self.standing.wake()
+        if not shards:
+            return
+        names = {f"{self._prefix}shard:{shard}": shard for shard in shards}
+        leases = self.scope.locks.acquire_all(list(names), self.owner, self.scope.ttl)
+        taken = {names[lease.name]: lease for lease in leases}
+        if not taken:
+            return
+        with self.lock:
+            self._held |= taken
+        self._log("acquired", list(taken), f"{len(self._held)} of {self.scope.shards} are ours")
+        self.standing.wake()
 
     def _leave(self) -> float | None:
         """First as a member, so that nobody means us any more; then shard by shard."""

@@ -8,6 +8,7 @@ each acquire: whoever has lost the reply to one reads it there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -56,10 +57,10 @@ def table(t: Tables) -> sa.Table:
     return t.built("lock_table", build)
 
 
-def ensure(conn: Connection, t: Tables, name: str) -> None:
-    """Make the row of a name. Raises IntegrityError if somebody else was faster."""
+def ensure(conn: Connection, t: Tables, *names: str) -> None:
+    """Make the rows of names. Raises IntegrityError if somebody else was faster with one."""
     insert = t.built("lock_row", lambda: sa.insert(table(t)).values(name=bindparam("mw_name")))
-    conn.execute(insert, {"mw_name": name})
+    conn.execute(insert, [{"mw_name": name} for name in names])
 
 
 def acquire(
@@ -72,17 +73,8 @@ def acquire(
     c = table(t).c
 
     def build() -> sa.Update:
-        return (
-            sa.update(table(t))
-            .where(c.name == bindparam("mw_name"), sa.or_(c.owner.is_(None), _expired(c)))
-            .values(
-                owner=bindparam("mw_owner"),
-                token=c.token + 1,
-                claim_id=bindparam("mw_claim"),
-                since_ms=now_ms(),
-                expires_ms=now_ms() + bindparam("mw_ttl", type_=sa.BigInteger()),
-            )
-        )
+        free = sa.or_(c.owner.is_(None), _expired(c))
+        return sa.update(table(t)).where(c.name == bindparam("mw_name"), free).values(_taken(c))
 
     params = {"mw_name": name, "mw_owner": owner, "mw_claim": claim_id, "mw_ttl": ttl_ms}
     if not conn.execute(t.built("lock_acquire", build), params).rowcount:
@@ -102,14 +94,54 @@ def acquired(conn: Connection, t: Tables, name: str, claim_id: str) -> int | Non
     return None if found is None else int(found)
 
 
-def exists(conn: Connection, t: Tables, name: str) -> bool:
-    """Whether a name has its row."""
+def acquire_all(
+    conn: Connection, t: Tables, names: Sequence[str], *, owner: str, ttl_ms: int, claim_id: str
+) -> dict[str, int]:
+    """Take those of many locks that are free or expired, in one statement; name -> new token."""
+    c = table(t).c
+
+    def build() -> sa.Update:
+        free = sa.or_(c.owner.is_(None), _expired(c))
+        return sa.update(table(t)).where(_among(c), free).values(_taken(c))
+
+    params = {"mw_names": list(names), "mw_owner": owner, "mw_claim": claim_id, "mw_ttl": ttl_ms}
+    conn.execute(t.built("lock_acquire_all", build), params)
+    return acquired_all(conn, t, owner, claim_id)
+
+
+def acquired_all(conn: Connection, t: Tables, owner: str, claim_id: str) -> dict[str, int]:
+    """What an acquire of many has got and still holds: name -> token."""
     c = table(t).c
 
     def build() -> sa.Select[Any]:
-        return sa.select(c.token).where(c.name == bindparam("mw_name"))
+        mine = (c.owner == bindparam("mw_owner"), c.claim_id == bindparam("mw_claim"))
+        return sa.select(c.name, c.token).where(*mine, sa.not_(_expired(c)))
 
-    return conn.scalar(t.built("lock_exists", build), {"mw_name": name}) is not None
+    params = {"mw_owner": owner, "mw_claim": claim_id}
+    found = conn.execute(t.built("lock_acquired_all", build), params)
+    return {str(name): int(token) for name, token in found}
+
+
+def _taken(c: Any) -> dict[str, Any]:
+    """What a lock gets with a new owner."""
+    return {
+        "owner": bindparam("mw_owner"),
+        "token": c.token + 1,
+        "claim_id": bindparam("mw_claim"),
+        "since_ms": now_ms(),
+        "expires_ms": now_ms() + bindparam("mw_ttl", type_=sa.BigInteger()),
+    }
+
+
+def there(conn: Connection, t: Tables, names: Sequence[str]) -> set[str]:
+    """Those of the names that have their rows."""
+    c = table(t).c
+
+    def build() -> sa.Select[Any]:
+        return sa.select(c.name).where(_among(c))
+
+    found = conn.execute(t.built("lock_there", build), {"mw_names": list(names)})
+    return {str(row[0]) for row in found}
 
 
 def renew(conn: Connection, t: Tables, name: str, *, owner: str, token: int, ttl_ms: int) -> bool:
@@ -189,6 +221,10 @@ def _reading(c: Any) -> sa.Select[Any]:
 def _as_held(row: Any) -> Held:
     name, owner, token, age_ms, left_ms = row
     return Held(str(name), str(owner), int(token), max(0, int(age_ms)), int(left_ms))
+
+
+def _among(c: Any) -> Any:
+    return c.name.in_(bindparam("mw_names", expanding=True))
 
 
 def _of(c: Any) -> tuple[Any, ...]:

@@ -110,6 +110,24 @@ def test_a_former_holder_changes_nothing(place):
     assert locks.holder(name).token == now.token
 
 
+def test_of_many_locks_those_that_are_free_are_taken_at_once(place):
+    locks, names = place.locks(), [place.name(str(n)) for n in range(5)]
+    other = place.locks().acquire(names[2], "you", 30)
+    taken = locks.acquire_all(names, "me", 30)
+    assert [lease.name for lease in taken] == names[:2] + names[3:]
+    assert {one.name: one.owner for one in locks.held(place.mark)} == {
+        name: "you" if name == other.name else "me" for name in names
+    }
+    assert locks.renew_all(taken) == taken
+    assert locks.acquire_all(names, "me", 30) == []
+    before = [lease.token for lease in taken]
+    for lease in [*taken, other]:
+        assert locks.release(lease)
+    again = locks.acquire_all(names, "you", 30)
+    assert all(b.token > a for a, b in zip(before, again[:2] + again[3:], strict=True))
+    assert locks.acquire_all([], "me", 30) == []
+
+
 def test_many_leases_are_renewed_at_once(place):
     locks = place.locks()
     leases = [locks.acquire(place.name(str(n)), "me", 30) for n in range(5)]

@@ -40,9 +40,10 @@ class Recorder:
 def statements(name: str) -> list[str]:
     t, conn = tables_for(MessageTable("crm.msgworker_message"), DIALECTS[name]), Recorder()
     of: Any = conn
-    locks.ensure(of, t, "x")
+    locks.ensure(of, t, "x", "y")
+    locks.acquire_all(of, t, ["x"], owner="me", ttl_ms=1, claim_id="c")
     locks.acquire(of, t, "x", owner="me", ttl_ms=1, claim_id="c")
-    locks.exists(of, t, "x")
+    locks.there(of, t, ["x"])
     locks.renew(of, t, "x", owner="me", token=1, ttl_ms=1)
     locks.release(of, t, "x", owner="me", token=1)
     locks.renew_all(of, t, "me", ttl_ms=1)
@@ -54,10 +55,10 @@ def statements(name: str) -> list[str]:
 @pytest.mark.parametrize("name", list(DIALECTS))
 def test_locks_compile_on_every_database(name):
     found = statements(name)
-    assert len(found) == 10
+    assert len(found) == 12
     assert all("msgworker_lock" in text for text in found)
     changes = [text for text in found if text.startswith("UPDATE")]
-    assert len(changes) == 4
+    assert len(changes) == 5
     assert all(" WHERE " in text.replace("\n", " ") for text in changes)
 
 

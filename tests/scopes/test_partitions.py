@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 
 import pytest
+import sqlalchemy as sa
 
 from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Partitions, round_robin
@@ -61,6 +62,32 @@ def test_members_share_the_shards_out_and_move_as_few_as_that_takes(app, locks):
     assert (len(owned(a)), len(owned(b))) == (4, 4)
     assert owned(a) < before
     assert owned(a) | owned(b) == set(range(SHARDS))
+
+
+def test_members_that_start_together_move_nothing(app, locks, caplog):
+    caplog.set_level(logging.INFO, "msgworker.instance")
+    scope = Partitions(locks, shards=SHARDS)
+    a, b = member(app, scope), member(app, scope)
+    settle(a, b)
+    assert (len(owned(a)), len(owned(b))) == (4, 4)
+    told = [r.getMessage() for r in caplog.records if r.name == "msgworker.instance"]
+    assert ["4 of 8 are ours" in text for text in told] == [True, True]
+
+
+def test_a_member_takes_all_its_shards_in_as_many_statements_as_one(app, locks):
+    sent = []
+    scope = Partitions(locks, shards=64)
+    a = member(app, scope)
+    settle(a)
+    a.leave()
+    while a.step() is not None:
+        pass
+    for engine in next(iter(locks._lines.values())).engines:
+        sa.event.listen(engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
+    b = member(app, scope)
+    settle(b)
+    assert len(owned(b)) == 64
+    assert len(sent) < 20
 
 
 def test_a_shard_is_kept_while_something_of_it_is_in_hand(app, locks):
