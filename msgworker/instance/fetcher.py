@@ -238,6 +238,8 @@ class Fetcher(Role):
         self._where = self._seat.slice()
         if self._where is None:
             return Look(complete=True)
+        ours, mine = state.held()  # what runs is not in the index of slices: what waits behind is
+        wants |= {"skip_objects": objects | ours, "skip_ids": ids | mine}
         with self._link.statement() as conn:
             look = self._search.look_in(conn, self._where, **wants)
         self._parts = look.places

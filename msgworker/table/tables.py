@@ -242,10 +242,14 @@ class Tables:
         return found
 
     def in_slices(self, c: Cols) -> ColumnElement[bool]:
-        """Unfinished, as the partial index of slices says it: so that no planner takes another
-        index of open rows for it, in which those of all slices stand."""
+        """Unfinished and not running, as the partial index of slices says it.
+
+        A flag that moves on, and an outcome, write nothing there. So written, no planner takes
+        another index of open rows for it, in which those of all slices stand.
+        """
+        waits = sa.and_(self.unfinished(c), c.status != lit(Status.PROCESSING))
         one: ColumnElement[int] = sa.literal_column("1")
-        return sa.case((self.unfinished(c), one), else_=sa.literal_column("0")) == one
+        return sa.case((waits, one), else_=sa.literal_column("0")) == one
 
     def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
         """The predicate that lets a query use the index of a slice."""
