@@ -136,12 +136,19 @@ def retyping(
     return [f"ALTER TABLE {table} MODIFY {quoted} {kind} NULL", fill, alter]
 
 
-def can_retype(dialect: sa.Dialect, kind: TypeEngine[Any], *, generated: bool) -> bool:
-    """Whether `retyping` can change a column of this type: MODIFY converts no address (INET6) to a
-    number, and takes no generated column."""
+_ONLY_TO_TEXT = ("UUID", "INET4", "INET6")
+
+
+def can_retype(
+    dialect: sa.Dialect, kind: TypeEngine[Any], to: TypeEngine[Any], *, generated: bool
+) -> bool:
+    """Whether `retyping` can change a column of type `kind`: a generated column is not converted,
+    and MODIFY makes a UUID or an address (INET6) a text only."""
     if dialect.name not in ("mysql", "mariadb"):
-        return True
-    return not generated and not isinstance(kind, sa.types.NullType)
+        return not generated
+    if generated or isinstance(kind, sa.types.NullType):
+        return False
+    return kind.__visit_name__.upper() not in _ONLY_TO_TEXT or isinstance(to, sa.String)
 
 
 def check_calls(dialect: sa.Dialect, check: str, column: str) -> bool:
@@ -216,6 +223,12 @@ def dropping_check(
         kind = column.kind.compile(dialect=dialect)
         return (f"ALTER TABLE {table} MODIFY {quoted} {kind}{default}{null}",)
     return (f"ALTER TABLE {table} DROP CONSTRAINT {quoted}",)
+
+
+def plain_layout(dialect: sa.Dialect, table: str, layout: str) -> str:
+    """The statement that makes a table with a `layout` (see Rule) a plain one."""
+    change = {"versions": "DROP SYSTEM VERSIONING", "partitions": "REMOVE PARTITIONING"}
+    return f"ALTER TABLE {table} {change[layout]}"
 
 
 def zone_is_lost(dialect: sa.Dialect, kind: TypeEngine[Any]) -> bool:

@@ -20,10 +20,12 @@ from msgworker.dialects.troubles import Trouble, trouble
 class Rule:
     """Something that a table has beside columns and indexes.
 
-    text: the condition of a CHECK; when a trigger runs; how the column `name` compares.
+    text: the condition of a CHECK; when a trigger runs; how the column `name` compares; the type of
+    one that cuts texts; what changes the ids when their rows are updated; a layout in which the
+    table cannot be indexed: versions, partitions.
     """
 
-    kind: Literal["check", "trigger", "compare"]
+    kind: Literal["check", "trigger", "compare", "cut", "changes", "layout"]
     name: str
     text: str
 
@@ -35,6 +37,13 @@ _MYSQL_REST = (
     "SELECT 'compare', column_name, coalesce(collation_name, '')"
     " FROM information_schema.columns WHERE table_schema = coalesce(:schema, database())"
     " AND table_name = :name AND column_name = :object",
+    "SELECT 'layout', table_name, CASE table_type WHEN 'SYSTEM VERSIONED' THEN 'versions' ELSE"
+    " 'partitions' END FROM information_schema.tables WHERE table_name = :name"
+    " AND table_schema = coalesce(:schema, database())"
+    " AND (table_type = 'SYSTEM VERSIONED' OR create_options LIKE '%partitioned%')",
+    "SELECT 'changes', column_name, extra FROM information_schema.columns"
+    " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+    " AND column_name = :object AND extra LIKE '%on update%'",
 )
 _RULES: dict[str, tuple[str, ...]] = {
     "postgresql": (
@@ -47,6 +56,10 @@ _RULES: dict[str, tuple[str, ...]] = {
         " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
         " LEFT JOIN pg_collation c ON c.oid = a.attcollation"
         " WHERE a.attrelid = to_regclass(:table) AND a.attname = :object",
+        "SELECT 'cut', a.attname::text, t.typname::text"
+        " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+        " WHERE a.attrelid = to_regclass(:table) AND t.typname IN ('char', 'name')"
+        " AND t.typnamespace = 'pg_catalog'::regnamespace AND a.attnum > 0",
     ),
     "sqlite": (
         "SELECT type, name, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name)"
@@ -206,6 +219,13 @@ def folded(column: sa.ColumnElement[Any], fold: str) -> sa.ColumnElement[Any]:
     return sa.func.weight_string(text, type_=sa.LargeBinary())
 
 
+def cutting(rules: Sequence[Rule]) -> dict[str, TypeEngine[Any]]:
+    """The columns of texts that cut what is too long, where nothing else says so: "char" and name
+    of PostgreSQL, which are described as texts of any length."""
+    rooms = {"char": 1, "name": 63 // 4}
+    return {rule.name: sa.String(rooms[rule.text]) for rule in rules if rule.kind == "cut"}
+
+
 _TINYTEXT_BYTES = 255
 
 
@@ -213,6 +233,17 @@ def takes_any_text(kind: Any) -> bool:
     """Whether a column of this type holds texts that nobody has listed, as an ENUM or SET does."""
     listed = isinstance(kind, sa.Enum) or kind.__visit_name__ in ("ENUM", "SET")
     return isinstance(kind, sa.String) and not listed
+
+
+def holds_json(kind: Any) -> bool:
+    """Whether any JSON, or only a number, can stand in a column of this type, and is read as it was
+    written: BINARY is filled up, and a number with zeros before it is no JSON."""
+    if kind.__visit_name__ == "DOMAIN":
+        return holds_json(kind.data_type)
+    texts = (sa.JSON, sa.LargeBinary, sa.VARBINARY)
+    numbers = isinstance(kind, sa.Integer | sa.Numeric | sa.Boolean)
+    fills = getattr(kind, "zerofill", False)
+    return isinstance(kind, texts) or takes_any_text(kind) or (numbers and not fills)
 
 
 def text_room(kind: TypeEngine[Any]) -> int | None:

@@ -43,7 +43,8 @@ REMAKE = "a column cannot be changed there: make the table anew"
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column as the catalogue describes it. default: as the database writes it.
-    counts: the database counts it up."""
+    counts: the database counts it up. cuts: texts that are too long are cut. changes: whenever its
+    row is updated."""
 
     name: str
     kind: Any
@@ -51,6 +52,8 @@ class Column:
     default: str | None = None
     generated: bool = False
     counts: bool = False
+    cuts: bool = False
+    changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Live:
 
     fold: how ids that differ may be one to the database, see `dialects.fold_of`. checks: those that
     refuse what we write; rules: name and text of all. triggers: name and when, of those that run
-    when rows are updated.
+    when rows are updated. layouts: those of the table that take no index of ours, by `LAYOUTS`.
     """
 
     spec: MessageTable
@@ -81,6 +84,7 @@ class Live:
     rules: tuple[tuple[str, str], ...] = ()
     triggers: tuple[tuple[str, str], ...] = ()
     fold: str | None = None
+    layouts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Fault:
 
 def faults(live: Live) -> list[Fault]:
     """Everything that is not as it must or should be."""
-    found = list(_generated(live))
+    found = [*_layouts(live), *_generated(live)]
     kept = {role: c for role, c in live.columns.items() if not _stays_generated(live, role, c)}
     as_written = replace(live, columns=kept)  # nothing else of the others can be changed
     return found + [fault for judge in JUDGES for fault in judge(as_written)]
@@ -135,6 +139,18 @@ def told(found: Sequence[Fault]) -> str:
 
 
 # ---------------------------------------------------------------- judgements
+
+
+LAYOUTS = {
+    "versions": "keeps the old versions of its rows, and takes no index then (the mend drops them)",
+    "partitions": "has partitions, and no index over all of them that keeps its messages apart",
+}
+
+
+def _layouts(live: Live) -> Iterator[Fault]:
+    for layout in live.layouts:
+        mend = dialects.plain_layout(live.sql, live.name, layout)
+        yield Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", (mend,))
 
 
 def _numbers(live: Live) -> Iterator[Fault]:
@@ -197,6 +213,24 @@ def _topics(live: Live) -> Iterator[Fault]:
     yield _typed(live, "topic", column, text)
 
 
+def _payloads(live: Live) -> Iterator[Fault]:
+    column = live.columns.get("payload")
+    if column is None or live.dialect.loose_types or dialects.holds_json(column.kind):
+        return
+    said = _said(column.kind) + (" ZEROFILL" if getattr(column.kind, "zerofill", False) else "")
+    text = f"column {column.name} (payload) is {said}, but must hold JSON as a text"
+    yield _typed(live, "payload", column, text)
+
+
+def _cut(live: Live) -> Iterator[Fault]:
+    """What is sent is not what is stored."""
+    for role in ("object_id", "topic", "payload"):
+        column = live.columns.get(role)
+        if column is not None and column.cuts:
+            text = f"column {column.name} ({role}) cuts long texts"
+            yield _typed(live, role, column, text)
+
+
 def _texts(live: Live) -> Iterator[Fault]:
     for role in TEXTS:
         column = live.columns.get(role)
@@ -236,14 +270,20 @@ def _instants(live: Live) -> Iterator[Fault]:
             is_needed = False
             if not isinstance(kind, sa.String):
                 problem = f"column {name} is {kind}: instants are kept as texts here"
-        elif not (live.dialect.texts_as_instants and _holds_an_instant(kind)):
+        elif not (live.dialect.texts_as_instants and _holds_an_instant(live, role, kind)):
             problem = f"column {name} is {_said(kind)}, but must be an instant"
         if problem:
             yield _typed(live, role, column, problem, is_needed=is_needed)
 
 
-def _holds_an_instant(kind: Any) -> bool:
+def _holds_an_instant(live: Live, role: str, kind: Any) -> bool:
     room = dialects.text_room(kind)
+    if role == "available_at":  # it is in an index
+        most = dialects.key_room(live.dialect, kind)
+        too_long = most is not None and (room is None or room > most)
+        return (
+            isinstance(kind, sa.VARCHAR | sa.CHAR) and not too_long and (room or 0) >= INSTANT_TEXT
+        )
     return isinstance(kind, sa.String) and (room is None or room >= INSTANT_TEXT)
 
 
@@ -258,9 +298,14 @@ def _ids(live: Live) -> Iterator[Fault]:
     if live.dialect.case_index == "column" and isinstance(column.kind, BINARIES):
         text = f"column {column.name} (object_id) is {column.kind}, but must be a text or a number"
         yield Fault("types", True, text)
-    if not live.dialect.loose_types and isinstance(column.kind, sa.JSON | NullType):
-        text = f"column {column.name} (object_id) is {_said(column.kind)}, which no index takes"
+    if not live.dialect.loose_types and isinstance(column.kind, sa.JSON | sa.ARRAY | NullType):
+        said = _said(column.kind)
+        text = f"column {column.name} (object_id) is {said}, but must be a text or a number"
         yield _typed(live, "object_id", column, text)
+    if column.changes:
+        text = f"column {column.name} (object_id) changes whenever its row is updated"
+        mend = dialects.taking_null(live.sql, live.name, column.name, column.kind)
+        yield Fault("columns", True, text, tuple(mend))
     room = dialects.key_room(live.dialect, column.kind)
     length = getattr(column.kind, "length", None)
     if room is not None and isinstance(column.kind, sa.String) and (length or 0) > room:
@@ -340,6 +385,8 @@ def _triggers(live: Live) -> Iterator[Fault]:
 JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
     _numbers,
     _topics,
+    _payloads,
+    _cut,
     _texts,
     _instants,
     _ids,
@@ -363,8 +410,10 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     kind, counts = column.kind, column.counts
     instant = role in INSTANTS and isinstance(kind, sa.DateTime)
     number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
-    if not dialects.can_retype(live.sql, kind, generated=column.generated):
+    generated = column.generated and role in MAY_BE_GENERATED
+    if not dialects.can_retype(live.sql, kind, ours.type, generated=generated):
         return ()
+    plain = dialects.storing(live.sql, live.name, column.name) if column.generated else ()
     options = {"instant": instant, "number": number, "counts": counts}
     dropped = (
         statement
@@ -372,7 +421,7 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
         if dialects.check_calls(live.sql, text, column.name)  # made for values of the old type
         for statement in dialects.dropping_check(live.sql, live.name, name, None)
     )
-    return (*dropped, *dialects.retyping(live.sql, live.name, ours, **options))
+    return (*plain, *dropped, *dialects.retyping(live.sql, live.name, ours, **options))
 
 
 def _with_way_out(
@@ -435,15 +484,21 @@ def read(
         described = inspector.get_columns(spec.bare_name, schema=spec.schema)
     every = {str(c["name"]): _column(c) for c in described}
     by_lower = {name.lower(): column for name, column in every.items()} | every
-    columns = {
-        role: by_lower.get(name) or by_lower[name.lower()]
+    names = {
+        role: (by_lower.get(name) or by_lower[name.lower()]).name
         for role, name in spec.names().items()
         if name in by_lower or name.lower() in by_lower
     }
     table = sa.Table(spec.bare_name, sa.MetaData(), schema=spec.schema)
-    ids = columns["object_id"].name if "object_id" in columns else ""
-    guard = spec.index_name("guard")
+    ids, guard = names.get("object_id", ""), spec.index_name("guard")
     rules = dialects.rules_of(conn, dialect.name, table, object_id=ids, guard=guard)
+    for name, kind in dialects.cutting(rules).items():
+        if name in every:
+            every[name] = replace(every[name], kind=kind, cuts=True)
+    for rule in rules:
+        if rule.kind == "changes" and rule.name in every:
+            every[rule.name] = replace(every[rule.name], changes=True)
+    columns = {role: every[name] for role, name in names.items()}
     triggers = [(r.name, r.text) for r in rules if r.kind == "trigger"]
     return Live(
         spec=spec,
@@ -458,6 +513,7 @@ def read(
             (n, " ".join(t.split())[:100]) for n, t in triggers if "UPDATE" in t.upper()
         ),
         fold=dialects.fold_of(dialect.name, rules),
+        layouts=tuple(rule.text for rule in rules if rule.kind == "layout"),
     )
 
 

@@ -66,7 +66,9 @@ def create(
         live = live_name(inspector, spec)
         if live is not None:
             before = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
-        problems = [] if live is None else storage_problem(storage_of(inspector, live, spec.schema))
+        problems = (
+            [] if live is None else storage_problem(storage_of(inspector, live, spec.schema), live)
+        )
         if problems:
             raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
         if live is None and (other := elsewhere(conn, spec)):
@@ -290,7 +292,7 @@ def resolve(
         instants=requirements.instants(as_is),
         fold=None if t.key_collation else as_is.fold,
     )
-    problems += storage_problem(storage)
+    problems += storage_problem(storage, live)
     if not problems and [t.names["msg_id"]] not in unique:
         problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
     if dialect.case_index == "column":
@@ -364,10 +366,11 @@ def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
     return next((str(v) for k, v in options.items() if k.endswith("_engine")), "")
 
 
-def storage_problem(storage: str) -> list[str]:
+def storage_problem(storage: str, name: str) -> list[str]:
     if storage.lower() not in ("myisam", "memory", "aria", "csv", "archive"):
         return []
-    return [f"its storage engine {storage} has no transactions: ALTER TABLE ... ENGINE=InnoDB"]
+    mend = f"ALTER TABLE {name} ENGINE=InnoDB"
+    return [f"its storage engine {storage} has no transactions. To mend it: {mend}"]
 
 
 def _check_names(spec: MessageTable, dialect: Dialect) -> None:

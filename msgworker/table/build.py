@@ -96,7 +96,9 @@ def _message_table(
         if role not in names:
             continue
         if role in ("msg_id", "object_id", "payload"):  # a foreign table's own type decides
-            kind = live.get(names[role], kind)
+            own = live.get(names[role], kind)
+            unknown = isinstance(own, sa.types.NullType) and not dialect.loose_types
+            kind = kind if role == "msg_id" and unknown else own
         exact = sa.Integer | sa.String | KeyText
         if role == "object_id" and dialect.loose_types and not isinstance(kind, exact):
             kind = dialects.AnyId()

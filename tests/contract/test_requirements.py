@@ -28,14 +28,14 @@ COLUMNS = {
 TABLE = MessageTable("tb")
 
 
-def make_table(database: Any, rest: str = "", **changed: str) -> None:
-    """A foreign table, full of columns; `changed`: their types."""
+def make_table(database: Any, rest: str = "", whole: str = "", **changed: str) -> None:
+    """A foreign table, full of columns; `changed`: their types; whole: what is said behind them."""
     columns = []
     for role, kinds in (COLUMNS | changed).items():
         kind = kinds if isinstance(kinds, str) else kinds[database.name]
         key = " PRIMARY KEY" if role == "msg_id" else ""
         columns.append(f"{role} {kind}{key}")
-    execute(database, f"CREATE TABLE tb ({', '.join(columns)}{rest})")
+    execute(database, f"CREATE TABLE tb ({', '.join(columns)}{rest}) {whole}")
 
 
 def execute(database: Any, *statements: str) -> None:
@@ -165,6 +165,26 @@ def test_a_column_of_any_type_has_a_mend_that_runs(postgresql, case):
     refused_until_mended(lambda **given: App(postgresql.url, **given), postgresql, role)
 
 
+def test_one_refusal_names_the_mend_of_every_column(postgresql):
+    words = {
+        "created_at": ("BIGINT GENERATED ALWAYS AS (NULL) STORED", "created_at is BIGINT"),
+        "payload": ("MONEY", "payload (payload) is MONEY, but must hold JSON"),
+        "topic": ("NAME", "topic (topic) cuts long texts"),
+        "claimed_by": ('"char"', "claimed_by takes 1 characters"),
+        "object_id": ("TEXT[]", "object_id (object_id) is ARRAY"),
+    }
+    make_table(postgresql, **{role: kind for role, (kind, _) in words.items()})
+    app = App(postgresql.url, table=TABLE)
+    with pytest.raises(SchemaError) as refused:
+        app.create_schema()
+    assert [told for _, told in words.values() if told not in str(refused.value)] == []
+    _, _, mends = str(refused.value).partition(". To mend it: ")
+    execute(postgresql, *mends.split("; "))
+    app.create_schema()
+    assert needed(app) == []
+    app.engine.dispose()
+
+
 @pytest.mark.filterwarnings("ignore:Did not recognize type")
 @pytest.mark.parametrize(
     "odd", [{"object_id": "JSON"}, {"object_id": "POINT"}, {"msg_id": "TIMESTAMP WITH TIME ZONE"}]
@@ -189,6 +209,44 @@ def test_an_error_cannot_be_kept_in_a_list_of_words(mariadb, listed):
     refused_until_mended(lambda **given: App(mariadb.url, **given), mariadb, *words)
 
 
+MENDED_THERE = {
+    "a payload with zeros before it": ({"payload": "INT ZEROFILL"}, "is INTEGER ZEROFILL, but"),
+    "a payload that is filled up": ({"payload": "BINARY(16)"}, "(payload) is BINARY(16), but"),
+    "a payload from a list": ({"payload": "ENUM('1', 'b')"}, "(payload) is ENUM, but"),
+    "an instant that no index takes": ({"available_at": "TEXT"}, "available_at is TEXT, but"),
+    "ids that change": (
+        {"object_id": "TIMESTAMP NULL DEFAULT NULL ON UPDATE CURRENT_TIMESTAMP"},
+        "object_id (object_id) changes whenever its row is updated",
+    ),
+    "old versions": ({"whole": "WITH SYSTEM VERSIONING"}, "keeps the old versions of its rows"),
+    "partitions": ({"whole": "PARTITION BY KEY(msg_id) PARTITIONS 2"}, "has partitions"),
+    "no transactions": ({"whole": "ENGINE=MyISAM"}, "its storage engine MyISAM"),
+}
+
+
+@pytest.mark.parametrize("case", MENDED_THERE)
+def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, case):
+    odd, words = MENDED_THERE[case]
+    make_table(mariadb, **odd)
+    app = App(mariadb.url, table=TABLE)
+    with pytest.raises(SchemaError) as refused:
+        app.create_schema()
+    assert words in str(refused.value)
+    _, _, mends = str(refused.value).partition(". To mend it: ")
+    execute(mariadb, *mends.split("; "))
+    app.create_schema()
+    assert needed(app) == []
+    app.engine.dispose()
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+def test_a_key_of_a_type_that_nobody_knows_is_told_by_doctor_too(mariadb):
+    make_table(mariadb, msg_id="INET6")
+    app = App(mariadb.url, table=TABLE)
+    assert any("msg_id (msg_id) is of another type" in one.text for one in needed(app))
+    app.engine.dispose()
+
+
 def test_an_id_longer_than_an_index_holds_is_refused(mariadb):
     make_table(mariadb, object_id="VARCHAR(767) CHARACTER SET utf8mb4")
     words = "object_id (object_id) takes 767 characters, an index 766"
@@ -211,6 +269,7 @@ def test_a_column_of_a_type_that_nobody_knows_is_refused(mariadb):
         {"status": "INET6"},
         {"object_id": "VARCHAR(2000) AS ('a') VIRTUAL"},
         {"claimed_by": "INET6"},
+        {"finished_at": "UUID"},
         {"last_error": "INET6 CHECK (last_error IS NOT NULL)"},
     ],
 )

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.engines import plain_engine
+from tests.fuzz.kinds import TYPES_MADE
 from tests.fuzz.rows import Harm, Odd, Trial, odd_rows
 from tests.fuzz.tables import Adoption, Described, Stuck, described
 from tests.servers import Fleet
@@ -77,20 +78,28 @@ def hunt_tables(
 ) -> Found:
     """At least so many tables that the database makes."""
     found, number = Found(), itertools.count(1)
+    engine = plain_engine(url)
+    with engine.begin() as conn:
+        for statement in TYPES_MADE.get(database, ()):
+            conn.exec_driver_sql(statement)
 
     def one(table: Described) -> None:
         if found.figures["tables"] >= tables:
             return
-        adoption = Adoption(url, database, f"tb{next(number)}")
+        adoption = Adoption(engine, database, f"tb{next(number)}")
         try:
             adoption.run(table)
         except Stuck as stuck:
             found.figures["tables at fault"] += 1
             found.faults.append(str(stuck))
+            tell(str(stuck))
         found.figures += adoption.figures
         tell(f"{found.figures['tables']:,} tables, {len(found.faults)} at fault")
 
-    _each(2 * tables, start, (described(database),), one)
+    try:
+        _each(2 * tables, start, (described(database),), one)
+    finally:
+        engine.dispose()
     return found
 
 

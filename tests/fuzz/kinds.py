@@ -118,7 +118,8 @@ GENERATED = {
 WHOLE = {
     "sqlite": ("", "", "", "WITHOUT ROWID", "STRICT"),
     "postgresql": ("", "", "", "WITH (fillfactor = 50)"),
-    "mariadb": ("", "", "ENGINE=MyISAM", "CHARACTER SET latin1", "CHARACTER SET utf8mb3",
-                "COLLATE utf8mb4_unicode_ci"),
+    "mariadb": ("", "", "", "ENGINE=MyISAM", "WITH SYSTEM VERSIONING",
+                "PARTITION BY KEY(`msgID`) PARTITIONS 2", "CHARACTER SET latin1",
+                "CHARACTER SET utf8mb3", "COLLATE utf8mb4_unicode_ci"),
 }  # fmt: skip
 """What may stand behind the columns."""

@@ -73,7 +73,7 @@ def storage(p: Patient) -> list[Finding]:
         if not dialects.is_there(p.inspector, table):
             continue
         kept = schema.storage_of(p.inspector, table.name, table.schema)
-        if schema.storage_problem(kept):
+        if schema.storage_problem(kept, table.name):
             text = f"table {table.name} is kept in {kept}, which has no transactions"
             mend = f"ALTER TABLE {p.table_name(table)} ENGINE=InnoDB"
             found.append(needed("storage", text, mend))
