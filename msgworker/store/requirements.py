@@ -90,12 +90,13 @@ class Live:
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Something that is not as it must be (needed) or should be. mend: statements, in order; () =
-    nothing to run."""
+    nothing to run. role: of the column whose type it is."""
 
     check: str
     needed: bool
     text: str
     mend: tuple[str, ...] = ()
+    role: str = ""
 
 
 def faults(live: Live) -> list[Fault]:
@@ -161,10 +162,16 @@ def _numbers(live: Live) -> Iterator[Fault]:
             yield _typed(live, role, column, problem)
 
 
-def mistyped(live: Live) -> list[str]:
+def mistyped(live: Live) -> list[Fault]:
     """Why the statements cannot even be run: the columns that must be there hold no numbers."""
-    found = [number_problem(live, role, live.columns[role]) for role in REQUIRED if role in NUMBERS]
-    return [problem for problem in found if problem]
+    return [fault for fault in _numbers(live) if fault.role in REQUIRED]
+
+
+def only_anew(live: Live) -> bool:
+    """Whether a column that must be there is of a type that no statement changes."""
+    return not live.dialect.loose_types and any(
+        fault.role in REQUIRED and not fault.mend for fault in needed(live)
+    )
 
 
 def number_problem(live: Live, role: str, column: Column) -> str:
@@ -402,7 +409,7 @@ def _typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool 
     mend = _retyped(live, role, column)
     if not live.dialect.loose_types:
         text, mend = _with_way_out(live, role, text, mend)
-    return Fault("types", is_needed, text, mend)
+    return Fault("types", is_needed, text, mend, role)
 
 
 def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:

@@ -519,8 +519,7 @@ def _column_problems(t: Tables, live: requirements.Live) -> list[str]:
     lacking = [name for role, name in t.spec.names().items() if role in wanted - set(t.names)]
     problems = [f"missing column {', '.join(lacking)}"] if lacking else []
     mistyped = requirements.mistyped(live)
-    found = [fault for fault in requirements.needed(live) if fault.text in mistyped]
-    return problems + ([requirements.told(found)] if found else [])
+    return problems + ([requirements.told(mistyped)] if mistyped else [])
 
 
 def asked_for(spec: MessageTable) -> set[str]:

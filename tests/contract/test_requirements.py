@@ -240,10 +240,13 @@ def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, case)
 
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type")
-def test_a_key_of_a_type_that_nobody_knows_is_told_by_doctor_too(mariadb):
-    make_table(mariadb, msg_id="INET6")
+@pytest.mark.parametrize("role", ["msg_id", "error_try_times"])
+def test_what_doctor_prints_runs_also_where_a_type_has_no_mend(mariadb, role):
+    make_table(mariadb, **{role: "INET6"})
     app = App(mariadb.url, table=TABLE)
-    assert any("msg_id (msg_id) is of another type" in one.text for one in needed(app))
+    told = needed(app)
+    assert any(f"{role} ({role}) is of another type" in one.text for one in told)
+    execute(mariadb, *(statement for one in told for statement in one.mend))
     app.engine.dispose()
 
 

@@ -22,10 +22,10 @@ class Patient:
     """What the checks look at.
 
     ideal: all columns that the spec names. least: those that are there, or must be. live: those
-    that are there; None if one of the four that must be is not. columns: as the database describes
-    them, by lower name; as_is: the same with CHECKs and triggers, None where the table is not.
-    spec: with the rule that is in force; asked: the App's, None where it says none. no_rule: what
-    is wrong with the recorded one.
+    that are there; None if one of the four that must be is not, or is of a type that no statement
+    changes. columns: as the database describes them, by lower name; as_is: the same with CHECKs
+    and triggers, None where the table is not. spec: with the rule that is in force; asked: the
+    App's, None where it says none. no_rule: what is wrong with the recorded one.
     """
 
     engine: Engine
@@ -108,10 +108,11 @@ def meet(
     must = {spec.names()[role] for role in schema.asked_for(spec)}
     least = _with(spec, dialect, kinds, [n for n in lacking if n in must])
     live = None
-    if not any(spec.names()[role] in lacking for role in REQUIRED):
+    as_is = requirements.read(conn, inspector, spec, dialect, described)
+    there = not any(spec.names()[role] in lacking for role in REQUIRED)
+    if there and not requirements.only_anew(as_is):
         found = dialects.index_names(conn, sa.Table(name, sa.MetaData(), schema=spec.schema))
         live = tables_for(spec, dialect, kinds, frozenset(found))
-    as_is = requirements.read(conn, inspector, spec, dialect, described)
     shape = (columns, ideal, least, live, as_is)
     return Patient(engine, conn, inspector, dialect, spec, True, *shape, asked, no_rule)
 
