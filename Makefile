@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# Most tests wait more than they compute: one process more than there are cores, six at most.
-WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 1 : 6)))
+# Many tests wait for something: two processes more than there are cores, six at most.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6)))
 # A test process that crashes ends the run: with groups xdist would wait for its tests for ever.
 # The package is compiled first: the tests start it some hundred times, and where Python is told to
 # write no bytecode each of these processes would compile it anew.
@@ -31,10 +31,10 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml
 demo: $(VENV)/.run  ## real purchases through embedded SQLite: several processes, failures, one killed
 	$(BIN)/msgworker demo
 
-test: $(VENV)/.dev  ## the test suite, on SQLite, PostgreSQL, MariaDB, Redis and ZooKeeper (it starts servers)
+test: $(VENV)/.dev  ## the quick suite, on SQLite, PostgreSQL, MariaDB, Redis and ZooKeeper (it starts servers)
 	$(RUN_TESTS) -m "not long" $(PYTEST_ARGS)
 
-test-long: $(VENV)/.dev  ## everything, the long runs too
+test-long: $(VENV)/.dev  ## everything: all tests on all databases, the long runs too
 	$(RUN_TESTS) $(PYTEST_ARGS)
 
 check: $(VENV)/.dev  ## format, lint, types, tests

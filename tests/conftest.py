@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 
 from tests.engines import plain_engine
 from tests.model import need_spin
-from tests.quick import is_long
+from tests.quick import long_ones
 from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
 from tests.servers import VARIABLES, CannotHave, Fleet, session
@@ -61,9 +61,8 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as long what tests/quick.py leaves to the long suite."""
-    for item in items:
-        if is_long(item):
-            item.add_marker(pytest.mark.long)
+    for item in long_ones(items):
+        item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(wrapper=True)

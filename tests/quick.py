@@ -1,10 +1,9 @@
-"""What `make test` leaves to `make test-long`: long tests on further databases, with further
-parameters.
+"""What `make test` leaves to `make test-long`.
 
-Each promise keeps its main test in `make test`, on one database at least; what decides between two
-databases (claims, order, locks, schemas, odd rows) stays on all of them. A test of seconds that is
-about threads, processes or leases is on one, in turn. A test that is not named here or marked
-`long` is quick with all its parameters.
+A test of several databases is quick on one of them, each test on another; only what decides between
+databases, and the crash tests, are quick on all (ON_ALL). QUICK names the exceptions: tests that mean
+something on one database only, and tests of seconds, of which some parameters are quick. Each
+promise keeps its main test in `make test`.
 """
 
 # ruff: noqa: E501 - a table: one line for each test
@@ -12,11 +11,27 @@ about threads, processes or leases is on one, in turn. A test that is not named 
 from __future__ import annotations
 
 import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 
+ON_ALL = (
+    "bench/",
+    "contract/test_contract_protocol.py",
+    "contract/test_contract_store.py",
+    "contract/test_ops_races.py",
+    "contract/test_rights.py",
+    "crash/",
+    "test_ddl.py",
+    "test_servers.py",
+)
+"""Files whose tests are quick on all databases."""
+DATABASES = ("sqlite", "postgresql", "mariadb")
+ALL = ""
 NONE = r"(?!)"
-"""None of them: the test is long."""
+"""For QUICK: with all its parameters; none of them, the test is long."""
 
 QUICK = {
     "bench/test_bench.py": {
@@ -48,107 +63,66 @@ QUICK = {
     "cli/test_why.py": {
         "test_tables_fit_a_terminal_and_let_no_escape_through": "80",
     },
-    "contract/test_back_off.py": {
-        "test_a_drain_that_waits_looks_at_the_pace_of_polling": "mariadb",
-        "test_a_drain_that_waits_takes_new_work_as_it_comes": "postgresql",
-        "test_a_drain_waits_for_a_retry_beyond_its_linger": "sqlite",
-    },
     "contract/test_contract_app.py": {
-        "test_a_message_that_becomes_due_while_a_drain_looks_is_not_left": "mariadb",
-        "test_create_schema_by_four_processes_at_once": "postgresql|mariadb",
-        "test_handler_over_its_timeout_is_told_and_its_try_fails": "postgresql",
-        "test_rerun_of_all_dead_ones_of_a_topic": "sqlite",
-        "test_send_many_keeps_order_and_counts": "mariadb",
-        "test_time_limit_ends_a_drain": "postgresql",
-        "test_transactional_effects_commit_with_the_outcome": "sqlite",
-    },
-    "contract/test_contract_protocol.py": {
-        "test_the_lease_is_kept_while_a_stop_waits_for_a_handler": "mariadb",
-    },
-    "contract/test_contract_store.py": {
-        "test_settles_of_many_lanes": "postgresql",
+        "test_three_tries_then_dead": ALL,
+        "test_transactional_effects_commit_with_the_outcome": ALL,
     },
     "contract/test_contract_trouble.py": {
-        "test_a_drain_waits_for_what_it_recovers": "sqlite",
-        "test_a_heartbeat_does_not_wait_for_a_claim_to_take_a_new_id": "mariadb",
-        "test_a_lease_that_somebody_has_locked_is_not_waited_for": "postgresql",
-        "test_a_long_recovery_does_not_cost_us_our_own_lease": "postgresql",
-        "test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer": "sqlite",
+        "test_a_handler_that_swallows_a_lost_connection_is_run_again": "postgresql",
+        "test_a_lease_that_somebody_has_locked_is_not_waited_for": "mariadb",
+        "test_a_locked_message_in_quarantine_does_not_stop_the_others": "postgresql",
+        "test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer": "postgresql",
+        "test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked": "mariadb",
         "test_a_stop_does_not_wait_for_ever_for_an_answer": "mariadb",
-        "test_listeners_of_the_user_s_engine_do_not_end_the_renewals": "postgresql",
-        "test_messages_whose_outcome_cannot_be_written_are_recovered_while_we_go_on": "postgresql",
+        "test_an_item_that_swallows_a_lost_connection_is_run_again": "mariadb",
+        "test_listeners_of_the_user_s_engine_do_not_end_the_renewals": "mariadb",
         "test_recovery_does_not_wait_for_a_row_that_somebody_has_locked": "mariadb",
-        "test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others": "sqlite",
-        "test_what_waits_behind_a_paused_topic_is_found_soon": "mariadb",
-        "test_who_stands_still_after_its_renewal_holds_no_lock": "postgresql",
+        "test_recovery_into_a_column_that_is_too_short_for_its_words": "postgresql",
+        "test_who_stands_still_after_its_renewal_holds_no_lock": "mariadb",
+        "test_who_wakes_after_its_lease_is_over_does_not_ask_for_it": "mariadb",
     },
     "contract/test_contract_worker.py": {
-        "test_a_foreign_consumer_on_the_seed_s_table": "sqlite",
-        "test_an_app_keeps_the_workers_that_run_and_no_others": "mariadb",
-        "test_drain_finds_what_stands_behind_messages_of_unknown_topics": "postgresql",
-        "test_foreign_consumer_that_goes_on_to_the_next_try_is_not_stale": "sqlite",
+        "test_a_foreign_consumer_beside_ours": ALL,
+        "test_a_table_in_a_schema": "mariadb",
+        "test_failed_head_holds_back_its_successors": ALL,
+        "test_graceful_stop_releases_without_counting_a_try": ALL,
         "test_instance_leaves_for_a_handler_that_hangs_and_others_recover": "postgresql-run",
-        "test_message_of_a_foreign_consumer_is_left_alone_unless_asked": "mariadb",
-        "test_worker_in_the_background_leaves_too_and_gives_back_the_rest": "postgresql",
+        "test_order_and_exclusion_over_two_workers_and_apps": ALL,
+        "test_order_holds_over_failures_and_workers": ALL,
+        "test_settle_whose_connection_is_lost_is_in_doubt": "postgresql",
     },
-    "contract/test_fan_out.py": {
-        "test_an_infinite_source_is_stopped_by_the_timeout": "sqlite",
-        "test_forgotten_records_run_again": "mariadb",
+    "contract/test_doctor.py": {
+        "test_a_login_that_may_only_read": "mariadb",
+        "test_generated_columns_are_missing": "mariadb",
+        "test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them": "mariadb",
     },
     "contract/test_fan_out_claim.py": {
-        "test_a_batch_after_a_take_over_is_refused_and_items_stop": "postgresql",
-        "test_a_handler_s_timeout_ends_new_items_and_waits_for_running_ones": "sqlite",
-        "test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try": "mariadb",
-        "test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest": "postgresql",
-        "test_a_stop_ends_new_items_and_counts_no_try": "sqlite-ours|postgresql-no later|mariadb-no wishes",
-        "test_cut_sessions_lose_nothing_and_repeat_no_transactional_item": "postgresql-exact|mariadb-plain",
-    },
-    "contract/test_left.py": {
-        "test_a_drain_tells_when_what_another_instance_has_would_be_recovered": "postgresql",
-        "test_a_drain_waits_for_a_lease_that_ends_within_its_linger": "sqlite",
-        "test_the_retries_of_a_drain_that_is_stopped_end_it_with_6": "mariadb",
+        "test_a_transactional_item_taken_over_before_its_commit_writes_nothing": "mariadb",
+        "test_an_item_s_own_deadlock_is_run_again": "mariadb",
+        "test_cut_sessions_lose_nothing_and_repeat_no_transactional_item": "mariadb",
+        "test_recovery_leaves_a_row_whose_item_is_committing": "postgresql",
+        "test_two_items_commit_side_by_side": "mariadb",
     },
     "contract/test_odd_rows.py": {
-        "test_a_race_that_is_always_lost_is_a_refusal": "postgresql",
-        "test_a_row_that_is_refused_no_more_runs": "sqlite",
         "test_an_odd_value_harms_its_own_message_only": "sqlite-(status|available|payload|object|topic)|postgresql-(available|created)|mariadb-(available|payload|object|created)",
-        "test_tries_counted_in_decimals_back_off_like_whole_ones": "mariadb",
-    },
-    "contract/test_ops_looks.py": {
-        "test_explain_not_due": "postgresql",
     },
     "contract/test_ops_repairs.py": {
-        "test_a_long_list_of_ids": "sqlite|mariadb",
-        "test_instances_honour_a_pause_within_a_heartbeat": "sqlite",
-        "test_release_by_force_fences_the_living": "mariadb",
-        "test_rerun_beside_workers_keeps_order_and_counts": "postgresql",
-    },
-    "contract/test_requirements.py": {
-        "test_a_check_that_refuses_what_is_written_is_found": "mariadb",
-        "test_a_check_that_takes_what_is_written_is_left_alone": "postgresql",
+        "test_release_does_not_wait_for_locked_rows": "postgresql",
+        "test_release_takes_rows_that_were_locked_for_a_moment": "mariadb",
     },
     "contract/test_rule.py": {
-        "test_a_change_of_the_rule_leaves_what_is_dead_dead": "sqlite-3|postgresql-5|mariadb-3b",
-        "test_a_record_that_is_no_rule_is_an_error_that_says_how_one_looks": "sqlite",
-        "test_a_rejected_message_never_runs_again_where_max_tries_is_raised": "mariadb",
-        "test_a_start_changes_no_rule_by_which_messages_die": "postgresql",
-        "test_a_worker_that_was_declared_dead_raises_that_the_rule_has_changed": "sqlite",
-        "test_a_worker_whose_rule_changes_while_it_starts_goes_by_the_new_one": "mariadb",
-        "test_changes_and_starts_at_once_leave_one_rule_for_all": "postgresql",
-        "test_create_schema_beside_a_live_instance_keeps_the_rule_and_warns": "sqlite",
-        "test_to_count_what_is_left_changes_no_rule": "mariadb",
-        "test_what_held_its_object_back_goes_on_to_and_what_did_not_does_not": "postgresql",
-        "test_what_was_before_a_rerun_is_not_counted_in_how_it_has_ended": "sqlite",
+        "test_a_change_sees_who_is_just_registering": "postgresql",
+        "test_a_start_comes_between_two_steps_of_an_operation": "postgresql",
+        "test_registrations_do_not_wait_for_each_other": "postgresql",
+        "test_the_rule_is_kept_while_a_message_of_the_dead_cannot_be_given_back": "mariadb",
+        "test_who_starts_waits_for_a_change_that_goes_on": "postgresql",
     },
     "contract/test_stops.py": {
         "test_a_program_that_ends_without_a_stop_is_stopped_in_order": "sqlite-(start|an error)|postgresql-(run|sys)|mariadb-(drain|no thread)",
         "test_the_child_of_a_handler_that_forks_ends_and_the_parent_goes_on": "sqlite-(returns|async)|postgresql-(raises|transactional$)|mariadb-(items$|before)",
     },
-    "contract/test_tracebacks.py": {
-        "test_a_payload_that_cannot_be_read_is_logged_without_frames_of_ours": "mariadb",
-        "test_a_timeout_of_an_async_handler_has_no_place_in_a_library": "postgresql",
-        "test_an_error_is_let_go_when_it_is_logged": "sqlite",
-        "test_instances_run_without_the_column_and_init_db_adds_it": "mariadb",
+    "contract/test_unowned.py": {
+        "test_a_message_that_somebody_has_locked_is_asked_for_again": "postgresql",
     },
     "coordination/test_centres.py": {
         "test_a_holder_that_is_stopped_for_too_long_knows_it_and_changes_nothing": "sqlite|redis",
@@ -200,24 +174,14 @@ QUICK = {
         "test_a_table_of_any_types_works_or_is_refused_with_its_mend": "mariadb",
         "test_odd_rows_among_good_ones_harm_themselves_only": "postgresql",
     },
-    "scopes/test_partitions.py": {
-        "test_two_workers_do_all_of_it_and_each_looks_at_its_own": "postgresql",
-    },
-    "scopes/test_people.py": {
-        "test_explain_says_when_no_live_instance_has_the_flag_of_a_message": "sqlite",
-    },
-    "scopes/test_slices.py": {
-        "test_a_message_waits_for_an_earlier_one_of_its_object_in_another_shard": "mariadb",
-    },
     "simulation/test_simulation.py": {
         "test_planted_bug_is_found": "guard-index|settle-without-claimed_by|crash-counts|no-take-over|claimed_by-kept|settle-executed|any-message",
     },
     "test_bad_inputs.py": {
-        "test_odd_column_names_are_one_identifier": "mariadb",
-        "test_odd_table_names_are_one_identifier": "postgresql",
-        "test_payload_texts_come_back_as_they_were": "mariadb",
-        "test_two_tables_in_one_database_do_not_disturb_each_other": "postgresql",
-        "test_two_workers_with_the_same_label_are_two_instances": "sqlite",
+        "test_a_database_that_does_not_exist": "postgresql",
+        "test_a_wrong_password": "mariadb",
+        "test_the_clock_of_the_host_may_be_wrong_by_decades": "postgresql",
+        "test_the_engine_s_isolation_level_is_not_ours": "postgresql",
     },
     "test_history.py": {
         "test_a_hundred_thousand_events_take_seconds": "hot",
@@ -228,17 +192,27 @@ QUICK = {
     "test_samples.py": {
         "test_demo_proves_what_it_says": NONE,
         "test_main_samples_run_on_every_database": "existing",
-        "test_sample_runs": "^0[1-4]|several",
+        "test_sample_runs": "^0[1-4]",
+        "test_the_databases_of_the_sample_are_proved_as_three_schemas": NONE,
     },
 }
 """File -> test -> what of its parameters is quick, as a pattern found in their ids."""
 
 
-def is_long(item: pytest.Item) -> bool:
-    """Whether a test, with these parameters, is left to `make test-long`."""
-    file = item.nodeid.split("::")[0].removeprefix("tests/")
-    pattern = QUICK.get(file, {}).get(getattr(item, "originalname", None) or item.name)
-    if pattern is None:
-        return False
-    given = getattr(item, "callspec", None)
-    return re.search(pattern, given.id if given else "") is None
+def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Those of the collected tests that are left to `make test-long`."""
+    twins: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    for item in items:
+        file = item.nodeid.split("::")[0].removeprefix("tests/")
+        given = getattr(item, "callspec", None)
+        pattern = QUICK.get(file, {}).get(getattr(item, "originalname", None) or item.name)
+        if pattern is not None:
+            if not re.search(pattern, given.id if given else ""):
+                yield item
+        elif given and given.params.get("database") in DATABASES and not file.startswith(ON_ALL):
+            name = str(given.params["database"])
+            rest = "-".join(part for part in given.id.split("-") if part != name)
+            twins[f"{item.nodeid.partition('[')[0]}[{rest}]"][name] = item
+    for key, found in twins.items():
+        quick = sorted(found)[zlib.crc32(key.encode()) % len(found)]
+        yield from (item for name, item in found.items() if name != quick)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.quick import NONE, QUICK
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
@@ -22,9 +24,20 @@ def test_named_test_exists(name: str) -> None:
     assert name in DEFINED
 
 
-def test_every_promise_names_a_test() -> None:
+def promises() -> list[str]:
+    """The rows of the table of promises."""
     after = PAGE.partition("## Which test is for which promise")[2]
-    rows = [line for line in after.splitlines() if line.startswith("| ") and "---" not in line]
+    return [line for line in after.splitlines() if line.startswith("| ") and "---" not in line]
+
+
+def test_the_first_test_of_each_promise_is_quick() -> None:
+    long = {name for tests in QUICK.values() for name in tests if tests[name] == NONE}
+    first = [re.findall(r"`(test_\w+)`", row)[:1] for row in promises()]
+    assert [names for names in first if long.intersection(names)] == []
+
+
+def test_every_promise_names_a_test() -> None:
+    rows = promises()
     silent = [row for row in rows if "`test_" not in row and "tests |" not in row]
     assert len(rows) > 15
     assert silent == []

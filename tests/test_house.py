@@ -158,6 +158,21 @@ def test_links_in_the_documents_lead_somewhere() -> None:
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+def test_no_test_sleeps_for_more_than_a_second() -> None:
+    """It waits for what it wants to see (`until`); how long a handler takes is its own affair."""
+    found = []
+    texts = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
+    for path, text in texts.items():
+        nodes = ast.walk(ast.parse(text)) if re.search(r"time\.sleep\([1-9]", text) else ()
+        for node in nodes:
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "time.sleep":
+                continue
+            (given,) = node.args
+            if isinstance(given, ast.Constant) and given.value > 1:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
+
+
 def test_what_is_left_to_the_long_suite_is_there() -> None:
     lacking = []
     for name, tests in QUICK.items():

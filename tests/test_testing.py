@@ -76,7 +76,7 @@ def test_a_lost_message_holds_up_nothing_behind_it(msgworker_db: Database) -> No
 def test_what_is_in_hand_is_done_though_the_lease_is_lost_where_nobody_could_recover_it(
     msgworker_db: Database,
 ) -> None:
-    app = msgworker_db.app(table=MessageTable(claimed_by=None), lease_seconds=3)
+    app = msgworker_db.app(table=MessageTable(claimed_by=None), lease_seconds=1)
     ran: list[int] = []
 
     @app.handler("t")
@@ -84,7 +84,7 @@ def test_what_is_in_hand_is_done_though_the_lease_is_lost_where_nobody_could_rec
         ran.append(msg.msg_id)
         if len(ran) == 1:
             msgworker_db.clock.advance(10)
-            time.sleep(1.1)  # until the next heartbeat is due
+            time.sleep(0.4)  # until the next heartbeat is due
 
     ids = send(app, "a", "b", "c", "a")
     report = drain(app)

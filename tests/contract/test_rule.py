@@ -541,10 +541,12 @@ def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
     if apps[0].tables.dialect.case_index == "column":
         crm.app(5)
     odd: list[str] = []
+    rounds = [0, 0]
     over = threading.Event()
 
-    def work(app: App) -> None:
+    def work(number: int, app: App) -> None:
         while not over.is_set():
+            rounds[number] += 1
             made = instance(app)
             try:
                 made.heartbeat.register()
@@ -557,8 +559,8 @@ def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
             finally:
                 close(made)
 
-    joins = [in_thread(lambda app=app: work(app)) for app in apps]
-    time.sleep(2.0)
+    joins = [in_thread(lambda n=n, app=app: work(n, app)) for n, app in enumerate(apps)]
+    until(lambda: min(rounds) > 15, "each has begun some times")
     over.set()
     for join in joins:
         join()
