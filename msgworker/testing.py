@@ -29,6 +29,7 @@ from sqlalchemy import event
 
 from msgworker.app import App
 from msgworker.errors import ConfigError
+from msgworker.instance.drainend import Drain
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.report import Report
 from msgworker.instance.state import Lane
@@ -156,7 +157,9 @@ def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report
     """
     at = None if crash is None else _place(crash)
     state = app._state(app._chosen(None))
-    return _Drain(Instance(state, threads=1, linger=0.0, label=app.label), at, crash_on).run()
+    # Nobody else is at work who could unblock anything: what is due and cannot be claimed is left.
+    ending = Drain(linger=0.0, retry_linger=0.0, overdue=0.0)
+    return _Drain(Instance(state, 1, drain=ending, label=app.label), at, crash_on).run()
 
 
 def _place(name: str) -> At:
@@ -183,7 +186,6 @@ class _Drain:
     def run(self) -> Report:
         begun = time.monotonic()
         parts = self._instance
-        parts.fetcher.overdue_seconds = 0.0  # nobody else is at work who could unblock anything
         try:
             parts.heartbeat.register()
             while not parts.fetcher.exhausted:

@@ -279,7 +279,7 @@ MUTANTS = (
     ),
     _m(
         "the id kept while a settle is under way",
-        "instance/fetcher.py",
+        "instance/finder.py",
         "if c.msg_id not in state.doubtful]",
         "if c.msg_id is not None]",
         *_on(
@@ -367,15 +367,15 @@ MUTANTS = (
     ),
     _m(
         "claims without trust in the lease",
-        "instance/fetcher.py",
+        "instance/claimer.py",
         "            if state.instance_id != me or not state.trusted():\n"
-        "                return 0  # declared dead",
-        "            if state.instance_id is None:\n                return 0  # declared dead",
+        "                return [], []  # declared dead",
+        "            if state.instance_id is None:\n                return [], []  # declared dead",
         *_on(LOCKS, "test_a_new_self_claims_nothing_that_the_old_one_looked_at", "sqlite"),
     ),
     _m(
         "objects in hand are claimed again",
-        "instance/fetcher.py",
+        "instance/finder.py",
         "c for c in look.candidates if c.same not in objects and c.msg_id not in ids",
         "c for c in look.candidates if c.msg_id is not None",
         *_on(LOCKS, "test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered", "sqlite"),
@@ -458,13 +458,13 @@ MUTANTS = (
     _m(
         "no sweep of unknown rows",
         "instance/heartbeat.py",
-        "        self._release_unknown()\n",
+        "        self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)\n",
         "",
         *_on(LOCKS, "test_rows_of_ours_that_no_lane_knows_are_given_back", "sqlite"),
     ),
     _m(
         "the sweep takes known rows too",
-        "instance/sweep.py",
+        "instance/claimer.py",
         "if msg_id not in known]",
         "if msg_id is not None]",
         *_on(LOCKS, "test_a_sweep_leaves_what_is_in_hand", "sqlite"),
@@ -479,14 +479,14 @@ MUTANTS = (
     _m(
         "the lease is dropped without a look",
         "instance/heartbeat.py",
-        "            if not holds_nothing(state, self._link):\n                return False\n",
+        "        if not self._claimer.holds_nothing(self._link):\n            return False\n",
         "",
         *_on(LOCKS, "test_a_lease_is_not_dropped_while_a_row_is_flagged", "sqlite"),
     ),
     _m(
         "a drain returns early",
-        "instance/fetcher.py",
-        "                linger=linger,\n                retry_linger=self._retry_linger,\n",
+        "instance/finder.py",
+        "                linger=drain.linger,\n                retry_linger=drain.retry_linger,\n",
         "                linger=0.0,\n                retry_linger=0.0,\n",
         *_on(APP, "test_linger_sits_out_short_back_offs", "sqlite"),
     ),

@@ -26,10 +26,10 @@ from msgworker.errors import (
     RuleChanged,
     SchemaError,
 )
+from msgworker.instance.claimer import Claimer, nothing_flagged
 from msgworker.instance.recovery import Recovery
 from msgworker.instance.role import Role, outage_pause
 from msgworker.instance.state import Lane, Running, State, facts, new_instance_id
-from msgworker.instance.sweep import holds_nothing, release_unknown
 from msgworker.store import lease, pause, recover, rule
 from msgworker.table import LONGEST_ID
 
@@ -38,6 +38,7 @@ LEAVE_TRIES = 3
 TELL_SECONDS = 2.0
 LEAVE_SECONDS = 10.0  # so long one of them may wait for an answer; no watchdog is there any more
 UNSURE_SECONDS = 0.1
+CLAIM_PATIENCE_SECONDS = 1.0  # so long a beat waits for a claim that is in flight
 LEAST_DOUBT_SHARE = 0.1
 """Of the time between two beats: so old at least is a renewal that may be doubted."""
 
@@ -49,11 +50,13 @@ class Heartbeat(Role):
         self,
         state: State,
         *,
+        claimer: Claimer,
         label: str = "",
         on_recovered: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__("heartbeat", state.log, state.away)
         self._state = state
+        self._claimer = claimer
         self._label = label
         self.link = self._link = state.link()
         self._on_recovered = on_recovered
@@ -130,7 +133,7 @@ class Heartbeat(Role):
         self._read_pauses()
         self._watch_handlers()
         self._watch_file()
-        self._release_unknown()
+        self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)
         return self._recovery.run(self._renewed_at)
 
     def pause_seconds(self, did: int) -> float:
@@ -215,10 +218,8 @@ class Heartbeat(Role):
 
     def _leave(self) -> bool:
         state = self._state
-        with state.claiming:
-            release_unknown(state, self._link)
-            if not holds_nothing(state, self._link):
-                return False
+        if not self._claimer.holds_nothing(self._link):
+            return False
         with self._link.transaction() as conn:
             lease.drop(conn, state.tables, state.instance_id)
         return True
@@ -261,8 +262,8 @@ class Heartbeat(Role):
             self._go_on_with_all()
             return
         self._lost_as = self._lost_as or state.instance_id
-        holds_nothing(state, self._link)  # the database is there
-        with state.claiming:
+        nothing_flagged(state, self._link)  # the database is there
+        with self._claimer.no_claim_in_flight():
             state.forget_all(new_instance_id(self._label))
         self.register()
         self.log.warning(
@@ -280,7 +281,7 @@ class Heartbeat(Role):
         state = self._state
         old, new = state.instance_id, new_instance_id(self._label)
         trusted_until = self._register(new, state.settings.lease_seconds)
-        with state.claiming:
+        with self._claimer.no_claim_in_flight():
             state.carry_all(new)
             held = len(state.in_hand)
         state.trusted_until = trusted_until
@@ -341,12 +342,12 @@ class Heartbeat(Role):
         they are recovered.
         """
         state = self._state
-        if not state.wants_new_id or state.in_hand or not state.claiming.acquire(timeout=1.0):
+        if not state.wants_new_id or state.in_hand:
             return
-        try:
-            if state.in_hand:
+        old, new = state.instance_id, new_instance_id(self._label)
+        with self._claimer.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
+            if not free or state.in_hand:
                 return
-            old, new = state.instance_id, new_instance_id(self._label)
             with self._link.transaction() as conn:
                 most = len(state.stuck) + 1
                 left = set(recover.flagged_by(conn, state.tables, old, limit=most))
@@ -358,8 +359,6 @@ class Heartbeat(Role):
                 return
             state.become(new)
             state.trusted_until = trusted_until
-        finally:
-            state.claiming.release()
         if left:
             text = "going on as %s; %s has %d messages whose outcome could not be written"
             self.log.warning(text, new, old, len(left))
@@ -401,14 +400,6 @@ class Heartbeat(Role):
         self._state.left_for = error
         self._state.stopping.set()
         self.on_leaving()
-
-    def _release_unknown(self) -> None:
-        state = self._state
-        if state.claiming.acquire(timeout=1.0):
-            try:
-                release_unknown(state, self._link)
-            finally:
-                state.claiming.release()
 
 
 def _stuck(running: Running) -> HandlerStuck:

@@ -307,13 +307,13 @@ class Settler:
 
 
 def settlement(lane: Lane, state: State) -> Settlement:
-    """What to write for a lane: only a done message passes the flag on, and not during a stop or a
-    fast, nor to a message whose topic is paused."""
+    """What to write for a lane: only a done message passes the flag on, and not during a stop, nor
+    while hands are to run empty, nor to a message whose topic is paused."""
     result = lane.result or DONE
     row = lane.row
     tries = row.tries if row.odd is None else None
     if result is DONE or result.outcome is Outcome.DONE:
-        ahead = None if state.stopping.is_set() or state.fasts else lane.next_row
+        ahead = None if state.stopping.is_set() or state.quiesce.active else lane.next_row
         if ahead is not None and state.is_paused(ahead):
             ahead = None
         next_id = None if ahead is None else ahead.msg_id

@@ -29,6 +29,7 @@ from msgworker.errors import MsgworkerError
 from msgworker.instance.forks import end_if_forked
 from msgworker.instance.handling import Registry, Result
 from msgworker.instance.links import Link, Turns
+from msgworker.instance.quiesce import Quiesce
 from msgworker.instance.refusals import Refusals
 from msgworker.instance.role import Away
 from msgworker.instance.seat import Scope, Seat
@@ -141,8 +142,6 @@ class State:
     scope, seat: where it looks; None = everywhere.
     pid: the process of the instance; a child that a handler forks is none of it.
     chosen: `topics` are a choice of those that have a handler.
-    claiming: held from the flagging statement until the lanes are in `in_hand`, so that whoever
-    holds it knows every row that is flagged by us.
     blocked: objects whose head could not be flagged a moment ago; a settle takes its own out again.
     refusals: messages that the database does not let us flag.
     none_left: what to do when a role gets no connection: others may have one to spare.
@@ -152,7 +151,7 @@ class State:
     our id, so under this id they are not claimed again.
     wants_new_id: there are stuck messages, or a doubtful one is to be claimed: as soon as our hands
     are empty, we go on under another id.
-    fasts: nothing new is started, so that our hands get empty.
+    quiesce: whether our hands are to run empty.
     recovering: what the dead had is being given back now, some of it perhaps to us.
     left_for: why the instance leaves on its own account.
     paused: topics of which no handler starts; read in every heartbeat.
@@ -182,14 +181,13 @@ class State:
     stuck: set[int] = field(default_factory=set)
     doubtful: set[int] = field(default_factory=set)
     wants_new_id: bool = False
-    fasts: bool = False
+    quiesce: Quiesce = field(default_factory=Quiesce)
     tally: Tally = field(default_factory=Tally)
     trusted_until: float = 0.0
     doubted_at: float = 0.0
     carried: frozenset[str] = frozenset()
     unsure: deque[Lane] = field(default_factory=deque)
     stopping: threading.Event = field(default_factory=threading.Event)
-    claiming: threading.Lock = field(default_factory=threading.Lock)
     give_up_at: float | None = None
     left_for: MsgworkerError | None = None
     slot: int = 0
@@ -301,7 +299,7 @@ class State:
 
     def carry_all(self, new_id: str) -> None:
         """Our lease is lost, on a table without `claimed_by`: go on as another instance with what
-        is in hand, which nobody can have recovered. The caller holds `claiming`."""
+        is in hand, which no other can have recovered. No claim may be in flight."""
         kept = {lane.owner for lane in list(self.in_hand)}
         kept |= {running.owner for running in list(self.running.values())}
         self.become(new_id, carried=frozenset(kept | {self.instance_id}))

@@ -17,8 +17,12 @@ from types import TracebackType
 
 from msgworker.dialects import Trouble, connecting, reaching, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError, RuleChanged
+from msgworker.instance.appetite import Appetite
 from msgworker.instance.calling import Caller
+from msgworker.instance.claimer import Claimer, release
+from msgworker.instance.drainend import Drain
 from msgworker.instance.fetcher import Fetcher
+from msgworker.instance.finder import Finder
 from msgworker.instance.handling import Result
 from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.lanes import Lanes
@@ -40,7 +44,6 @@ from msgworker.instance.stopping import (
     Signals,
     end_by,
 )
-from msgworker.instance.sweep import release
 from msgworker.instance.watchdog import Watchdog
 from msgworker.message import Outcome
 from msgworker.store.left import Left, left
@@ -49,6 +52,7 @@ HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
 GRACE = 30.0
 RETRY_LINGER = 300.0
+OVERDUE_SECONDS = 2.5  # so long a drain waits for what is due and cannot be claimed
 START_TRIES = 5
 TICK_SECONDS = 0.05
 ROLE_SECONDS = 5.0  # so long a role may take to end, after the last handler has
@@ -121,14 +125,12 @@ class Worker:
         if instance.state.stopping.is_set() or instance.state.left_for or instance.asked.in_order:
             instance.leave()
 
-    def _start(
-        self, linger: float | None, retry_linger: float = 0.0, *, told: Asked | None
-    ) -> Instance:
+    def _start(self, drain: Drain | None, *, told: Asked | None) -> Instance:
         with self._lock:
             if self._here() is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
             self._stop_asked = told or Asked()
-            instance = self._started(linger, retry_linger)
+            instance = self._started(drain)
             self._stop_asked.begun = True
             self._instance = instance
             AT_EXIT.add(instance)
@@ -142,10 +144,9 @@ class Worker:
             instance = self._instance = None
         return instance
 
-    def _started(self, linger: float | None, retry_linger: float) -> Instance:
+    def _started(self, drain: Drain | None) -> Instance:
         for attempt in range(1, START_TRIES + 1):
-            state, label = self._make_state(), self._label
-            instance = Instance(state, self._threads, linger, label, retry_linger)
+            instance = Instance(self._make_state(), self._threads, drain=drain, label=self._label)
             instance.asked = self._stop_asked
             try:
                 instance.start()
@@ -312,7 +313,8 @@ class Worker:
         if retry_linger is None:
             retry_linger = RETRY_LINGER if linger else 0.0
         with self._listening(signals) as told:
-            instance = self._start(linger, retry_linger, told=told)
+            until = Drain(linger=linger, retry_linger=retry_linger, overdue=OVERDUE_SECONDS)
+            instance = self._start(until, told=told)
             try:
                 while not self._should_stop(instance) and not instance.fetcher.exhausted:
                     lost = instance.database_gone_seconds() > outage_limit
@@ -353,9 +355,9 @@ class Instance:
         self,
         state: State,
         threads: int,
-        linger: float | None,
-        label: str,
-        retry_linger: float = 0.0,
+        *,
+        drain: Drain | None = None,
+        label: str = "",
     ) -> None:
         self.state = state
         self._hurried = False
@@ -369,16 +371,23 @@ class Instance:
         )
         self.seat = None if state.scope is None else state.scope.seat(self._standing())
         state.seat = self.seat
+        settings, link = state.settings, state.link(tuned=True)
+        self.appetite = Appetite(threads, settings.lanes_limit, settings.run_limit)
+        self.finder = Finder(state, link, self.seat)
+        self.claimer = Claimer(state, link, self.appetite)
         self.fetcher = Fetcher(
             state,
             lanes=self.lanes,
             settler=self.settler,
-            drain_linger=linger,
-            retry_linger=retry_linger,
-            seat=self.seat,
+            appetite=self.appetite,
+            finder=self.finder,
+            claimer=self.claimer,
+            drain=drain,
         )
         self.listener = Listener(state, heard=self.fetcher.wake)
-        self.heartbeat = Heartbeat(state, label=label, on_recovered=self.fetcher.wake)
+        self.heartbeat = Heartbeat(
+            state, claimer=self.claimer, label=label, on_recovered=self.fetcher.wake
+        )
         self.heartbeat.on_leaving = self.caller.on_leaving = self.leave
         state.none_left = self.caller.spare
         self.watchdog = Watchdog(

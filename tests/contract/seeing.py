@@ -143,7 +143,7 @@ class Watch:
 
 def fetch(one: Instance) -> int:
     """One round of the claim loop that looks at everything afresh."""
-    one.fetcher._search.forget()
+    one.finder.search.forget()
     return one.fetcher.run_once()
 
 

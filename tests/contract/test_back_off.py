@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, ConfigError, Context, HandlerError, Message, MessageTable, RetryLater
-from msgworker.instance import fetcher
+from msgworker.instance import worker as worker_module
 from msgworker.instance.handling import Backoff
 from msgworker.instance.role import outage_pause
 from msgworker.store import due
@@ -178,7 +178,7 @@ def test_a_stop_ends_a_drain_that_waits(app, how):
 def test_what_is_overdue_and_not_ours_to_do_does_not_end_a_drain_that_waits(
     app, flaky, monkeypatch
 ):
-    monkeypatch.setattr(fetcher, "OVERDUE_SECONDS", 0.1)
+    monkeypatch.setattr(worker_module, "OVERDUE_SECONDS", 0.1)
     send(app, "x", topic="of nobody", delay=0)
     send(app, "o")
     report = app.drain(linger=0.05)

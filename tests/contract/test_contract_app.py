@@ -30,7 +30,7 @@ from tenacity.wait import (
 
 from msgworker import App, Context, Message, MessageTable, MsgworkerError, Reject, RetryLater
 from msgworker.errors import SchemaError
-from msgworker.instance import fetcher
+from msgworker.instance import worker as worker_module
 from msgworker.store import due
 from msgworker.table import Tables
 from tests.contract.seeing import Table, Watch, assert_facts, in_thread, send, until
@@ -376,7 +376,7 @@ def test_a_message_that_becomes_due_while_a_drain_looks_is_not_left(app, monkeyp
         return due.Coming(True) if found.seconds and next(asked) % 2 else found
 
     monkeypatch.setattr(due, "coming", due_now)
-    monkeypatch.setattr(fetcher, "OVERDUE_SECONDS", 0.5)
+    monkeypatch.setattr(worker_module, "OVERDUE_SECONDS", 0.5)
 
     assert_the_third_try_is_waited_for(app, 1.0)
 

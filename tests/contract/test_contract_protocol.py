@@ -84,7 +84,7 @@ def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
 def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
     send(app, "a", "b")
     old = one.state.instance_id
-    look = one.fetcher._look(4, 0)
+    look = one.finder.look(4, 0)
     assert len(look.candidates) == 2
     one.state.forget_all("new-self")
     assert one.fetcher._claim(look.candidates, old) == 0
@@ -196,10 +196,10 @@ def test_effects_of_a_lost_claim_are_rolled_back(app, table):
 
 
 def test_a_drain_that_claims_is_held_up_by_nothing(one, app):
-    one.fetcher._overdue_since = 1.0
+    one.fetcher.end.overdue_since = 1.0
     send(app, "a")
     assert fetch(one) == 1
-    assert one.fetcher._overdue_since is None
+    assert one.fetcher.end.overdue_since is None
 
 
 def test_rows_of_ours_that_no_lane_knows_are_given_back(one, app, table):
@@ -347,7 +347,7 @@ def test_a_topic_without_handler_is_told_once_an_hour_and_a_new_one_at_once(one,
             fetch(one)
         return [r.getMessage() for r in caplog.records if "no handler" in r.getMessage()]
 
-    one.fetcher._search.topics = frozenset({"t"})
+    one.finder.search.topics = frozenset({"t"})
     text = "messages wait whose topic has no handler here: "
     send(app, "a", topic="x")
     assert told() == [text + "'x'"]
@@ -355,11 +355,11 @@ def test_a_topic_without_handler_is_told_once_an_hour_and_a_new_one_at_once(one,
     send(app, "b", topic="y")
     assert told() == [text + "'y'"]
     assert told() == []
-    at = one.fetcher._topics_told
+    at = one.finder.unhandled.told
     at["x"] -= 3601
     assert told() == [text + "'x'"]
     send(app, "c", topic="z")
-    at = one.fetcher._topics_told
+    at = one.finder.unhandled.told
     for topic in at:
         at[topic] -= 3601
     for n in range(10):
@@ -380,7 +380,7 @@ def test_a_topic_that_was_not_chosen_is_not_told_to_have_no_handler(app, caplog)
 def test_a_topic_that_another_live_instance_handles_is_not_told_until_that_is_gone(
     one, app, caplog
 ):
-    one.fetcher._search.topics = frozenset({"t"})
+    one.finder.search.topics = frozenset({"t"})
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "theirs", ttl=600.0, topics=["x"])
     send(app, "a", topic="x")
@@ -390,7 +390,7 @@ def test_a_topic_that_another_live_instance_handles_is_not_told_until_that_is_go
         lease.drop(conn, app.tables, "theirs")
     fetch(one)
     assert "no handler" not in caplog.text  # it is asked once a minute
-    one.fetcher._topics_told["x"] -= 61
+    one.finder.unhandled.told["x"] -= 61
     fetch(one)
     assert "messages wait whose topic has no handler here: 'x'" in caplog.text
 
@@ -528,7 +528,7 @@ def test_what_waits_is_kept_while_nobody_else_lives_or_handlers_are_young(
 def test_the_newest_are_given_back_first(one, app, table):
     in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
     one.state.slots = 2
-    one.fetcher._appetite.kept = 3
+    one.appetite.kept = 3
     one.fetcher._share(len(one.state.in_hand))
     assert table.statuses == [1, 1, 1, 0]
 

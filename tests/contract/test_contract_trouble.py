@@ -18,8 +18,7 @@ from tenacity import wait_none
 from msgworker import App, Message, MessageTable
 from msgworker.dialects import Trouble, no_connection_left, trouble
 from msgworker.errors import DatabaseUnavailable
-from msgworker.instance import fetcher as fetcher_module
-from msgworker.instance import heartbeat, recovery
+from msgworker.instance import heartbeat, pollpace, quiesce, recovery
 from msgworker.instance import worker as worker_module
 from msgworker.instance.links import Link
 from msgworker.store import find, lease, recover
@@ -244,8 +243,8 @@ def test_a_locked_message_in_quarantine_does_not_stop_the_others(app, table):
 
 def test_a_message_in_quarantine_gets_its_turn_among_slow_handlers(app, table, monkeypatch):
     """Runs behind the heads would keep the hands full for ever."""
-    monkeypatch.setattr(fetcher_module, "FAST_SECONDS", 0.2)
-    monkeypatch.setattr(fetcher_module, "FEAST_SECONDS", 0.2)
+    monkeypatch.setattr(quiesce, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(quiesce, "PAUSE_SECONDS", 0.2)
     ran: list[str] = []
 
     def slow(msg: Any) -> None:
@@ -268,7 +267,7 @@ def test_a_message_in_quarantine_gets_its_turn_among_slow_handlers(app, table, m
 
 def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
     """Many looks, and no idle pause between them: a single one would take longer than we wait."""
-    monkeypatch.setattr(fetcher_module, "FIRST_PAUSE", 600.0)
+    monkeypatch.setattr(pollpace, "FIRST_PAUSE_SECONDS", 600.0)
     app = make_app(poll_seconds=600.0)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
@@ -291,7 +290,7 @@ def test_a_heartbeat_does_not_wait_for_a_claim_to_take_a_new_id(app):
         state, beat = worker._instance.state, worker._instance.heartbeat
         beat.stop()
         beat.join(60)
-        with state.claiming:
+        with worker._instance.claimer.no_claim_in_flight():
             state.wants_new_id = True
             begun = time.monotonic()
             in_thread(beat.run_once)()

@@ -149,27 +149,27 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
     app, database = made(name, kind)
     put(database, ids[0], ids[1], "zz" if kind != "STRING" else "77")
     app.add_handler(None, lambda msg: None)
-    one = Instance(app._state(app._chosen(None)), 1, None, "")
+    one = Instance(app._state(app._chosen(None)), 1)
     try:
         one.heartbeat.register()
-        look = one.fetcher._look(1, 0)
+        look = one.finder.look(1, 0)
         assert [c.msg_id for c in look.candidates] == [1]
         assert one.fetcher._claim(look.candidates, one.state.instance_id) == 1
         (lane,) = one.state.in_hand
         Table(app).edit(app.tables.message.c.msg_id == 1, status=2, claimed_by=None)
-        assert [c.msg_id for c in one.fetcher._look(10, 1).candidates] == [3]
+        assert [c.msg_id for c in one.finder.look(10, 1).candidates] == [3]
         one.state.in_hand.clear()
-        one.fetcher._search.forget()
-        assert [c.msg_id for c in one.fetcher._look(10, 0).candidates] == [2, 3]
-        one.fetcher._search.forget()
+        one.finder.search.forget()
+        assert [c.msg_id for c in one.finder.look(10, 0).candidates] == [2, 3]
+        one.finder.search.forget()
         objects = {lane.row.same}
         with one.fetcher.link.statement() as conn:
-            found = one.fetcher._search.look(conn, want=10, in_hand=0, skip_objects=objects)
+            found = one.finder.search.look(conn, want=10, in_hand=0, skip_objects=objects)
         assert [c.msg_id for c in found.candidates] == [3]
     finally:
         one.settler.close()
         for role in (one.fetcher, one.heartbeat):
-            role._link.close()
+            role.link.close()
 
 
 def test_a_collation_of_which_nothing_is_known_is_refused_with_its_mend(postgresql):

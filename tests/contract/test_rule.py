@@ -357,13 +357,13 @@ def test_a_change_that_is_cut_off_has_changed_nothing(crm):
 
 
 def instance(app: App) -> Instance:
-    return Instance(app._state(app._chosen(None)), 1, None, "")
+    return Instance(app._state(app._chosen(None)), 1)
 
 
 def close(made: Instance) -> None:
     made.settler.close()
     for role in (made.fetcher, made.heartbeat):
-        role._link.close()
+        role.link.close()
 
 
 @pytest.fixture
@@ -802,7 +802,7 @@ def test_to_count_what_is_left_changes_no_rule(crm):
 
 def test_an_instance_that_has_left_for_the_rule_does_not_beat_without_a_pause(crm):
     app = crm.app()
-    instance = Instance(app._state(app._chosen(None)), 1, None, "")
+    instance = Instance(app._state(app._chosen(None)), 1)
     try:
         instance.state.left_for = RuleChanged("t", "old", "new")
         assert instance.heartbeat.run_once() == 0

@@ -40,7 +40,7 @@ def make_one(idle: App) -> Iterator[Callable[[], Instance]]:
     made: list[Instance] = []
 
     def make() -> Instance:
-        one = Instance(idle._state(idle._chosen(None)), 1, None, "")
+        one = Instance(idle._state(idle._chosen(None)), 1)
         one.heartbeat.register()
         one.lanes.took(0.0)  # more is claimed at once than there are threads
         made.append(one)
@@ -50,7 +50,7 @@ def make_one(idle: App) -> Iterator[Callable[[], Instance]]:
     for one in made:
         one.settler.close()
         for role in (one.fetcher, one.heartbeat):
-            role._link.close()
+            role.link.close()
 
 
 def end_lease(app: App, name: str | None) -> None:
@@ -240,7 +240,7 @@ def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
     app = make_app(table=MessageTable(claimed_by=None))
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    one = Instance(app._state(app._chosen(None)), 1, None, "")
+    one = Instance(app._state(app._chosen(None)), 1)
     one.heartbeat.register()
     send(app, "a")
     fetch(one)

@@ -24,7 +24,8 @@ from typing import Any
 
 from msgworker.errors import Reject
 from msgworker.instance.calling import Caller
-from msgworker.instance.fetcher import Fetcher
+from msgworker.instance.claimer import Claimer
+from msgworker.instance.finder import Finder
 from msgworker.instance.recovery import Recovery
 from msgworker.instance.settler import Settler
 from msgworker.instance.state import Lane
@@ -66,13 +67,13 @@ class Witness:
     # ------------------------------------------------------------ claims
 
     def _watch_claims(self) -> None:
-        look, flag, read_runs = Fetcher._look, Fetcher._flag, Fetcher._read_runs
+        look, flag, read_runs = Finder.look, Claimer._flag, Claimer._read_runs
 
-        def watched_look(self: Fetcher, *args: Any, **kw: Any) -> Any:
+        def watched_look(self: Finder, *args: Any, **kw: Any) -> Any:
             _now.looked_at = witness._tell.now()
             return look(self, *args, **kw)
 
-        def watched_flag(self: Fetcher, candidates: Any, me: str, *args: Any) -> Any:
+        def watched_flag(self: Claimer, candidates: Any, me: str, *args: Any) -> Any:
             rows = flag(self, candidates, me, *args)
             for row in rows:
                 _die_at(AFTER_CLAIM, row.payload, row.tries + 1)
@@ -82,9 +83,9 @@ class Witness:
                 witness._claimed(me, row, _now.looked_at)
             return rows
 
-        def watched_read_runs(self: Fetcher, lanes: Sequence[Lane]) -> None:
+        def watched_read_runs(self: Claimer, lanes: Sequence[Lane], *args: Any) -> None:
             since = witness._tell.now()
-            read_runs(self, lanes)
+            read_runs(self, lanes, *args)
             for lane in lanes:
                 for row in lane.rows[1:]:
                     witness._run_read_at[lane.owner, row.msg_id] = since
@@ -98,9 +99,9 @@ class Witness:
         witness = self
         store_flag = claim.flag
         claim.flag = watched_store_flag
-        Fetcher._look = watched_look  # type: ignore[method-assign]
-        Fetcher._flag = watched_flag  # type: ignore[method-assign]
-        Fetcher._read_runs = watched_read_runs  # type: ignore[method-assign]
+        Finder.look = watched_look  # type: ignore[method-assign]
+        Claimer._flag = watched_flag  # type: ignore[method-assign]
+        Claimer._read_runs = watched_read_runs  # type: ignore[method-assign]
 
     def _claimed(self, me: str, row: Any, since: float) -> None:
         self._held.add((me, row.msg_id))

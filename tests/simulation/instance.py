@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -141,6 +142,7 @@ class Instance:
         self.beating = True
         self.closed = False
         self.settling = False
+        self.claiming = threading.Lock()
         self.unsure = False  # a claim's answer was lost and the rows were not looked for yet
         self.next_beat = BEAT
         self.next_look = 0.0
@@ -277,7 +279,7 @@ class Instance:
         return [c for c in candidates if c.object_id not in objects and c.msg_id not in ids]
 
     def _free(self) -> bool:
-        return not self.state.claiming.locked()
+        return not self.claiming.locked()
 
     def _claim(self, candidates: list[Candidate], me: str, alone: bool) -> Steps[None]:
         state = self.state
@@ -286,7 +288,7 @@ class Instance:
             yield None
         if not self.flaws.claim_unlocked:
             yield self._free
-            state.claiming.acquire(blocking=False)
+            self.claiming.acquire(blocking=False)
         try:
             if me != self.id and not self.flaws.ghosts_of_look:
                 return
@@ -304,7 +306,7 @@ class Instance:
             state.in_hand.update(lanes)
         finally:
             if not self.flaws.claim_unlocked:
-                state.claiming.release()
+                self.claiming.release()
         if not lanes:
             return
         yield None
@@ -652,7 +654,7 @@ class Instance:
         """Give back rows flagged by us that no lane knows."""
         state, t = self.state, self.world.t
         yield self._free
-        state.claiming.acquire(blocking=False)
+        self.claiming.acquire(blocking=False)
         try:
             me = self.id
             rows = self._read(lambda conn: recover.flagged_by(conn, t, me))
@@ -662,7 +664,7 @@ class Instance:
                 unknown = [i for i in rows if i not in known]
                 self._send(Act.RELEASE, lambda conn: recover.release(conn, t, unknown, me=me))
         finally:
-            state.claiming.release()
+            self.claiming.release()
 
     def _recover(self) -> Steps[None]:
         t = self.world.t

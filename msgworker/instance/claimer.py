@@ -1,0 +1,240 @@
+"""Claim: flag heads, read the runs behind them, and know every row that is flagged by us.
+
+A claim whose COMMIT arrived while its answer was lost leaves rows flagged by us that no lane knows.
+While no claim is in flight every row flagged by us belongs to a lane in hand, or to nobody: then
+those of nobody are found and given back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
+from msgworker.instance.appetite import Appetite
+from msgworker.instance.links import Link
+from msgworker.instance.role import EVERYDAY
+from msgworker.instance.state import Lane, State, in_quarantine
+from msgworker.message import topic_of
+from msgworker.store import claim, recover
+from msgworker.store.claim import Candidate, Row
+from msgworker.table import Slice
+
+LOOK_FOR_RUNS = 8
+"""While objects have one message each, only one claim in so many looks for runs."""
+SWEEP_LIMIT = 5000
+
+
+class Claimer:
+    """`claim` and `claim_alone` are the fetcher's; all else any thread may call, on its own link.
+
+    in_doubt: written by the fetcher: the answer to the last claim was lost, some rows may be ours
+    unknown.
+    """
+
+    def __init__(self, state: State, link: Link, appetite: Appetite) -> None:
+        self._state = state
+        self.link = self._link = link
+        self._appetite = appetite
+        self._refusals = state.refusals
+        self._secrets = secrets_of(state.engine.url)
+        self._claiming = threading.Lock()  # from the flagging until the lanes are in hand
+        self._runs_pay = LOOK_FOR_RUNS
+        self.in_doubt = False
+
+    # ------------------------------------------------------------ claim
+
+    def claim(
+        self,
+        candidates: list[Candidate],
+        me: str,
+        *,
+        places: Mapping[int, Any] | None = None,
+        within: Slice | None = None,
+    ) -> tuple[list[Lane], list[Candidate]]:
+        """Flag; returns the lanes, which are in hand then, and those that could not be flagged.
+
+        me: the id under which they were found. places: in which part of a slice. within: the slice
+        in which runs are read.
+        """
+        state = self._state
+        with self._claiming:
+            if state.instance_id != me or not state.trusted():
+                return [], []  # declared dead meanwhile: they were found under the previous id
+            if self.in_doubt:
+                self._release_unknown(self._link)
+            self.in_doubt = True
+            rows = self._flag(candidates, me)
+            self.in_doubt = False
+            lanes = [Lane(me, [row]) for row in rows]
+            if places:
+                for lane in lanes:
+                    lane.part = places.get(lane.row.msg_id)
+            state.in_hand.update(lanes)
+        state.tally.claims += 1
+        state.tally.offered += len(candidates)
+        state.tally.won += len(rows)
+        lost: list[Candidate] = []
+        if len(rows) < len(candidates):
+            won = {row.msg_id for row in rows}
+            lost = [c for c in candidates if c.msg_id not in won]
+            self._refusals.lost(lost)
+        # A message in quarantine is claimed as the only one: nothing behind it, nothing beside it.
+        most = state.tables.spec.max_tries
+        if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
+            self._read_runs(lanes, within)
+        return lanes, lost
+
+    def claim_alone(
+        self,
+        candidates: list[Candidate],
+        me: str,
+        *,
+        places: Mapping[int, Any] | None = None,
+        within: Slice | None = None,
+    ) -> tuple[list[Lane], list[Candidate]]:
+        """`claim` of one message in quarantine, if really nothing else is flagged by us."""
+        if self._state.in_hand or not self.holds_nothing(self._link):
+            return [], []
+        return self.claim(candidates, me, places=places, within=within)
+
+    def resolve_doubt(self) -> None:
+        """Give back what the last claim may have flagged without our knowing."""
+        self.release_unknown(self._link)
+        self.in_doubt = False
+
+    def _flag(self, candidates: list[Candidate], me: str) -> list[Row]:
+        together, alone = self._refusals.sorted_out(candidates)
+        rows = self._flag_together(together, me) if together else []
+        if alone:
+            rows += self._flag_apart([[one] for one in alone], me)
+            rows.sort(key=lambda row: row.msg_id)
+        self._refusals.tell(self._state.log)
+        return rows
+
+    def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
+        tables = self._state.tables
+        try:
+            if tables.dialect.arrays:
+                with self._link.statement() as conn:
+                    return claim.flag(conn, tables, candidates, me=me)
+            with self._link.transaction() as conn:
+                return claim.flag(conn, tables, candidates, me=me)
+        except claim.LeftAlone:
+            pass
+        except DBAPIError as error:
+            if trouble(error) not in claim.OF_A_ROW:
+                raise
+        return self._flag_apart([candidates], me)
+
+    def _flag_apart(self, parts: list[list[Candidate]], me: str) -> list[Row]:
+        """One that cannot be flagged does not hold up the others."""
+        rows: list[Row] = []
+        refused: dict[int, DBAPIError] = {}
+        with self._link.transaction() as conn:
+            claim.refuse_at_once(conn, self._state.tables)
+            for part in parts:
+                won, errors = claim.flag_apart(conn, self._state.tables, part, me=me)
+                rows += won
+                refused |= errors
+        for one in (one for part in parts for one in part):
+            error = refused.get(one.msg_id)
+            if error is None:
+                self._refusals.heard(one, None)
+            # The guard may be why: that another was faster is no refusal, but not every time.
+            elif trouble(error) is not Trouble.RACE or self._refusals.suspects(one):
+                self._refusals.heard(one, without(reason_of(error), self._secrets))
+        return rows
+
+    def _read_runs(self, lanes: Sequence[Lane], within: Slice | None) -> None:
+        """Put the runs behind the heads into their lanes."""
+        self._runs_pay -= 1
+        run = self._appetite.run
+        if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
+            return
+        state, heads = self._state, [lane.row for lane in lanes]
+        try:
+            with self._link.statement() as conn:
+                runs = claim.read_runs(conn, state.tables, heads, limit=run, within=within)
+        except Exception as error:
+            # The heads are flagged: they must run, if without followers.
+            kind = trouble(error)
+            level = logging.DEBUG if kind in EVERYDAY else logging.WARNING  # an outage is told once
+            text = "runs could not be read; going on with the heads: %s"
+            state.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
+            return
+        any_may = state.topics is None and not state.paused and not state.doubtful
+        for lane in lanes:
+            if followers := runs.get(lane.row.msg_id):
+                lane.rows += followers if any_may else takewhile(self._may_follow, followers)
+                self._runs_pay = LOOK_FOR_RUNS
+        self._appetite.saw([lane.rows[-1] for lane in lanes])
+
+    def _may_follow(self, row: Row) -> bool:
+        state = self._state
+        if state.topics is not None and topic_of(row.topic) not in state.topics:
+            return False
+        return not state.is_paused(row) and row.msg_id not in state.doubtful
+
+    # ------------------------------------------------------------ what is flagged by us
+
+    @contextmanager
+    def no_claim_in_flight(self, patience: float | None = None) -> Iterator[bool]:
+        """While the block runs no claim is sent: every row flagged by us has its lane in hand, or
+        nobody knows it.
+
+        patience: seconds to wait for a claim that is in flight; None = for its end. Yields False if
+        there still is one.
+        """
+        free = self._claiming.acquire(timeout=-1 if patience is None else patience)
+        try:
+            yield free
+        finally:
+            if free:
+                self._claiming.release()
+
+    def holds_nothing(self, link: Link) -> bool:
+        """Whether nothing is flagged by us, after what nobody knows was given back."""
+        with self._claiming:
+            self._release_unknown(link)
+            return nothing_flagged(self._state, link)
+
+    def release_unknown(self, link: Link, *, patience: float | None = None) -> None:
+        """Give back, without a try, what is flagged by us and not in hand; nothing if a claim is
+        still in flight after `patience` seconds."""
+        with self.no_claim_in_flight(patience) as free:
+            if free:
+                self._release_unknown(link)
+
+    def _release_unknown(self, link: Link) -> None:
+        state = self._state
+        with link.transaction() as conn:
+            rows = recover.flagged_by(conn, state.tables, state.instance_id, limit=SWEEP_LIMIT)
+        known = state.known() if rows else set()
+        released = release(state, link, [msg_id for msg_id in rows if msg_id not in known])
+        if released:
+            text = "%d messages were flagged by us but not in hand; released"
+            state.log.warning(text, released)
+
+
+def release(state: State, link: Link, ids: Sequence[int], *, tries: int | None = None) -> int:
+    """Give rows flagged by us back without a try, but for those that another transaction has
+    locked. Returns how many. tries: as in `recover.release`."""
+    released = 0
+    for begin in range(0, len(ids), recover.BATCH):
+        part = ids[begin : begin + recover.BATCH]
+        with link.transaction() as conn:
+            released += recover.release(conn, state.tables, part, me=state.instance_id, tries=tries)
+    return released
+
+
+def nothing_flagged(state: State, link: Link) -> bool:
+    """Whether no row at all is flagged by us, as the database says."""
+    with link.transaction() as conn:
+        return not recover.flagged_by(conn, state.tables, state.instance_id, limit=1)

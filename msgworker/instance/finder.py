@@ -1,0 +1,145 @@
+"""Find what this instance may claim now: what the search proposes, less what must be left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgworker.instance.drainend import Drain
+from msgworker.instance.links import Link
+from msgworker.instance.search import Look, Search
+from msgworker.instance.seat import Seat
+from msgworker.instance.slicing import SliceSearch
+from msgworker.instance.state import State
+from msgworker.instance.unhandled import UnhandledTopics
+from msgworker.store import due
+from msgworker.store.claim import Candidate
+from msgworker.store.due import Coming
+from msgworker.store.instances import InstanceInfo, leases_ending
+from msgworker.table import Slice
+
+
+class Finder:
+    """Used by the fetcher's thread only. seat: None = it looks everywhere.
+
+    where: the slice of the last look; None = everywhere, or nowhere if there is a seat. places: by
+    msg_id, in which part of the slice its candidates stand.
+    """
+
+    def __init__(self, state: State, link: Link, seat: Seat | None) -> None:
+        self._state = state
+        self._link = link
+        self._seat = seat
+        kind = Search if seat is None else SliceSearch
+        self.search = kind(state.tables, state.topics, state.blocked)
+        self.unhandled = UnhandledTopics(state.tables, state.registry.topics, link, state.log)
+        self.where: Slice | None = None
+        self.places: dict[int, Any] = {}
+        self._covered = False
+
+    def forget(self) -> None:
+        """Look at everything afresh the next time."""
+        self.search.forget()
+
+    def refused(self, candidates: list[Candidate]) -> None:
+        """These could not be flagged: leave their objects alone for a while."""
+        self.search.refused(candidates)
+
+    def pass_over(self, candidate: Candidate) -> None:
+        """Leave this message alone for a while."""
+        self.search.pass_over(candidate)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no more of the table is about to be ours to look at."""
+        return self._seat is None or self._seat.settled
+
+    @property
+    def nowhere(self) -> bool:
+        """Whether no slice was ours at the last look."""
+        return self._seat is not None and self.where is None
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """A look and the claim of what it found; what they stand in is not given up meanwhile."""
+        self._covered = False
+        try:
+            yield
+        finally:
+            if self._seat is not None:
+                self._seat.looked(complete=self._covered)
+
+    def look(self, room: int, held: int) -> Look:
+        """Up to `room` heads, where `held` lanes are in hand."""
+        state = self._state
+        objects, ids = state.held_by_ghosts()
+        if state.refusals:
+            refused_objects, refused_ids = state.refusals.waiting()
+            objects, ids = objects | refused_objects, ids | refused_ids
+        self.search.paused = state.paused
+        look = self._looked(room, held, objects, ids)
+        objects, ids = state.held()  # asked after the look, see there
+        look.candidates = [
+            c for c in look.candidates if c.same not in objects and c.msg_id not in ids
+        ]
+        if state.doubtful:
+            self._drop_doubtful(look)
+        if self.search.unknown_topics:
+            self.unhandled.report(self.search.unknown_topics)
+        return look
+
+    def coming(self, drain: Drain) -> Coming:
+        """What becomes due where it looked last, within the time that a drain waits."""
+        state = self._state
+        with self._link.statement() as conn:
+            return due.coming(
+                conn,
+                state.tables,
+                topics=state.topics,
+                paused=state.paused,
+                linger=drain.linger,
+                retry_linger=drain.retry_linger,
+                within=self.where,
+            )
+
+    def leases_ending(self, seconds: float) -> list[InstanceInfo]:
+        """Other instances that have messages, and whose lease ends within so many seconds."""
+        state = self._state
+        with self._link.statement() as conn:
+            return leases_ending(conn, state.tables, within=seconds, but=state.instance_id)
+
+    def _looked(self, room: int, held: int, objects: set[Any], ids: set[int]) -> Look:
+        state = self._state
+        wants: dict[str, Any] = {
+            "want": room,
+            "slot": state.slot,
+            "slots": state.slots,
+            "skip_objects": objects,
+            "skip_ids": ids,
+        }
+        if self._seat is None:
+            with self._link.statement() as conn:
+                return self.search.look(conn, in_hand=held, **wants)
+        assert isinstance(self.search, SliceSearch)
+        self.where = self._seat.slice()
+        if self.where is None:
+            return Look(complete=True)
+        ours, mine = state.held()  # what runs is not in the index of slices: what waits behind is
+        wants |= {"skip_objects": objects | ours, "skip_ids": ids | mine}
+        with self._link.statement() as conn:
+            look = self.search.look_in(conn, self.where, **wants)
+        self.places = look.places
+        self._covered = look.complete and not look.candidates
+        return look
+
+    def _drop_doubtful(self, look: Look) -> None:
+        """These may be claimed under another id only; see `State.doubtful`."""
+        state = self._state
+        free = [c for c in look.candidates if c.msg_id not in state.doubtful]
+        if look.quarantined is not None and look.quarantined.msg_id in state.doubtful:
+            look.quarantined = None
+            state.wants_new_id = True
+        if len(free) < len(look.candidates):
+            state.wants_new_id = True
+        look.candidates = free

@@ -1,0 +1,163 @@
+"""When a drain is over, and what it does before."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from msgworker.instance.drainend import EMPTY_LOOKS, Drain, DrainEnd, Next
+from msgworker.instance.search import Look
+from msgworker.store.claim import Candidate
+from msgworker.store.due import Coming
+from msgworker.store.instances import InstanceInfo, Life
+from tests.instance.test_pollpace import Ticking
+
+A, FRESH, SWEEP, ASK, OVER = Next.AGAIN, Next.LOOK_AFRESH, Next.SWEEP, Next.ASK, Next.OVER
+HEAD = Candidate(1, None, 0, 0, 0, None, True, None)
+WHOLE = Look(complete=True)
+TO_THE_END = [FRESH, A, FRESH, ASK]
+THEN = datetime(2026, 11, 23, tzinfo=UTC)
+LATER = datetime(2026, 11, 24, tzinfo=UTC)
+
+
+def end(clock: Ticking | None = None, *, drain: bool = True, **how: float) -> DrainEnd:
+    chosen = Drain(**{"linger": 5.0, "retry_linger": 0.0, "overdue": 2.5, **how}) if drain else None
+    return DrainEnd(chosen, heartbeat_seconds=10.0, clock=clock or Ticking())
+
+
+def nothing(one: DrainEnd, look: Look = WHOLE, **facts: bool) -> Next:
+    usual = {"holding": False, "settled": True, "in_doubt": False, "recovering": False}
+    return one.saw_nothing(look, **(usual | facts))
+
+
+def asks(one: DrainEnd, **facts: bool) -> list[Next]:
+    """All it wants until it asks what becomes due."""
+    wanted = [nothing(one, **facts)]
+    while wanted[-1] is not ASK:
+        wanted.append(nothing(one, **facts))
+        assert len(wanted) < 20
+    return wanted
+
+
+def ending(left: float = 3.0, renewed_at: datetime = THEN) -> list[InstanceInfo]:
+    """Another instance that has messages, whose lease ends in so many seconds."""
+    facts: dict[str, Any] = dict.fromkeys(InstanceInfo.__dataclass_fields__)
+    facts |= {"renewed_at": renewed_at, "expires_at": renewed_at + timedelta(seconds=30)}
+    facts |= {"instance_id": "b", "life": Life.LIVE, "silent_seconds": 30.0 - left}
+    return [InstanceInfo(**facts)]
+
+
+def test_it_asks_only_after_looks_at_everything_and_one_afresh() -> None:
+    assert asks(end()) == TO_THE_END
+    assert TO_THE_END.index(ASK) == EMPTY_LOOKS
+
+
+def test_who_drains_nothing_never_ends_and_forgets_once() -> None:
+    one = end(drain=False)
+    assert [nothing(one) for _ in range(20)] == [FRESH, *[A] * 19]
+
+
+@pytest.mark.parametrize("look", [Look(), Look(round_over=True, candidates=[HEAD])])
+def test_a_look_that_was_not_at_everything_or_found_some_says_nothing(look: Look) -> None:
+    one = end()
+    assert [nothing(one, look) for _ in range(9)] == [A] * 9
+    assert asks(one) == TO_THE_END
+
+
+def test_a_round_over_the_objects_that_found_nothing_counts_as_a_look_at_everything() -> None:
+    one = end()
+    assert [nothing(one, Look(round_over=True)) for _ in range(4)] == TO_THE_END
+
+
+@pytest.mark.parametrize("how", ["claimed", "holding"])
+@pytest.mark.parametrize("after", range(1, 4))
+def test_work_makes_the_end_begin_anew(how: str, after: int) -> None:
+    one = end()
+    for _ in range(after):
+        nothing(one)
+    if how == "claimed":
+        one.saw_work()
+    else:
+        assert nothing(one, holding=True) is A
+    assert asks(one) == TO_THE_END
+
+
+def test_where_more_of_the_table_is_about_to_be_ours_the_looks_do_not_count() -> None:
+    one = end()
+    for _ in range(9):
+        assert nothing(one, settled=False) is A
+    assert asks(one) == TO_THE_END
+
+
+def test_a_claim_whose_answer_was_lost_is_swept_first_and_the_looks_begin_anew() -> None:
+    one = end()
+    assert [nothing(one, in_doubt=True) for _ in range(3)] == [FRESH, A, SWEEP]
+    assert asks(one) == TO_THE_END
+
+
+def test_while_the_dead_are_recovered_it_does_not_end() -> None:
+    one = end()
+    assert [nothing(one, recovering=True) for _ in range(9)] == [FRESH, *[A] * 8]
+    assert asks(one) == [FRESH, ASK]
+
+
+def test_it_is_over_where_nothing_is_due_and_nothing_comes() -> None:
+    one = end()
+    asks(one)
+    assert one.verdict(Coming()) is OVER
+
+
+def test_it_waits_for_what_becomes_due_and_knows_how_long() -> None:
+    one = end()
+    asks(one)
+    assert one.verdict(Coming(seconds=2.0)) is A
+    assert one.due_in == 2.0
+    assert nothing(one, Look()) is A
+    assert one.due_in is None  # it has looked since
+
+
+def test_what_is_due_and_cannot_be_claimed_is_waited_for_a_while() -> None:
+    clock = Ticking()
+    one = end(clock, overdue=2.5)
+    asks(one)
+    assert one.verdict(Coming(overdue=True)) is A
+    clock.now += 2.5
+    assert one.verdict(Coming(overdue=True)) is A
+    clock.now += 0.1
+    assert one.verdict(Coming(overdue=True)) is OVER
+
+
+def test_what_comes_makes_the_overdue_wait_begin_anew() -> None:
+    clock = Ticking()
+    one = end(clock)
+    asks(one)
+    one.verdict(Coming(overdue=True))
+    clock.now += 9.0
+    assert one.verdict(Coming(overdue=True, seconds=1.0)) is A
+    assert one.verdict(Coming(overdue=True)) is A
+
+
+def test_a_lease_that_ends_soon_is_waited_for_and_then_everything_is_looked_at_afresh() -> None:
+    one = end()
+    asks(one)
+    assert one.verdict(Coming(), 3.0) is A
+    assert one.due_in == 3.0
+    assert nothing(one) is ASK
+    assert one.verdict(Coming()) is A  # it is gone: what it had may be free since we looked
+    assert nothing(one) is FRESH
+    assert nothing(one) is ASK
+    assert one.verdict(Coming()) is OVER
+
+
+def test_a_lease_is_waited_for_until_it_is_renewed_or_nobody_takes_it_over() -> None:
+    clock = Ticking()
+    one = end(clock)
+    assert one.lease_ends_in([]) is None
+    assert one.lease_ends_in(ending(3.0)) == 3.0
+    assert one.lease_ends_in(ending(3.0, LATER)) is None
+    clock.now += 12.9
+    assert one.lease_ends_in(ending(0.0)) == 0.0  # it has ended; a heartbeat takes it over
+    clock.now += 0.2
+    assert one.lease_ends_in(ending(0.0)) is None
