@@ -17,10 +17,11 @@ from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest
 from msgworker.errors import ConfigError, HandlerError, SchemaError
 from msgworker.instance import ruling
 from msgworker.instance.handling import Registry, TimeoutAction, make_handler
+from msgworker.instance.identity import Identity, new_instance_id
 from msgworker.instance.links import Turns
 from msgworker.instance.report import Report
+from msgworker.instance.runtime import InstanceLog, Runtime
 from msgworker.instance.seat import Scope
-from msgworker.instance.state import State, logger_for, new_instance_id
 from msgworker.instance.worker import Worker
 from msgworker.logs import logger
 from msgworker.ops import Ops
@@ -473,7 +474,7 @@ class App:
         *,
         chosen: bool = False,
         scope: Scope | None = None,
-    ) -> State:
+    ) -> Runtime:
         tables = self.tables
         if scope is not None:
             self._check_scope(scope, tables)
@@ -497,15 +498,15 @@ class App:
         *,
         chosen: bool = False,
         scope: Scope | None = None,
-    ) -> State:
-        instance_id = new_instance_id(self.label)
-        return State(
+    ) -> Runtime:
+        identity = Identity(new_instance_id(self.label))
+        return Runtime(
             engine=self.engine,
             tables=tables,
             registry=self._registry,
             settings=self.settings,
-            instance_id=instance_id,
-            log=logger_for(instance_id),
+            identity=identity,
+            log=InstanceLog(identity),
             topics=topics,
             chosen=chosen,
             channel=self._channel if self.settings.notify and tables.dialect.notify else None,

@@ -78,6 +78,11 @@ def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> 
         return Word.UNKNOWN
 
 
+def in_quarantine(crash_times: int, tries: int, max_tries: int) -> bool:
+    """Whether a message must run alone: on its last try, after a crash that it may have caused."""
+    return crash_times > 0 and tries >= max_tries - 1
+
+
 def topic_of(topic: str | None) -> str:
     """The topic that a row is handled as; an empty text is a topic of its own."""
     return DEFAULT_TOPIC if topic is None else topic

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from sqlalchemy import event
 from msgworker.app import App
 from msgworker.errors import ConfigError
 from msgworker.instance.drainend import Drain
+from msgworker.instance.hand import Lane
+from msgworker.instance.instance import Instance
 from msgworker.instance.lanes import Lanes
-from msgworker.instance.report import Report
-from msgworker.instance.state import Lane
-from msgworker.instance.worker import Instance
+from msgworker.instance.report import Report, report_of
 from msgworker.table import MessageTable
 
 TEXT = "%Y-%m-%d %H:%M:%S.%f"
@@ -155,11 +156,19 @@ def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report
     a claim was committed, after a handler has returned (a transactional one is rolled back), after
     its outcome was committed. crash_on: at this msg_id; left out: at the first message.
     """
-    at = None if crash is None else _place(crash)
-    state = app._state(app._chosen(None))
-    # Nobody else is at work who could unblock anything: what is due and cannot be claimed is left.
-    ending = Drain(linger=0.0, retry_linger=0.0, overdue=0.0)
-    return _Drain(Instance(state, 1, drain=ending, label=app.label), at, crash_on).run()
+    dies = _Dies(None if crash is None else _place(crash), crash_on)
+    # No other instance is at work that could unblock anything: what is due and cannot be claimed is
+    # left at once.
+    instance = Instance(
+        app._state(app._chosen(None)),
+        1,
+        drain=Drain(linger=0.0, retry_linger=0.0, overdue=0.0),
+        label=app.label,
+        retry_level=logging.WARNING,  # so that a test that fails shows it
+        # The outcome of a transactional handler is written inside the handler.
+        before_settle=partial(dies.at, At.HANDLED),
+    )
+    return _Drain(instance, dies).run()
 
 
 def _place(name: str) -> At:
@@ -169,19 +178,28 @@ def _place(name: str) -> At:
         raise ConfigError(f"crash must be one of {', '.join(At)}; got {name!r:.80}") from None
 
 
+@dataclass(frozen=True)
+class _Dies:
+    """Where, and at which message (None = the first), the process dies."""
+
+    place: At | None
+    on: Any
+
+    def at(self, place: At, lane: Lane) -> None:
+        """Raise Crashed if it is here."""
+        if place is self.place and self.on in (None, lane.row.msg_id):
+            raise Crashed(f"{place} message {lane.row.msg_id}")
+
+
 class _Drain:
     """One instance whose roles take turns on one thread."""
 
-    def __init__(self, instance: Instance, at: At | None, on: Any) -> None:
+    def __init__(self, instance: Instance, dies: _Dies) -> None:
         self._instance = instance
-        self._at = at
-        self._on = on
+        self._dies = dies
         self._todo: deque[Lane] = deque()
         self._beat_at = 0.0
         instance.lanes.took(0.0)  # how much is claimed at once is the same however long tests take
-        instance.settler.retry_level = logging.WARNING  # so that a test that fails shows it
-        if at is At.HANDLED:  # the outcome of a transactional handler is written inside the handler
-            instance.caller.before_settle = lambda lane: self._pass(At.HANDLED, lane)
 
     def run(self) -> Report:
         begun = time.monotonic()
@@ -194,7 +212,7 @@ class _Drain:
                 self._handle_all(parts.lanes)
             parts.settler.flush_waiting()
             parts.heartbeat.leave()
-            return parts.report(begun)
+            return report_of(parts.runtime, begun)
         finally:
             parts.fetcher.ended()
             parts.settler.close()
@@ -202,7 +220,7 @@ class _Drain:
             parts.heartbeat.close()
 
     def _beat(self) -> None:
-        if time.monotonic() >= self._beat_at or self._instance.state.doubted_at:
+        if time.monotonic() >= self._beat_at or self._instance.runtime.identity.doubted_at:
             did = self._instance.heartbeat.run_once()
             self._beat_at = time.monotonic() + self._instance.heartbeat.pause_seconds(did)
 
@@ -212,7 +230,7 @@ class _Drain:
             self._beat()
             lane = self._todo.popleft()
             if not lanes.may_start(lane):
-                if self._instance.state.unsure:  # the heartbeat asks for them
+                if self._instance.runtime.hand.unsure:  # the heartbeat asks for them
                     self._instance.heartbeat.run_once()
                     self._todo.extend(lanes.take_back())
                 continue
@@ -220,15 +238,10 @@ class _Drain:
             self._todo.extend(lanes.take_back())
 
     def _handle(self, lane: Lane) -> None:
-        row = lane.row
-        self._pass(At.CLAIMED, lane)
+        settled = Lane(lane.owner, [lane.row])  # the lane goes on to its next message
+        self._dies.at(At.CLAIMED, lane)
         self._instance.caller.handle(lane)
-        self._pass(At.HANDLED, lane)
+        self._dies.at(At.HANDLED, lane)
         lane.finished_at = time.monotonic()
         self._instance.settler.add(lane, True)
-        if self._at is At.SETTLED and self._on in (None, row.msg_id):
-            raise Crashed(f"settled message {row.msg_id}")
-
-    def _pass(self, place: At, lane: Lane) -> None:
-        if place is self._at and self._on in (None, lane.row.msg_id):
-            raise Crashed(f"{place} message {lane.row.msg_id}")
+        self._dies.at(At.SETTLED, settled)

@@ -13,7 +13,7 @@ from types import TracebackType
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
 from msgworker.instance.report import Report
 from msgworker.instance.role import outage_pause
-from msgworker.instance.state import Tally
+from msgworker.instance.runtime import Tally
 from msgworker.instance.stopping import Asked, Signals, end_by
 from msgworker.instance.worker import GRACE, Worker
 from msgworker.logs import logger

@@ -243,14 +243,14 @@ MUTANTS = (
     ),
     _m(
         "quarantine off",
-        "instance/state.py",
+        "message.py",
         "return crash_times > 0 and tries >= max_tries - 1",
         "return crash_times > 99 and tries >= max_tries - 1",
         *_on(LOCKS, "test_a_message_in_quarantine_runs_alone", "sqlite"),
     ),
     _m(
         "others claimed beside a quarantined one",
-        "instance/fetcher.py",
+        "instance/hand.py",
         "return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)",
         "return False",
         *_on(LOCKS, "test_a_message_in_quarantine_runs_alone", "sqlite"),
@@ -266,7 +266,7 @@ MUTANTS = (
     _m(
         "recovery without take-over",
         "instance/recovery.py",
-        "            won = lease.take_over(conn, state.tables, seen, me=me, ttl=ttl)\n",
+        "            won = lease.take_over(conn, runtime.tables, seen, me=me, ttl=ttl)\n",
         "            won = bool(ttl)\n",
         *_on(LOCKS, "test_a_dead_lease_is_taken_over_and_then_goes", "sqlite"),
     ),
@@ -280,7 +280,7 @@ MUTANTS = (
     _m(
         "the id kept while a settle is under way",
         "instance/finder.py",
-        "if c.msg_id not in state.doubtful]",
+        "if c.msg_id not in runtime.identity.doubtful]",
         "if c.msg_id is not None]",
         *_on(
             WORKER,
@@ -297,7 +297,7 @@ MUTANTS = (
     ),
     _m(
         "heartbeat stopped before handlers end",
-        "instance/worker.py",
+        "instance/instance.py",
         "        self.fetcher.stop()\n        self.lanes.close()\n",
         "        self.fetcher.stop()\n        self.heartbeat.stop()\n        self.lanes.close()\n",
         *_on(LOCKS, "test_the_lease_is_kept_while_a_stop_waits_for_a_handler", "sqlite"),
@@ -352,7 +352,7 @@ MUTANTS = (
     _m(
         "a lost message makes nobody ask for the lease",
         "instance/settler.py",
-        "            self.on_lost()  # before",
+        "            self._doubt()  # before",
         "            # before",
         *_on(
             TROUBLE, "test_who_was_declared_dead_learns_it_from_the_first_message_it_lost", "sqlite"
@@ -360,17 +360,17 @@ MUTANTS = (
     ),
     _m(
         "handlers start without trust in the lease",
-        "instance/lanes.py",
+        "instance/handlerthreads.py",
         "            if not trusted:  # wait",
-        "            if state.stopping is None:  # wait",
+        "            if runtime.stopping is None:  # wait",
         *_on(LOCKS, "test_no_handler_starts_while_the_lease_is_in_doubt", "sqlite"),
     ),
     _m(
         "claims without trust in the lease",
         "instance/claimer.py",
-        "            if state.instance_id != me or not state.trusted():\n"
+        "            if runtime.identity.id != me or not runtime.identity.trusted():\n"
         "                return [], []  # declared dead",
-        "            if state.instance_id is None:\n                return [], []  # declared dead",
+        "            if runtime.identity is None:\n                return [], []  # declared dead",
         *_on(LOCKS, "test_a_new_self_claims_nothing_that_the_old_one_looked_at", "sqlite"),
     ),
     _m(
@@ -383,45 +383,45 @@ MUTANTS = (
     _m(
         "slow work is hoarded",
         "instance/fetcher.py",
-        "if excess <= 0 or self._state.slots < 2",
-        "if excess is not None or self._state.slots < 2",
+        "if excess <= 0 or self._runtime.slots < 2",
+        "if excess is not None or self._runtime.slots < 2",
         *_on(
             LOCKS, "test_what_waits_behind_slow_handlers_is_given_back_where_others_live", "sqlite"
         ),
     ),
     _m(
         "old handlers are not waited for",
-        "instance/state.py",
-        "old = [r.row for r in list(self.running.values()) if not self.is_ours(r.owner)]",
+        "instance/hand.py",
+        "old = [r.row for r in list(self.running.values()) if not is_ours(r.owner)]",
         "old = [r.row for r in list(self.running.values()) if r.owner is None]",
         *_on(LOCKS, "test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
     ),
     _m(
         "a renewal after the end of trust",
         "instance/heartbeat.py",
-        "if begun >= state.trusted_until or not",
+        "if begun >= identity.trusted_until or not",
         "if not",
         *_on(TROUBLE, "test_who_wakes_after_its_lease_is_over_does_not_ask_for_it", "postgresql"),
     ),
     _m(
         "a settle of a lost id is sent again and again",
         "instance/settler.py",
-        "if not self._state.is_ours(me):  # whoever",
-        "if not me:  # whoever",
+        "if not self._runtime.identity.is_ours(me):\n                        return",
+        "if not me:\n                        return",
         *_on(TROUBLE, "test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
     ),
     _m(
         "what nobody can recover is forgotten",
         "instance/heartbeat.py",
-        'if not state.tables.has("claimed_by"):\n            self._go_on',
-        "if state.tables is None:\n            self._go_on",
+        'if not runtime.tables.has("claimed_by"):\n            self._go_on',
+        "if runtime.tables is None:\n            self._go_on",
         *_on(UNOWNED, "test_what_has_not_started_is_asked_for_before_it_starts", "sqlite"),
     ),
     _m(
         "nobody asks for what is carried over",
         "instance/lanes.py",
-        "        if lane.owner == state.instance_id:\n            return True\n",
-        "        if state.is_ours(lane.owner):\n            return True\n",
+        "        if lane.owner == identity.id:\n            return True\n",
+        "        if identity.is_ours(lane.owner):\n            return True\n",
         *_on(
             UNOWNED, "test_what_people_gave_back_while_the_lease_was_lost_is_not_started", "sqlite"
         ),

@@ -91,7 +91,7 @@ def test_a_claim_waits_for_room_unless_a_thread_has_nothing_to_do():
 
 
 def test_the_mean_is_that_of_the_first_ones_and_then_follows():
-    lanes = Lanes(None, threads=1, handle=None, settle=None)  # type: ignore[arg-type]
+    lanes = Lanes(None, beat_now=lambda: None)  # type: ignore[arg-type]
     assert lanes.mean_seconds is None
     lanes.took(4.0)
     assert lanes.mean_seconds == 4.0

@@ -58,7 +58,7 @@ def test_table_has_the_steps_of_the_core() -> None:
         "store/done",
         "store/recover",
         "store/lease",
-        "instance/fetcher",
+        "instance/claimer",
     )
     assert {f"msgworker/{one}.py" for one in core} <= named
 

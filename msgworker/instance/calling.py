@@ -19,6 +19,7 @@ from msgworker.dialects import Trouble, read_instant, secrets_of, trouble, witho
 from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.instance.fanout import Fans
 from msgworker.instance.forks import end_if_forked
+from msgworker.instance.hand import Lane, Running
 from msgworker.instance.handling import (
     DONE,
     Backoff,
@@ -34,8 +35,8 @@ from msgworker.instance.handling import (
 from msgworker.instance.hands import Stopped
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.role import outage_pause
+from msgworker.instance.runtime import Runtime, facts
 from msgworker.instance.settler import settlement
-from msgworker.instance.state import Lane, Running, State, facts
 from msgworker.instance.traces import text_of
 from msgworker.message import Message, Outcome, Settled, topic_of
 from msgworker.payload import clean, quoted
@@ -55,25 +56,32 @@ class _Undo(Exception):
 class Caller:
     """Calls handlers for the threads of one instance."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._loop = LoopThread(state.pid)
-        self._backoff = Backoff(state.settings.backoff_seconds)
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        leave: Callable[[], None],
+        before_settle: Callable[[Lane], None] | None = None,
+    ) -> None:
+        """leave: has the instance stopped by whoever waits for that. before_settle: called in the
+        transaction of a transactional handler, after the handler."""
+        self._runtime = runtime
+        self._leave = leave
+        self._before_settle = before_settle
+        self._loop = LoopThread(runtime.pid)
+        self._backoff = Backoff(runtime.settings.backoff_seconds)
         self._local = threading.local()
-        self._links: list[Link] = []
-        self.before_settle: Callable[[Lane], None] = lambda lane: None
-        self.on_leaving: Callable[[], None] = lambda: None
-        self._secrets = secrets_of(state.engine.url)
+        self._secrets = secrets_of(runtime.engine.url)
         self._told_of_odd_instants = False
 
     def handle(self, lane: Lane) -> None:
         """Run the current message of a lane; leaves the outcome in `lane.result`."""
-        state, row = self._state, lane.row
+        runtime, row = self._runtime, lane.row
         if row.flaw is not None and row.odd is not None:
             lane.result = Result(Outcome.DEAD, f"the row cannot be read: {row.odd}")
             return
         topic = topic_of(row.topic)
-        handler = state.registry.get(topic)
+        handler = runtime.registry.get(topic)
         if handler is None:  # unregistered meanwhile: give it back untouched
             lane.result = Result(Outcome.RELEASED)
             return
@@ -82,7 +90,7 @@ class Caller:
         fatal = handler.timeout_action == "restart"
         running = Running(row, lane.owner, now, until, fatal, part=lane.part)
         ident = threading.get_ident()
-        state.running[ident] = running
+        runtime.hand.running[ident] = running
         try:
             msg: Message[Any] = Message(
                 row.msg_id,
@@ -91,7 +99,7 @@ class Caller:
                 payload_of(row.payload, row.oversize, handler),
                 row.tries,
                 partial(self._created_at, row),  # type: ignore[arg-type]
-                state.tables.spec.name,
+                runtime.tables.spec.name,
             )
             if handler.transactional:
                 result = self._transactional(lane, msg, handler, running)
@@ -100,10 +108,10 @@ class Caller:
         except BaseException as error:  # whatever it is, the thread lives on
             result = self._raised(error, handler, row)
         finally:
-            state.running.pop(ident, None)
+            runtime.hand.running.pop(ident, None)
         result = self._checked(result, handler, running, lane)
         if result is not DONE:
-            result = limited(result, handler, row.tries + 1, state.tables.spec.max_tries)
+            result = limited(result, handler, row.tries + 1, runtime.tables.spec.max_tries)
         if result.error is not None:
             result.error = without(result.error, self._secrets)
         if result.trace is not None:
@@ -116,26 +124,15 @@ class Caller:
         except ValueError:
             if not self._told_of_odd_instants:
                 self._told_of_odd_instants = True
-                column = self._state.tables.names["created_at"]
+                column = self._runtime.tables.names["created_at"]
                 text = "message %s: %s holds %s, no instant; its handler gets None (told once)"
                 held = quoted(row.created_at)
-                self._state.log.warning(text, row.msg_id, column, held, extra=facts(row))
+                self._runtime.log.warning(text, row.msg_id, column, held, extra=facts(row))
             return None
-
-    def spare(self) -> None:
-        """Give back the connections of threads that run no transactional handler now: a settle
-        that gets none would hold up everybody for ever."""
-        for link in list(self._links):
-            if link.lock.acquire(blocking=False):
-                try:
-                    link.close()
-                finally:
-                    link.lock.release()
 
     def close(self) -> None:
         """Give back the threads' connections; the threads must have ended."""
-        for link in self._links:
-            link.close()
+        self._runtime.spare_links.close()
         self._loop.close()
 
     def _call(self, handler: Handler, msg: Message[Any], context: Context) -> Any:
@@ -145,11 +142,11 @@ class Caller:
                 return self._loop.run(handler.fn(*arguments), handler.timeout)
             return handler.fn(*arguments)
         finally:
-            end_if_forked(self._state.pid)
+            end_if_forked(self._runtime.pid)
 
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Running) -> Result:
         attempt = lane.row.tries + 1
-        fans = Fans(self._state, running, self._secrets)
+        fans = Fans(self._runtime, running, self._secrets)
         try:
             context = Context(msg, lane.owner, attempt, running, fans=fans)
             return self._returned(self._call(handler, msg, context), handler, attempt)
@@ -163,8 +160,8 @@ class Caller:
         if isinstance(error, _Undo):
             return error.result
         if isinstance(error, KeyboardInterrupt):
-            self._state.stopping.set()
-            self.on_leaving()
+            self._runtime.stopping.set()
+            self._leave()
         if isinstance(error, Stopped):
             return Result(Outcome.RELEASED)
         return result_of_error(error, handler, row.tries + 1, self._backoff)
@@ -192,11 +189,11 @@ class Caller:
         """Whether RetryLater counts as a failure: asked too often, or the table has no place to
         note that it was asked, or until when the message waits."""
         return (
-            not self._keeps_later() or lane.row.later_times >= self._state.tables.spec.later_limit
+            not self._keeps_later() or lane.row.later_times >= self._runtime.tables.spec.later_limit
         )
 
     def _keeps_later(self) -> bool:
-        tables = self._state.tables
+        tables = self._runtime.tables
         return tables.has("later_times") and tables.has("available_at")
 
     # ------------------------------------------------------------ transactional
@@ -223,7 +220,7 @@ class Caller:
                 failures += 1
                 pause = outage_pause(failures)
                 text = "message %s: rolled back, run again"
-                self._state.log.info(text, msg.msg_id, exc_info=error, extra=facts(lane.row))
+                self._runtime.log.info(text, msg.msg_id, exc_info=error, extra=facts(lane.row))
                 if step.committing and trouble(error) is Trouble.LOST:
                     if self._was_committed(lane, pause):
                         return DONE
@@ -236,8 +233,10 @@ class Caller:
 
     def _wait_for_trust(self, lane: Lane) -> None:
         """No handler starts again while our lease is in doubt; LostClaim when it is over."""
-        state = self._state
-        if not state.wait_for_trust(lambda: not state.is_ours(lane.owner) or state.gave_up()):
+        runtime = self._runtime
+        if not runtime.identity.wait_for_trust(
+            lambda: not runtime.identity.is_ours(lane.owner) or runtime.gave_up()
+        ):
             raise LostClaim(lane.row.msg_id, lane.owner)
 
     def _in_one_transaction(
@@ -261,9 +260,9 @@ class Caller:
 
     def _refuse_lost(self, conn: Connection, lane: Lane) -> None:
         """Where its lease was lost since it was claimed, a message may be somebody else's."""
-        if lane.owner == self._state.instance_id:
+        if lane.owner == self._runtime.identity.id:
             return
-        found = recover.still_flagged(conn, self._state.tables, {lane.row.msg_id: lane.row.tries})
+        found = recover.still_flagged(conn, self._runtime.tables, {lane.row.msg_id: lane.row.tries})
         if lane.row.msg_id not in found.free:
             raise LostClaim(lane.row.msg_id, lane.owner)
 
@@ -275,10 +274,11 @@ class Caller:
             session.close()
 
     def _settle(self, conn: Connection, lane: Lane) -> Settled:
-        self.before_settle(lane)
+        if self._before_settle is not None:
+            self._before_settle(lane)
         lane.result = DONE
         fate = store.settle_one(
-            conn, self._state.tables, settlement(lane, self._state), me=lane.owner
+            conn, self._runtime.tables, settlement(lane, self._runtime), me=lane.owner
         )
         if fate is Settled.LOST:
             raise LostClaim(lane.row.msg_id, lane.owner)
@@ -289,12 +289,12 @@ class Caller:
         arrived."""
         ids = {lane.row.msg_id} | ({lane.next_row.msg_id} if lane.next_row else set())
         tries = 1
-        while self._state.is_ours(lane.owner) and not self._state.gave_up():
+        while self._runtime.identity.is_ours(lane.owner) and not self._runtime.gave_up():
             time.sleep(pause)
             try:
                 link = self._link()
                 with link.lock, link.transaction() as conn:
-                    flagged = done.still_mine(conn, self._state.tables, ids, me=lane.owner)
+                    flagged = done.still_mine(conn, self._runtime.tables, ids, me=lane.owner)
             except Exception as error:
                 if trouble(error) is Trouble.OTHER:
                     raise
@@ -310,6 +310,6 @@ class Caller:
     def _link(self) -> Link:
         link: Link | None = getattr(self._local, "link", None)
         if link is None:
-            link = self._local.link = self._state.link()
-            self._links.append(link)
+            link = self._local.link = self._runtime.link()
+            self._runtime.spare_links.add(link)
         return link

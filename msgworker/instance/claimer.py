@@ -18,10 +18,11 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.instance.appetite import Appetite
+from msgworker.instance.hand import Lane
 from msgworker.instance.links import Link
 from msgworker.instance.role import EVERYDAY
-from msgworker.instance.state import Lane, State, in_quarantine
-from msgworker.message import topic_of
+from msgworker.instance.runtime import Runtime
+from msgworker.message import in_quarantine, topic_of
 from msgworker.store import claim, recover
 from msgworker.store.claim import Candidate, Row
 from msgworker.table import Slice
@@ -38,12 +39,12 @@ class Claimer:
     unknown.
     """
 
-    def __init__(self, state: State, link: Link, appetite: Appetite) -> None:
-        self._state = state
+    def __init__(self, runtime: Runtime, link: Link, appetite: Appetite) -> None:
+        self._runtime = runtime
         self.link = self._link = link
         self._appetite = appetite
-        self._refusals = state.refusals
-        self._secrets = secrets_of(state.engine.url)
+        self._refusals = runtime.refusals
+        self._secrets = secrets_of(runtime.engine.url)
         self._claiming = threading.Lock()  # from the flagging until the lanes are in hand
         self._runs_pay = LOOK_FOR_RUNS
         self.in_doubt = False
@@ -63,9 +64,9 @@ class Claimer:
         me: the id under which they were found. places: in which part of a slice. within: the slice
         in which runs are read.
         """
-        state = self._state
+        runtime = self._runtime
         with self._claiming:
-            if state.instance_id != me or not state.trusted():
+            if runtime.identity.id != me or not runtime.identity.trusted():
                 return [], []  # declared dead meanwhile: they were found under the previous id
             if self.in_doubt:
                 self._release_unknown(self._link)
@@ -76,17 +77,17 @@ class Claimer:
             if places:
                 for lane in lanes:
                     lane.part = places.get(lane.row.msg_id)
-            state.in_hand.update(lanes)
-        state.tally.claims += 1
-        state.tally.offered += len(candidates)
-        state.tally.won += len(rows)
+            runtime.hand.lanes.update(lanes)
+        runtime.tally.claims += 1
+        runtime.tally.offered += len(candidates)
+        runtime.tally.won += len(rows)
         lost: list[Candidate] = []
         if len(rows) < len(candidates):
             won = {row.msg_id for row in rows}
             lost = [c for c in candidates if c.msg_id not in won]
             self._refusals.lost(lost)
         # A message in quarantine is claimed as the only one: nothing behind it, nothing beside it.
-        most = state.tables.spec.max_tries
+        most = runtime.tables.spec.max_tries
         if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
             self._read_runs(lanes, within)
         return lanes, lost
@@ -100,7 +101,7 @@ class Claimer:
         within: Slice | None = None,
     ) -> tuple[list[Lane], list[Candidate]]:
         """`claim` of one message in quarantine, if really nothing else is flagged by us."""
-        if self._state.in_hand or not self.holds_nothing(self._link):
+        if self._runtime.hand.lanes or not self.holds_nothing(self._link):
             return [], []
         return self.claim(candidates, me, places=places, within=within)
 
@@ -115,11 +116,11 @@ class Claimer:
         if alone:
             rows += self._flag_apart([[one] for one in alone], me)
             rows.sort(key=lambda row: row.msg_id)
-        self._refusals.tell(self._state.log)
+        self._refusals.tell(self._runtime.log)
         return rows
 
     def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
-        tables = self._state.tables
+        tables = self._runtime.tables
         try:
             if tables.dialect.arrays:
                 with self._link.statement() as conn:
@@ -138,9 +139,9 @@ class Claimer:
         rows: list[Row] = []
         refused: dict[int, DBAPIError] = {}
         with self._link.transaction() as conn:
-            claim.refuse_at_once(conn, self._state.tables)
+            claim.refuse_at_once(conn, self._runtime.tables)
             for part in parts:
-                won, errors = claim.flag_apart(conn, self._state.tables, part, me=me)
+                won, errors = claim.flag_apart(conn, self._runtime.tables, part, me=me)
                 rows += won
                 refused |= errors
         for one in (one for part in parts for one in part):
@@ -158,18 +159,18 @@ class Claimer:
         run = self._appetite.run
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
             return
-        state, heads = self._state, [lane.row for lane in lanes]
+        runtime, heads = self._runtime, [lane.row for lane in lanes]
         try:
             with self._link.statement() as conn:
-                runs = claim.read_runs(conn, state.tables, heads, limit=run, within=within)
+                runs = claim.read_runs(conn, runtime.tables, heads, limit=run, within=within)
         except Exception as error:
             # The heads are flagged: they must run, if without followers.
             kind = trouble(error)
             level = logging.DEBUG if kind in EVERYDAY else logging.WARNING  # an outage is told once
             text = "runs could not be read; going on with the heads: %s"
-            state.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
+            runtime.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
             return
-        any_may = state.topics is None and not state.paused and not state.doubtful
+        any_may = runtime.topics is None and not runtime.paused and not runtime.identity.doubtful
         for lane in lanes:
             if followers := runs.get(lane.row.msg_id):
                 lane.rows += followers if any_may else takewhile(self._may_follow, followers)
@@ -177,10 +178,10 @@ class Claimer:
         self._appetite.saw([lane.rows[-1] for lane in lanes])
 
     def _may_follow(self, row: Row) -> bool:
-        state = self._state
-        if state.topics is not None and topic_of(row.topic) not in state.topics:
+        runtime = self._runtime
+        if runtime.topics is not None and topic_of(row.topic) not in runtime.topics:
             return False
-        return not state.is_paused(row) and row.msg_id not in state.doubtful
+        return not runtime.is_paused(row) and row.msg_id not in runtime.identity.doubtful
 
     # ------------------------------------------------------------ what is flagged by us
 
@@ -203,7 +204,7 @@ class Claimer:
         """Whether nothing is flagged by us, after what nobody knows was given back."""
         with self._claiming:
             self._release_unknown(link)
-            return nothing_flagged(self._state, link)
+            return nothing_flagged(self._runtime, link)
 
     def release_unknown(self, link: Link, *, patience: float | None = None) -> None:
         """Give back, without a try, what is flagged by us and not in hand; nothing if a claim is
@@ -213,28 +214,28 @@ class Claimer:
                 self._release_unknown(link)
 
     def _release_unknown(self, link: Link) -> None:
-        state = self._state
+        runtime = self._runtime
         with link.transaction() as conn:
-            rows = recover.flagged_by(conn, state.tables, state.instance_id, limit=SWEEP_LIMIT)
-        known = state.known() if rows else set()
-        released = release(state, link, [msg_id for msg_id in rows if msg_id not in known])
+            rows = recover.flagged_by(conn, runtime.tables, runtime.identity.id, limit=SWEEP_LIMIT)
+        known = runtime.known() if rows else set()
+        released = release(runtime, link, [msg_id for msg_id in rows if msg_id not in known])
         if released:
             text = "%d messages were flagged by us but not in hand; released"
-            state.log.warning(text, released)
+            runtime.log.warning(text, released)
 
 
-def release(state: State, link: Link, ids: Sequence[int], *, tries: int | None = None) -> int:
+def release(runtime: Runtime, link: Link, ids: Sequence[int], *, tries: int | None = None) -> int:
     """Give rows flagged by us back without a try, but for those that another transaction has
     locked. Returns how many. tries: as in `recover.release`."""
-    released = 0
+    released, me = 0, runtime.identity.id
     for begin in range(0, len(ids), recover.BATCH):
         part = ids[begin : begin + recover.BATCH]
         with link.transaction() as conn:
-            released += recover.release(conn, state.tables, part, me=state.instance_id, tries=tries)
+            released += recover.release(conn, runtime.tables, part, me=me, tries=tries)
     return released
 
 
-def nothing_flagged(state: State, link: Link) -> bool:
+def nothing_flagged(runtime: Runtime, link: Link) -> bool:
     """Whether no row at all is flagged by us, as the database says."""
     with link.transaction() as conn:
-        return not recover.flagged_by(conn, state.tables, state.instance_id, limit=1)
+        return not recover.flagged_by(conn, runtime.tables, runtime.identity.id, limit=1)

@@ -20,11 +20,12 @@ from typing import Any
 from msgworker.config import MAX_THREADS, number, whole
 from msgworker.dialects import without
 from msgworker.errors import ConfigError, HandlerMisuse, ItemsFailed
+from msgworker.instance.hand import Running
 from msgworker.instance.handling import describe
 from msgworker.instance.hands import Claim, Ended, Exact, Plain, Remote, Task, Threads
 from msgworker.instance.itemkeys import Keys, Seen, checked_name
 from msgworker.instance.itemrun import BATCH, ItemRun, Tally
-from msgworker.instance.state import Running, State
+from msgworker.instance.runtime import Runtime
 from msgworker.instance.traces import home_of
 
 DEFAULT_THREADS = 5
@@ -152,10 +153,10 @@ def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
 class Fans:
     """The fan-outs of one handler while it runs."""
 
-    __slots__ = ("_claim", "_closed", "_lock", "_running", "_secrets", "_state", "_used")
+    __slots__ = ("_claim", "_closed", "_lock", "_running", "_runtime", "_secrets", "_used")
 
-    def __init__(self, state: State, running: Running, secrets: set[str]) -> None:
-        self._state = state
+    def __init__(self, runtime: Runtime, running: Running, secrets: set[str]) -> None:
+        self._runtime = runtime
         self._running = running
         self._secrets = secrets
         self._lock = threading.Lock()
@@ -174,7 +175,7 @@ class Fans:
             )
         try:
             until = None if asked.timeout is None else time.monotonic() + asked.timeout
-            self._claim = claim = Claim(self._state, self._running, until)
+            self._claim = claim = Claim(self._runtime, self._running, until)
             claim.closing = self._closed
             tally = self._run(asked, claim)
         finally:

@@ -6,6 +6,7 @@ pollpace.py, and when a drain is over for drainend.py; claimer.py claims.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -16,10 +17,11 @@ from msgworker.instance.finder import Finder
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.pollpace import PollPace
 from msgworker.instance.quiesce import Phase, Reason
+from msgworker.instance.recovery import Recovery
 from msgworker.instance.role import Role
+from msgworker.instance.runtime import Runtime
 from msgworker.instance.search import Look
 from msgworker.instance.settler import Settler
-from msgworker.instance.state import State, in_quarantine
 from msgworker.store.claim import Candidate
 
 NEW_ID_ASK_SECONDS = 0.5
@@ -28,12 +30,13 @@ NEW_ID_ASK_SECONDS = 0.5
 class Fetcher(Role):
     """The claim loop.
 
-    drain: None = it runs until it is stopped. exhausted: the drain is over.
+    drain: None = it runs until it is stopped. wake: cuts its pause short. beat_now: has the
+    heartbeat beat at once. exhausted: the drain is over.
     """
 
     def __init__(
         self,
-        state: State,
+        runtime: Runtime,
         *,
         lanes: Lanes,
         settler: Settler,
@@ -41,9 +44,12 @@ class Fetcher(Role):
         finder: Finder,
         claimer: Claimer,
         drain: Drain | None = None,
+        wake: threading.Event,
+        beat_now: Callable[[], None],
+        recovery: Recovery,
     ) -> None:
-        super().__init__("fetcher", state.log, state.away)
-        self._state = state
+        super().__init__("fetcher", runtime.log, runtime.away, wake)
+        self._runtime = runtime
         self._lanes = lanes
         self._settler = settler
         self._drain = drain
@@ -51,12 +57,13 @@ class Fetcher(Role):
         self._finder = finder
         self._claimer = claimer
         self.link = claimer.link
-        settings = state.settings
+        settings = runtime.settings
         self.end = DrainEnd(drain, heartbeat_seconds=settings.heartbeat_seconds)
         self._pace = PollPace(settings.poll_seconds, drains=drain is not None)
-        self._quiesce = state.quiesce
+        self._quiesce = runtime.quiesce
         self._asked_for_new_id_at = -NEW_ID_ASK_SECONDS
-        self.beat_now: Callable[[], None] = lambda: None
+        self._beat_now = beat_now
+        self._recovery = recovery
         self.exhausted = False
 
     # ------------------------------------------------------------ one round
@@ -69,29 +76,30 @@ class Fetcher(Role):
     def _claim_if_room(self) -> int:
         self._lanes.nudge()
         self._settler.flush()
-        state = self._state
-        held = len(state.in_hand)
+        runtime = self._runtime
+        held = len(runtime.hand.lanes)
         busy = held + self._look_at_handlers()
-        if not state.trusted() or self._runs_alone(held):
+        alone = held == 1 and runtime.hand.quarantined(runtime.tables.spec.max_tries)
+        if alone or not runtime.identity.trusted():
             return -1
         if not self._appetite.has_room(busy):
             self._share(held)
             return -1
-        if state.wants_new_id and self._runs_empty(held, Reason.NEW_ID):
+        if runtime.identity.retires and self._runs_empty(held, Reason.NEW_ID):
             if held == 0:
                 self._ask_for_new_id()
             return -1
         room, dry = self._appetite.lanes - busy, self._lanes.waiting == 0
-        me = state.instance_id
+        me = runtime.identity.id
         look = self._finder.look(room, held)
-        alone = look.quarantined
-        if alone is not None and self._runs_empty(held, Reason.QUARANTINE):
+        last_try = look.quarantined
+        if last_try is not None and self._runs_empty(held, Reason.QUARANTINE):
             if held > 0:
                 return self._nothing(look)
-            if self._claim([alone], me, alone=True):
+            if self._claim([last_try], me, alone=True):
                 return 1
-            self._finder.pass_over(alone)  # another instance has it: go on with the others
-        if alone is None and not state.wants_new_id:
+            self._finder.pass_over(last_try)  # another instance has it: go on with the others
+        if last_try is None and not runtime.identity.retires:
             self._quiesce.end()
         won = self._claim(look.candidates, me) if look.candidates else 0
         self._appetite.fed(dry=dry, full=won >= room)
@@ -111,15 +119,15 @@ class Fetcher(Role):
         """Decide anew how much to hold; returns how many handlers of an id that was lost still have
         their threads."""
         now = time.monotonic()
-        running = list(self._state.running.values())
+        running = list(self._runtime.hand.running.values())
         self._appetite.sees(self._lanes.mean_seconds, [now - r.since for r in running])
-        return sum(not self._state.is_ours(r.owner) for r in running)
+        return sum(not self._runtime.identity.is_ours(r.owner) for r in running)
 
     def _share(self, held: int) -> None:
         """Give back, without a try, what would wait here for long while another instance may have
         threads for it. It is not claimed again at once: there is no room for it."""
         excess = held - self._appetite.kept
-        if excess <= 0 or self._state.slots < 2 or self._quiesce.active:
+        if excess <= 0 or self._runtime.slots < 2 or self._quiesce.active:
             return
         if (
             self._finder.where is not None and self._finder.where.exclusive
@@ -134,15 +142,7 @@ class Fetcher(Role):
         now = time.monotonic()
         if now > self._asked_for_new_id_at + NEW_ID_ASK_SECONDS:
             self._asked_for_new_id_at = now
-            self.beat_now()
-
-    def _runs_alone(self, held: int) -> bool:
-        """Whether what is in hand is a message in quarantine: nothing is claimed beside it."""
-        if held != 1:
-            return False
-        max_tries = self._state.tables.spec.max_tries
-        rows = [lane.rows[0] for lane in list(self._state.in_hand)]
-        return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)
+            self._beat_now()
 
     def _runs_empty(self, held: int, reason: Reason) -> bool:
         """Start nothing new, so that our hands run empty; True while that goes on, or is so."""
@@ -158,10 +158,10 @@ class Fetcher(Role):
         self._pace.looked(look)
         then = self.end.saw_nothing(
             look,
-            holding=bool(self._state.in_hand),
+            holding=bool(self._runtime.hand.lanes),
             settled=self._finder.settled,
             in_doubt=self._claimer.in_doubt,
-            recovering=self._state.recovering,
+            recovering=self._recovery.under_way,
         )
         if then is Next.ASK:
             then = self._ask_what_is_coming()
@@ -183,7 +183,7 @@ class Fetcher(Role):
         ending = self._finder.leases_ending(self._drain.linger)
         lease_ends_in = self.end.lease_ends_in(ending)
         if lease_ends_in == 0.0:
-            self.beat_now()  # it takes the lease over
+            self._beat_now()  # it takes the lease over
         return self.end.verdict(coming, lease_ends_in)
 
     # ------------------------------------------------------------ pauses
@@ -193,18 +193,12 @@ class Fetcher(Role):
         return self._pace.after(
             did,
             wanted=self._appetite.lanes,
-            holding=bool(self._state.in_hand),
+            holding=bool(self._runtime.hand.lanes),
             due_in=self.end.due_in,
         )
 
-    def wake(self) -> None:
+    def woken(self) -> None:
         self._pace.restart()
-        super().wake()
-
-    def wake_if_room(self) -> None:
-        """Called after every settle."""
-        if self._appetite.has_room(len(self._state.in_hand)):
-            self._wake.set()
 
     def failed(self, error: BaseException) -> None:
         self._finder.forget()

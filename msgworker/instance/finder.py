@@ -8,10 +8,10 @@ from typing import Any
 
 from msgworker.instance.drainend import Drain
 from msgworker.instance.links import Link
+from msgworker.instance.runtime import Runtime
 from msgworker.instance.search import Look, Search
 from msgworker.instance.seat import Seat
 from msgworker.instance.slicing import SliceSearch
-from msgworker.instance.state import State
 from msgworker.instance.unhandled import UnhandledTopics
 from msgworker.store import due
 from msgworker.store.claim import Candidate
@@ -27,13 +27,13 @@ class Finder:
     msg_id, in which part of the slice its candidates stand.
     """
 
-    def __init__(self, state: State, link: Link, seat: Seat | None) -> None:
-        self._state = state
+    def __init__(self, runtime: Runtime, link: Link, seat: Seat | None) -> None:
+        self._runtime = runtime
         self._link = link
         self._seat = seat
         kind = Search if seat is None else SliceSearch
-        self.search = kind(state.tables, state.topics, state.blocked)
-        self.unhandled = UnhandledTopics(state.tables, state.registry.topics, link, state.log)
+        self.search = kind(runtime.tables, runtime.topics, runtime.hand.blocked)
+        self.unhandled = UnhandledTopics(runtime.tables, runtime.registry.topics, link, runtime.log)
         self.where: Slice | None = None
         self.places: dict[int, Any] = {}
         self._covered = False
@@ -72,18 +72,18 @@ class Finder:
 
     def look(self, room: int, held: int) -> Look:
         """Up to `room` heads, where `held` lanes are in hand."""
-        state = self._state
-        objects, ids = state.held_by_ghosts()
-        if state.refusals:
-            refused_objects, refused_ids = state.refusals.waiting()
+        runtime = self._runtime
+        objects, ids = runtime.hand.ghosts(runtime.identity.is_ours)
+        if runtime.refusals:
+            refused_objects, refused_ids = runtime.refusals.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids
-        self.search.paused = state.paused
+        self.search.paused = runtime.paused
         look = self._looked(room, held, objects, ids)
-        objects, ids = state.held()  # asked after the look, see there
+        objects, ids = runtime.hand.held()  # asked after the look, see there
         look.candidates = [
             c for c in look.candidates if c.same not in objects and c.msg_id not in ids
         ]
-        if state.doubtful:
+        if runtime.identity.doubtful:
             self._drop_doubtful(look)
         if self.search.unknown_topics:
             self.unhandled.report(self.search.unknown_topics)
@@ -91,13 +91,13 @@ class Finder:
 
     def coming(self, drain: Drain) -> Coming:
         """What becomes due where it looked last, within the time that a drain waits."""
-        state = self._state
+        runtime = self._runtime
         with self._link.statement() as conn:
             return due.coming(
                 conn,
-                state.tables,
-                topics=state.topics,
-                paused=state.paused,
+                runtime.tables,
+                topics=runtime.topics,
+                paused=runtime.paused,
                 linger=drain.linger,
                 retry_linger=drain.retry_linger,
                 within=self.where,
@@ -105,16 +105,16 @@ class Finder:
 
     def leases_ending(self, seconds: float) -> list[InstanceInfo]:
         """Other instances that have messages, and whose lease ends within so many seconds."""
-        state = self._state
+        runtime = self._runtime
         with self._link.statement() as conn:
-            return leases_ending(conn, state.tables, within=seconds, but=state.instance_id)
+            return leases_ending(conn, runtime.tables, within=seconds, but=runtime.identity.id)
 
     def _looked(self, room: int, held: int, objects: set[Any], ids: set[int]) -> Look:
-        state = self._state
+        runtime = self._runtime
         wants: dict[str, Any] = {
             "want": room,
-            "slot": state.slot,
-            "slots": state.slots,
+            "slot": runtime.slot,
+            "slots": runtime.slots,
             "skip_objects": objects,
             "skip_ids": ids,
         }
@@ -134,12 +134,12 @@ class Finder:
         return look
 
     def _drop_doubtful(self, look: Look) -> None:
-        """These may be claimed under another id only; see `State.doubtful`."""
-        state = self._state
-        free = [c for c in look.candidates if c.msg_id not in state.doubtful]
-        if look.quarantined is not None and look.quarantined.msg_id in state.doubtful:
+        """These may be claimed under another id only; see `Runtime.doubtful`."""
+        runtime = self._runtime
+        free = [c for c in look.candidates if c.msg_id not in runtime.identity.doubtful]
+        if look.quarantined is not None and look.quarantined.msg_id in runtime.identity.doubtful:
             look.quarantined = None
-            state.wants_new_id = True
+            runtime.identity.retire()
         if len(free) < len(look.candidates):
-            state.wants_new_id = True
+            runtime.identity.retire()
         look.candidates = free

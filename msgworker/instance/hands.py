@@ -29,9 +29,10 @@ from msgworker.errors import (
     RetryLater,
 )
 from msgworker.instance.forks import end_if_forked, no_child_returns
+from msgworker.instance.hand import Running
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.role import outage_pause
-from msgworker.instance.state import Running, State
+from msgworker.instance.runtime import Runtime
 from msgworker.payload import encode
 from msgworker.store import items as store
 
@@ -74,8 +75,8 @@ class Claim:
     total: how many items the message has up to this fan-out; None = not known.
     """
 
-    def __init__(self, state: State, running: Running, until: float | None) -> None:
-        self.state = state
+    def __init__(self, runtime: Runtime, running: Running, until: float | None) -> None:
+        self.runtime = runtime
         self.row = running.row
         self.msg_id = running.row.msg_id
         self.owner = running.owner
@@ -89,7 +90,7 @@ class Claim:
     @property
     def gone(self) -> bool:
         """Somebody else may hold the message: nothing of it is ours to write."""
-        return self.lost or not self.state.is_ours(self.owner)
+        return self.lost or not self.runtime.identity.is_ours(self.owner)
 
     @property
     def over(self) -> bool:
@@ -116,7 +117,7 @@ class Claim:
 
     def may_start(self) -> bool:
         """Whether one more item may start; waits while our lease is in doubt."""
-        return self.state.wait_for_trust(lambda: self.over)
+        return self.runtime.identity.wait_for_trust(lambda: self.over)
 
 
 def value_text(value: Any) -> str | None:
@@ -154,7 +155,7 @@ class Plain:
 
     def __init__(self, fn: Callable[[Any], Any], claim: Claim) -> None:
         self._fn = fn
-        self._pid = claim.state.pid
+        self._pid = claim.runtime.pid
 
     def __call__(self, task: Task) -> Ended:
         try:
@@ -182,7 +183,7 @@ class Exact:
     def __init__(self, fn: Callable[[Any, Connection], Any], claim: Claim) -> None:
         self._fn = fn
         self._claim = claim
-        self._link: Link = claim.state.link()
+        self._link: Link = claim.runtime.link()
 
     def __call__(self, task: Task) -> Ended:
         runs = failures = 0
@@ -207,7 +208,7 @@ class Exact:
                 runs += step.begun
                 if runs == SAME_CLAIM_RUNS:
                     return Ended(task, error=error)
-                if self._claim.state.gave_up() or not self._claim.may_start():
+                if self._claim.runtime.gave_up() or not self._claim.may_start():
                     return Ended(task, skipped=True)
 
     def close(self) -> None:
@@ -215,9 +216,9 @@ class Exact:
         self._link.close()
 
     def _in_one_transaction(self, task: Task, step: Step) -> str | None:
-        claim, tables = self._claim, self._claim.state.tables
+        claim, tables = self._claim, self._claim.runtime.tables
         with self._link.transaction() as conn:
-            with lent(conn, step, "the item's function"), no_child_returns(claim.state.pid):
+            with lent(conn, step, "the item's function"), no_child_returns(claim.runtime.pid):
                 text = value_text(self._fn(task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
             owner = claim.owner
@@ -238,10 +239,10 @@ class Exact:
     def _read(self, task: Task) -> Ended | None:
         """What the item's record says, read until the database answers; None if it is not done."""
         claim, tries = self._claim, 0
-        while not claim.gone and not claim.state.gave_up():
+        while not claim.gone and not claim.runtime.gave_up():
             try:
                 with self._link.transaction() as conn:
-                    found = store.known(conn, claim.state.tables, claim.msg_id, [task.text])
+                    found = store.known(conn, claim.runtime.tables, claim.msg_id, [task.text])
             except Exception as error:
                 if trouble(error) not in (Trouble.AGAIN, Trouble.LOST):
                     return Ended(task, error=error)
@@ -321,7 +322,7 @@ class Remote:
         ended: SimpleQueue[Ended],
         claim: Claim,
     ) -> None:
-        self._pid = claim.state.pid
+        self._pid = claim.runtime.pid
         self._executor = executor
         self._fn = fn
         self._ended = ended

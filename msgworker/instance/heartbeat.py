@@ -21,15 +21,20 @@ from msgworker.clock import clock
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import (
     DatabaseUnavailable,
-    HandlerStuck,
     MsgworkerError,
     RuleChanged,
     SchemaError,
 )
 from msgworker.instance.claimer import Claimer, nothing_flagged
+from msgworker.instance.hand import Lane
+from msgworker.instance.handlerwatch import HandlerWatch
+from msgworker.instance.identity import new_instance_id
+from msgworker.instance.lanes import Lanes
 from msgworker.instance.recovery import Recovery
 from msgworker.instance.role import Role, outage_pause
-from msgworker.instance.state import Lane, Running, State, facts, new_instance_id
+from msgworker.instance.runtime import Runtime
+from msgworker.instance.seat import Seat
+from msgworker.instance.settler import Settler
 from msgworker.store import lease, pause, recover, rule
 from msgworker.table import LONGEST_ID
 
@@ -39,8 +44,6 @@ TELL_SECONDS = 2.0
 LEAVE_SECONDS = 10.0  # so long one of them may wait for an answer; no watchdog is there any more
 UNSURE_SECONDS = 0.1
 CLAIM_PATIENCE_SECONDS = 1.0  # so long a beat waits for a claim that is in flight
-LEAST_DOUBT_SHARE = 0.1
-"""Of the time between two beats: so old at least is a renewal that may be doubted."""
 
 
 class Heartbeat(Role):
@@ -48,34 +51,44 @@ class Heartbeat(Role):
 
     def __init__(
         self,
-        state: State,
+        runtime: Runtime,
         *,
         claimer: Claimer,
+        lanes: Lanes,
+        settler: Settler,
+        handlers: HandlerWatch,
+        seat: Seat | None = None,
         label: str = "",
-        on_recovered: Callable[[], None] = lambda: None,
+        wake: threading.Event,
+        look_now: Callable[[], None],
+        leave_for: Callable[[MsgworkerError], None],
     ) -> None:
-        super().__init__("heartbeat", state.log, state.away)
-        self._state = state
+        """wake: cuts its pause short. look_now: has the fetcher look at once. leave_for: has the
+        instance finish what is in hand, and leave for this reason."""
+        super().__init__("heartbeat", runtime.log, runtime.away, wake)
+        self._runtime = runtime
         self._claimer = claimer
         self._label = label
-        self.link = self._link = state.link()
-        self._on_recovered = on_recovered
-        self.on_leaving: Callable[[], None] = lambda: None
-        self.on_sure: Callable[[list[Lane]], None] = lambda lanes: None
-        self.on_lost: Callable[[Lane], None] = lambda lane: None
+        self._lanes = lanes
+        self._settler = settler
+        self._seat = seat
+        self._look_now = look_now
+        self._leave_for = leave_for
+        self._handlers = handlers
+        self.link = self._link = runtime.link()
         self._told_of_pauses = False
-        self._file = dialects.DatabaseFile(state.engine)
+        self._file = dialects.DatabaseFile(runtime.engine)
         self._lost_as = ""  # the id whose lease was lost, until we have another
-        self._renewed_at = 0.0  # on the monotonic clock
-        self._recovery = Recovery(
-            state, self._link, log=self.log, rest=self._stopping.wait, on_batch=on_recovered
+        self.recovery = Recovery(
+            runtime, self._link, log=self.log, rest=self._stopping.wait, on_batch=look_now
         )
 
     def register(self) -> None:
         """Hear what is paused and take the lease on our own id; before the first claim."""
         self._read_pauses()
-        patience = self._state.settings.lease_seconds
-        self._state.trusted_until = self._register(self._state.instance_id, patience)
+        patience = self._runtime.settings.lease_seconds
+        identity = self._runtime.identity
+        identity.registered(self._register(identity.id, patience))
 
     def _register(self, name: str, patience: float = 0.0) -> float:
         """Take the lease on an id; returns until when it may be trusted.
@@ -83,33 +96,33 @@ class Heartbeat(Role):
         In one transaction with a look at the rule of the table, so that nobody changes it without
         seeing us. patience: seconds to wait where somebody is changing it. Raises RuleChanged.
         """
-        state = self._state
-        ttl, look = state.settings.lease_seconds, rule.look_seconds(state.tables)
+        runtime = self._runtime
+        ttl, look = runtime.settings.lease_seconds, rule.look_seconds(runtime.tables)
         deadline = time.monotonic() + patience
         while True:
             begun = clock()
             with self._link.transaction() as conn:
-                if rule.hold(conn, state.tables):
+                if rule.hold(conn, runtime.tables):
                     self._take_lease(conn, name)
                     return begun + TRUST * ttl
             if time.monotonic() > deadline or self._stopping.wait(look):
                 raise DatabaseUnavailable(
-                    f"the rule of table {state.tables.spec.name} is locked: somebody is changing "
+                    f"the rule of table {runtime.tables.spec.name} is locked: somebody is changing "
                     "max_tries or on_dead, or stands still while doing so"
                 )
 
     def _take_lease(self, conn: Connection, name: str) -> None:
-        state = self._state
-        t = state.tables
+        runtime = self._runtime
+        t = runtime.tables
         lease.register(
             conn,
             t,
             name,
-            ttl=state.settings.lease_seconds,
+            ttl=runtime.settings.lease_seconds,
             label=self._label,
-            topics=state.topics,
-            refused=state.refusals.reasons(),
-            scope=None if state.seat is None else state.seat.tells(),
+            topics=runtime.topics,
+            refused=runtime.refusals.reasons(),
+            scope=None if self._seat is None else self._seat.tells(),
         )
         if not lease.is_kept(conn, t, name):  # who looks for us would not find us
             raise SchemaError(
@@ -131,34 +144,25 @@ class Heartbeat(Role):
             self._leave_for(changed)
             return 0
         self._read_pauses()
-        self._watch_handlers()
+        self._handlers.overtime()
         self._watch_file()
         self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)
-        return self._recovery.run(self._renewed_at)
+        return self.recovery.run(self._runtime.identity.renewed_at)
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the renewal: a long beat must not cost us our lease."""
         if self._has_left():
-            return self._state.settings.heartbeat_seconds
-        if self._recovery.more or self._state.doubted_at:
+            return self._runtime.settings.heartbeat_seconds
+        if self.recovery.more or self._runtime.identity.doubted_at:
             return 0.0
-        if self._state.unsure:
+        if self._runtime.hand.unsure:
             return UNSURE_SECONDS
-        over = time.monotonic() - self._renewed_at
-        return max(0.0, self._state.settings.heartbeat_seconds - over)
+        over = time.monotonic() - self._runtime.identity.renewed_at
+        return max(0.0, self._runtime.settings.heartbeat_seconds - over)
 
     def _has_left(self) -> bool:
         """There is no lease any more to keep."""
-        return isinstance(self._state.left_for, RuleChanged)
-
-    def doubt(self) -> None:
-        """A message was taken from us: nothing is claimed or started until we have asked for our
-        lease, which is at once, though not again and again. Else an instance that was declared dead
-        would go on claiming until its next beat, and every time somebody counts a crash for it."""
-        now = time.monotonic()
-        if now - self._renewed_at > LEAST_DOUBT_SHARE * self._state.settings.heartbeat_seconds:
-            self._state.doubted_at = now
-            self.wake()
+        return isinstance(self._runtime.left_for, RuleChanged)
 
     def leave(self) -> bool:
         """Drop the lease at an orderly stop, after the last handler has ended.
@@ -173,7 +177,7 @@ class Heartbeat(Role):
                         return self._leave()
                 except Exception as error:
                     mild = trouble(error) in (Trouble.LOST, Trouble.AGAIN)
-                    if not mild or attempt == LEAVE_TRIES or self._state.gave_up():
+                    if not mild or attempt == LEAVE_TRIES or self._runtime.gave_up():
                         raise
                     time.sleep(outage_pause(attempt))
             raise AssertionError("unreachable")
@@ -183,17 +187,20 @@ class Heartbeat(Role):
     def say_stopped(self) -> None:
         """Tell in the lease, which is left to expire, that only handlers are left of us. Call it
         after our last beat."""
-        state = self._state
-        if state.away.seconds:  # nobody waits for the database to tell it that
+        runtime = self._runtime
+        if runtime.away.seconds:  # nobody waits for the database to tell it that
             return
         handlers = [
-            (running.row.msg_id, max(0.0, self._renewed_at - running.since))  # as of the last beat
-            for running in list(state.running.values())
+            (
+                running.row.msg_id,
+                max(0.0, runtime.identity.renewed_at - running.since),
+            )  # as of the last beat
+            for running in list(runtime.hand.running.values())
         ]
-        tells = lease.told(state.tables, state.topics, handlers, stopped=True)
+        tells = lease.told(runtime.tables, runtime.topics, handlers, stopped=True)
         try:
             with self._cut_after(TELL_SECONDS), self._link.transaction() as conn:
-                lease.tell(conn, state.tables, state.instance_id, tells)
+                lease.tell(conn, runtime.tables, runtime.identity.id, tells)
         except Exception as error:  # for people only
             self.log.debug("the lease does not tell of the stop: %s", reason_of(error))
         finally:
@@ -217,36 +224,36 @@ class Heartbeat(Role):
         self._link.close()
 
     def _leave(self) -> bool:
-        state = self._state
+        runtime = self._runtime
         if not self._claimer.holds_nothing(self._link):
             return False
         with self._link.transaction() as conn:
-            lease.drop(conn, state.tables, state.instance_id)
+            lease.drop(conn, runtime.tables, runtime.identity.id)
         return True
 
     # ------------------------------------------------------------ our own life
 
     def _renew(self) -> None:
-        state = self._state
-        begun, ttl = clock(), state.settings.lease_seconds
-        self._renewed_at = time.monotonic()
-        if begun >= state.trusted_until or not self._renewed(ttl):
+        identity = self._runtime.identity
+        begun, ttl = clock(), self._runtime.settings.lease_seconds
+        identity.renewed_at = time.monotonic()
+        if begun >= identity.trusted_until or not self._renewed(ttl):
             self._reborn()
             return
-        state.trusted_until = begun + TRUST * ttl
-        if state.doubted_at <= self._renewed_at:
-            state.doubted_at = 0.0
+        identity.renewed(begun + TRUST * ttl)
 
     def _renewed(self, ttl: float) -> bool:
-        state, me, now = self._state, self._state.instance_id, time.monotonic()
-        running = [r for r in list(state.running.values()) if state.is_ours(r.owner)]
+        runtime, me, now = self._runtime, self._runtime.identity.id, time.monotonic()
+        running = [
+            r for r in list(runtime.hand.running.values()) if runtime.identity.is_ours(r.owner)
+        ]
         handlers = [(r.row.msg_id, now - r.since) for r in running]
-        scope = None if state.seat is None else state.seat.tells()
-        refused = state.refusals.reasons()
-        tells = lease.told(state.tables, state.topics, handlers, refused, scope=scope)
+        scope = None if self._seat is None else self._seat.tells()
+        refused = runtime.refusals.reasons()
+        tells = lease.told(runtime.tables, runtime.topics, handlers, refused, scope=scope)
         with self._link.single() as conn:  # whoever stands still now holds no lock on its lease
             return lease.renew(
-                conn, state.tables, me, ttl=ttl, in_hand=len(state.in_hand), tells=tells
+                conn, runtime.tables, me, ttl=ttl, in_hand=len(runtime.hand.lanes), tells=tells
             )
 
     def _reborn(self) -> None:
@@ -256,18 +263,18 @@ class Heartbeat(Role):
         flagged; who does so may have it locked. As long as the database is away nothing is
         forgotten: what was handled may still be settled when it is there again.
         """
-        state = self._state
-        state.trusted_until = 0.0
-        if not state.tables.has("claimed_by"):
+        runtime = self._runtime
+        runtime.identity.lost()
+        if not runtime.tables.has("claimed_by"):
             self._go_on_with_all()
             return
-        self._lost_as = self._lost_as or state.instance_id
-        nothing_flagged(state, self._link)  # the database is there
+        self._lost_as = self._lost_as or runtime.identity.id
+        nothing_flagged(runtime, self._link)  # the database is there
         with self._claimer.no_claim_in_flight():
-            state.forget_all(new_instance_id(self._label))
+            runtime.forget_all(new_instance_id(self._label))
         self.register()
         self.log.warning(
-            "instance %s lost its lease; going on as %s", self._lost_as, state.instance_id
+            "instance %s lost its lease; going on as %s", self._lost_as, runtime.identity.id
         )
         self._lost_as = ""
 
@@ -278,49 +285,49 @@ class Heartbeat(Role):
         people may have given it back while no instance lived. From the new lease on they may not,
         so what has not started is asked for after that, by `_make_sure`.
         """
-        state = self._state
-        old, new = state.instance_id, new_instance_id(self._label)
-        trusted_until = self._register(new, state.settings.lease_seconds)
+        runtime = self._runtime
+        old, new = runtime.identity.id, new_instance_id(self._label)
+        trusted_until = self._register(new, runtime.settings.lease_seconds)
         with self._claimer.no_claim_in_flight():
-            state.carry_all(new)
-            held = len(state.in_hand)
-        state.trusted_until = trusted_until
+            runtime.carry_all(new)
+            held = len(runtime.hand.lanes)
+        runtime.identity.registered(trusted_until)
         text = "instance %s lost its lease; going on as %s with the %d messages in hand"
         self.log.warning(text, old, new, held)
 
     def _make_sure(self) -> None:
         """Let the lanes start that were claimed before we lost a lease, if their message is flagged
         as it was; see `_go_on_with_all`."""
-        state = self._state
+        runtime = self._runtime
         lanes: list[Lane] = []
-        while state.unsure:
+        while runtime.hand.unsure:
             with suppress(IndexError):  # a stop takes them, too
-                lanes.append(state.unsure.popleft())
+                lanes.append(runtime.hand.unsure.popleft())
         if not lanes:
             return
         seen = {lane.row.msg_id: lane.row.tries for lane in lanes if lane.row.odd is None}
         try:
             with self._link.transaction() as conn:
-                found = recover.still_flagged(conn, state.tables, seen)
+                found = recover.still_flagged(conn, runtime.tables, seen)
         except Exception:
-            state.unsure.extend(lanes)
+            runtime.hand.unsure.extend(lanes)
             raise
         sure = [lane for lane in lanes if lane.row.msg_id in found.free or lane.row.odd is not None]
         for lane in sure:
-            lane.owner = state.instance_id
-        self.on_sure(sure)
-        state.unsure.extend(lane for lane in lanes if lane.row.msg_id in found.locked)
+            lane.owner = runtime.identity.id
+        self._lanes.put(sure)
+        runtime.hand.unsure.extend(lane for lane in lanes if lane.row.msg_id in found.locked)
         for lane in lanes:
             if lane not in sure and lane.row.msg_id not in found.locked:
-                self.on_lost(lane)
+                self._settler.lose(lane)
 
     def _read_pauses(self) -> None:
-        state = self._state
-        if "msgworker_pause" in state.tables.missing:
+        runtime = self._runtime
+        if "msgworker_pause" in runtime.tables.missing:
             return
         try:
             with self._link.transaction() as conn:
-                paused = pause.topics(conn, state.tables)
+                paused = pause.topics(conn, runtime.tables)
         except Exception as error:
             if trouble(error) is not Trouble.REFUSED:
                 raise
@@ -328,65 +335,48 @@ class Heartbeat(Role):
                 self.log.warning("cannot see which topics are paused: %s", reason_of(error))
             self._told_of_pauses = True
             return
-        if paused != state.paused:
+        if paused != runtime.paused:
             names = ", ".join(repr(topic) for topic in sorted(paused)) or "none"
             self.log.info("paused topics: %s", names)
-            state.paused = paused
-            self._on_recovered()
+            runtime.paused = paused
+            self._look_now()
 
     def _rename(self) -> None:
-        """With empty hands go on under a new id, if `State.wants_new_id`.
+        """With empty hands go on under a new id, if `Runtime.wants_new_id`.
 
         What may still be under way to the database names the old id, which no row bears again. If
         messages whose outcome could not be written still do, its lease is left to expire, so that
         they are recovered.
         """
-        state = self._state
-        if not state.wants_new_id or state.in_hand:
+        runtime = self._runtime
+        if not runtime.identity.retires or runtime.hand.lanes:
             return
-        old, new = state.instance_id, new_instance_id(self._label)
+        old, new = runtime.identity.id, new_instance_id(self._label)
         with self._claimer.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
-            if not free or state.in_hand:
+            if not free or runtime.hand.lanes:
                 return
             with self._link.transaction() as conn:
-                most = len(state.stuck) + 1
-                left = set(recover.flagged_by(conn, state.tables, old, limit=most))
-            if not left <= state.stuck:
+                most = len(runtime.identity.stuck) + 1
+                left = set(recover.flagged_by(conn, runtime.tables, old, limit=most))
+            if not left <= runtime.identity.stuck:
                 return
             try:
                 trusted_until = self._register(new)
             except DatabaseUnavailable:  # the rule is locked just now: in the next beat
                 return
-            state.become(new)
-            state.trusted_until = trusted_until
+            runtime.identity.become(new)
+            runtime.identity.registered(trusted_until)
         if left:
             text = "going on as %s; %s has %d messages whose outcome could not be written"
             self.log.warning(text, new, old, len(left))
             return
         self.log.info("going on as %s: a settle of %s may still be under way", new, old)
         with self._link.transaction() as conn:
-            lease.drop(conn, state.tables, old)
-
-    def _watch_handlers(self) -> None:
-        now = time.monotonic()
-        for running in list(self._state.running.values()):
-            if running.until is not None and now > running.until and not running.reported:
-                running.reported = True
-                running.cancelled = True
-                self.log.warning(
-                    "message %s: its handler has run for %.1f s, longer than its timeout; its flag "
-                    "stays until the handler returns",
-                    running.row.msg_id,
-                    now - running.since,
-                    extra=facts(running.row),
-                )
-                if running.fatal:
-                    running.stuck = True
-                    self._leave_for(_stuck(running))
+            lease.drop(conn, runtime.tables, old)
 
     def _watch_file(self) -> None:
         """Nobody else sees what is written into a file that has no name any more."""
-        if self._state.left_for is None and self._file.is_another():
+        if self._runtime.left_for is None and self._file.is_another():
             self._leave_for(
                 DatabaseUnavailable(
                     f"the database file {self._file.path} was deleted or replaced while it was in "
@@ -394,17 +384,3 @@ class Heartbeat(Role):
                     "be used"
                 )
             )
-
-    def _leave_for(self, error: MsgworkerError) -> None:
-        """Finish what is in hand, then leave."""
-        self._state.left_for = error
-        self._state.stopping.set()
-        self.on_leaving()
-
-
-def _stuck(running: Running) -> HandlerStuck:
-    """Only the end of the process ends the handler."""
-    return HandlerStuck(
-        f"message {running.row.msg_id}: its handler ran longer than its timeout and goes on; "
-        "the instance has left: end this process, the message is recovered with a crash counted"
-    )

@@ -19,7 +19,7 @@ from msgworker.errors import MsgworkerError
 from msgworker.instance.forks import end_if_forked
 from msgworker.instance.hands import Claim, Ended, Remote, Task, Threads, value_of
 from msgworker.instance.recorder import Recorder
-from msgworker.instance.state import facts
+from msgworker.instance.runtime import facts
 from msgworker.store.items import LOOK
 
 BATCH = 200
@@ -124,7 +124,7 @@ class ItemRun:
 
     def _go_on(self) -> None:
         """Take what has come out, without waiting; raises if no item may start any more."""
-        end_if_forked(self._claim.state.pid)  # by the user's iterable
+        end_if_forked(self._claim.runtime.pid)  # by the user's iterable
         while True:
             try:
                 ended = self._ended.get_nowait()
@@ -223,7 +223,7 @@ class ItemRun:
         try:
             self._recorder.write()
         except Exception as error:  # the reason for the early end is what the handler must see
-            self._claim.state.log.warning(
+            self._claim.runtime.log.warning(
                 "message %s: items that ended last are not recorded and run again: %s",
                 self._claim.msg_id,
                 reason_of(error),

@@ -1,4 +1,4 @@
-"""The threads that run handlers, and the lanes waiting for them.
+"""The lanes that wait for a handler thread.
 
 A lane is handled one message at a time: its next handler starts only after the settle that moved
 the flag has committed. Threads take lanes one by one from a common queue; only as many threads are
@@ -8,51 +8,35 @@ woken as the work is worth, because waking a thread costs more than a short hand
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from msgworker.instance.handling import Result
-from msgworker.instance.state import Lane, State
-from msgworker.message import Outcome
+from msgworker.instance.hand import Lane
+from msgworker.instance.runtime import Runtime
 
 WORTH_A_THREAD_SECONDS = 0.002
-UNKNOWN_SECONDS = 1.0  # of a handler while none has ended: worth waking everybody
+UNKNOWN_SECONDS = 1.0  # of a handler while none has ended: worth waking all threads
 NEWEST_SHARE = 0.05
-UNTRUSTED_PAUSE_SECONDS = 0.05
 
 
 class Lanes:
-    """A queue of lanes and the handler threads that empty it."""
+    """Put in by the fetcher, by whoever settles and by the heartbeat; taken by handler threads, and
+    taken back by the fetcher and the stop.
 
-    def __init__(
-        self,
-        state: State,
-        *,
-        threads: int,
-        handle: Callable[[Lane], None],
-        settle: Callable[[Lane, bool], None],
-    ) -> None:
-        self._state = state
-        self._handle = handle
-        self._settle = settle
+    beat_now: has the heartbeat beat at once. mean_seconds: of the handlers that have ended, None
+    while none has; written by handler threads, read by the fetcher and whoever settles.
+    """
+
+    def __init__(self, runtime: Runtime, *, beat_now: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._beat_now = beat_now
         self._ready: deque[Lane] = deque()
         self._gate = threading.Condition()
         self._idle = 0
         self._closed = False
-        self.threads = threads
-        self.mean_seconds: float | None = None  # of the handlers that have ended
         self._ended = 0
-        self.on_unsure: Callable[[], None] = lambda: None
-        self._pool = [
-            threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
-            for i in range(threads)
-        ]
-
-    def start(self) -> None:
-        for thread in self._pool:
-            thread.start()
+        self.mean_seconds: float | None = None
 
     @property
     def waiting(self) -> int:
@@ -71,6 +55,28 @@ class Lanes:
                 wanted = min(self._idle, len(self._ready), int(worth) + 1) - takes_one
                 self._gate.notify(max(0, wanted))
 
+    def put_back(self, lane: Lane) -> None:
+        """Queue a lane that its thread may not start yet."""
+        self._ready.append(lane)
+
+    def next(self) -> Lane | None:
+        """Wait for a lane; None = they are closed. What is queued then was never started: it is
+        taken back."""
+        while not self._closed:
+            try:
+                return self._ready.popleft()
+            except IndexError:
+                pass
+            with self._gate:
+                if self._ready:
+                    continue
+                if self._closed:
+                    break
+                self._idle += 1
+                self._gate.wait()
+                self._idle -= 1
+        return None
+
     def nudge(self) -> None:
         """Wake one more thread if lanes wait: called regularly, in case a handler is slower than
         most."""
@@ -86,20 +92,21 @@ class Lanes:
                 back.appendleft(self._ready.pop())
             except IndexError:
                 break
-        while most is None and self._state.unsure:
+        unsure = self._runtime.hand.unsure
+        while most is None and unsure:
             with suppress(IndexError):
-                back.append(self._state.unsure.popleft())
+                back.append(unsure.popleft())
         return list(back)
 
     def may_start(self, lane: Lane) -> bool:
         """Whether the lane is ours under this id; else it is put aside: forgotten (recovery gives
         the rows back), or until the heartbeat has asked for it."""
-        state = self._state
-        if lane.owner == state.instance_id:
+        identity = self._runtime.identity
+        if lane.owner == identity.id:
             return True
-        if state.is_ours(lane.owner):
-            state.unsure.append(lane)
-            self.on_unsure()
+        if identity.is_ours(lane.owner):
+            self._runtime.hand.unsure.append(lane)
+            self._beat_now()
         return False
 
     def pace(self) -> float:
@@ -117,57 +124,3 @@ class Lanes:
         with self._gate:
             self._closed = True
             self._gate.notify_all()
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the threads; False if a handler still runs after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        for thread in self._pool:
-            if thread.ident is not None:
-                thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._pool)
-
-    @property
-    def alive(self) -> int:
-        """How many threads have not ended."""
-        return sum(thread.is_alive() for thread in self._pool)
-
-    def _next(self) -> Lane | None:
-        while not self._closed:  # what is queued then was never started: it is taken back
-            try:
-                return self._ready.popleft()
-            except IndexError:
-                pass
-            with self._gate:
-                if self._ready:
-                    continue
-                if self._closed:
-                    break
-                self._idle += 1
-                self._gate.wait()
-                self._idle -= 1
-        return None
-
-    def _timed(self, lane: Lane) -> None:
-        begin = time.monotonic()
-        self._handle(lane)
-        lane.finished_at = end = time.monotonic()
-        self.took(end - begin)
-
-    def _work(self) -> None:
-        state = self._state
-        state.enter()
-        while (lane := self._next()) is not None:
-            trusted = state.trusted()  # as whoever owns the lane, if that has not changed since
-            if not self.may_start(lane):
-                continue
-            if not trusted:  # wait until the heartbeat has found out whether we still live
-                self._ready.append(lane)
-                if state.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
-                    time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which is not far
-                continue
-            if state.is_paused(lane.row):  # since it was claimed
-                lane.result = Result(Outcome.RELEASED)
-                lane.finished_at = time.monotonic()
-            else:
-                self._timed(lane)
-            self._settle(lane, not self._ready)

@@ -224,3 +224,32 @@ class Link:
                         conn.invalidate()
                     conn.close()
         self._alone = self._together = None
+
+
+class SpareLinks:
+    """Links of threads that need them now and then only: where no connection is left, those that
+    are idle are given back, or a settle that gets none would hold up all others.
+
+    Added to by handler threads; `close_idle` may be called by any thread.
+    """
+
+    def __init__(self) -> None:
+        self._links: list[Link] = []
+
+    def add(self, link: Link) -> None:
+        """Its user holds `link.lock` while it uses it."""
+        self._links.append(link)
+
+    def close_idle(self) -> None:
+        """Give back the connections of those that nobody uses now."""
+        for link in list(self._links):
+            if link.lock.acquire(blocking=False):
+                try:
+                    link.close()
+                finally:
+                    link.lock.release()
+
+    def close(self) -> None:
+        """Give back all connections; the threads must have ended."""
+        for link in self._links:
+            link.close()

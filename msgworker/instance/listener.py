@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgworker.dialects import listen, wait_for_notice
 from msgworker.instance.role import Role
-from msgworker.instance.state import State
+from msgworker.instance.runtime import Runtime
 
 LISTEN_SECONDS = 1.0
 
@@ -14,10 +14,10 @@ LISTEN_SECONDS = 1.0
 class Listener(Role):
     """Listens on the channel of the message table, on a connection of its own."""
 
-    def __init__(self, state: State, *, heard: Callable[[], None]) -> None:
-        super().__init__("listener", state.log, state.away)
-        self._link = state.link()
-        self._channel = state.channel
+    def __init__(self, runtime: Runtime, *, heard: Callable[[], None]) -> None:
+        super().__init__("listener", runtime.log, runtime.away)
+        self._link = runtime.link()
+        self._channel = runtime.channel
         self._heard = heard
         self._listening = False
 

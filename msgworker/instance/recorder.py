@@ -34,8 +34,8 @@ class Recorder:
     def __init__(self, claim: Claim, *, at_most: int) -> None:
         self._claim = claim
         self._at_most = at_most
-        self._link: Link = claim.state.link()
-        self._outage = Outage(claim.state.log, f"items of message {claim.msg_id}")
+        self._link: Link = claim.runtime.link()
+        self._outage = Outage(claim.runtime.log, f"items of message {claim.msg_id}")
         self._waiting: list[Record] = []
         self._there: set[str] = set()
         self._since = 0.0
@@ -46,12 +46,12 @@ class Recorder:
     def any_recorded(self) -> bool:
         """Whether the message has records of an earlier try, or of another fan-out."""
         claim = self._claim
-        return self._reading(lambda c: store.any_recorded(c, claim.state.tables, claim.msg_id))
+        return self._reading(lambda c: store.any_recorded(c, claim.runtime.tables, claim.msg_id))
 
     def known(self, keys: list[str]) -> dict[str, Record]:
         """The records of these keys."""
         claim = self._claim
-        return self._reading(lambda c: store.known(c, claim.state.tables, claim.msg_id, keys))
+        return self._reading(lambda c: store.known(c, claim.runtime.tables, claim.msg_id, keys))
 
     def add(self, task: Task, value: str | None, error: str | None) -> None:
         """Take one outcome."""
@@ -102,7 +102,7 @@ class Recorder:
 
     def _write(self, there: set[str]) -> bool:
         claim = self._claim
-        tables, msg_id, batch = claim.state.tables, claim.msg_id, self._waiting
+        tables, msg_id, batch = claim.runtime.tables, claim.msg_id, self._waiting
         with self._link.transaction() as conn:
             return store.record(
                 conn,
@@ -131,6 +131,6 @@ class Recorder:
     def _wait(self, error: Exception) -> None:
         """Wait before the next attempt; LostClaim when there is none to be made."""
         pause = self._outage.failed(error)
-        if self._claim.gone or self._claim.state.gave_up():
+        if self._claim.gone or self._claim.runtime.gave_up():
             raise LostClaim(self._claim.msg_id, self._claim.owner) from error
         time.sleep(pause)

@@ -15,7 +15,7 @@ from functools import partial
 
 from msgworker.dialects import reason_of, trouble
 from msgworker.instance.links import Link
-from msgworker.instance.state import State
+from msgworker.instance.runtime import Runtime
 from msgworker.message import UNWRITABLE
 from msgworker.payload import shown
 from msgworker.store import lease, recover
@@ -37,18 +37,19 @@ class Recovery:
     rest: waits so many seconds; true, perhaps earlier, where the instance stops.
     on_batch: told after each batch that was given back.
     more: whether the last round ran out of time; the next one is due at once.
+    under_way: what the dead had is being given back; written by the heartbeat, read by the fetcher.
     """
 
     def __init__(
         self,
-        state: State,
+        runtime: Runtime,
         link: Link,
         *,
         log: logging.LoggerAdapter[logging.Logger],
         rest: Callable[[float], bool],
         on_batch: Callable[[], None],
     ) -> None:
-        self._state = state
+        self._runtime = runtime
         self._link = link
         self._log = log
         self._rest = rest
@@ -61,22 +62,23 @@ class Recovery:
         self._foreign: dict[int, tuple[int, float]] = {}
         self._refused: set[int] = set()  # rows that cannot be recovered, told once
         self.more = False
+        self.under_way = False
 
     def run(self, renewed_at: float) -> int:
         """One round, in the beat that began by renewing our lease then (monotonic seconds); returns
         how many messages were given back."""
-        state, beat = self._state, self._state.settings.heartbeat_seconds
+        runtime, beat = self._runtime, self._runtime.settings.heartbeat_seconds
         self.more = self._moved = False
         with self._link.transaction() as conn:
-            leases = lease.read_all(conn, state.tables)
-            holders = recover.owners(conn, state.tables)
+            leases = lease.read_all(conn, runtime.tables)
+            holders = recover.owners(conn, runtime.tables)
         self._note_slots(leases)
         self._until = max(renewed_at + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
-        self._count_anew([one for one in leases if one.ahead and one.name != state.instance_id])
+        self._count_anew([one for one in leases if one.ahead and one.name != runtime.identity.id])
         given_back = 0
         try:
             for work in self._due(leases, holders):
-                state.recovering = True
+                self.under_way = True
                 given_back += work()
                 if self._out_of_time():
                     self.more = True
@@ -84,21 +86,21 @@ class Recovery:
             given_back += self._recover_foreign()
             self.more = self.more and self._moved  # what cannot be given back waits for its beat
         finally:
-            state.recovering = self.more
+            self.under_way = self.more
         return given_back
 
     def _out_of_time(self) -> bool:
         """Or needed for our own lease."""
-        return time.monotonic() > self._until or bool(self._state.doubted_at)
+        return time.monotonic() > self._until or bool(self._runtime.identity.doubted_at)
 
     def _note_slots(self, leases: list[lease.Lease]) -> None:
-        state = self._state
-        ours = (None, state.tables.message.name)
+        runtime = self._runtime
+        ours = (None, runtime.tables.message.name)
         live = sorted(
             one.name for one in leases if one.live and one.taken_by is None and one.table in ours
         )
-        if state.instance_id in live:
-            state.slot, state.slots = live.index(state.instance_id), len(live)
+        if runtime.identity.id in live:
+            runtime.slot, runtime.slots = live.index(runtime.identity.id), len(live)
 
     def _count_anew(self, ahead: list[lease.Lease]) -> None:
         """The database's clock was put back: so long as it is behind their last renewal, the dead
@@ -106,7 +108,7 @@ class Recovery:
         changed = 0
         for one in random.sample(ahead, len(ahead)):
             with self._link.transaction() as conn:
-                changed += lease.count_anew(conn, self._state.tables, one)
+                changed += lease.count_anew(conn, self._runtime.tables, one)
             if self._out_of_time():
                 break
         if changed:
@@ -118,7 +120,7 @@ class Recovery:
     ) -> Iterator[Callable[[], int]]:
         """What there is to give back; in any order, so that one that takes long delays none for
         ever."""
-        me = self._state.instance_id
+        me = self._runtime.identity.id
         for seen in random.sample(leases, len(leases)):
             if seen.name == me:
                 continue
@@ -137,7 +139,7 @@ class Recovery:
         When a foreign consumer flagged them is written nowhere; so we go by how long we have seen
         them flagged, with the same number of tries.
         """
-        tables, patience = self._state.tables, self._state.settings.foreign_stale_after
+        tables, patience = self._runtime.tables, self._runtime.settings.foreign_stale_after
         if patience is None:
             return 0
         with self._link.transaction() as conn:
@@ -161,15 +163,15 @@ class Recovery:
         return given_back
 
     def _take_over(self, seen: lease.Lease) -> int:
-        state = self._state
-        me, ttl = state.instance_id, state.settings.lease_seconds
+        runtime = self._runtime
+        me, ttl = runtime.identity.id, runtime.settings.lease_seconds
         with self._link.transaction() as conn:
-            won = lease.take_over(conn, state.tables, seen, me=me, ttl=ttl)
+            won = lease.take_over(conn, runtime.tables, seen, me=me, ttl=ttl)
         if not won:
             return 0
         given_back, finished = self._finish_off(seen)
         if finished and not given_back and seen.taken_by is None:  # else somebody has told of it
-            unknown = "" if state.tables.has("claimed_by") else ", as far as the table can tell"
+            unknown = "" if runtime.tables.has("claimed_by") else ", as far as the table can tell"
             self._log.warning("instance %s is dead; it had nothing in hand%s", seen.name, unknown)
         return given_back
 
@@ -179,11 +181,11 @@ class Recovery:
     def _finish_off(self, dead: lease.Lease) -> tuple[int, bool]:
         """Give back what an instance had whose lease we took over; drop the lease after the last
         row. Returns how many, and whether that was all."""
-        state = self._state
+        runtime = self._runtime
         given_back, finished = self._give_back(dead.name)
         if finished:
             with self._link.transaction() as conn:
-                lease.drop(conn, state.tables, dead.name, taken_by=state.instance_id)
+                lease.drop(conn, runtime.tables, dead.name, taken_by=runtime.identity.id)
             self._moved = True
         return given_back, finished
 
@@ -194,7 +196,7 @@ class Recovery:
         lives.
         """
         with self._link.transaction() as conn:
-            if dead_id in {one.name for one in lease.read_all(conn, self._state.tables)}:
+            if dead_id in {one.name for one in lease.read_all(conn, self._runtime.tables)}:
                 return 0
         return self._give_back(dead_id)[0]
 
@@ -205,7 +207,7 @@ class Recovery:
         lock, and whoever waits for it loses its own lease. Where time runs out, the next round goes
         on behind what this one has seen.
         """
-        tables = self._state.tables
+        tables = self._runtime.tables
         text = f"instance {shown(dead_id)} died while it had this message in hand"
         after = self._seen.pop(dead_id, recover.FIRST)
         given_back, all_of_them = 0, after == recover.FIRST
@@ -261,10 +263,10 @@ class Recovery:
 
     def _try_to(self, ids: list[int], dead_id: recover.Owner, text: str) -> int:
         with self._link.transaction() as conn:
-            return recover.recover(conn, self._state.tables, ids, dead_id=dead_id, text=text)
+            return recover.recover(conn, self._runtime.tables, ids, dead_id=dead_id, text=text)
 
     def _rest_after(self, took: float) -> bool:
         """Leave the database to the others after a batch that took so many seconds; True if the
         instance stops."""
-        most = REST_SHARE * self._state.settings.heartbeat_seconds
+        most = REST_SHARE * self._runtime.settings.heartbeat_seconds
         return self._rest(min(REST_FACTOR * took, most))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgworker.dialects import Trouble, trouble
 from msgworker.errors import ExitCode
-from msgworker.store.left import Left, Waits
+from msgworker.instance.role import outage_pause
+from msgworker.instance.runtime import Runtime
+from msgworker.store.left import Left, Waits, left
 
 WORDS = {
     Waits.RETRY: "waiting for a retry",
@@ -116,6 +121,63 @@ class Report:
             # Else people have mended them, or done without them, since the database refused.
             refused=self.refused if found.by.get(Waits.DUE) else 0,
         )
+
+
+def report_of(
+    runtime: Runtime,
+    begun: float,
+    *,
+    lost: bool = False,
+    outage_limit: float = 0.0,
+    stopped: bool = False,
+    counts_left: bool = True,
+) -> Report:
+    """What was done since `begun` (monotonic), and what is left; lost: the database is given
+    up, which it is too if it is away now and stays so for `outage_limit` seconds."""
+    found = None if lost else Left()
+    if counts_left and not lost:
+        found = _left_within(runtime, outage_limit)
+    tally = runtime.tally
+    report = Report(
+        done=tally.done,
+        failed=tally.dead,
+        retried=tally.retried,
+        released=tally.released,
+        seconds=time.monotonic() - begun,
+        database_lost=found is None,
+        stopped=stopped,
+        refused=len(runtime.refusals),
+    )
+    if found is None:
+        return report
+    report = report.leaving(found)
+    for line in complaints(report, found):
+        runtime.log.warning(line)
+    return report
+
+
+def _left_within(runtime: Runtime, seconds: float) -> Left | None:
+    """What is left; None if the database is away, and still is after so many seconds."""
+    until = time.monotonic() + seconds
+    for attempt in itertools.count(1):
+        try:
+            return _left(runtime)
+        except Exception as error:
+            if trouble(error) is not Trouble.LOST:
+                raise
+        if time.monotonic() >= until:
+            return None
+        time.sleep(outage_pause(attempt))
+    raise AssertionError("unreachable")
+
+
+def _left(runtime: Runtime) -> Left:
+    link = runtime.link()
+    try:
+        with link.statement() as conn:
+            return left(conn, runtime.tables, runtime.asked)
+    finally:
+        link.close()
 
 
 def complaints(report: Report, found: Left) -> Iterator[str]:

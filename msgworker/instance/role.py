@@ -100,13 +100,15 @@ class Role:
         name: str,
         log: logging.LoggerAdapter[logging.Logger],
         away: Away | None = None,
+        wake: threading.Event | None = None,
     ) -> None:
+        """wake: set by others to cut the pause short."""
         self.name = name
         self.log = log
         self.outage = Outage(log, name, away)
         self.busy_since: float | None = None  # when the round began that runs now
         self._told_of = ""
-        self._wake = threading.Event()
+        self._wake = wake or threading.Event()
         self._stopping = threading.Event()
         self.over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -121,6 +123,9 @@ class Role:
 
     def failed(self, error: BaseException) -> None:
         """Told of every error of a round."""
+
+    def woken(self) -> None:
+        """Told when a pause was cut short."""
 
     def ended(self) -> None:
         """Called by the thread when the loop is over."""
@@ -153,8 +158,8 @@ class Role:
         try:
             while not self._stopping.is_set():
                 pause = self._round()
-                if pause > 0 and not self._stopping.is_set():
-                    self._wake.wait(pause)
+                if pause > 0 and not self._stopping.is_set() and self._wake.wait(pause):
+                    self.woken()
                 self._wake.clear()
         finally:
             self.over.set()

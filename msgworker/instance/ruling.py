@@ -12,7 +12,7 @@ import time
 from msgworker.dialects import Trouble, trouble
 from msgworker.instance.links import Link
 from msgworker.instance.recovery import Recovery
-from msgworker.instance.state import State
+from msgworker.instance.runtime import Runtime
 from msgworker.store import rule
 from msgworker.store.rule import Rule, Verdict
 
@@ -27,20 +27,20 @@ IN_THE_WAY = {
 MEND = "stop all its instances, then run `msgworker init-db`"
 
 
-def change(state: State, wanted: Rule, log: logging.Logger, *, may_bury: bool) -> Verdict:
+def change(runtime: Runtime, wanted: Rule, log: logging.Logger, *, may_bury: bool) -> Verdict:
     """Make `wanted` the rule of the table, or say why not; one log line for what was done or not.
 
-    state: of an instance that is not registered, by the rule that was read. may_bury: also where
+    runtime: of an instance that is not registered, by the rule that was read. may_bury: also where
     failed messages are dead by it: only if people have asked for the change, since a start with
     another configuration may be a mistake. Waits as long as a lease where somebody else is
     changing it.
     """
-    link = state.link()
+    link = runtime.link()
     try:
-        verdict = _change(state, link, wanted, may_bury)
+        verdict = _change(runtime, link, wanted, may_bury)
     finally:
         link.close()
-    table, old = state.tables.spec.name, Rule.of(state.tables.spec)
+    table, old = runtime.tables.spec.name, Rule.of(runtime.tables.spec)
     if verdict.state is rule.State.CHANGED:
         text = "the rule of table %s is %s now, it was %s%s"
         died = f"; failed messages that are dead by it: {verdict.count}" if verdict.count else ""
@@ -53,39 +53,39 @@ def change(state: State, wanted: Rule, log: logging.Logger, *, may_bury: bool) -
     return verdict
 
 
-def _change(state: State, link: Link, wanted: Rule, may_bury: bool) -> Verdict:
-    deadline = time.monotonic() + state.settings.lease_seconds
+def _change(runtime: Runtime, link: Link, wanted: Rule, may_bury: bool) -> Verdict:
+    deadline = time.monotonic() + runtime.settings.lease_seconds
     rounds = 0
     while True:
-        verdict = _once(state, link, wanted, may_bury)
+        verdict = _once(runtime, link, wanted, may_bury)
         if verdict.state is rule.State.HELD and rounds < ROUNDS:
             rounds += 1
-            _give_back(state, link)
+            _give_back(runtime, link)
         elif verdict.state is rule.State.LOCKED and time.monotonic() < deadline:
-            time.sleep(rule.look_seconds(state.tables))
+            time.sleep(rule.look_seconds(runtime.tables))
         else:
             return verdict
 
 
-def _once(state: State, link: Link, wanted: Rule, may_bury: bool) -> Verdict:
+def _once(runtime: Runtime, link: Link, wanted: Rule, may_bury: bool) -> Verdict:
     """What the database rolled back, by a deadlock say, is as if somebody had it locked."""
     try:
         with link.transaction() as conn:
-            return rule.change(conn, state.tables, wanted, may_bury=may_bury)
+            return rule.change(conn, runtime.tables, wanted, may_bury=may_bury)
     except Exception as error:
         if trouble(error) is not Trouble.AGAIN:
             raise
         return Verdict(rule.State.LOCKED)
 
 
-def _give_back(state: State, link: Link) -> None:
+def _give_back(runtime: Runtime, link: Link) -> None:
     """What the dead hold, as an instance would in its heartbeats."""
 
     def rest(seconds: float) -> bool:
         time.sleep(seconds)
         return False
 
-    recovery = Recovery(state, link, log=state.log, rest=rest, on_batch=lambda: None)
+    recovery = Recovery(runtime, link, log=runtime.log, rest=rest, on_batch=lambda: None)
     recovery.run(time.monotonic())
     while recovery.more:
         recovery.run(time.monotonic())

@@ -19,8 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.instance.state import in_quarantine
-from msgworker.message import topic_of
+from msgworker.message import in_quarantine, topic_of
 from msgworker.payload import is_text
 from msgworker.store import claim
 from msgworker.store.claim import Candidate

@@ -17,9 +17,11 @@ from dataclasses import replace
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
+from msgworker.instance.hand import Lane
 from msgworker.instance.handling import DONE, Result
+from msgworker.instance.lanes import Lanes
 from msgworker.instance.role import Outage
-from msgworker.instance.state import Lane, State, facts
+from msgworker.instance.runtime import Runtime, facts
 from msgworker.message import LATER, UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.payload import shown
 from msgworker.store import done
@@ -30,22 +32,34 @@ from msgworker.table import MAX_ERROR
 GATHER_SECONDS = 0.002
 WORTH_WAITING_SECONDS = 0.01
 BATCH = 1000
+LEAST_DOUBT_SHARE = 0.1
+"""Of the time between two beats: so old at least is a renewal that may be doubted."""
 
 
 class Settler:
     """Takes finished lanes, settles them in batches, gives back those that go on."""
 
-    def __init__(self, state: State, *, go_on: Callable[..., None]) -> None:
-        self._state = state
-        self._go_on = go_on
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        lanes: Lanes,
+        on_progress: Callable[[], None],
+        beat_now: Callable[[], None],
+        retry_level: int = logging.INFO,
+    ) -> None:
+        """lanes: where those that go on are put. on_progress: told when there may be room for
+        more. beat_now: has the heartbeat beat at once. retry_level: of the log of a failed try that
+        is tried again."""
+        self._runtime = runtime
+        self._lanes = lanes
+        self._on_progress = on_progress
+        self._beat_now = beat_now
+        self._retry_level = retry_level
         self._finished: deque[Lane] = deque()
         self._lock = threading.Lock()
-        self.link = self._link = state.link()
-        self.outage = Outage(state.log, "settle", state.away)
-        self.on_progress: Callable[[], None] = lambda: None
-        self.on_lost: Callable[[], None] = lambda: None
-        self.pace: Callable[[], float] = lambda: 1.0  # seconds a handler takes, on average
-        self.retry_level = logging.INFO  # of a failed try that is tried again
+        self.link = self._link = runtime.link()
+        self.outage = Outage(runtime.log, "settle", runtime.away)
 
     def add(self, lane: Lane, nothing_waits: bool) -> None:
         """Take a finished lane from a handler thread, and settle if it is time."""
@@ -74,12 +88,12 @@ class Settler:
             finally:
                 self._lock.release()
             if going_on:
-                self._go_on(going_on, takes_one=takes_one)
+                self._lanes.put(going_on, takes_one=takes_one)
             if len(going_on) < took:
-                self.on_progress()
+                self._on_progress()
             # Short handlers are soon through with these: then one settle writes for all, instead of
             # two halves taking turns. The calling thread comes back here when nothing waits.
-            if takes_one and 0 < len(going_on) * self.pace() < WORTH_WAITING_SECONDS:
+            if takes_one and 0 < len(going_on) * self._lanes.pace() < WORTH_WAITING_SECONDS:
                 return
 
     def flush_waiting(self) -> None:
@@ -88,7 +102,7 @@ class Settler:
             while batch := self._take():
                 going_on = self._settle_safely(batch)
                 if going_on:
-                    self._go_on(going_on)
+                    self._lanes.put(going_on)
 
     def give_back(self, lanes: Sequence[Lane]) -> None:
         """Release lanes whose current message no handler has started."""
@@ -122,10 +136,10 @@ class Settler:
         except Exception as error:
             told = None if shows_a_row(error) else error
             text = "%d outcomes were not written: %s"
-            self._state.log.error(text, len(batch), reason_of(error), exc_info=told)
+            self._runtime.log.error(text, len(batch), reason_of(error), exc_info=told)
             self.outage.failed(error)
-            self._state.cannot_write([lane.row.msg_id for lane in batch])
-            self._state.in_hand.difference_update(batch)
+            self._runtime.identity.cannot_write([lane.row.msg_id for lane in batch])
+            self._runtime.hand.drop(batch)
             return []
 
     def settle(self, batch: Sequence[Lane]) -> list[Lane]:
@@ -133,9 +147,9 @@ class Settler:
 
         Goes on until the database has answered, or until our lease is lost.
         """
-        state = self._state
-        me = state.instance_id
-        mine = [lane for lane in batch if state.is_ours(lane.owner)]
+        runtime = self._runtime
+        me = runtime.identity.id
+        mine = [lane for lane in batch if runtime.identity.is_ours(lane.owner)]
         if len(mine) < len(batch):
             for lane in set(batch).difference(mine):
                 self.lose(lane)
@@ -143,7 +157,7 @@ class Settler:
         became: dict[int, Settled] = {}
         if open_lanes:
             became = self._write(open_lanes, me)
-        state.tally.settles += 1
+        runtime.tally.settles += 1
         return [lane for lane in mine if self._after(lane, became)]
 
     def _after(self, lane: Lane, became: dict[int, Settled]) -> bool:
@@ -153,41 +167,48 @@ class Settler:
         else:
             fate = became.get(lane.row.msg_id, Settled.LOST)
         if fate is Settled.LOST:
-            self.on_lost()  # before the object is free for us
+            self._doubt()  # before the object is free for us
             self.lose(lane)
             return False
         self._book(lane)
         if fate is Settled.ENDED:
-            self._state.in_hand.discard(lane)
-            self._state.blocked.discard(lane.row.same)
+            self._runtime.hand.ended(lane)
             return False
         lane.place += 1
         lane.result = lane.settled = None
         return True
 
+    def _doubt(self) -> None:
+        """A message was taken from us: nothing is claimed or started until our lease was renewed,
+        which is done at once. Else an instance that was declared dead would go on claiming until
+        its next beat, and every time a crash would be counted for it."""
+        beat = self._runtime.settings.heartbeat_seconds
+        if self._runtime.identity.doubt(least_age=LEAST_DOUBT_SHARE * beat):
+            self._beat_now()
+
     def lose(self, lane: Lane) -> None:
         """Book a lane whose message is no longer ours."""
-        state = self._state
-        state.tally.lost += 1
+        runtime = self._runtime
+        runtime.tally.lost += 1
         if lane.result is not None:
             lane.result.raised = None
-        state.in_hand.discard(lane)
-        state.log.warning(
+        runtime.hand.lanes.discard(lane)
+        runtime.log.warning(
             "message %s is no longer ours; its outcome was not written",
             lane.row.msg_id,
             extra=facts(lane.row),
         )
 
     def _book(self, lane: Lane) -> None:
-        tally, result = self._state.tally, lane.result or DONE
+        tally, result = self._runtime.tally, lane.result or DONE
         if result is DONE:
             tally.done += 1
             return
         outcome = result.outcome
-        max_tries = self._state.tables.spec.max_tries
+        max_tries = self._runtime.tables.spec.max_tries
         if outcome is Outcome.FAILED and lane.row.tries + 1 < max_tries:
             tally.retried += 1
-            level, what = self.retry_level, "failed"
+            level, what = self._retry_level, "failed"
         elif outcome in (Outcome.FAILED, Outcome.DEAD, Outcome.SPENT):
             tally.dead += 1
             level, what = logging.WARNING, "is dead"
@@ -197,14 +218,14 @@ class Settler:
             level, what = logging.INFO, f"comes back in {result.delay_seconds:g} s ({asked})"
         else:
             if outcome is Outcome.RELEASED:
-                stopped = self._state.stopping.is_set()
+                stopped = self._runtime.stopping.is_set()
                 tally.released += stopped
                 tally.shared += not stopped
             tally.done += outcome is Outcome.DONE
             return
         raised, result.raised = result.raised, None
         told = None if raised is None else (type(raised), raised, raised.__traceback__)
-        log = self._state.log
+        log = self._runtime.log
         text = "message %s %s: %s"
         error = shown((result.error or "").removeprefix(LATER), MAX_ERROR)  # on one line
         with suppress(Exception):  # a log of the user's that fails costs no outcome
@@ -221,17 +242,18 @@ class Settler:
                 if kind is Trouble.OTHER:
                     raise
                 pause = self.outage.failed(error)
-                if self._state.gave_up():
+                if self._runtime.gave_up():
                     return became
                 if kind is Trouble.AGAIN:
-                    if not self._state.is_ours(me):  # whoever recovers us may have them locked
+                    # Whoever recovers us may have them locked.
+                    if not self._runtime.identity.is_ours(me):
                         return became
                     time.sleep(min(pause, 0.2))
                     continue
                 left = {i: lane for i, lane in left.items() if i not in became}
-                self._state.doubtful.update(left)
+                self._runtime.identity.doubtful.update(left)
                 became |= self._look(left, me, pause)
-                if not self._state.is_ours(me):
+                if not self._runtime.identity.is_ours(me):
                     return became
         self.outage.over()
         return became
@@ -242,12 +264,12 @@ class Settler:
         The old row still flagged: not committed. The next one flagged: committed, the lane goes on.
         None: committed and over, or lost.
         """
-        while self._state.is_ours(me) and not self._state.gave_up():
+        while self._runtime.identity.is_ours(me) and not self._runtime.gave_up():
             time.sleep(pause)
             try:
                 ids = set(lanes) | {r.msg_id for ln in lanes.values() if (r := ln.next_row)}
                 with self._link.transaction() as conn:
-                    flagged = done.still_mine(conn, self._state.tables, ids, me=me)
+                    flagged = done.still_mine(conn, self._runtime.tables, ids, me=me)
                 break
             except Exception as error:
                 if trouble(error) is Trouble.OTHER:
@@ -266,8 +288,8 @@ class Settler:
 
     def _write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:
         """One try; `became` is filled with what is known to be committed, also when it raises."""
-        tables = self._state.tables
-        batch = [settlement(lane, self._state) for lane in lanes]
+        tables = self._runtime.tables
+        batch = [settlement(lane, self._runtime) for lane in lanes]
         plain = all(s.outcome is Outcome.DONE for s in batch)
         try:
             alone = tables.dialect.arrays and plain
@@ -285,10 +307,10 @@ class Settler:
             became[one.msg_id] = self._write_alone(lane.row, one, me)
 
     def _write_alone(self, row: Row, one: Settlement, me: str) -> Settled:
-        log = self._state.log
+        log = self._runtime.log
         try:
             with self._link.transaction() as conn:
-                tables = self._state.tables
+                tables = self._runtime.tables
                 return store.settle_one(conn, tables, one, me=me, at_once=True)
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
@@ -298,7 +320,7 @@ class Settler:
                 # Without the driver's own text, which may show the row.
                 told = None if isinstance(error, DBAPIError) else error
                 log.error(text, row.msg_id, reason_of(error), exc_info=told, extra=facts(row))
-                self._state.cannot_write([one.msg_id])
+                self._runtime.identity.cannot_write([one.msg_id])
                 return Settled.LOST
             # The tables may not take a text (another character set, a shorter column).
             log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
@@ -306,15 +328,15 @@ class Settler:
         return self._write_alone(row, fewer, me)
 
 
-def settlement(lane: Lane, state: State) -> Settlement:
+def settlement(lane: Lane, runtime: Runtime) -> Settlement:
     """What to write for a lane: only a done message passes the flag on, and not during a stop, nor
     while hands are to run empty, nor to a message whose topic is paused."""
     result = lane.result or DONE
     row = lane.row
     tries = row.tries if row.odd is None else None
     if result is DONE or result.outcome is Outcome.DONE:
-        ahead = None if state.stopping.is_set() or state.quiesce.active else lane.next_row
-        if ahead is not None and state.is_paused(ahead):
+        ahead = None if runtime.stopping.is_set() or runtime.quiesce.active else lane.next_row
+        if ahead is not None and runtime.is_paused(ahead):
             ahead = None
         next_id = None if ahead is None else ahead.msg_id
         return Settlement(row.msg_id, next_id=next_id, tries=tries)

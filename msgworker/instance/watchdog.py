@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Protocol
 
-from msgworker.clock import clock
+from msgworker.instance.handlerwatch import HandlerWatch
 from msgworker.instance.links import Link
 from msgworker.instance.role import Role
-from msgworker.instance.state import State
+from msgworker.instance.runtime import Runtime
 
 LOOK_SECONDS = 5.0
 LEAST_SECONDS = 5.0  # so long anything may take on a busy machine
@@ -38,11 +38,14 @@ class Watched(Protocol):
 class Watchdog(Role):
     """Looks at the other roles now and then."""
 
-    def __init__(self, state: State, *, roles: Sequence[Watched], settling: Link) -> None:
-        super().__init__("watchdog", state.log, state.away)
-        self._state = state
+    def __init__(
+        self, runtime: Runtime, *, roles: Sequence[Watched], settling: Link, handlers: HandlerWatch
+    ) -> None:
+        super().__init__("watchdog", runtime.log, runtime.away)
+        self._runtime = runtime
         self._roles = roles
         self._settling = settling
+        self._handlers = handlers
         self._told: dict[str, float] = {}
 
     def run_once(self) -> int:
@@ -50,14 +53,14 @@ class Watchdog(Role):
         found = [self._look(r.name, r.busy_since, r.ident, r.link) for r in self._roles]
         link = self._settling
         found.append(self._look("settle", link.busy_since, link.ident, link))
-        self._cancel_handlers()
+        self._handlers.lease_over()
         return sum(found)
 
     def pause_seconds(self, did: int) -> float:
-        return min(LOOK_SECONDS, self._state.settings.heartbeat_seconds)
+        return min(LOOK_SECONDS, self._runtime.settings.heartbeat_seconds)
 
     def _look(self, name: str, since: float | None, ident: int | None, link: Link) -> bool:
-        limit = max(LEAST_SECONDS, self._state.settings.lease_seconds)
+        limit = max(LEAST_SECONDS, self._runtime.settings.lease_seconds)
         if since is None or time.monotonic() - since < limit:
             self._told.pop(name, None)
             return False
@@ -71,14 +74,6 @@ class Watchdog(Role):
             )
             link.cut()
         return True
-
-    def _cancel_handlers(self) -> None:
-        """After the end of our lease by our own clock the handlers are told, whoever is stuck."""
-        state = self._state
-        rest = state.settings.heartbeat_seconds  # trust ends so long before the lease does
-        if clock() > state.trusted_until + rest:
-            for running in list(state.running.values()):
-                running.cancelled = True
 
 
 def place_of(ident: int | None) -> str:

@@ -1,13 +1,7 @@
-"""A Worker: one running instance, its roles, and the order in which they start and stop.
-
-Start: lease, handler threads, claim loop, heartbeat.
-Stop: no new claims; unstarted lanes are released; running handlers get a grace time; everything
-is settled; the lease goes last, after the last handler, or stays for recovery if one still runs.
-"""
+"""A Worker: runs one instance (instance.py) until it is stopped or its work is done."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
@@ -15,47 +9,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from msgworker.dialects import Trouble, connecting, reaching, reason_of, refusal, trouble
+from msgworker.dialects import connecting
 from msgworker.errors import MsgworkerError, RuleChanged
-from msgworker.instance.appetite import Appetite
-from msgworker.instance.calling import Caller
-from msgworker.instance.claimer import Claimer, release
 from msgworker.instance.drainend import Drain
-from msgworker.instance.fetcher import Fetcher
-from msgworker.instance.finder import Finder
-from msgworker.instance.handling import Result
-from msgworker.instance.heartbeat import Heartbeat
-from msgworker.instance.lanes import Lanes
-from msgworker.instance.listener import Listener
-from msgworker.instance.report import Report, complaints
-from msgworker.instance.role import Role, outage_pause
-from msgworker.instance.seat import Standing
-from msgworker.instance.settler import Settler
-from msgworker.instance.state import State, Tally
+from msgworker.instance.instance import GIVE_UP_SECONDS, TICK_SECONDS, Instance
+from msgworker.instance.report import Report, report_of
+from msgworker.instance.runtime import Runtime, Tally
 from msgworker.instance.stopping import (
     AT_EXIT,
-    EXIT_GRACE,
     HELP_SECONDS,
     HURRY_SECONDS,
     Asked,
     Beside,
-    Ending,
     Keeper,
     Signals,
     end_by,
 )
-from msgworker.instance.watchdog import Watchdog
-from msgworker.message import Outcome
 from msgworker.store.left import Left, left
 
-HOPELESS_FAILURES = 4
-GIVE_UP_SECONDS = 5.0
 GRACE = 30.0
 RETRY_LINGER = 300.0
 OVERDUE_SECONDS = 2.5  # so long a drain waits for what is due and cannot be claimed
 START_TRIES = 5
-TICK_SECONDS = 0.05
-ROLE_SECONDS = 5.0  # so long a role may take to end, after the last handler has
 
 
 class Worker:
@@ -67,9 +42,9 @@ class Worker:
 
     def __init__(
         self,
-        make_state: Callable[[], State],
+        make_state: Callable[[], Runtime],
         *,
-        look: Callable[[], State],
+        look: Callable[[], Runtime],
         threads: int,
         label: str = "",
     ) -> None:
@@ -99,17 +74,17 @@ class Worker:
     @property
     def instance_id(self) -> str | None:
         """The id of the running instance, None while stopped."""
-        return self._instance.state.instance_id if self._instance else None
+        return self._instance.runtime.identity.id if self._instance else None
 
     @property
     def paused(self) -> frozenset[str]:
         """The topics that are paused, as of the last heartbeat."""
-        return self._instance.state.paused if self._instance else frozenset()
+        return self._instance.runtime.paused if self._instance else frozenset()
 
     @property
     def tally(self) -> Tally:
         """What the instance has done so far."""
-        return self._instance.state.tally if self._instance else Tally()
+        return self._instance.runtime.tally if self._instance else Tally()
 
     def start(self) -> None:
         """Start the instance's threads and return at once.
@@ -122,7 +97,11 @@ class Worker:
         instance = self._start(None, told=None)
         # Nobody waits for this worker's end, so nobody else would stop it.
         instance.keeper = Keeper(lambda: self._stop(instance, GRACE))
-        if instance.state.stopping.is_set() or instance.state.left_for or instance.asked.in_order:
+        if (
+            instance.runtime.stopping.is_set()
+            or instance.runtime.left_for
+            or instance.asked.in_order
+        ):
             instance.leave()
 
     def _start(self, drain: Drain | None, *, told: Asked | None) -> Instance:
@@ -241,7 +220,7 @@ class Worker:
                 insisted_at = now
                 instance.hurry()
             elif now - insisted_at > HURRY_SECONDS:
-                instance.state.log.warning("the stop takes too long; recovery follows")
+                instance.runtime.log.warning("the stop takes too long; recovery follows")
                 break
             elif help_ is None and now - insisted_at > HELP_SECONDS:
                 help_ = Beside(instance.release_unstarted)
@@ -287,7 +266,7 @@ class Worker:
 
     def _should_stop(self, instance: Instance) -> bool:
         instance.raise_what_people_must_mend()
-        return self._stop_asked.in_order or instance.state.stopping.is_set()
+        return self._stop_asked.in_order or instance.runtime.stopping.is_set()
 
     def drain(
         self,
@@ -332,7 +311,8 @@ class Worker:
         if deadline is not None:
             rest = max(GIVE_UP_SECONDS, deadline - time.monotonic())
             outage_limit = min(outage_limit, rest)
-        return instance.report(
+        return report_of(
+            instance.runtime,
             begun,
             lost=lost,
             outage_limit=outage_limit,
@@ -343,312 +323,6 @@ class Worker:
     def left(self) -> Left:
         """What is unfinished in the table now, by what it waits for. Raises DatabaseUnavailable,
         SchemaError."""
-        state = self._look()
-        with connecting(state.engine) as conn:
-            return left(conn, state.tables, state.asked)
-
-
-class Instance:
-    """The parts of one instance, wired."""
-
-    def __init__(
-        self,
-        state: State,
-        threads: int,
-        *,
-        drain: Drain | None = None,
-        label: str = "",
-    ) -> None:
-        self.state = state
-        self._hurried = False
-        self.ending = Ending()
-        self.asked = Asked()
-        self.keeper: Keeper | None = None
-        self.caller = Caller(state)
-        self.settler = Settler(state, go_on=lambda *a, **k: self.lanes.put(*a, **k))
-        self.lanes = Lanes(
-            state, threads=threads, handle=self.caller.handle, settle=self.settler.add
-        )
-        self.seat = None if state.scope is None else state.scope.seat(self._standing())
-        state.seat = self.seat
-        settings, link = state.settings, state.link(tuned=True)
-        self.appetite = Appetite(threads, settings.lanes_limit, settings.run_limit)
-        self.finder = Finder(state, link, self.seat)
-        self.claimer = Claimer(state, link, self.appetite)
-        self.fetcher = Fetcher(
-            state,
-            lanes=self.lanes,
-            settler=self.settler,
-            appetite=self.appetite,
-            finder=self.finder,
-            claimer=self.claimer,
-            drain=drain,
-        )
-        self.listener = Listener(state, heard=self.fetcher.wake)
-        self.heartbeat = Heartbeat(
-            state, claimer=self.claimer, label=label, on_recovered=self.fetcher.wake
-        )
-        self.heartbeat.on_leaving = self.caller.on_leaving = self.leave
-        state.none_left = self.caller.spare
-        self.watchdog = Watchdog(
-            state, roles=(self.fetcher, self.heartbeat), settling=self.settler.link
-        )
-        self.fetcher.beat_now = self.heartbeat.wake
-        self.settler.on_progress = self.fetcher.wake_if_room
-        self.settler.on_lost = self.heartbeat.doubt
-        self.lanes.on_unsure = self.heartbeat.wake
-        self.heartbeat.on_sure = self.lanes.put
-        self.heartbeat.on_lost = self.settler.lose
-        self.settler.pace = self.lanes.pace
-
-    def _standing(self) -> Standing:
-        state = self.state
-        return Standing(
-            tables=state.tables,
-            instance_id=lambda: state.instance_id,
-            holding=state.holding,
-            wake=lambda: self.fetcher.wake(),
-            log=state.log,
-        )
-
-    def start(self) -> None:
-        with reaching(self.state.engine):
-            self.heartbeat.register()
-        self.state.log.info("started with %d threads", self.lanes.threads)
-        if self.seat is not None:
-            self.seat.start()
-        self.lanes.start()
-        self.fetcher.start()
-        self.heartbeat.start()
-        self.watchdog.start()
-        if self.state.channel is not None:
-            self.listener.start()
-
-    @property
-    def pid(self) -> int:
-        """The process it runs in."""
-        return self.state.pid
-
-    @property
-    def is_within(self) -> bool:
-        """Whether this thread is one of the instance, which its stop may wait for."""
-        roles = (self.fetcher, self.heartbeat, self.watchdog, self.listener)
-        return self.state.within or any(role.is_current for role in roles)
-
-    def leave(self) -> None:
-        """Have it stopped by whoever waits for that: its keeper, or `run` or `drain`."""
-        if self.keeper is not None:
-            self.keeper.ask()
-
-    def end_with_program(self) -> None:
-        """Have it stopped because the program ends."""
-        if not self.ending.begun:
-            self.state.log.warning("the program ends without a stop of this worker; it stops now")
-        self.ask(EXIT_GRACE)
-        self.asked.stop()
-        self.leave()
-
-    def say_what_is_left(self) -> None:
-        """Log what a stop that takes too long leaves to recovery."""
-        held = ", ".join(str(n.row.msg_id) for n in list(self.state.in_hand)[:10]) or "none"
-        self.state.log.warning(
-            "the stop takes too long, and the program ends (messages in hand: %s); "
-            "recovery follows",
-            held,
-        )
-
-    def ask(self, grace: float) -> None:
-        """Give handlers so many seconds at most, also in a stop that is under way."""
-        until = self.ending.ask(grace)
-        if self.state.give_up_at is not None:
-            self.state.give_up_at = min(self.state.give_up_at, until + GIVE_UP_SECONDS)
-
-    def stop(self, grace: float) -> bool:
-        """Stop, or wait for the stop; grace: where nobody has said one."""
-        if self.ending.until is None:
-            self.ask(grace)
-        try:
-            return self.ending.do(self._stop)
-        finally:
-            if self.ending.over.is_set():
-                AT_EXIT.discard(self)
-
-    @property
-    def _deadline(self) -> float:
-        return self.ending.until or 0.0
-
-    def _stop(self) -> bool:
-        self.state.stopping.set()
-        self.state.give_up_at = self._deadline + GIVE_UP_SECONDS
-        self.fetcher.stop()
-        self.lanes.close()
-        self.settler.give_back(self.lanes.take_back())
-        if self.seat is not None:
-            self.seat.leave()
-        self._wait_for(self.fetcher, max(ROLE_SECONDS, self._deadline - time.monotonic()))
-        self.settler.give_back(self.lanes.take_back())
-        # Lanes that settle now and would go on are released too, by the loop below; a handler that
-        # was just being started when the lanes closed is told in the next round.
-        ended = False
-        while not ended:
-            for running in list(self.state.running.values()):
-                running.cancelled = True
-            ended = self.lanes.join(min(0.05, max(0.0, self._deadline - time.monotonic())))
-            self.settler.give_back(self.lanes.take_back())
-            stuck = sum(running.stuck for running in list(self.state.running.values()))
-            late = self._hurried or time.monotonic() >= self._deadline
-            if late or (stuck and stuck == self.lanes.alive):
-                break
-        self._settle_rest()
-        if self.seat is not None:
-            self.seat.stop(0.0 if self._hurried else ROLE_SECONDS)
-        for role in (self.listener, self.heartbeat, self.watchdog):
-            role.stop()
-            self._wait_for(role, ROLE_SECONDS)
-        if not self.heartbeat.over.is_set():  # it waits for an answer that does not come
-            self.heartbeat.link.cut()
-            self.heartbeat.join(ROLE_SECONDS)
-        self._settle_rest()  # what it has put back into the queue meanwhile
-        self._leave(ended)
-        return ended
-
-    def _wait_for(self, role: Role, seconds: float) -> None:
-        """Until a role has ended; not for so long where somebody insists."""
-        deadline = time.monotonic() + seconds
-        while role.alive and time.monotonic() < deadline and not self._hurried:
-            role.join(TICK_SECONDS)
-        if self._hurried:
-            role.join(HELP_SECONDS)
-
-    def hurry(self) -> None:
-        """Let a stop, which has begun or is about to, wait for no handler."""
-        self.state.log.warning("stopping at once; what runs is left to recovery")
-        self._hurried = True
-        self.state.give_up_at = time.monotonic() + HURRY_SECONDS / 2
-        self.lanes.close()
-
-    def release_unstarted(self) -> None:
-        """Give back what no handler has started, on a connection of its own: the settle that is to
-        do it waits for something."""
-        state = self.state
-        for lane in self.lanes.take_back():
-            lane.result = Result(Outcome.RELEASED)
-        lanes = [lane for lane in list(state.in_hand) if state.is_ours(lane.owner)]
-        results = [(lane.row, lane.result) for lane in lanes]  # a settle may take it away
-        unstarted = [row for row, r in results if r is not None and r.outcome is Outcome.RELEASED]
-        link = state.link()
-        try:
-            for tries in sorted({row.tries for row in unstarted}):
-                ids = [row.msg_id for row in unstarted if row.tries == tries]
-                release(state, link, ids, tries=tries)
-        finally:
-            link.close()
-
-    def _settle_rest(self) -> None:
-        self.settler.flush_waiting()
-        self.settler.give_back(self.lanes.take_back())
-
-    def _leave(self, ended: bool) -> None:
-        state = self.state
-        if not ended:
-            held = ", ".join(str(r.row.msg_id) for r in list(state.running.values())[:10])
-            state.log.warning(
-                "stopped while handlers still run (messages %s); recovery follows", held
-            )
-            if self.heartbeat.over.is_set():
-                self.heartbeat.say_stopped()
-            return
-        try:
-            quiet = self.fetcher.over.is_set() and self.heartbeat.over.is_set()
-            if not quiet or not self.heartbeat.leave():
-                state.log.warning("stopped with messages still flagged; recovery follows")
-        except Exception as error:
-            state.log.warning("the lease is not dropped, it will expire: %s", reason_of(error))
-        self.settler.close()
-        self.caller.close()
-        tally = state.tally
-        state.log.info(
-            "stopped: done=%d dead=%d retried=%d released=%d",
-            tally.done,
-            tally.dead,
-            tally.retried,
-            tally.released,
-        )
-
-    def database_gone_seconds(self) -> float:
-        """How long some role has been without the database."""
-        return self.state.away.seconds
-
-    def raise_what_people_must_mend(self) -> None:
-        """Raise an error that is met again and again and that waiting cannot cure."""
-        outages = [self.fetcher.outage, self.settler.outage]
-        if not self.state.trusted():  # without a lease these two ask the database nothing
-            outages.append(self.heartbeat.outage)
-        for outage in outages:
-            error = outage.error
-            if error is None or outage.failures < HOPELESS_FAILURES:
-                continue
-            kind = trouble(error)
-            if kind is Trouble.REFUSED:
-                raise refusal(self.state.engine, error) from error
-            if kind is Trouble.OTHER:
-                raise error
-
-    def raise_why_it_left(self) -> None:
-        """Raise the error for which the instance left on its own account, if it did."""
-        if self.state.left_for is not None:
-            raise self.state.left_for
-
-    def report(
-        self,
-        begun: float,
-        *,
-        lost: bool = False,
-        outage_limit: float = 0.0,
-        stopped: bool = False,
-        counts_left: bool = True,
-    ) -> Report:
-        """What was done since `begun` (monotonic), and what is left; lost: the database is given
-        up, which it is too if it is away now and stays so for `outage_limit` seconds."""
-        found = None if lost else Left()
-        if counts_left and not lost:
-            found = self._left_within(outage_limit)
-        tally = self.state.tally
-        report = Report(
-            done=tally.done,
-            failed=tally.dead,
-            retried=tally.retried,
-            released=tally.released,
-            seconds=time.monotonic() - begun,
-            database_lost=found is None,
-            stopped=stopped,
-            refused=len(self.state.refusals),
-        )
-        if found is None:
-            return report
-        report = report.leaving(found)
-        for line in complaints(report, found):
-            self.state.log.warning(line)
-        return report
-
-    def _left_within(self, seconds: float) -> Left | None:
-        """What is left; None if the database is away, and still is after so many seconds."""
-        until = time.monotonic() + seconds
-        for attempt in itertools.count(1):
-            try:
-                return self._left()
-            except Exception as error:
-                if trouble(error) is not Trouble.LOST:
-                    raise
-            if time.monotonic() >= until:
-                return None
-            time.sleep(outage_pause(attempt))
-        raise AssertionError("unreachable")
-
-    def _left(self) -> Left:
-        link = self.state.link()
-        try:
-            with link.statement() as conn:
-                return left(conn, self.state.tables, self.state.asked)
-        finally:
-            link.close()
+        runtime = self._look()
+        with connecting(runtime.engine) as conn:
+            return left(conn, runtime.tables, runtime.asked)

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.message import Word, topic_of
+from msgworker.message import Word, in_quarantine, topic_of
 from msgworker.store import ending, find, items, pause, scopes
 from msgworker.store.info import MessageInfo
 from msgworker.store.instances import UNKNOWN, InstanceInfo, Life, Started, instances
@@ -300,7 +300,7 @@ def _unclaimed(
                 "and tried again ever more rarely"
             )
             return Explanation(info, Reason.REFUSED, text, instance=one)
-    if info.crash_times and info.error_try_times >= t.spec.max_tries - 1:
+    if in_quarantine(info.crash_times or 0, info.error_try_times, t.spec.max_tries):
         text = (
             "it is on its last try after a crash, so it runs alone: an instance takes it when it "
             "has nothing else in hand"

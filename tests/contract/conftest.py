@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from msgworker import App, MessageTable
-from msgworker.instance.worker import Instance
+from msgworker.instance.instance import Instance
 from tests.contract.seeing import Table
 
 MakeApp = Callable[..., App]

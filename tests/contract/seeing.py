@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message
-from msgworker.instance.worker import Instance
+from msgworker.clock import clock
+from msgworker.instance.instance import Instance
 
 PATIENCE_SECONDS = 60.0
 
@@ -139,6 +140,12 @@ class Watch:
             assert ids == sorted(set(ids)), f"object {object_id}: {ids}"
         if expected is not None:
             assert sorted(self.ids) == sorted(expected)
+
+
+def loses_its_lease(one: Instance, new_id: str = "new-self") -> None:
+    """It goes on under this id, of which it believes that it has a lease."""
+    one.runtime.forget_all(new_id)
+    one.runtime.identity.registered(clock() + 3600.0)
 
 
 def fetch(one: Instance) -> int:

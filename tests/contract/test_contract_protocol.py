@@ -18,10 +18,10 @@ from tenacity import wait_none
 from msgworker import App, Message
 from msgworker.clock import clock
 from msgworker.errors import SchemaError
-from msgworker.instance.state import Running
+from msgworker.instance.hand import Running
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, lease, recover, settle
-from tests.contract.seeing import Table, fetch, in_thread, send, until
+from tests.contract.seeing import Table, fetch, in_thread, loses_its_lease, send, until
 
 ME = "me-1"
 
@@ -73,7 +73,7 @@ def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
     send(app, "a", "b")
     assert fetch(one) == 2
     (started,) = one.lanes.take_back()[:1]
-    one.lanes.put(lane for lane in one.state.in_hand if lane is not started)
+    one.lanes.put(lane for lane in one.runtime.hand.lanes if lane is not started)
     send(app, "q")
     table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
     assert fetch(one) == 0
@@ -83,12 +83,12 @@ def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
 
 def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
     send(app, "a", "b")
-    old = one.state.instance_id
+    old = one.runtime.identity.id
     look = one.finder.look(4, 0)
     assert len(look.candidates) == 2
-    one.state.forget_all("new-self")
+    loses_its_lease(one)
     assert one.fetcher._claim(look.candidates, old) == 0
-    one.state.trusted_until = 0.0
+    one.runtime.identity.trusted_until = 0.0
     assert one.fetcher._claim(look.candidates, "new-self") == 0
     assert table.statuses == [0, 0]
 
@@ -96,13 +96,13 @@ def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
 def test_a_new_self_waits_for_the_handlers_of_the_old_one(one, app, table):
     (a, _) = send(app, "a", "a")
     assert fetch(one) == 1
-    (lane,) = one.state.in_hand
-    one.state.running[1] = Running(lane.row, lane.owner, time.monotonic(), None)
-    one.state.forget_all("new-self")
+    (lane,) = one.runtime.hand.lanes
+    one.runtime.hand.running[1] = Running(lane.row, lane.owner, time.monotonic(), None)
+    loses_its_lease(one)
     table.edit(table.where(msg_id=a), status=2, claimed_by=None)  # recovered, and done elsewhere
     assert fetch(one) == 0
     assert table.statuses == [2, 0]
-    one.state.running.clear()
+    one.runtime.hand.running.clear()
     assert fetch(one) == 1
     assert table.statuses == [2, 1]
 
@@ -131,17 +131,17 @@ class Counted(threading.Event):
 def test_no_handler_starts_while_the_lease_is_in_doubt(one, app, ran):
     ids = send(app, "a")
     assert fetch(one) == 1
-    one.state.stopping = asked = Counted()
-    one.state.trusted_until = 0.0
-    one.lanes.start()
+    one.runtime.stopping = asked = Counted()
+    one.runtime.identity.trusted_until = 0.0
+    one.handlers.start()
     try:
         until(lambda: ran or asked.waits >= 3, "the handler thread has looked")
         assert ran == []
-        one.state.trusted_until = clock() + 3600
+        one.runtime.identity.trusted_until = clock() + 3600
         until(lambda: ran == ids, "started when the lease is sure again")
     finally:
         one.lanes.close()
-        assert one.lanes.join(60)
+        assert one.handlers.join(60)
 
 
 def test_outcome_and_next_flag_commit_together(app, table):
@@ -204,7 +204,7 @@ def test_a_drain_that_claims_is_held_up_by_nothing(one, app):
 
 def test_rows_of_ours_that_no_lane_knows_are_given_back(one, app, table):
     send(app, "a", "b")
-    table.edit(table.where(object_id="a"), status=1, claimed_by=one.state.instance_id)
+    table.edit(table.where(object_id="a"), status=1, claimed_by=one.runtime.identity.id)
     one.heartbeat.run_once()
     assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)] * 2
 
@@ -219,14 +219,14 @@ def test_heads_run_though_their_runs_could_not_be_read(one, app, monkeypatch, ca
     monkeypatch.setattr(claim, "read_runs", fails)
     ids = send(app, "a", "a")
     assert fetch(one) == 1
-    assert [lane.row.msg_id for lane in one.state.in_hand] == ids[:1]
+    assert [lane.row.msg_id for lane in one.runtime.hand.lanes] == ids[:1]
     assert len([r for r in caplog.records if "runs could not be read" in r.getMessage()]) == told
 
 
 def test_all_rows_that_no_lane_knows_are_given_back_at_once(one, app, table, monkeypatch):
     monkeypatch.setattr(recover, "BATCH", 2)
     send(app, *"abcde")
-    table.edit(None, status=1, claimed_by=one.state.instance_id)
+    table.edit(None, status=1, claimed_by=one.runtime.identity.id)
     one.heartbeat.run_once()
     assert table.statuses == [0] * 5
 
@@ -234,7 +234,7 @@ def test_all_rows_that_no_lane_knows_are_given_back_at_once(one, app, table, mon
 def test_a_beat_that_has_taken_long_recovers_all_the_same(one, app, table):
     send(app, "a", "b")
     table.edit(None, status=1, claimed_by="dead-1")
-    assert one.heartbeat._recovery.run(time.monotonic() - 100.0) == 2
+    assert one.heartbeat.recovery.run(time.monotonic() - 100.0) == 2
     assert table.rows("status", "error_try_times") == [(-1, 1)] * 2
 
 
@@ -248,11 +248,11 @@ def test_a_sweep_leaves_what_is_in_hand(one, app, table):
 def test_a_lease_is_not_dropped_while_a_row_is_flagged(one, app, table):
     ids = send(app, "a")
     assert fetch(one) == 1
-    one.state.in_hand.clear()
-    one.state.stuck.update(ids)  # its outcome could not be written
+    one.runtime.hand.lanes.clear()
+    one.runtime.identity.stuck.update(ids)  # its outcome could not be written
     assert one.heartbeat.leave() is False
     assert table.statuses == [1]
-    assert list(leases(app)) == [one.state.instance_id]
+    assert list(leases(app)) == [one.runtime.identity.id]
 
 
 def test_a_dead_lease_is_taken_over_and_then_goes(one, app, table):
@@ -271,7 +271,7 @@ def test_a_dead_lease_is_taken_over_and_then_goes(one, app, table):
     assert one.heartbeat.run_once() == 1
     rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
     assert rows == [(-1, 1, 1, None)]
-    assert list(leases(app)) == [one.state.instance_id]
+    assert list(leases(app)) == [one.runtime.identity.id]
 
 
 def test_the_dead_do_not_live_on_where_the_clock_was_put_back(one, app, table, caplog):
@@ -300,13 +300,13 @@ def test_the_dead_do_not_live_on_where_the_clock_was_put_back(one, app, table, c
 def test_a_recovery_makes_way_for_a_doubt_of_our_own_lease(one, app, table):
     send(app, *(f"o{i}" for i in range(recover.BATCH + 1)))
     table.edit(status=1, claimed_by="gone-1")
-    assert one.heartbeat._renewed_at == 0.0
-    one.heartbeat.doubt()
-    assert not one.state.trusted()
-    assert one.heartbeat._recovery.run(time.monotonic()) == recover.BATCH
+    assert one.runtime.identity.renewed_at == 0.0
+    assert one.runtime.identity.doubt(least_age=1.0)
+    assert not one.runtime.identity.trusted()
+    assert one.heartbeat.recovery.run(time.monotonic()) == recover.BATCH
     assert one.heartbeat.pause_seconds(0) == 0.0
     assert one.heartbeat.run_once() == 1
-    assert one.state.trusted()
+    assert one.runtime.identity.trusted()
     assert one.heartbeat.pause_seconds(1) > 0.0
 
 
@@ -331,7 +331,7 @@ def test_each_death_is_told_also_of_an_instance_with_empty_hands(one, app, table
         conn.execute(changed.where(c.name == names[2]).values(taken_by="somebody"))
     table.edit(status=1, claimed_by="busy-1")
     assert one.heartbeat.run_once() == 1
-    assert set(leases(app)) == {"alive-1", one.state.instance_id}
+    assert set(leases(app)) == {"alive-1", one.runtime.identity.id}
     one.heartbeat.run_once()
     told = sorted(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
     assert told == [
@@ -453,13 +453,13 @@ def test_an_outage_longer_than_the_lease_counts_a_try(one, app, table):
     """Nobody could renew: all leases have expired when the database is back."""
     send(app, "a", "a")
     assert fetch(one) == 1
-    old = one.state.instance_id
+    old = one.runtime.identity.id
     past = datetime.now(UTC) - timedelta(hours=1)
     with app.engine.begin() as conn:
         conn.execute(sa.update(app.tables.lease).values(expires_at=past))
     assert one.heartbeat.run_once() == 1
-    assert one.state.instance_id != old
-    assert not one.state.in_hand
+    assert one.runtime.identity.id != old
+    assert not one.runtime.hand.lanes
     rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
     assert rows == [(-1, 1, 1, None), (0, 0, 0, None)]
 
@@ -478,8 +478,8 @@ def test_a_worker_without_the_guard_does_not_start(app):
 def keep_lease(one, app: App) -> None:
     """Nobody renews it here, and it is not to end however long the test takes."""
     with app.engine.begin() as conn:
-        assert lease.renew(conn, app.tables, one.state.instance_id, ttl=3600.0)
-    one.state.trusted_until = clock() + 3600.0
+        assert lease.renew(conn, app.tables, one.runtime.identity.id, ttl=3600.0)
+    one.runtime.identity.trusted_until = clock() + 3600.0
 
 
 def in_hand_and_slow(one, app: App, *objects: Any, age: float = 1.5) -> list[Any]:
@@ -490,24 +490,24 @@ def in_hand_and_slow(one, app: App, *objects: Any, age: float = 1.5) -> list[Any
     started, *waiting = sorted(one.lanes.take_back(), key=lambda lane: lane.row.msg_id)
     one.lanes.put(waiting)
     since = time.monotonic() - age
-    one.state.running[1] = Running(started.row, started.owner, since, None)
+    one.runtime.hand.running[1] = Running(started.row, started.owner, since, None)
     return ids
 
 
 def test_what_waits_behind_slow_handlers_is_given_back_where_others_live(one, app, table, ran):
     in_hand_and_slow(one, app, "a", "a", "b", "b", "c")
-    one.state.slots = 2
+    one.runtime.slots = 2
     assert table.statuses == [1, 0, 1, 0, 1]
     assert fetch(one) == -1
     assert table.statuses == [1, 0, 0, 0, 0]
     assert set(table.column("error_try_times")) == {0}
     assert table.column("claimed_by")[1:] == [None] * 4
-    tally = one.state.tally
+    tally = one.runtime.tally
     assert (tally.shared, tally.released, tally.done) == (2, 0, 0)
     for _ in range(5):  # and they are not claimed again
         assert fetch(one) == -1
     assert (tally.claims, tally.shared) == (1, 2)
-    assert {lane.row.object_id for lane in one.state.in_hand} == {"a"}
+    assert {lane.row.object_id for lane in one.runtime.hand.lanes} == {"a"}
     app.drain(threads=1, linger=0)  # another instance has them now
     assert table.statuses == [1, 0, 2, 2, 2]
     assert sorted(ran) == [3, 4, 5]
@@ -519,23 +519,23 @@ def test_what_waits_is_kept_while_nobody_else_lives_or_handlers_are_young(
     one, app, table, slots, age
 ):
     in_hand_and_slow(one, app, "a", "b", "c", age=age)
-    one.state.slots = slots
+    one.runtime.slots = slots
     assert fetch(one) == -1
     assert table.statuses == [1, 1, 1]
-    assert one.state.tally.shared == 0
+    assert one.runtime.tally.shared == 0
 
 
 def test_the_newest_are_given_back_first(one, app, table):
     in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
-    one.state.slots = 2
+    one.runtime.slots = 2
     one.appetite.kept = 3
-    one.fetcher._share(len(one.state.in_hand))
+    one.fetcher._share(len(one.runtime.hand.lanes))
     assert table.statuses == [1, 1, 1, 0]
 
 
 def test_nothing_is_given_back_while_our_lease_is_in_doubt(one, app, table):
     in_hand_and_slow(one, app, "a", "b")
-    one.state.slots, one.state.trusted_until = 2, 0.0
+    one.runtime.slots, one.runtime.identity.trusted_until = 2, 0.0
     assert fetch(one) == -1
     assert table.statuses == [1, 1]
 
@@ -543,11 +543,11 @@ def test_nothing_is_given_back_while_our_lease_is_in_doubt(one, app, table):
 def test_a_slow_handler_of_a_lost_id_keeps_its_thread(one, app, table):
     (a, _) = send(app, "a", "b")
     assert fetch(one) == 2
-    lane = next(lane for lane in one.state.in_hand if lane.row.msg_id == a)
-    one.state.running[1] = Running(lane.row, lane.owner, time.monotonic() - 600.0, None)
-    one.state.forget_all("new-self")
+    lane = next(lane for lane in one.runtime.hand.lanes if lane.row.msg_id == a)
+    one.runtime.hand.running[1] = Running(lane.row, lane.owner, time.monotonic() - 600.0, None)
+    loses_its_lease(one)
     table.edit(status=0, claimed_by=None)
     assert fetch(one) == -1  # its one thread is not free: others may have them
     assert table.statuses == [0, 0]
-    one.state.running.clear()
+    one.runtime.hand.running.clear()
     assert fetch(one) == 2

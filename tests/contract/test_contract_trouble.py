@@ -19,11 +19,19 @@ from msgworker import App, Message, MessageTable
 from msgworker.dialects import Trouble, no_connection_left, trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance import heartbeat, pollpace, quiesce, recovery
-from msgworker.instance import worker as worker_module
+from msgworker.instance import instance as instance_module
 from msgworker.instance.links import Link
 from msgworker.store import find, lease, recover
 from tests.contract.fanning import EFFECT, Trying, effects, records, write_effect
-from tests.contract.seeing import Table, assert_facts, fetch, in_thread, send, until
+from tests.contract.seeing import (
+    Table,
+    assert_facts,
+    fetch,
+    in_thread,
+    loses_its_lease,
+    send,
+    until,
+)
 
 SLEEP = {"postgresql": "SELECT pg_sleep(60)", "mysql": "SELECT sleep(60)"}
 
@@ -287,15 +295,15 @@ def test_a_heartbeat_does_not_wait_for_a_claim_to_take_a_new_id(app):
     with app.worker(threads=1) as worker:
         worker.start()
         assert worker._instance is not None
-        state, beat = worker._instance.state, worker._instance.heartbeat
+        identity, beat = worker._instance.runtime.identity, worker._instance.heartbeat
         beat.stop()
         beat.join(60)
         with worker._instance.claimer.no_claim_in_flight():
-            state.wants_new_id = True
+            identity.retire()
             begun = time.monotonic()
             in_thread(beat.run_once)()
             assert time.monotonic() - begun < 20
-            assert state.trusted()
+            assert identity.trusted()
 
 
 # ---------------------------------------------------------------- outcomes
@@ -415,7 +423,7 @@ def test_a_keyboard_interrupt_in_a_handler_stops_a_worker_in_the_background(app,
 
 def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch):
     only_servers(app)
-    monkeypatch.setattr(worker_module, "ROLE_SECONDS", 2.0)
+    monkeypatch.setattr(instance_module, "ROLE_SECONDS", 2.0)
     app.add_handler("t", lambda msg: None)
     worker = app.worker(threads=1)
     worker.start()
@@ -497,9 +505,9 @@ def test_who_was_declared_dead_learns_it_from_the_first_message_it_lost(make_app
         name = worker.instance_id
         instance = worker._instance
         assert instance is not None
-        heartbeat = instance.heartbeat
-        until(lambda: heartbeat._renewed_at, "the first beat")
-        heartbeat._renewed_at -= 100.0  # long ago: it may be doubted
+        identity = instance.runtime.identity
+        until(lambda: identity.renewed_at, "the first beat")
+        identity.renewed_at -= 100.0  # long ago: it may be doubted
         with app.engine.begin() as conn:
             assert lease.take_over_live(conn, app.tables, name, me="ops", ttl=900)
             text = "taken away"
@@ -582,15 +590,15 @@ def test_who_wakes_after_its_lease_is_over_does_not_ask_for_it(one, app, table):
     only_servers(app)
     send(app, "a")
     assert fetch(one) == 1
-    old = one.state.instance_id
-    one.state.trusted_until = 0.0
+    old = one.runtime.identity.id
+    one.runtime.identity.trusted_until = 0.0
     with app.engine.begin() as conn:
         mine = app.tables.lease.c.name == old
         conn.execute(sa.update(app.tables.lease).where(mine).values(in_hand=1))
         beat = in_thread(one.heartbeat.run_once)
-        until(one.state.trusted, "it goes on as another")
-        assert one.state.instance_id != old
-        assert one.state.in_hand == set()
+        until(one.runtime.identity.trusted, "it goes on as another")
+        assert one.runtime.identity.id != old
+        assert one.runtime.hand.lanes == set()
         conn.rollback()
     beat()
     with app.engine.begin() as conn:
@@ -602,8 +610,8 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
     """Neither told in every beat: what was handled may still be settled."""
     send(app, "a")
     assert fetch(one) == 1
-    old, held = one.state.instance_id, set(one.state.in_hand)
-    one.state.trusted_until = 0.0
+    old, held = one.runtime.identity.id, set(one.runtime.hand.lanes)
+    one.runtime.identity.trusted_until = 0.0
 
     def away(*_: Any) -> None:
         raise DatabaseUnavailable("gone")
@@ -614,32 +622,32 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
         for _ in range(3):
             with pytest.raises(DatabaseUnavailable):
                 one.heartbeat.run_once()
-    assert (one.state.instance_id, one.state.in_hand) == (old, held)
-    assert not one.state.trusted()
+    assert (one.runtime.identity.id, one.runtime.hand.lanes) == (old, held)
+    assert not one.runtime.identity.trusted()
     one.heartbeat.run_once()
-    assert one.state.instance_id != old
-    assert one.state.trusted()
+    assert one.runtime.identity.id != old
+    assert one.runtime.identity.trusted()
     assert [r.getMessage() for r in caplog.records if "lost its lease" in r.getMessage()] == [
-        f"instance {old} lost its lease; going on as {one.state.instance_id}"
+        f"instance {old} lost its lease; going on as {one.runtime.identity.id}"
     ]
 
 
 def test_trust_goes_on_to_end_while_the_machine_sleeps(one, monkeypatch):
     real = time.clock_gettime
-    assert one.state.trusted()
+    assert one.runtime.identity.trusted()
     monkeypatch.setattr(time, "clock_gettime", lambda which: real(which) + 60)
-    assert not one.state.trusted()
-    old = one.state.instance_id
+    assert not one.runtime.identity.trusted()
+    old = one.runtime.identity.id
     one.heartbeat.run_once()
-    assert one.state.trusted()
-    assert one.state.instance_id != old
+    assert one.runtime.identity.trusted()
+    assert one.runtime.identity.id != old
 
 
 def test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked(one, app, table):
     """Flagged by us and in no hand: it is left for recovery."""
     only_servers(app)
     ids = send(app, "a", "b")
-    table.edit(status=1, claimed_by=one.state.instance_id)
+    table.edit(status=1, claimed_by=one.runtime.identity.id)
     with app.engine.begin() as conn:
         c = app.tables.cols()
         conn.execute(sa.select(c.msg_id).where(c.msg_id == ids[0]).with_for_update())
@@ -677,13 +685,13 @@ def test_a_settle_of_an_id_that_was_lost_is_not_sent_again(one, app, table, monk
     def refused(*args: Any) -> None:
         sent.append(args)
         assert len(sent) == 1
-        one.state.forget_all("new-self")
+        loses_its_lease(one)
         raise DBAPIError("", {}, psycopg.errors.LockNotAvailable())
 
     monkeypatch.setattr(one.settler, "_write_once", refused)
     one.settler.add(lane, True)
     assert len(sent) == 1
-    assert one.state.tally.lost == 1
+    assert one.runtime.tally.lost == 1
 
 
 def test_a_session_that_ends_at_the_last_count_does_not_fail_a_drain(app, monkeypatch):

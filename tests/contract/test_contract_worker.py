@@ -703,7 +703,7 @@ def test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only(ap
         worker.start()
         until(lambda: table.statuses == [2], "done")
         assert worker._instance is not None
-        worker._instance.state.doubtful.add(first)
+        worker._instance.runtime.identity.doubtful.add(first)
         send(app, *range(5))
         until(lambda: table.statuses == [2] * 6, "others are not in doubt")
         assert {*ran} == {worker.instance_id}
@@ -734,4 +734,4 @@ def test_settle_whose_connection_is_lost_is_in_doubt(database, app):
         until(lambda: Table(app).statuses == [2], "sent again")
         assert cut == [1]
         assert worker._instance is not None
-        assert worker._instance.state.doubtful == {first}
+        assert worker._instance.runtime.identity.doubtful == {first}

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, Message, MessageTable, SchemaError
-from msgworker.instance.worker import Instance
+from msgworker.instance.instance import Instance
 from msgworker.store.doctor import Severity
 from tests.contract.seeing import Table
 from tests.contract.test_requirements import execute, make_table, needed
@@ -154,11 +154,11 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
         one.heartbeat.register()
         look = one.finder.look(1, 0)
         assert [c.msg_id for c in look.candidates] == [1]
-        assert one.fetcher._claim(look.candidates, one.state.instance_id) == 1
-        (lane,) = one.state.in_hand
+        assert one.fetcher._claim(look.candidates, one.runtime.identity.id) == 1
+        (lane,) = one.runtime.hand.lanes
         Table(app).edit(app.tables.message.c.msg_id == 1, status=2, claimed_by=None)
         assert [c.msg_id for c in one.finder.look(10, 1).candidates] == [3]
-        one.state.in_hand.clear()
+        one.runtime.hand.lanes.clear()
         one.finder.search.forget()
         assert [c.msg_id for c in one.finder.look(10, 0).candidates] == [2, 3]
         one.finder.search.forget()

@@ -217,7 +217,7 @@ def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, mo
         if len(ran.items) == 30:
             assert worker._instance is not None
             while not waiting.wait(0.02):  # a renewal that is under way would put it right
-                worker._instance.state.trusted_until = 0.0  # as after a long silence
+                worker._instance.runtime.identity.trusted_until = 0.0  # as after a long silence
         if waiting.is_set() and not trying.errors:
             time.sleep(0.05)
 

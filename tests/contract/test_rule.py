@@ -17,8 +17,8 @@ from tenacity.wait import wait_none
 from msgworker import App, Message, MessageTable, Reject
 from msgworker.config import load
 from msgworker.errors import RuleChanged, SchemaError
-from msgworker.instance.state import new_instance_id
-from msgworker.instance.worker import Instance
+from msgworker.instance.identity import new_instance_id
+from msgworker.instance.instance import Instance
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.store import lease, rule
@@ -399,7 +399,9 @@ def test_a_worker_whose_rule_changes_while_it_starts_goes_by_the_new_one(crm, ma
         assert recorded(app) == THREE  # nobody was at work: it is this App's again
 
 
-def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(crm, old, caplog):
+def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(
+    crm, old, caplog, monkeypatch
+):
     app = crm.app()
     old.heartbeat.register()
     send(app, "a", topic="fail")
@@ -407,12 +409,12 @@ def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(cr
     other = crm.app(5)
     assert recorded(other) == FIVE
     left: list[bool] = []
-    old.heartbeat.on_leaving = lambda: left.append(True)
+    monkeypatch.setattr(old, "leave", lambda: left.append(True))
     old.heartbeat.run_once()
-    assert isinstance(old.state.left_for, RuleChanged)
-    assert (left, old.state.stopping.is_set()) == ([True], True)
+    assert isinstance(old.runtime.left_for, RuleChanged)
+    assert (left, old.runtime.stopping.is_set()) == ([True], True)
     assert fetch(old) <= 0
-    old.state.doubted_at = time.monotonic()
+    old.runtime.identity.doubted_at = time.monotonic()
     old.heartbeat.run_once()  # once is enough
     assert len(left) == 1
     assert old.heartbeat.pause_seconds(0) > 1.0
@@ -481,7 +483,7 @@ def test_registrations_do_not_wait_for_each_other(crm):
 @pytest.mark.parametrize("rate", [None, 1e6])
 def test_a_start_comes_between_two_steps_of_an_operation(app, one, rate):
     """As on MySQL 8 and Oracle, where each step has the rule locked alone."""
-    t = one.state.tables
+    t = one.runtime.tables
     if not t.dialect.row_locks:
         pytest.skip("one writer at a time: it waits for its turn")
     alone = dataclasses.replace(t.dialect, share_locks=False)
@@ -507,7 +509,7 @@ def test_a_start_comes_between_two_steps_of_an_operation(app, one, rate):
         for _ in range(3):
             until(lambda: bulk.op.steps > 2, "it is at work")
             before = bulk.op.steps
-            one.state.become(new_instance_id())
+            one.runtime.become(new_instance_id())
             one.heartbeat.register()
             assert bulk.op.steps - before < 8
     finally:
@@ -532,7 +534,7 @@ def test_who_starts_waits_for_a_change_that_goes_on(crm, old):
         assert _leases(app) == []
         conn.rollback()
     join()
-    assert [one.name for one in _leases(app)] == [old.state.instance_id]
+    assert [one.name for one in _leases(app)] == [old.runtime.identity.id]
 
 
 def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
@@ -551,8 +553,8 @@ def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
             try:
                 made.heartbeat.register()
                 now = recorded(app)
-                if now != Rule.of(made.state.tables.spec):
-                    odd.append(f"{made.state.tables.spec.max_tries} beside {now}")
+                if now != Rule.of(made.runtime.tables.spec):
+                    odd.append(f"{made.runtime.tables.spec.max_tries} beside {now}")
                 made.heartbeat.leave()
             except RuleChanged:
                 pass
@@ -804,7 +806,7 @@ def test_an_instance_that_has_left_for_the_rule_does_not_beat_without_a_pause(cr
     app = crm.app()
     instance = Instance(app._state(app._chosen(None)), 1)
     try:
-        instance.state.left_for = RuleChanged("t", "old", "new")
+        instance.runtime.left_for = RuleChanged("t", "old", "new")
         assert instance.heartbeat.run_once() == 0
         assert instance.heartbeat.pause_seconds(0) > 1
     finally:

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.instance.state import Running
+from msgworker.instance.hand import Running
 from msgworker.store import lease
 from msgworker.store.explain import Explanation, Reason
 from tests.contract.seeing import Table, fetch, send
@@ -22,9 +22,9 @@ AGO = re.compile(r"\b\d+ s\b")
 
 def running(one, msg_id: int, seconds: float, owner: str | None = None) -> None:
     """A handler of this message has run for so long."""
-    row = next(lane.row for lane in one.state.in_hand if lane.row.msg_id == msg_id)
+    row = next(lane.row for lane in one.runtime.hand.lanes if lane.row.msg_id == msg_id)
     since = time.monotonic() - seconds
-    one.state.running[msg_id] = Running(row, owner or one.state.instance_id, since, None)
+    one.runtime.hand.running[msg_id] = Running(row, owner or one.runtime.identity.id, since, None)
 
 
 def claimed_ago(table: Table, seconds: float) -> None:
@@ -45,7 +45,7 @@ def test_explain_tells_a_handler_that_runs_from_a_message_that_only_was_claimed(
     claimed_ago(table, 30.0)
     running(one, first, 12.0)
     one.heartbeat.run_once()
-    me = one.state.instance_id
+    me = one.runtime.identity.id
     found, text = explained(app, first)
     assert text == f"its handler has run for N s on {me}, last heard of N s ago"
     assert (found.reason, found.started) == (Reason.RUNNING, True)
@@ -63,7 +63,7 @@ def test_explain_of_a_claim_after_the_last_heartbeat_waits_for_the_next(one, app
     running(one, only, 0.5)
     found, text = explained(app, only)
     assert text == (
-        f"claimed N s ago by {one.state.instance_id}, last heard of N s ago; "
+        f"claimed N s ago by {one.runtime.identity.id}, last heard of N s ago; "
         "whether its handler has started is told with the next heartbeat"
     )
     assert (found.started, found.running_seconds) == (None, None)
@@ -109,7 +109,7 @@ def test_an_older_instance_tells_nothing_of_its_handlers(one, app, table):
             own = app.tables.lease.c.name == one.state.instance_id
             conn.execute(sa.update(app.tables.lease).where(own).values(serves=says))
         found, text = explained(app, only)
-        assert text == f"it is running on {one.state.instance_id}, last heard of N s ago"
+        assert text == f"it is running on {one.runtime.identity.id}, last heard of N s ago"
         assert found.started is None
         (info,) = app.ops.instances()
         assert (info.handlers, info.running_seconds) == (None, {})

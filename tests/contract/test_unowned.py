@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, MessageTable, Worker
+from msgworker.instance.hand import Lane
 from msgworker.instance.handling import Result
-from msgworker.instance.state import Lane
-from msgworker.instance.worker import Instance
+from msgworker.instance.instance import Instance
 from msgworker.message import Outcome
 from tests.contract.seeing import Table, Watch, fetch, send, until
 from tests.contract.test_contract_worker import SEED, seed_table
@@ -124,10 +124,10 @@ def test_what_has_not_started_is_asked_for_before_it_starts(seed_app, make_one):
     one = make_one()
     first, kept, behind = send(seed_app, "a", "b", "b")
     assert fetch(one) == 2
-    end_lease(seed_app, one.state.instance_id)
+    end_lease(seed_app, one.runtime.identity.id)
     one.heartbeat.run_once()
     assert queued(one) == []
-    assert len(one.state.unsure) == 2
+    assert len(one.runtime.hand.unsure) == 2
     one.heartbeat.run_once()
     lanes = queued(one)
     assert [lane.row.msg_id for lane in lanes] == [first, kept]
@@ -142,12 +142,12 @@ def test_what_people_gave_back_while_the_lease_was_lost_is_not_started(seed_app,
     assert fetch(one) == 2
     with pytest.raises(Exception, match="lives"):
         seed_app.ops.release_nobody(any_age=True)
-    end_lease(seed_app, one.state.instance_id)
+    end_lease(seed_app, one.runtime.identity.id)
     assert seed_app.ops.release_nobody(any_age=True) == 2
     one.heartbeat.run_once()
     assert queued(one) == []
     one.heartbeat.run_once()
-    assert (queued(one), one.state.in_hand, one.state.tally.lost) == ([], set(), 2)
+    assert (queued(one), one.runtime.hand.lanes, one.runtime.tally.lost) == ([], set(), 2)
     assert "is no longer ours" in caplog.text
     assert Table(seed_app).rows("status", "error_try_times") == [(-1, 1)] * 2
     assert fetch(one) == 2
@@ -160,14 +160,14 @@ def test_an_outcome_is_not_written_under_the_claim_of_another(seed_app, make_one
     send(seed_app, "a", "a", "b")
     assert fetch(one) == 2
     lanes = queued(one)
-    end_lease(seed_app, one.state.instance_id)
+    end_lease(seed_app, one.runtime.identity.id)
     assert seed_app.ops.release_nobody(any_age=True) == 2
     two = make_one()
     assert fetch(two) == 2
     for lane in lanes:
         lane.result = Result(outcome, "why")
     assert one.settler.settle(lanes) == []
-    assert one.state.tally.lost == 2
+    assert one.runtime.tally.lost == 2
     assert Table(seed_app).rows("status", "error_try_times") == [(1, 1), (0, 0), (1, 1)]
     one.release_unstarted()
     assert Table(seed_app).statuses == [1, 0, 1]
@@ -184,14 +184,14 @@ def test_a_message_that_somebody_has_locked_is_asked_for_again(seed_app, make_on
     one = make_one()
     (held,) = send(seed_app, "a")
     fetch(one)
-    end_lease(seed_app, one.state.instance_id)
+    end_lease(seed_app, one.runtime.identity.id)
     one.heartbeat.run_once()
     assert queued(one) == []
     t = seed_app.tables
     with seed_app.engine.begin() as conn:
         conn.execute(sa.select(t.message).with_for_update()).all()
         one.heartbeat.run_once()
-        assert (queued(one), len(one.state.unsure)) == ([], 1)
+        assert (queued(one), len(one.runtime.hand.unsure)) == ([], 1)
         assert one.heartbeat.pause_seconds(0) < 1
     one.heartbeat.run_once()
     assert [lane.row.msg_id for lane in queued(one)] == [held]
@@ -201,12 +201,12 @@ def test_a_stop_gives_back_what_nobody_is_sure_of(seed_app, make_one):
     one = make_one()
     send(seed_app, "a", "b")
     fetch(one)
-    end_lease(seed_app, one.state.instance_id)
+    end_lease(seed_app, one.runtime.identity.id)
     one.heartbeat.run_once()
     assert queued(one) == []
     one.stop(0.0)
     assert Table(seed_app).rows("status", "error_try_times") == [(0, 0)] * 2
-    assert one.state.in_hand == set()
+    assert one.runtime.hand.lanes == set()
 
 
 def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(seed_app, make_app):
@@ -226,7 +226,9 @@ def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(s
         other = make_app(table=SEED.replace(max_tries=5))
         assert other.create_schema()[-1] == "rule max_tries=5, on_dead=continue"
         beat(worker)
-        until(lambda: worker._instance is None or worker._instance.state.stopping.is_set(), "left")
+        until(
+            lambda: worker._instance is None or worker._instance.runtime.stopping.is_set(), "left"
+        )
         gate.set()
         until(lambda: worker.instance_id is None, "stopped")
     done = len(running)
@@ -244,13 +246,13 @@ def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
     one.heartbeat.register()
     send(app, "a")
     fetch(one)
-    old = one.state.instance_id
+    old = one.runtime.identity.id
     for _ in range(3):
-        end_lease(app, one.state.instance_id)
+        end_lease(app, one.runtime.identity.id)
         one.heartbeat.run_once()
-    assert one.state.is_ours(old)
-    assert one.state.carried == {old, *one.state.carried}
+    assert one.runtime.identity.is_ours(old)
+    assert one.runtime.identity.carried == {old, *one.runtime.identity.carried}
     assert (
-        len(one.state.carried) == 2
+        len(one.runtime.identity.carried) == 2
     )  # only what something in hand was claimed under, and the last
     one.stop(1.0)

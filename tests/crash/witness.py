@@ -26,9 +26,9 @@ from msgworker.errors import Reject
 from msgworker.instance.calling import Caller
 from msgworker.instance.claimer import Claimer
 from msgworker.instance.finder import Finder
+from msgworker.instance.hand import Lane
 from msgworker.instance.recovery import Recovery
 from msgworker.instance.settler import Settler
-from msgworker.instance.state import Lane
 from msgworker.message import Message, Outcome, Settled
 from msgworker.store import claim, lease, recover, settle, tries
 from tests.history import Kind, Recorder
@@ -78,7 +78,7 @@ class Witness:
             for row in rows:
                 _die_at(AFTER_CLAIM, row.payload, row.tries + 1)
                 if _wants(FREEZE, row.payload, row.tries + 1):
-                    with self._state.turns or contextlib.nullcontext():  # nobody else is writing
+                    with self._runtime.turns or contextlib.nullcontext():  # nobody else is writing
                         os.kill(os.getpid(), signal.SIGSTOP)
                 witness._claimed(me, row, _now.looked_at)
             return rows
@@ -247,7 +247,7 @@ class Witness:
             _now.taking = witness._tell.now()
             _now.taken_from = seen.name
             # Should we die before we can tell that we won: see fleet.read_history.
-            me = self._state.instance_id
+            me = self._runtime.identity.id
             witness._tell.record(Kind.LEASE_LOST, instance=seen.name, detail=f"tried {me}")
             return take(self, seen)
 
@@ -257,7 +257,7 @@ class Witness:
                 witness._tell.lease_lost(dead_id, since=_now.taking)
             _now.taken_from = None
             _now.given_back = []
-            me = self._state.instance_id
+            me = self._runtime.identity.id
             try:
                 found = give(self, dead_id)
             except BaseException:

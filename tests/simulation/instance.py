@@ -3,9 +3,9 @@
 Each generator yields wherever another thread or process may come in between: before every
 statement, and between the commit of a statement and the moment its answer is acted upon. What it
 yields is a condition that must hold before it goes on, None = at once. The store functions, `Lane`,
-`State`, `Search` and `settlement` are the real ones; what stands here follows instance/fetcher.py,
-lanes.py, settler.py, calling.py, heartbeat.py and worker.py. Where it does better than they do,
-`Flaws` names it.
+`Identity`, `Hand`, `Search` and `settlement` are the real ones; what stands here follows
+instance/fetcher.py, claimer.py, lanes.py, settler.py, calling.py, heartbeat.py and worker.py. Where
+it does better than they do, `Flaws` names it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from msgworker.config import Settings
+from msgworker.instance.hand import Lane, Running
 from msgworker.instance.handling import DONE, Registry, Result
+from msgworker.instance.identity import Identity
+from msgworker.instance.runtime import Runtime
 from msgworker.instance.search import Look, Search
 from msgworker.instance.settler import settlement
-from msgworker.instance.state import Lane, Running, State
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, done, lease, recover
 from msgworker.store import settle as settling
@@ -122,15 +124,15 @@ class Instance:
         self.transactional = transactional
         self.generation = 0
         self.sending: frozenset[int] = frozenset()
-        self.state = State(
+        self.runtime = Runtime(
             engine=world.engine,
             tables=world.t,
             registry=Registry(),
             settings=Settings(lease_seconds=TTL),
-            instance_id=self._new_id(),
+            identity=Identity(self._new_id()),
             log=LOG,
         )
-        self.search = Search(world.t, None, self.state.blocked)
+        self.search = Search(world.t, None, self.runtime.hand.blocked)
         self.ready: deque[Lane] = deque()
         self.finished: deque[Lane] = deque()
         self.read_at: dict[int, float] = {}
@@ -155,11 +157,11 @@ class Instance:
 
     @property
     def id(self) -> str:
-        return self.state.instance_id
+        return self.runtime.identity.id
 
     @property
     def stopping(self) -> bool:
-        return self.state.stopping.is_set()
+        return self.runtime.stopping.is_set()
 
     def name(self, owner: str) -> str:
         """Who it is in the history: without owners one, whatever its id is now."""
@@ -227,7 +229,7 @@ class Instance:
     def _may_fetch(self) -> bool:
         if self.stopping:
             return True
-        if not self.state.trusted() or len(self.state.in_hand) >= LANES:
+        if not self.runtime.identity.trusted() or len(self.runtime.hand.lanes) >= LANES:
             return False
         clock = self.world.clock.seconds
         return self.seen_version != self.world.version or clock >= self.next_look
@@ -235,21 +237,22 @@ class Instance:
     def _quarantined_in_hand(self) -> bool:
         last = self.world.spec.max_tries - 1
         return any(
-            lane.row.crash_times > 0 and lane.row.tries >= last for lane in list(self.state.in_hand)
+            lane.row.crash_times > 0 and lane.row.tries >= last
+            for lane in list(self.runtime.hand.lanes)
         )
 
     def _round(self) -> Steps[None]:
         if self.unsure and not (self.flaws.beside_quarantine or self.flaws.no_own_sweep):
             yield from self._sweep()
             self.unsure = False
-        state, me = self.state, self.id
+        runtime, me = self.runtime, self.id
         self.seen_version = self.world.version
         self.next_look = self.world.clock.seconds + POLL
         if not self.flaws.beside_quarantine and self._quarantined_in_hand():
             return
         yield None
-        held = len(state.in_hand)
-        objects, ids = state.held_by_ghosts()
+        held = len(runtime.hand.lanes)
+        objects, ids = runtime.hand.ghosts(runtime.identity.is_ours)
         room = LANES - held
         look: Look = self._read(
             lambda conn: self.search.look(
@@ -273,7 +276,7 @@ class Instance:
             return candidates
         if self.flaws.sending_only:
             return [c for c in candidates if c.msg_id not in self.sending]
-        rows = [lane.row for lane in list(self.state.in_hand)]
+        rows = [lane.row for lane in list(self.runtime.hand.lanes)]
         objects = {row.object_id for row in rows if row.object_id is not None}
         ids = {row.msg_id for row in rows}
         return [c for c in candidates if c.object_id not in objects and c.msg_id not in ids]
@@ -282,7 +285,7 @@ class Instance:
         return not self.claiming.locked()
 
     def _claim(self, candidates: list[Candidate], me: str, alone: bool) -> Steps[None]:
-        state = self.state
+        runtime = self.runtime
         early = self._early_runs(candidates) if self.flaws.early_run else None
         if early is not None:
             yield None
@@ -303,7 +306,7 @@ class Instance:
             won = {row.msg_id for row in rows}
             self.search.refused([c for c in candidates if c.msg_id not in won])
             lanes = [Lane(me, [row]) for row in rows]
-            state.in_hand.update(lanes)
+            runtime.hand.lanes.update(lanes)
         finally:
             if not self.flaws.claim_unlocked:
                 self.claiming.release()
@@ -362,18 +365,24 @@ class Instance:
             lane = self.ready.popleft()
             if not self._may_start(lane):
                 continue
-            if not self.state.trusted():
+            if not self.runtime.identity.trusted():
                 self.ready.append(lane)
-                yield lambda: self.state.trusted() or not self._ready_for_us() or self.closed
+                yield (
+                    lambda: (
+                        self.runtime.identity.trusted() or not self._ready_for_us() or self.closed
+                    )
+                )
                 continue
             yield from self._handle(ident, lane)
             self.finished.append(lane)
 
     def _may_start(self, lane: Lane) -> bool:
-        if lane.owner == self.id or (self.flaws.unasked and self.state.is_ours(lane.owner)):
+        if lane.owner == self.id or (
+            self.flaws.unasked and self.runtime.identity.is_ours(lane.owner)
+        ):
             return True
-        if self.state.is_ours(lane.owner):
-            self.state.unsure.append(lane)
+        if self.runtime.identity.is_ours(lane.owner):
+            self.runtime.hand.unsure.append(lane)
             self.next_beat = self.world.clock.seconds
         return False
 
@@ -385,7 +394,7 @@ class Instance:
         running = Running(row, lane.owner, clock.seconds, None)
         if lane.rows[0] is row or not self.flaws.runs_ahead:
             self._start(row, lane.owner)
-        self.state.running[ident] = running
+        self.runtime.hand.running[ident] = running
         if row.msg_id in self.poison:
             yield None
             self.crash()
@@ -401,13 +410,13 @@ class Instance:
         except NotOurs:
             result = Result(Outcome.FAILED, "lost", 0.0)
         lane.result = result
-        self.state.running.pop(ident, None)
+        self.runtime.hand.running.pop(ident, None)
         if self.flaws.runs_ahead and result is DONE and lane.next_row is not None:
             self._start(lane.next_row, lane.owner)
 
     def _start(self, row: Row, owner: str) -> None:
-        for other in list(self.state.running.values()):
-            if self.state.is_ours(other.owner) and self.state.is_ours(owner):
+        for other in list(self.runtime.hand.running.values()):
+            if self.runtime.identity.is_ours(other.owner) and self.runtime.identity.is_ours(owner):
                 continue  # the history tells of that
             same = other.row.object_id is not None and other.row.object_id == row.object_id
             if other.owner != owner and (same or other.row.msg_id == row.msg_id):
@@ -443,7 +452,7 @@ class Instance:
 
         def work(conn: Connection) -> Settled:
             self.world.raw.execute("INSERT INTO effects VALUES (?)", (lane.row.msg_id,))
-            one = settlement(lane, self.state)
+            one = settlement(lane, self.runtime)
             fate = settling.settle_one(conn, self.world.t, one, me=lane.owner)
             if fate is Settled.LOST:
                 raise NotOurs
@@ -466,7 +475,7 @@ class Instance:
             return
 
     def _was_committed(self, lane: Lane) -> Steps[Settled | None]:
-        while self.state.is_ours(lane.owner):
+        while self.runtime.identity.is_ours(lane.owner):
             yield from self._outage()
             try:
                 flagged = self._still_mine({lane.row.msg_id: lane}, lane.owner)
@@ -490,11 +499,11 @@ class Instance:
             self.settling = False
 
     def _settle(self, batch: list[Lane]) -> Steps[list[Lane]]:
-        state, me = self.state, self.id
-        mine = [lane for lane in batch if state.is_ours(lane.owner)]
+        runtime, me = self.runtime, self.id
+        mine = [lane for lane in batch if runtime.identity.is_ours(lane.owner)]
         for lane in batch:
             if lane not in mine:
-                state.in_hand.discard(lane)
+                runtime.hand.lanes.discard(lane)
         open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
         became: dict[int, Settled] = {}
         if open_lanes:
@@ -510,9 +519,9 @@ class Instance:
         else:
             fate = became.get(lane.row.msg_id, Settled.LOST)
         if fate is not Settled.WENT_ON:
-            self.state.in_hand.discard(lane)
+            self.runtime.hand.lanes.discard(lane)
             if fate is Settled.ENDED:
-                self.state.blocked.discard(lane.row.object_id)
+                self.runtime.hand.blocked.discard(lane.row.object_id)
             return False
         lane.place += 1
         lane.result = lane.settled = None
@@ -527,11 +536,11 @@ class Instance:
                 continue
             except Lost:
                 yield from self._look(left, me, became)
-                if not self.state.is_ours(me):
+                if not self.runtime.identity.is_ours(me):
                     return
 
     def _write_once(self, lanes: list[Lane], me: str, became: dict[int, Settled]) -> Steps[None]:
-        t, batch = self.world.t, [settlement(lane, self.state) for lane in lanes]
+        t, batch = self.world.t, [settlement(lane, self.runtime) for lane in lanes]
         try:
             became |= self._send(
                 Act.SETTLE, lambda conn: settling.settle(conn, t, batch, me=me), me
@@ -549,7 +558,7 @@ class Instance:
 
     def _look(self, lanes: dict[int, Lane], me: str, became: dict[int, Settled]) -> Steps[None]:
         left = {i: lane for i, lane in lanes.items() if i not in became}
-        while self.state.is_ours(me):
+        while self.runtime.identity.is_ours(me):
             yield from self._outage()
             try:
                 flagged = self._still_mine(left, me)
@@ -576,7 +585,7 @@ class Instance:
         self.world.commit(
             Act.LEASE, me, lambda conn: lease.register(conn, self.world.t, me, ttl=TTL)
         )
-        self.state.trusted_until = begun + TRUST
+        self.runtime.identity.registered(begun + TRUST)
 
     def heartbeat(self) -> Steps[None]:
         while self.beating:
@@ -598,41 +607,41 @@ class Instance:
         yield from self._recover()
 
     def _renew(self) -> Steps[None]:
-        state, me, t = self.state, self.id, self.world.t
+        runtime, me, t = self.runtime, self.id, self.world.t
         begun = self.world.clock.seconds
-        if begun < state.trusted_until:
+        if begun < runtime.identity.trusted_until:
             yield None
             alive = self._send(Act.LEASE, lambda conn: lease.renew(conn, t, me, ttl=TTL))
             yield None
             if alive:
-                state.trusted_until = begun + TRUST
+                runtime.identity.renewed(begun + TRUST)
                 return
-        state.trusted_until = 0.0
+        runtime.identity.lost()
         yield None
         if not self.world.owners and not self.flaws.forgets:
             yield from self._go_on_with_all()
             return
         self._read(lambda conn: recover.flagged_by(conn, t, me, limit=1))  # the database is there
         yield self._free
-        state.forget_all(self._new_id())
+        runtime.forget_all(self._new_id())
         yield None
         new, begun = self.id, self.world.clock.seconds
         self._send(Act.LEASE, lambda conn: lease.register(conn, t, new, ttl=TTL))
-        state.trusted_until = begun + TRUST
+        runtime.identity.registered(begun + TRUST)
 
     def _go_on_with_all(self) -> Steps[None]:
-        state, t = self.state, self.world.t
+        runtime, t = self.runtime, self.world.t
         new, begun = self._new_id(), self.world.clock.seconds
         self._send(Act.LEASE, lambda conn: lease.register(conn, t, new, ttl=TTL))
         yield None
         yield self._free
-        state.carry_all(new)
+        runtime.carry_all(new)
         yield None
-        state.trusted_until = begun + TRUST
+        runtime.identity.registered(begun + TRUST)
 
     def _make_sure(self) -> Steps[None]:
-        state, t = self.state, self.world.t
-        lanes = [state.unsure.popleft() for _ in range(len(state.unsure))]
+        runtime, t = self.runtime, self.world.t
+        lanes = [runtime.hand.unsure.popleft() for _ in range(len(runtime.hand.unsure))]
         if not lanes:
             return
         yield None
@@ -640,7 +649,7 @@ class Instance:
             seen = {lane.row.msg_id: lane.row.tries for lane in lanes}
             found = self._read(lambda conn: recover.still_flagged(conn, t, seen))
         except (Lost, Again):
-            state.unsure.extend(lanes)
+            runtime.hand.unsure.extend(lanes)
             raise
         yield None
         for lane in lanes:
@@ -648,11 +657,11 @@ class Instance:
                 lane.owner = self.id
                 self.ready.append(lane)
             else:
-                state.in_hand.discard(lane)
+                runtime.hand.lanes.discard(lane)
 
     def _sweep(self) -> Steps[None]:
         """Give back rows flagged by us that no lane knows."""
-        state, t = self.state, self.world.t
+        runtime, t = self.runtime, self.world.t
         yield self._free
         self.claiming.acquire(blocking=False)
         try:
@@ -660,7 +669,7 @@ class Instance:
             rows = self._read(lambda conn: recover.flagged_by(conn, t, me))
             if rows:
                 yield None
-                known = state.known()
+                known = runtime.known()
                 unknown = [i for i in rows if i not in known]
                 self._send(Act.RELEASE, lambda conn: recover.release(conn, t, unknown, me=me))
         finally:
@@ -723,14 +732,14 @@ class Instance:
     def stopper(self) -> Steps[None]:
         """No new claims, unstarted lanes released, everything settled, the lease last.
 
-        `state.stopping` is set already."""
+        `runtime.stopping` is set already."""
         yield lambda: self.fetcher_over
         self.closed = True
         while True:
             self._take_back()
             if self._empty_handed():
                 break
-            yield lambda: bool(self.ready or self.state.unsure) or self._empty_handed()
+            yield lambda: bool(self.ready or self.runtime.hand.unsure) or self._empty_handed()
         if not self.flaws.stop_unswept:
             yield from self._swept()
         self.beating = False
@@ -753,16 +762,16 @@ class Instance:
         return row.status == PROCESSING and self.world.holders[row.msg_id] == self.label
 
     def _take_back(self) -> None:
-        while self.ready or self.state.unsure:
-            lane = (self.ready or self.state.unsure).popleft()
-            if self.state.is_ours(lane.owner):
+        while self.ready or self.runtime.hand.unsure:
+            lane = (self.ready or self.runtime.hand.unsure).popleft()
+            if self.runtime.identity.is_ours(lane.owner):
                 lane.result = Result(Outcome.RELEASED)
                 self.finished.append(lane)
 
     def _empty_handed(self) -> bool:
-        waiting = self.ready or self.state.unsure or self.finished
-        busy = waiting or self.settling or self.state.running
-        return not busy and not self.state.in_hand
+        waiting = self.ready or self.runtime.hand.unsure or self.finished
+        busy = waiting or self.settling or self.runtime.hand.running
+        return not busy and not self.runtime.hand.lanes
 
     def _swept(self) -> Steps[None]:
         while True:

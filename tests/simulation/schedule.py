@@ -300,7 +300,7 @@ class Schedule:
             self.paused[victim] = self.taken + self.rng.randint(10, 60)
             self._pass_time(BEAT)
         else:
-            victim.state.stopping.set()
+            victim.runtime.stopping.set()
             self._add(f"{victim.label}.stopper", victim.stopper(), victim)
             self._start_instance()
         return True

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from msgworker import App, Message
 from msgworker.config import Settings
+from msgworker.instance.hand import Lane
 from msgworker.instance.handling import Registry
-from msgworker.instance.state import Lane, State
+from msgworker.instance.identity import Identity
+from msgworker.instance.runtime import Runtime
 from msgworker.store.claim import Row
 from tests.simulation.configs import CONFIGS
 from tests.simulation.instance import LOG
@@ -44,14 +46,14 @@ class LaneThatMoves(Lane):
 
 def test_known_holds_the_flag_of_a_lane_that_moves() -> None:
     world = world_for(CONFIGS["plain"])
-    state = State(
+    runtime = Runtime(
         engine=world.engine,
         tables=world.t,
         registry=Registry(),
         settings=Settings(),
-        instance_id="a",
+        identity=Identity("a"),
         log=LOG,
     )
     rows = [Row(i, "X", None, None, 0, 0, 0, None, None) for i in (1, 2, 3)]
-    state.in_hand.add(LaneThatMoves("a", rows))
-    assert 2 in state.known()  # else the sweep would release message 2 under its handler
+    runtime.hand.lanes.add(LaneThatMoves("a", rows))
+    assert 2 in runtime.known()  # else the sweep would release message 2 under its handler

@@ -20,8 +20,9 @@ import sqlalchemy as sa
 
 from msgworker import clock as clock_module
 from msgworker.dialects import DIALECTS, Dialect
+from msgworker.instance import identity as identity_module
+from msgworker.instance import runtime as runtime_module
 from msgworker.instance import search as search_module
-from msgworker.instance import state as state_module
 from msgworker.message import TRANSITIONS, word_of
 from msgworker.store import claim as claim_module
 from msgworker.table import MessageTable, Tables, tables_for
@@ -288,7 +289,8 @@ def virtual_time(clock: Clock) -> Iterator[None]:
     """The instance's code reads this clock; and short statements, since few lanes are in hand."""
     virtual: list[tuple[Any, str, Any]] = [
         (search_module, "time", clock),
-        (state_module, "time", clock),
+        (identity_module, "time", clock),
+        (runtime_module, "time", clock),
         (clock_module, "time", clock),
         (claim_module, "RUNS_PER_STATEMENT", 4),
     ]

@@ -1,0 +1,327 @@
+"""One running instance: its parts, wired, and the order in which they start and stop.
+
+Start: lease, handler threads, claim loop, heartbeat.
+Stop: no new claims; unstarted lanes are released; running handlers get a grace time; everything
+is settled; the lease goes last, after the last handler, or stays for recovery if one still runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
+from msgworker.errors import MsgworkerError
+from msgworker.instance.appetite import Appetite
+from msgworker.instance.calling import Caller
+from msgworker.instance.claimer import Claimer, release
+from msgworker.instance.drainend import Drain
+from msgworker.instance.fetcher import Fetcher
+from msgworker.instance.finder import Finder
+from msgworker.instance.hand import Lane
+from msgworker.instance.handlerthreads import HandlerThreads
+from msgworker.instance.handlerwatch import HandlerWatch
+from msgworker.instance.handling import Result
+from msgworker.instance.heartbeat import Heartbeat
+from msgworker.instance.lanes import Lanes
+from msgworker.instance.listener import Listener
+from msgworker.instance.role import Role
+from msgworker.instance.runtime import Runtime
+from msgworker.instance.seat import Standing
+from msgworker.instance.settler import Settler
+from msgworker.instance.stopping import (
+    AT_EXIT,
+    EXIT_GRACE,
+    HELP_SECONDS,
+    HURRY_SECONDS,
+    Asked,
+    Ending,
+    Keeper,
+)
+from msgworker.instance.watchdog import Watchdog
+from msgworker.message import Outcome
+
+HOPELESS_FAILURES = 4
+GIVE_UP_SECONDS = 5.0
+TICK_SECONDS = 0.05
+ROLE_SECONDS = 5.0  # so long a role may take to end, after the last handler has
+
+
+class Instance:
+    """The parts of one instance, wired."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        threads: int,
+        *,
+        drain: Drain | None = None,
+        label: str = "",
+        retry_level: int = logging.INFO,
+        before_settle: Callable[[Lane], None] | None = None,
+    ) -> None:
+        """retry_level, before_settle: see Settler and Caller; for tests."""
+        self.runtime = runtime
+        self._hurried = False
+        self.ending = Ending()
+        self.asked = Asked()
+        self.keeper: Keeper | None = None
+        self._look, self._beat = threading.Event(), threading.Event()
+        look_now, beat_now = self._look.set, self._beat.set
+        self.seat = None if runtime.scope is None else runtime.scope.seat(self._standing())
+        settings, link = runtime.settings, runtime.link(tuned=True)
+        self.appetite = Appetite(threads, settings.lanes_limit, settings.run_limit)
+        self.lanes = Lanes(runtime, beat_now=beat_now)
+        self.settler = Settler(
+            runtime,
+            lanes=self.lanes,
+            on_progress=self._look_if_room,
+            beat_now=beat_now,
+            retry_level=retry_level,
+        )
+        self.caller = Caller(runtime, leave=self.leave, before_settle=before_settle)
+        self.handlers = HandlerThreads(
+            runtime, self.lanes, count=threads, handle=self.caller.handle, settle=self.settler.add
+        )
+        self.claimer = Claimer(runtime, link, self.appetite)
+        self.finder = Finder(runtime, link, self.seat)
+        watch = HandlerWatch(runtime, self.leave_for)
+        self.heartbeat = Heartbeat(
+            runtime,
+            claimer=self.claimer,
+            lanes=self.lanes,
+            settler=self.settler,
+            handlers=watch,
+            seat=self.seat,
+            label=label,
+            wake=self._beat,
+            look_now=look_now,
+            leave_for=self.leave_for,
+        )
+        self.fetcher = Fetcher(
+            runtime,
+            lanes=self.lanes,
+            settler=self.settler,
+            appetite=self.appetite,
+            finder=self.finder,
+            claimer=self.claimer,
+            drain=drain,
+            wake=self._look,
+            beat_now=beat_now,
+            recovery=self.heartbeat.recovery,
+        )
+        self.listener = Listener(runtime, heard=look_now)
+        roles = (self.fetcher, self.heartbeat)
+        self.watchdog = Watchdog(runtime, roles=roles, settling=self.settler.link, handlers=watch)
+
+    def _standing(self) -> Standing:
+        runtime = self.runtime
+        return Standing(
+            tables=runtime.tables,
+            instance_id=lambda: runtime.identity.id,
+            holding=runtime.hand.parts,
+            wake=self._look.set,
+            log=runtime.log,
+        )
+
+    def _look_if_room(self) -> None:
+        """Called after every settle."""
+        if self.appetite.has_room(len(self.runtime.hand.lanes)):
+            self._look.set()
+
+    def start(self) -> None:
+        with reaching(self.runtime.engine):
+            self.heartbeat.register()
+        self.runtime.log.info("started with %d threads", len(self.handlers))
+        if self.seat is not None:
+            self.seat.start()
+        self.handlers.start()
+        self.fetcher.start()
+        self.heartbeat.start()
+        self.watchdog.start()
+        if self.runtime.channel is not None:
+            self.listener.start()
+
+    @property
+    def pid(self) -> int:
+        """The process it runs in."""
+        return self.runtime.pid
+
+    @property
+    def is_within(self) -> bool:
+        """Whether this thread is one of the instance, which its stop may wait for."""
+        roles = (self.fetcher, self.heartbeat, self.watchdog, self.listener)
+        return self.runtime.within or any(role.is_current for role in roles)
+
+    def leave_for(self, error: MsgworkerError) -> None:
+        """Finish what is in hand, then leave for this reason."""
+        self.runtime.left_for = error
+        self.runtime.stopping.set()
+        self.leave()
+
+    def leave(self) -> None:
+        """Have it stopped by whoever waits for that: its keeper, or `run` or `drain`."""
+        if self.keeper is not None:
+            self.keeper.ask()
+
+    def end_with_program(self) -> None:
+        """Have it stopped because the program ends."""
+        if not self.ending.begun:
+            self.runtime.log.warning("the program ends without a stop of this worker; it stops now")
+        self.ask(EXIT_GRACE)
+        self.asked.stop()
+        self.leave()
+
+    def say_what_is_left(self) -> None:
+        """Log what a stop that takes too long leaves to recovery."""
+        held = ", ".join(str(n.row.msg_id) for n in list(self.runtime.hand.lanes)[:10]) or "none"
+        self.runtime.log.warning(
+            "the stop takes too long, and the program ends (messages in hand: %s); "
+            "recovery follows",
+            held,
+        )
+
+    def ask(self, grace: float) -> None:
+        """Give handlers so many seconds at most, also in a stop that is under way."""
+        until = self.ending.ask(grace)
+        if self.runtime.give_up_at is not None:
+            self.runtime.give_up_at = min(self.runtime.give_up_at, until + GIVE_UP_SECONDS)
+
+    def stop(self, grace: float) -> bool:
+        """Stop, or wait for the stop; grace: where nobody has said one."""
+        if self.ending.until is None:
+            self.ask(grace)
+        try:
+            return self.ending.do(self._stop)
+        finally:
+            if self.ending.over.is_set():
+                AT_EXIT.discard(self)
+
+    @property
+    def _deadline(self) -> float:
+        return self.ending.until or 0.0
+
+    def _stop(self) -> bool:
+        self.runtime.stopping.set()
+        self.runtime.give_up_at = self._deadline + GIVE_UP_SECONDS
+        self.fetcher.stop()
+        self.lanes.close()
+        self.settler.give_back(self.lanes.take_back())
+        if self.seat is not None:
+            self.seat.leave()
+        self._wait_for(self.fetcher, max(ROLE_SECONDS, self._deadline - time.monotonic()))
+        self.settler.give_back(self.lanes.take_back())
+        # Lanes that settle now and would go on are released too, by the loop below; a handler that
+        # was just being started when the lanes closed is told in the next round.
+        ended = False
+        while not ended:
+            self.runtime.hand.cancel()
+            ended = self.handlers.join(min(0.05, max(0.0, self._deadline - time.monotonic())))
+            self.settler.give_back(self.lanes.take_back())
+            stuck = sum(running.stuck for running in list(self.runtime.hand.running.values()))
+            late = self._hurried or time.monotonic() >= self._deadline
+            if late or (stuck and stuck == self.handlers.alive):
+                break
+        self._settle_rest()
+        if self.seat is not None:
+            self.seat.stop(0.0 if self._hurried else ROLE_SECONDS)
+        for role in (self.listener, self.heartbeat, self.watchdog):
+            role.stop()
+            self._wait_for(role, ROLE_SECONDS)
+        if not self.heartbeat.over.is_set():  # it waits for an answer that does not come
+            self.heartbeat.link.cut()
+            self.heartbeat.join(ROLE_SECONDS)
+        self._settle_rest()  # what it has put back into the queue meanwhile
+        self._leave(ended)
+        return ended
+
+    def _wait_for(self, role: Role, seconds: float) -> None:
+        """Until a role has ended; not for so long where somebody insists."""
+        deadline = time.monotonic() + seconds
+        while role.alive and time.monotonic() < deadline and not self._hurried:
+            role.join(TICK_SECONDS)
+        if self._hurried:
+            role.join(HELP_SECONDS)
+
+    def hurry(self) -> None:
+        """Let a stop, which has begun or is about to, wait for no handler."""
+        self.runtime.log.warning("stopping at once; what runs is left to recovery")
+        self._hurried = True
+        self.runtime.give_up_at = time.monotonic() + HURRY_SECONDS / 2
+        self.lanes.close()
+
+    def release_unstarted(self) -> None:
+        """Give back what no handler has started, on a connection of its own: the settle that is to
+        do it waits for something."""
+        runtime = self.runtime
+        for lane in self.lanes.take_back():
+            lane.result = Result(Outcome.RELEASED)
+        lanes = [lane for lane in list(runtime.hand.lanes) if runtime.identity.is_ours(lane.owner)]
+        results = [(lane.row, lane.result) for lane in lanes]  # a settle may take it away
+        unstarted = [row for row, r in results if r is not None and r.outcome is Outcome.RELEASED]
+        link = runtime.link()
+        try:
+            for tries in sorted({row.tries for row in unstarted}):
+                ids = [row.msg_id for row in unstarted if row.tries == tries]
+                release(runtime, link, ids, tries=tries)
+        finally:
+            link.close()
+
+    def _settle_rest(self) -> None:
+        self.settler.flush_waiting()
+        self.settler.give_back(self.lanes.take_back())
+
+    def _leave(self, ended: bool) -> None:
+        runtime = self.runtime
+        if not ended:
+            held = ", ".join(str(r.row.msg_id) for r in list(runtime.hand.running.values())[:10])
+            runtime.log.warning(
+                "stopped while handlers still run (messages %s); recovery follows", held
+            )
+            if self.heartbeat.over.is_set():
+                self.heartbeat.say_stopped()
+            return
+        try:
+            quiet = self.fetcher.over.is_set() and self.heartbeat.over.is_set()
+            if not quiet or not self.heartbeat.leave():
+                runtime.log.warning("stopped with messages still flagged; recovery follows")
+        except Exception as error:
+            runtime.log.warning("the lease is not dropped, it will expire: %s", reason_of(error))
+        self.settler.close()
+        self.caller.close()
+        tally = runtime.tally
+        runtime.log.info(
+            "stopped: done=%d dead=%d retried=%d released=%d",
+            tally.done,
+            tally.dead,
+            tally.retried,
+            tally.released,
+        )
+
+    def database_gone_seconds(self) -> float:
+        """How long some role has been without the database."""
+        return self.runtime.away.seconds
+
+    def raise_what_people_must_mend(self) -> None:
+        """Raise an error that is met again and again and that waiting cannot cure."""
+        outages = [self.fetcher.outage, self.settler.outage]
+        if (
+            not self.runtime.identity.trusted()
+        ):  # without a lease these two ask the database nothing
+            outages.append(self.heartbeat.outage)
+        for outage in outages:
+            error = outage.error
+            if error is None or outage.failures < HOPELESS_FAILURES:
+                continue
+            kind = trouble(error)
+            if kind is Trouble.REFUSED:
+                raise refusal(self.runtime.engine, error) from error
+            if kind is Trouble.OTHER:
+                raise error
+
+    def raise_why_it_left(self) -> None:
+        """Raise the error for which the instance left on its own account, if it did."""
+        if self.runtime.left_for is not None:
+            raise self.runtime.left_for

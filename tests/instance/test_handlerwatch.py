@@ -1,0 +1,83 @@
+"""Handlers that take too long, or outlive the lease, are told."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from msgworker.errors import HandlerStuck, MsgworkerError
+from msgworker.instance import handlerwatch
+from msgworker.instance.hand import Hand, Running
+from msgworker.instance.handlerwatch import HandlerWatch
+from msgworker.instance.identity import Identity
+from msgworker.store.claim import Row
+from tests.instance.test_pollpace import Ticking
+
+
+class Watched:
+    """A watch over handlers on a clock that is moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Ticking()
+        monkeypatch.setattr(handlerwatch, "clock", self.clock)
+        monkeypatch.setattr(handlerwatch.time, "monotonic", self.clock)
+        self.left: list[MsgworkerError] = []
+        self.hand = Hand()
+        self.identity = Identity("a")
+        self.runtime = SimpleNamespace(
+            hand=self.hand,
+            identity=self.identity,
+            settings=SimpleNamespace(heartbeat_seconds=10.0),
+            log=logging.getLogger("msgworker.instance"),
+        )
+        self.watch = HandlerWatch(cast(Any, self.runtime), self.left.append)
+
+    def runs(self, until: float | None, *, fatal: bool = False) -> Running:
+        """A handler that runs since 100.0."""
+        row = Row(7, "o", "t", None, 0, 0, 0, None, None)
+        running = Running(row, "a", 100.0, until, fatal)
+        self.hand.running[len(self.hand.running)] = running
+        return running
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+@pytest.mark.parametrize(("until", "told"), [(None, 0), (200.0, 0), (149.0, 1)])
+def test_a_handler_over_its_time_is_cancelled_and_told_of_once(
+    watched: Watched, caplog: pytest.LogCaptureFixture, until: float | None, told: int
+) -> None:
+    running = watched.runs(until)
+    watched.clock.now = 150.0
+    for _ in range(3):
+        watched.watch.overtime()
+    assert running.cancelled is bool(told)
+    assert [r.getMessage()[:46] for r in caplog.records] == (
+        ["message 7: its handler has run for 50.0 s, lon"] * told
+    )
+    assert watched.left == []
+
+
+def test_one_that_must_end_in_time_makes_the_instance_leave_once(watched: Watched) -> None:
+    running = watched.runs(149.0, fatal=True)
+    watched.clock.now = 150.0
+    for _ in range(3):
+        watched.watch.overtime()
+    assert running.stuck
+    assert [type(error) for error in watched.left] == [HandlerStuck]
+
+
+def test_handlers_hear_of_the_end_of_the_lease_not_of_trust(watched: Watched) -> None:
+    running = watched.runs(None)
+    watched.identity.registered(120.0)
+    watched.clock.now = 130.0  # trust ended ten seconds ago, the lease ends now
+    watched.watch.lease_over()
+    assert not running.cancelled
+    watched.clock.now = 130.1
+    watched.watch.lease_over()
+    assert running.cancelled

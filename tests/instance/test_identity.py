@@ -1,0 +1,177 @@
+"""The life of an identity: each arrow of the drawing, and no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from msgworker.instance import identity as identity_module
+from msgworker.instance.identity import Identity, Misstep, Phase
+from tests.instance.test_pollpace import Ticking
+
+NEW, TRUSTED, DOUBTED = Phase.NEW, Phase.TRUSTED, Phase.DOUBTED
+RETIRING, LOST = Phase.RETIRING, Phase.LOST
+STEPS: dict[str, Callable[[Identity], object]] = {
+    "registered": lambda one: one.registered(130.0),
+    "renewed": lambda one: _renewed(one),
+    "doubt": lambda one: one.doubt(least_age=1.0),
+    "retire": lambda one: one.retire(),
+    "lost": lambda one: one.lost(),
+    "become": lambda one: one.become("b"),
+}
+ARROWS = {
+    (NEW, "registered"): TRUSTED,
+    (TRUSTED, "renewed"): TRUSTED,
+    (TRUSTED, "doubt"): DOUBTED,
+    (TRUSTED, "retire"): RETIRING,
+    (DOUBTED, "renewed"): TRUSTED,
+    (RETIRING, "renewed"): RETIRING,
+    (RETIRING, "doubt"): DOUBTED,
+    (RETIRING, "become"): NEW,
+    (LOST, "become"): NEW,
+    **{(phase, "lost"): LOST for phase in Phase},
+}
+SILENT = {(phase, step) for phase in Phase for step in ("doubt", "retire")} - set(ARROWS)
+"""Any thread may ask for these; they change no phase where there is no arrow."""
+
+
+def _renewed(one: Identity) -> None:
+    one.renewed_at = 100.0
+    one.renewed(130.0)
+
+
+def reach(phase: Phase) -> Identity:
+    """An identity in this phase."""
+    one = Identity("a")
+    path = {
+        NEW: (),
+        TRUSTED: ("registered",),
+        DOUBTED: ("registered", "doubt"),
+        RETIRING: ("registered", "retire"),
+        LOST: ("registered", "lost"),
+    }
+    for step in path[phase]:
+        STEPS[step](one)
+    assert one.phase is phase
+    return one
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> Ticking:
+    """Both clocks of an identity."""
+    ticking = Ticking()
+    monkeypatch.setattr(identity_module, "clock", ticking)
+    monkeypatch.setattr(identity_module.time, "monotonic", ticking)
+    return ticking
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("phase", Phase)
+def test_each_arrow_of_the_drawing_is_taken_and_no_other(phase: Phase, step: str) -> None:
+    one = reach(phase)
+    if (phase, step) in ARROWS:
+        STEPS[step](one)
+        assert one.phase is ARROWS[phase, step]
+    elif (phase, step) in SILENT:
+        STEPS[step](one)
+        assert one.phase is phase
+    else:
+        with pytest.raises(Misstep, match=f"a is {phase.name}"):
+            STEPS[step](one)
+        assert one.phase is phase
+
+
+def test_the_drawing_names_every_phase_and_every_step() -> None:
+    drawn = set(re.findall(r"\w+", identity_module.__doc__ or ""))
+    assert {phase.name for phase in Phase} | set(STEPS) <= drawn
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_only_who_is_trusted_or_retires_may_start_handlers(phase: Phase) -> None:
+    assert reach(phase).trusted() is (phase in (TRUSTED, RETIRING))
+
+
+@pytest.mark.parametrize("phase", [TRUSTED, RETIRING])
+def test_trust_ends_by_itself(phase: Phase, now: Ticking) -> None:
+    one = reach(phase)
+    now.now = 129.9
+    assert one.trusted()
+    now.now = 130.0
+    assert not one.trusted()
+
+
+def test_only_a_renewal_that_began_after_the_doubt_ends_it(now: Ticking) -> None:
+    one = reach(DOUBTED)
+    one.renewed_at = now.now - 1.0
+    one.renewed(150.0)
+    assert one.phase is DOUBTED
+    one.renewed_at = now.now + 1.0
+    one.renewed(150.0)
+    assert one.phase is TRUSTED
+
+
+def test_a_young_renewal_is_not_doubted(now: Ticking) -> None:
+    one = reach(TRUSTED)
+    one.renewed_at = now.now - 0.5
+    assert not one.doubt(least_age=1.0)
+    assert one.phase is TRUSTED
+    one.renewed_at = now.now - 1.5
+    assert one.doubt(least_age=1.0)
+
+
+@pytest.mark.parametrize("phase", [NEW, DOUBTED])
+def test_who_is_to_retire_does_so_once_it_is_trusted(phase: Phase) -> None:
+    one = reach(phase)
+    one.cannot_write([7])
+    assert (one.phase, one.retires, one.stuck) == (phase, True, {7})
+    STEPS["registered" if phase is NEW else "renewed"](one)
+    assert one.phase is RETIRING
+
+
+def test_a_doubt_does_not_stop_who_is_becoming_another() -> None:
+    one = reach(RETIRING)
+    one.doubt(least_age=1.0)
+    one.become("b")
+    assert one.phase is NEW
+
+
+@pytest.mark.parametrize("phase", [LOST, RETIRING])
+def test_nothing_of_the_old_id_is_left_under_the_new_one(phase: Phase) -> None:
+    one = reach(phase)
+    one.stuck.add(1)
+    one.doubtful.add(2)
+    one.retire()
+    one.become("b")
+    assert (one.id, one.stuck, one.doubtful, one.retires) == ("b", set(), set(), False)
+    assert (one.trusted_until, one.doubted_at) == (0.0, 0.0)
+    assert [one.is_ours(owner) for owner in "ab"] == [False, True]
+
+
+def test_what_is_carried_over_stays_ours_until_the_next_id() -> None:
+    one = reach(LOST)
+    one.become("b", carried=frozenset("a"))
+    assert [one.is_ours(owner) for owner in "abc"] == [True, True, False]
+    one.lost()
+    one.become("c")
+    assert [one.is_ours(owner) for owner in "abc"] == [False, False, True]
+
+
+def test_trust_is_waited_for_until_it_is_there_or_waiting_is_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = reach(DOUBTED)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            _renewed(one)
+
+    monkeypatch.setattr(identity_module.time, "sleep", sleep)
+    assert one.wait_for_trust(lambda: False)
+    assert len(slept) == 3
+    one.lost()
+    assert not one.wait_for_trust(lambda: len(slept) >= 5)
+    assert len(slept) == 5
