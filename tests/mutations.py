@@ -406,8 +406,8 @@ MUTANTS = (
     _m(
         "a settle of a lost id is sent again and again",
         "instance/settler.py",
-        "if not self._runtime.identity.is_ours(me):\n                        return",
-        "if not me:\n                        return",
+        "return runtime.identity.is_ours(me) and not runtime.gave_up()",
+        "return not runtime.gave_up()",
         *_on(TROUBLE, "test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
     ),
     _m(

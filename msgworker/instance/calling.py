@@ -34,10 +34,10 @@ from msgworker.instance.handling import (
 )
 from msgworker.instance.hands import Stopped
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
-from msgworker.instance.role import outage_pause
 from msgworker.instance.runtime import Runtime, facts
-from msgworker.instance.settler import settlement
+from msgworker.instance.settler import settlement, what_became
 from msgworker.instance.traces import text_of
+from msgworker.instance.untilknown import Failures, Fate, until_known
 from msgworker.message import Message, Outcome, Settled, topic_of
 from msgworker.payload import clean, quoted
 from msgworker.store import done, recover
@@ -208,28 +208,45 @@ class Caller:
         A database that is away is waited for as long as the claim is ours. After a lost COMMIT the
         row tells whether it was done.
         """
-        runs = failures = 0
-        while True:
+        step = Step()
+        runs = 0
+        failed: BaseException | None = None
+
+        def send() -> Result:
+            nonlocal step
             step = Step()
-            try:
-                self._in_one_transaction(lane, msg, handler, running, step)
-                return DONE
-            except Exception as error:
-                if not step.again(error):
-                    raise
-                failures += 1
-                pause = outage_pause(failures)
-                text = "message %s: rolled back, run again"
-                self._runtime.log.info(text, msg.msg_id, exc_info=error, extra=facts(lane.row))
-                if step.committing and trouble(error) is Trouble.LOST:
-                    if self._was_committed(lane, pause):
-                        return DONE
-                else:
-                    time.sleep(pause)
-                runs += step.begun
-                if runs == SAME_CLAIM_RUNS:
-                    raise
+            self._in_one_transaction(lane, msg, handler, running, step)
+            return DONE
+
+        def look() -> Result | None:
+            return DONE if self._was_committed(lane) else None
+
+        def judge(error: BaseException, looking: bool) -> Fate:
+            nonlocal runs, failed
+            if looking:
+                return Fate.RAISE if trouble(error) is Trouble.OTHER else Fate.UNKNOWN
+            if not step.again(error):
+                return Fate.RAISE
+            text = "message %s: rolled back, run again"
+            self._runtime.log.info(text, msg.msg_id, exc_info=error, extra=facts(lane.row))
+            runs, failed = runs + step.begun, error
+            lost = step.committing and trouble(error) is Trouble.LOST
+            return Fate.UNKNOWN if lost else Fate.AGAIN
+
+        def may_go_on() -> bool:
+            return self._runtime.identity.is_ours(lane.owner) and not self._runtime.gave_up()
+
+        def before_again() -> None:
+            if runs == SAME_CLAIM_RUNS and failed is not None:
+                raise failed
             self._wait_for_trust(lane)
+
+        known = until_known(
+            send, look, may_go_on, Failures(), judge=judge, before_again=before_again
+        )
+        if known is None:
+            raise LostClaim(lane.row.msg_id, lane.owner)
+        return known
 
     def _wait_for_trust(self, lane: Lane) -> None:
         """No handler starts again while our lease is in doubt; LostClaim when it is over."""
@@ -284,28 +301,18 @@ class Caller:
             raise LostClaim(lane.row.msg_id, lane.owner)
         return fate
 
-    def _was_committed(self, lane: Lane, pause: float) -> bool:
-        """Read the rows until the database answers; sets `lane.settled` if the COMMIT had
-        arrived."""
-        ids = {lane.row.msg_id} | ({lane.next_row.msg_id} if lane.next_row else set())
-        tries = 1
-        while self._runtime.identity.is_ours(lane.owner) and not self._runtime.gave_up():
-            time.sleep(pause)
-            try:
-                link = self._link()
-                with link.lock, link.transaction() as conn:
-                    flagged = done.still_mine(conn, self._runtime.tables, ids, me=lane.owner)
-            except Exception as error:
-                if trouble(error) is Trouble.OTHER:
-                    raise
-                tries += 1
-                pause = outage_pause(tries)
-                continue
-            if lane.row.msg_id in flagged:
-                return False
-            lane.settled = lane.next_row is not None and lane.next_row.msg_id in flagged
-            return True
-        raise LostClaim(lane.row.msg_id, lane.owner)
+    def _was_committed(self, lane: Lane) -> bool:
+        """Read the rows; sets `lane.settled` if the COMMIT had arrived."""
+        lanes = {lane.row.msg_id: lane}
+        ids = set(lanes) | ({lane.next_row.msg_id} if lane.next_row else set())
+        link = self._link()
+        with link.lock, link.transaction() as conn:
+            flagged = done.still_mine(conn, self._runtime.tables, ids, me=lane.owner)
+        became = what_became(lanes, flagged)
+        if not became:
+            return False
+        lane.settled = became[lane.row.msg_id] is Settled.WENT_ON
+        return True
 
     def _link(self) -> Link:
         link: Link | None = getattr(self._local, "link", None)

@@ -31,8 +31,8 @@ from msgworker.errors import (
 from msgworker.instance.forks import end_if_forked, no_child_returns
 from msgworker.instance.hand import Running
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
-from msgworker.instance.role import outage_pause
 from msgworker.instance.runtime import Runtime
+from msgworker.instance.untilknown import Failures, Fate, repeatable, until_known
 from msgworker.payload import encode
 from msgworker.store import items as store
 
@@ -186,30 +186,49 @@ class Exact:
         self._link: Link = claim.runtime.link()
 
     def __call__(self, task: Task) -> Ended:
-        runs = failures = 0
-        while True:
+        claim, runs, refused = self._claim, 0, False
+        step = Step()
+        failed: BaseException | None = None
+
+        def send() -> Ended:
+            nonlocal step
             step = Step()
-            try:
-                return Ended(task, self._in_one_transaction(task, step), recorded=True)
-            except _Done:
-                return self._read(task) or Ended(task, error=_unwritable(task))
-            except LostClaim:
-                self._claim.lost = True
-                return Ended(task, skipped=True)
-            except BaseException as error:
-                if not step.again(error):
-                    return Ended(task, error=error)
-                failures += 1
-                time.sleep(outage_pause(failures))
-                if step.committing and trouble(error) is Trouble.LOST:
-                    found = self._read(task)
-                    if found is not None:
-                        return found
-                runs += step.begun
-                if runs == SAME_CLAIM_RUNS:
-                    return Ended(task, error=error)
-                if self._claim.runtime.gave_up() or not self._claim.may_start():
-                    return Ended(task, skipped=True)
+            return Ended(task, self._in_one_transaction(task, step), recorded=True)
+
+        def look() -> Ended | None:
+            return self._read(task) or (Ended(task, error=_unwritable(task)) if refused else None)
+
+        def judge(error: BaseException, looking: bool) -> Fate:
+            nonlocal runs, failed, refused
+            if looking:
+                return Fate.RAISE if repeatable(error, looking) is Fate.RAISE else Fate.UNKNOWN
+            if isinstance(error, _Done):
+                refused = True
+                return Fate.UNKNOWN
+            if not step.again(error):
+                return Fate.RAISE
+            runs, failed = runs + step.begun, error
+            lost = step.committing and trouble(error) is Trouble.LOST
+            return Fate.UNKNOWN if lost else Fate.AGAIN
+
+        def may_go_on() -> bool:
+            return not claim.gone and not claim.runtime.gave_up()
+
+        def before_again() -> Ended | None:
+            if runs == SAME_CLAIM_RUNS:
+                return Ended(task, error=failed)
+            return None if may_go_on() and claim.may_start() else Ended(task, skipped=True)
+
+        try:
+            known = until_known(
+                send, look, may_go_on, Failures(), judge=judge, before_again=before_again
+            )
+        except LostClaim:
+            claim.lost = True
+            known = None
+        except BaseException as error:
+            return Ended(task, error=error)
+        return Ended(task, skipped=True) if known is None else known
 
     def close(self) -> None:
         """Give the connection back."""
@@ -237,23 +256,14 @@ class Exact:
         return text
 
     def _read(self, task: Task) -> Ended | None:
-        """What the item's record says, read until the database answers; None if it is not done."""
-        claim, tries = self._claim, 0
-        while not claim.gone and not claim.runtime.gave_up():
-            try:
-                with self._link.transaction() as conn:
-                    found = store.known(conn, claim.runtime.tables, claim.msg_id, [task.text])
-            except Exception as error:
-                if trouble(error) not in (Trouble.AGAIN, Trouble.LOST):
-                    return Ended(task, error=error)
-                tries += 1
-                time.sleep(outage_pause(tries))
-                continue
-            record = found.get(task.text)
-            if record is None or not record.done:
-                return None
-            return Ended(task, record.value, recorded=True)
-        return Ended(task, skipped=True)
+        """What the item's record says; None if it is not done."""
+        claim = self._claim
+        with self._link.transaction() as conn:
+            found = store.known(conn, claim.runtime.tables, claim.msg_id, [task.text])
+        record = found.get(task.text)
+        if record is None or not record.done:
+            return None
+        return Ended(task, record.value, recorded=True)
 
 
 def _unwritable(task: Task) -> MsgworkerError:

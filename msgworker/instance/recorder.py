@@ -17,6 +17,7 @@ from msgworker.errors import LostClaim
 from msgworker.instance.hands import Claim, Task
 from msgworker.instance.links import Link
 from msgworker.instance.role import Outage
+from msgworker.instance.untilknown import Fate, nothing, repeatable, until_known
 from msgworker.store import items as store
 from msgworker.store.items import Record
 
@@ -77,21 +78,22 @@ class Recorder:
         """
         if not self._waiting:
             return
-        there, races = self._there, 0
-        while True:
-            try:
-                wrote = self._write(there)
-                break
-            except Exception as error:
-                kind = trouble(error)
-                races += kind is Trouble.RACE
-                if kind in (Trouble.OTHER, Trouble.REFUSED) or races > RACES:
-                    raise
-                self._wait(error)
-                there = set(self.known([one.key for one in self._waiting]))
-        self._outage.over()
-        if not wrote:
+        races = 0
+
+        def look() -> None:
+            self._there = set(self.known([one.key for one in self._waiting]))
+
+        def judge(error: BaseException, looking: bool) -> Fate:
+            nonlocal races
+            kind = trouble(error)
+            races += kind is Trouble.RACE
+            hopeless = kind in (Trouble.OTHER, Trouble.REFUSED) or races > RACES
+            return Fate.RAISE if hopeless else Fate.UNKNOWN
+
+        wrote = until_known(self._write, look, self._may_go_on, self._outage, judge=judge)
+        if wrote is False:
             self._claim.lost = True
+        if not wrote:
             raise LostClaim(self._claim.msg_id, self._claim.owner)
         self._waiting.clear()
         self._there.clear()
@@ -100,7 +102,7 @@ class Recorder:
         """Give the connection back."""
         self._link.close()
 
-    def _write(self, there: set[str]) -> bool:
+    def _write(self) -> bool:
         claim = self._claim
         tables, msg_id, batch = claim.runtime.tables, claim.msg_id, self._waiting
         with self._link.transaction() as conn:
@@ -111,26 +113,19 @@ class Recorder:
                 batch,
                 me=claim.owner,
                 tries=claim.row.tries,
-                there=there,
+                there=self._there,
                 total=claim.total,
             )
 
     def _reading(self, read: Callable[[Connection], T]) -> T:
-        while True:
-            try:
-                with self._link.statement() as conn:
-                    found = read(conn)
-            except Exception as error:
-                if trouble(error) not in (Trouble.AGAIN, Trouble.LOST):
-                    raise
-                self._wait(error)
-            else:
-                self._outage.over()
-                return found
+        def send() -> tuple[T]:
+            with self._link.statement() as conn:
+                return (read(conn),)
 
-    def _wait(self, error: Exception) -> None:
-        """Wait before the next attempt; LostClaim when there is none to be made."""
-        pause = self._outage.failed(error)
-        if self._claim.gone or self._claim.runtime.gave_up():
-            raise LostClaim(self._claim.msg_id, self._claim.owner) from error
-        time.sleep(pause)
+        found = until_known(send, nothing, self._may_go_on, self._outage, judge=repeatable)
+        if found is None:
+            raise LostClaim(self._claim.msg_id, self._claim.owner)
+        return found[0]
+
+    def _may_go_on(self) -> bool:
+        return not self._claim.gone and not self._claim.runtime.gave_up()

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,6 +22,7 @@ from msgworker.instance.handling import DONE, Result
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.role import Outage
 from msgworker.instance.runtime import Runtime, facts
+from msgworker.instance.untilknown import Fate, until_known
 from msgworker.message import LATER, UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.payload import shown
 from msgworker.store import done
@@ -32,6 +33,7 @@ from msgworker.table import MAX_ERROR
 GATHER_SECONDS = 0.002
 WORTH_WAITING_SECONDS = 0.01
 BATCH = 1000
+DEADLOCK_SECONDS = 0.2  # at most before a settle that the database rolled back is sent again
 LEAST_DOUBT_SHARE = 0.1
 """Of the time between two beats: so old at least is a renewal that may be doubted."""
 
@@ -60,6 +62,7 @@ class Settler:
         self._lock = threading.Lock()
         self.link = self._link = runtime.link()
         self.outage = Outage(runtime.log, "settle", runtime.away)
+        self._pauses = _Pauses(self.outage)
 
     def add(self, lane: Lane, nothing_waits: bool) -> None:
         """Take a finished lane from a handler thread, and settle if it is time."""
@@ -232,59 +235,51 @@ class Settler:
             log.log(level, text, lane.row.msg_id, what, error, exc_info=told, extra=facts(lane.row))
 
     def _write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
-        """Write until it is known what was written."""
-        became: dict[int, Settled] = {}
-        while left := {i: lane for i, lane in lanes.items() if i not in became}:
-            try:
-                self._write_once(list(left.values()), me, became)
-            except Exception as error:
-                kind = trouble(error)
-                if kind is Trouble.OTHER:
-                    raise
-                pause = self.outage.failed(error)
-                if self._runtime.gave_up():
-                    return became
-                if kind is Trouble.AGAIN:
-                    # Whoever recovers us may have them locked.
-                    if not self._runtime.identity.is_ours(me):
-                        return became
-                    time.sleep(min(pause, 0.2))
-                    continue
-                left = {i: lane for i, lane in left.items() if i not in became}
-                self._runtime.identity.doubtful.update(left)
-                became |= self._look(left, me, pause)
-                if not self._runtime.identity.is_ours(me):
-                    return became
-        self.outage.over()
-        return became
+        """Write until it is known what was written; what is not in the answer is lost."""
+        runtime, became = self._runtime, dict[int, Settled]()
 
-    def _look(self, lanes: dict[int, Lane], me: str, pause: float) -> dict[int, Settled]:
-        """The connection was lost, maybe at COMMIT: read what was written before sending again.
+        def left() -> dict[int, Lane]:
+            return {i: lane for i, lane in lanes.items() if i not in became}
 
-        The old row still flagged: not committed. The next one flagged: committed, the lane goes on.
-        None: committed and over, or lost.
+        def send() -> dict[int, Settled]:
+            if lanes_left := left():
+                self._write_once(list(lanes_left.values()), me, became)
+            return became
+
+        def look() -> dict[int, Settled] | None:
+            if lanes_left := left():
+                became.update(self._look(lanes_left, me))
+            return None if left() else became
+
+        def judge(error: BaseException, looking: bool) -> Fate:
+            kind = trouble(error)
+            if kind is Trouble.OTHER:
+                return Fate.RAISE
+            if kind is Trouble.AGAIN:
+                return Fate.AGAIN
+            runtime.identity.doubtful.update(left())
+            return Fate.UNKNOWN
+
+        def may_go_on() -> bool:  # of a lost id, whoever recovers us may have the rows locked
+            return runtime.identity.is_ours(me) and not runtime.gave_up()
+
+        known = until_known(
+            *(send, look, may_go_on, self._pauses),
+            judge=judge,
+            before_again=lambda: None if may_go_on() else became,
+        )
+        return became if known is None else known
+
+    def _look(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        """Read what was written.
+
+        The old row still flagged: not committed, and not in the answer. The next one flagged:
+        committed, the lane goes on. None: committed and over, or lost.
         """
-        while self._runtime.identity.is_ours(me) and not self._runtime.gave_up():
-            time.sleep(pause)
-            try:
-                ids = set(lanes) | {r.msg_id for ln in lanes.values() if (r := ln.next_row)}
-                with self._link.transaction() as conn:
-                    flagged = done.still_mine(conn, self._runtime.tables, ids, me=me)
-                break
-            except Exception as error:
-                if trouble(error) is Trouble.OTHER:
-                    raise
-                pause = self.outage.failed(error)
-        else:
-            return dict.fromkeys(lanes, Settled.LOST)
-        answers: dict[int, Settled] = {}
-        for msg_id, lane in lanes.items():
-            if msg_id in flagged:
-                continue
-            ahead = lane.next_row
-            went_on = ahead is not None and ahead.msg_id in flagged
-            answers[msg_id] = Settled.WENT_ON if went_on else Settled.ENDED
-        return answers
+        ids = set(lanes) | {r.msg_id for lane in lanes.values() if (r := lane.next_row)}
+        with self._link.transaction() as conn:
+            flagged = done.still_mine(conn, self._runtime.tables, ids, me=me)
+        return what_became(lanes, flagged)
 
     def _write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:
         """One try; `became` is filled with what is known to be committed, also when it raises."""
@@ -326,6 +321,32 @@ class Settler:
             log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
         fewer = replace(one, error=UNWRITABLE) if one.trace is None else replace(one, trace=None)
         return self._write_alone(row, fewer, me)
+
+
+class _Pauses:
+    """Those of an outage; a deadlock is tried again soon, because other lanes wait."""
+
+    def __init__(self, outage: Outage) -> None:
+        self._outage = outage
+
+    def failed(self, error: BaseException) -> float:
+        pause = self._outage.failed(error)
+        return min(pause, DEADLOCK_SECONDS) if trouble(error) is Trouble.AGAIN else pause
+
+    def over(self) -> None:
+        self._outage.over()
+
+
+def what_became(lanes: dict[int, Lane], flagged: Collection[int]) -> dict[int, Settled]:
+    """Of lanes whose settle was not answered, by the rows that are flagged by us still; those whose
+    own row is are left out: nothing was written."""
+    became: dict[int, Settled] = {}
+    for msg_id, lane in lanes.items():
+        if msg_id not in flagged:
+            ahead = lane.next_row
+            went_on = ahead is not None and ahead.msg_id in flagged
+            became[msg_id] = Settled.WENT_ON if went_on else Settled.ENDED
+    return became
 
 
 def settlement(lane: Lane, runtime: Runtime) -> Settlement:

@@ -41,13 +41,15 @@ class Pauses(Protocol):
 
 
 class Failures:
-    """The pauses of an outage, untold."""
+    """The pauses of an outage that is not logged; how many there were, and the last one."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.last: BaseException | None = None
 
     def failed(self, error: BaseException) -> float:
         self.count += 1
+        self.last = error
         return outage_pause(self.count)
 
     def over(self) -> None:
@@ -62,10 +64,14 @@ def by_trouble(error: BaseException, looking: bool) -> Fate:
     return Fate.AGAIN if kind is Trouble.AGAIN else Fate.RAISE
 
 
-def only_read(error: BaseException, looking: bool) -> Fate:
-    """The judgement for what changes nothing: no failure of it leaves a doubt."""
+def repeatable(error: BaseException, looking: bool) -> Fate:
+    """The judgement for what may be done twice, a read say: no failure of it leaves a doubt."""
     fate = by_trouble(error, looking)
     return Fate.AGAIN if fate is Fate.UNKNOWN else fate
+
+
+def nothing() -> None:
+    """A look for what is repeatable."""
 
 
 def until_known(

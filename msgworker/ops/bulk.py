@@ -13,20 +13,29 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.dialects import Trouble, connecting, refusal, trouble, unavailable, writing
 from msgworker.errors import MsgworkerError
-from msgworker.instance.role import outage_pause
+from msgworker.instance.untilknown import (
+    Failures,
+    Fate,
+    by_trouble,
+    nothing,
+    repeatable,
+    until_known,
+)
 from msgworker.ops.asking import Who
 from msgworker.store import audit, rule
 from msgworker.store.audit import Operation
 from msgworker.store.info import MessageInfo
 from msgworker.table import Tables
 
+T = TypeVar("T")
 FIRST_SIZE = 100
 LEAST_SIZE = 50
 MOST_SIZE = 1000
@@ -269,24 +278,26 @@ class Bulk:
         return done
 
     def _until_known(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
-        in_doubt = False
-        for attempt in range(1, TRIES + 1):
-            try:
-                if in_doubt and (found := self._committed()):
-                    return found
-                in_doubt = False
-                return self._once(last_id, work)
-            except Exception as error:
-                kind = trouble(error)
-                if kind is Trouble.REFUSED:
-                    raise refusal(self._engine, error) from error
-                if kind not in (Trouble.AGAIN, Trouble.LOST):
-                    raise
-                if attempt == TRIES:
-                    raise unavailable(self._engine, error) from error
-                in_doubt = in_doubt or kind is Trouble.LOST
-                threading.Event().wait(outage_pause(attempt))
-        raise AssertionError("unreachable")
+        def judge(error: BaseException, looking: bool) -> Fate:
+            if trouble(error) is Trouble.REFUSED:
+                raise refusal(self._engine, error) from error
+            return by_trouble(error, looking)
+
+        return self._known(partial(self._once, last_id, work), self._committed, judge)
+
+    def _known(
+        self,
+        send: Callable[[], T],
+        look: Callable[[], T | None],
+        judge: Callable[[BaseException, bool], Fate],
+    ) -> T:
+        """`until_known`, so many times at most."""
+        failures = Failures()
+        known = until_known(send, look, lambda: failures.count < TRIES, failures, judge=judge)
+        if known is None:
+            assert failures.last is not None
+            raise unavailable(self._engine, failures.last) from failures.last
+        return known
 
     def _once(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
         op = self.op
@@ -344,18 +355,13 @@ class Bulk:
 
     def finish(self) -> None:
         """Note that all was done."""
-        for attempt in range(1, TRIES + 1):
-            try:
-                with writing(self._engine) as conn:
-                    audit.finish(conn, self._tables, self.op.op_id)
-                return
-            except Exception as error:
-                kind = trouble(error)
-                if kind not in (Trouble.AGAIN, Trouble.LOST):
-                    raise
-                if attempt == TRIES:
-                    raise unavailable(self._engine, error) from error
-                threading.Event().wait(outage_pause(attempt))
+
+        def send() -> bool:
+            with writing(self._engine) as conn:
+                audit.finish(conn, self._tables, self.op.op_id)
+            return True
+
+        self._known(send, nothing, repeatable)
 
     def result(self) -> Repaired:
         """What it did so far, with what an interrupted part of it had done before."""

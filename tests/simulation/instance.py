@@ -28,7 +28,7 @@ from msgworker.instance.handling import DONE, Registry, Result
 from msgworker.instance.identity import Identity
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.search import Look, Search
-from msgworker.instance.settler import settlement
+from msgworker.instance.settler import settlement, what_became
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, done, lease, recover
 from msgworker.store import settle as settling
@@ -481,7 +481,7 @@ class Instance:
                 flagged = self._still_mine({lane.row.msg_id: lane}, lane.owner)
             except Lost:
                 continue
-            return answers({lane.row.msg_id: lane}, flagged).get(lane.row.msg_id)
+            return what_became({lane.row.msg_id: lane}, flagged).get(lane.row.msg_id)
         raise NotOurs
 
     # ------------------------------------------------------------ settler
@@ -564,7 +564,7 @@ class Instance:
                 flagged = self._still_mine(left, me)
             except Lost:
                 continue
-            became |= answers(left, flagged)
+            became |= what_became(left, flagged)
             return
         became |= dict.fromkeys(left, Settled.LOST)
 
@@ -780,17 +780,6 @@ class Instance:
                 return
             except (Lost, Again):
                 yield None
-
-
-def answers(lanes: dict[int, Lane], flagged: set[int]) -> dict[int, Settled]:
-    """What became of settles that were not answered; those still flagged were not written."""
-    known: dict[int, Settled] = {}
-    for msg_id, lane in lanes.items():
-        if msg_id not in flagged:
-            ahead = lane.next_row
-            went_on = ahead is not None and ahead.msg_id in flagged
-            known[msg_id] = Settled.WENT_ON if went_on else Settled.ENDED
-    return known
 
 
 def _word(result: Result) -> str:
