@@ -443,7 +443,7 @@ MUTANTS = (
     ),
     _m(
         "the renewal in a transaction",
-        "instance/heartbeat.py",
+        "instance/ownlease.py",
         "        with self._link.single() as conn:",
         "        with self._link.transaction() as conn:",
         *_on(TROUBLE, "test_who_stands_still_after_its_renewal_holds_no_lock", "postgresql"),
@@ -597,9 +597,9 @@ MUTANTS = (
     ),
     _m(
         "what runs under a lost id is not in hand",
-        "instance/state.py",
-        "return lanes | {running.part for running in list(self.running.values())}",
-        "return lanes",
+        "instance/hand.py",
+        "return parts | {running.part for running in list(self.running.values())}",
+        "return parts",
         *_on(SHARES, "test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs", "sqlite"),
     ),
     _m(

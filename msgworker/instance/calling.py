@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 from msgworker.dialects import Trouble, read_instant, secrets_of, trouble, without
 from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.instance.fanout import Fans
+from msgworker.instance.fence import Stopped
 from msgworker.instance.forks import end_if_forked
 from msgworker.instance.hand import Lane, Running
 from msgworker.instance.handling import (
@@ -32,10 +33,9 @@ from msgworker.instance.handling import (
     result_of_error,
     result_of_return,
 )
-from msgworker.instance.hands import Stopped
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.runtime import Runtime, facts
-from msgworker.instance.settler import settlement, what_became
+from msgworker.instance.settlements import settlement, what_became
 from msgworker.instance.traces import text_of
 from msgworker.instance.untilknown import Failures, Fate, until_known
 from msgworker.message import Message, Outcome, Settled, topic_of

@@ -20,9 +20,10 @@ from typing import Any
 from msgworker.config import MAX_THREADS, number, whole
 from msgworker.dialects import without
 from msgworker.errors import ConfigError, HandlerMisuse, ItemsFailed
+from msgworker.instance.fence import Fence
 from msgworker.instance.hand import Running
 from msgworker.instance.handling import describe
-from msgworker.instance.hands import Claim, Ended, Exact, Plain, Remote, Task, Threads
+from msgworker.instance.hands import Ended, Exact, Plain, Remote, Task, Threads
 from msgworker.instance.itemkeys import Keys, Seen, checked_name
 from msgworker.instance.itemrun import BATCH, ItemRun, Tally
 from msgworker.instance.runtime import Runtime
@@ -153,7 +154,7 @@ def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
 class Fans:
     """The fan-outs of one handler while it runs."""
 
-    __slots__ = ("_claim", "_closed", "_lock", "_running", "_runtime", "_secrets", "_used")
+    __slots__ = ("_closed", "_fence", "_lock", "_running", "_runtime", "_secrets", "_used")
 
     def __init__(self, runtime: Runtime, running: Running, secrets: set[str]) -> None:
         self._runtime = runtime
@@ -161,7 +162,7 @@ class Fans:
         self._secrets = secrets
         self._lock = threading.Lock()
         self._closed = False
-        self._claim: Claim | None = None
+        self._fence: Fence | None = None
         self._used: dict[str, list[tuple[Any, Seen]]] = {}
 
     def fan_out(self, fn: Any, items: Any, **options: Any) -> FanOut:
@@ -175,9 +176,9 @@ class Fans:
             )
         try:
             until = None if asked.timeout is None else time.monotonic() + asked.timeout
-            self._claim = claim = Claim(self._runtime, self._running, until)
-            claim.closing = self._closed
-            tally = self._run(asked, claim)
+            self._fence = fence = Fence(self._runtime, self._running, until)
+            fence.closing = self._closed
+            tally = self._run(asked, fence)
         finally:
             self._lock.release()
         return FanOut(
@@ -194,24 +195,24 @@ class Fans:
     def close(self) -> None:
         """The handler has ended: so does a fan-out that it left behind in another thread."""
         if not self._lock.acquire(blocking=False):
-            if self._claim is not None:
-                self._claim.closing = True
+            if self._fence is not None:
+                self._fence.closing = True
             self._lock.acquire()
         self._closed = True
         self._lock.release()
 
-    def _run(self, asked: Wanted, claim: Claim) -> Tally:
+    def _run(self, asked: Wanted, fence: Fence) -> Tally:
         seen = Seen()
         others = [other for fn, other in self._used.get(asked.name, ()) if fn is not asked.fn]
         tasks = self._tasks(asked, seen, others)
         whole = isinstance(asked.items, Collection)
         if whole:  # all its keys are known
             self._remember(asked, seen)
-            claim.total = sum(len(one) for used in self._used.values() for _, one in used)
+            fence.total = sum(len(one) for used in self._used.values() for _, one in used)
         ended: SimpleQueue[Ended] = SimpleQueue()
         run = ItemRun(
-            claim,
-            _hands(asked, claim, ended),
+            fence,
+            _hands(asked, fence, ended),
             ended,
             in_flight=asked.count if asked.executor is not None else max(BATCH, asked.count),
             text_of=lambda error: without(describe(error, home_of(asked.fn)), self._secrets),
@@ -272,14 +273,14 @@ class Fans:
         return tasks()
 
 
-def _hands(asked: Wanted, claim: Claim, ended: SimpleQueue[Ended]) -> Threads | Remote:
+def _hands(asked: Wanted, fence: Fence, ended: SimpleQueue[Ended]) -> Threads | Remote:
     if asked.executor is not None:
-        return Remote(asked.executor, asked.fn, ended, claim)
+        return Remote(asked.executor, asked.fn, ended, fence)
 
     def make_run() -> Plain | Exact:
-        return Exact(asked.fn, claim) if asked.exact else Plain(asked.fn, claim)
+        return Exact(asked.fn, fence) if asked.exact else Plain(asked.fn, fence)
 
-    return Threads(asked.count, make_run, claim.may_start, ended)
+    return Threads(asked.count, make_run, fence.may_start, ended)
 
 
 def _refuse_on_a_loop() -> None:

@@ -129,9 +129,8 @@ class Fetcher(Role):
         excess = held - self._appetite.kept
         if excess <= 0 or self._runtime.slots < 2 or self._quiesce.active:
             return
-        if (
-            self._finder.where is not None and self._finder.where.exclusive
-        ):  # no other would take it
+        where = self._finder.where
+        if where is not None and where.exclusive:  # no other would take it
             return
         lanes = self._lanes.take_back(excess)
         if lanes:

@@ -125,7 +125,8 @@ class Finder:
         self.where = self._seat.slice()
         if self.where is None:
             return Look(complete=True)
-        ours, mine = state.held()  # what runs is not in the index of slices: what waits behind is
+        # What runs is not in the index of slices: what waits behind it is.
+        ours, mine = runtime.hand.held()
         wants |= {"skip_objects": objects | ours, "skip_ids": ids | mine}
         with self._link.statement() as conn:
             look = self.search.look_in(conn, self.where, **wants)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextvars import copy_context
@@ -22,16 +21,13 @@ from sqlalchemy import Connection
 from msgworker.dialects import Trouble, trouble
 from msgworker.errors import (
     HandlerMisuse,
-    HandlerTimeout,
     LostClaim,
     MsgworkerError,
     PayloadError,
-    RetryLater,
 )
+from msgworker.instance.fence import Fence
 from msgworker.instance.forks import end_if_forked, no_child_returns
-from msgworker.instance.hand import Running
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
-from msgworker.instance.runtime import Runtime
 from msgworker.instance.untilknown import Failures, Fate, repeatable, until_known
 from msgworker.payload import encode
 from msgworker.store import items as store
@@ -62,62 +58,6 @@ class Ended:
     error: BaseException | None = None
     skipped: bool = False
     recorded: bool = False
-
-
-class Stopped(RetryLater):
-    """The worker stops in the middle of a fan-out, or its lease may be over; no try is counted."""
-
-
-class Claim:
-    """The claim a fan-out runs under: whether items may start, and why not any more.
-
-    lost: a record was refused because the message is no longer ours. closing: the fan-out ends.
-    total: how many items the message has up to this fan-out; None = not known.
-    """
-
-    def __init__(self, runtime: Runtime, running: Running, until: float | None) -> None:
-        self.runtime = runtime
-        self.row = running.row
-        self.msg_id = running.row.msg_id
-        self.owner = running.owner
-        self.lost = False
-        self.closing = False
-        self.total: int | None = None
-        self._running = running
-        limits = [limit for limit in (until, running.until) if limit is not None]
-        self._until = min(limits, default=None)
-
-    @property
-    def gone(self) -> bool:
-        """Somebody else may hold the message: nothing of it is ours to write."""
-        return self.lost or not self.runtime.identity.is_ours(self.owner)
-
-    @property
-    def over(self) -> bool:
-        """No item may start any more."""
-        if self.closing or self._running.cancelled or self.gone:
-            return True
-        return self._until is not None and time.monotonic() > self._until
-
-    def reason(self) -> Exception | None:
-        """What a fan-out that is over raises: an orderly stop is no failed try; None if it is not
-        over."""
-        if not self.over:
-            return None
-        if self.gone:
-            return LostClaim(self.msg_id, self.owner)
-        if self._until is not None and time.monotonic() > self._until:
-            return HandlerTimeout(
-                "timeout in the middle of a fan-out; its finished items are recorded, "
-                "the next try runs the others"
-            )
-        if self._running.cancelled:
-            return Stopped(0, "stopped in the middle of a fan-out; the rest runs later")
-        return HandlerMisuse("the handler ended while its fan-out ran; wait for it")
-
-    def may_start(self) -> bool:
-        """Whether one more item may start; waits while our lease is in doubt."""
-        return self.runtime.identity.wait_for_trust(lambda: self.over)
 
 
 def value_text(value: Any) -> str | None:
@@ -153,9 +93,9 @@ Run = Callable[[Task], Ended]
 class Plain:
     """Runs items with no transaction of ours; their records are written later, in batches."""
 
-    def __init__(self, fn: Callable[[Any], Any], claim: Claim) -> None:
+    def __init__(self, fn: Callable[[Any], Any], fence: Fence) -> None:
         self._fn = fn
-        self._pid = claim.runtime.pid
+        self._pid = fence.runtime.pid
 
     def __call__(self, task: Task) -> Ended:
         try:
@@ -180,13 +120,13 @@ class Exact:
     a lost COMMIT the record tells whether it was done; its primary key refuses a second one.
     """
 
-    def __init__(self, fn: Callable[[Any, Connection], Any], claim: Claim) -> None:
+    def __init__(self, fn: Callable[[Any, Connection], Any], fence: Fence) -> None:
         self._fn = fn
-        self._claim = claim
-        self._link: Link = claim.runtime.link()
+        self._fence = fence
+        self._link: Link = fence.runtime.link()
 
     def __call__(self, task: Task) -> Ended:
-        claim, runs, refused = self._claim, 0, False
+        fence, runs, refused = self._fence, 0, False
         step = Step()
         failed: BaseException | None = None
 
@@ -212,19 +152,19 @@ class Exact:
             return Fate.UNKNOWN if lost else Fate.AGAIN
 
         def may_go_on() -> bool:
-            return not claim.gone and not claim.runtime.gave_up()
+            return not fence.gone and not fence.runtime.gave_up()
 
         def before_again() -> Ended | None:
             if runs == SAME_CLAIM_RUNS:
                 return Ended(task, error=failed)
-            return None if may_go_on() and claim.may_start() else Ended(task, skipped=True)
+            return None if may_go_on() and fence.may_start() else Ended(task, skipped=True)
 
         try:
             known = until_known(
                 send, look, may_go_on, Failures(), judge=judge, before_again=before_again
             )
         except LostClaim:
-            claim.lost = True
+            fence.lost = True
             known = None
         except BaseException as error:
             return Ended(task, error=error)
@@ -235,21 +175,21 @@ class Exact:
         self._link.close()
 
     def _in_one_transaction(self, task: Task, step: Step) -> str | None:
-        claim, tables = self._claim, self._claim.runtime.tables
+        fence, tables = self._fence, self._fence.runtime.tables
         with self._link.transaction() as conn:
-            with lent(conn, step, "the item's function"), no_child_returns(claim.runtime.pid):
+            with lent(conn, step, "the item's function"), no_child_returns(fence.runtime.pid):
                 text = value_text(self._fn(task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
-            owner = claim.owner
+            owner = fence.owner
             wrote = store.record_one(
-                *(conn, tables, claim.msg_id, record),
+                *(conn, tables, fence.msg_id, record),
                 me=owner,
-                tries=claim.row.tries,
+                tries=fence.row.tries,
                 there=task.there,
-                total=claim.total,
+                total=fence.total,
             )
             if wrote is None:
-                raise LostClaim(claim.msg_id, owner)
+                raise LostClaim(fence.msg_id, owner)
             if not wrote:
                 raise _Done
             step.committing = True
@@ -257,9 +197,9 @@ class Exact:
 
     def _read(self, task: Task) -> Ended | None:
         """What the item's record says; None if it is not done."""
-        claim = self._claim
+        fence = self._fence
         with self._link.transaction() as conn:
-            found = store.known(conn, claim.runtime.tables, claim.msg_id, [task.text])
+            found = store.known(conn, fence.runtime.tables, fence.msg_id, [task.text])
         record = found.get(task.text)
         if record is None or not record.done:
             return None
@@ -330,9 +270,9 @@ class Remote:
         executor: Executor,
         fn: Callable[[Any], Any],
         ended: SimpleQueue[Ended],
-        claim: Claim,
+        fence: Fence,
     ) -> None:
-        self._pid = claim.runtime.pid
+        self._pid = fence.runtime.pid
         self._executor = executor
         self._fn = fn
         self._ended = ended

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from sqlalchemy import Connection
-
 from msgworker import dialects
 from msgworker.clock import clock
 from msgworker.dialects import Trouble, reason_of, trouble
@@ -23,22 +21,20 @@ from msgworker.errors import (
     DatabaseUnavailable,
     MsgworkerError,
     RuleChanged,
-    SchemaError,
 )
 from msgworker.instance.claimer import Claimer, nothing_flagged
 from msgworker.instance.hand import Lane
 from msgworker.instance.handlerwatch import HandlerWatch
 from msgworker.instance.identity import new_instance_id
 from msgworker.instance.lanes import Lanes
+from msgworker.instance.ownlease import TRUST, OwnLease
 from msgworker.instance.recovery import Recovery
 from msgworker.instance.role import Role, outage_pause
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.seat import Seat
 from msgworker.instance.settler import Settler
-from msgworker.store import lease, pause, recover, rule
-from msgworker.table import LONGEST_ID
+from msgworker.store import pause, recover
 
-TRUST = 2 / 3
 LEAVE_TRIES = 3
 TELL_SECONDS = 2.0
 LEAVE_SECONDS = 10.0  # so long one of them may wait for an answer; no watchdog is there any more
@@ -68,14 +64,16 @@ class Heartbeat(Role):
         super().__init__("heartbeat", runtime.log, runtime.away, wake)
         self._runtime = runtime
         self._claimer = claimer
-        self._label = label
         self._lanes = lanes
         self._settler = settler
-        self._seat = seat
         self._look_now = look_now
         self._leave_for = leave_for
         self._handlers = handlers
+        self._label = label
         self.link = self._link = runtime.link()
+        self._lease = OwnLease(
+            runtime, self._link, seat=seat, label=label, wait=self._stopping.wait
+        )
         self._told_of_pauses = False
         self._file = dialects.DatabaseFile(runtime.engine)
         self._lost_as = ""  # the id whose lease was lost, until we have another
@@ -88,48 +86,7 @@ class Heartbeat(Role):
         self._read_pauses()
         patience = self._runtime.settings.lease_seconds
         identity = self._runtime.identity
-        identity.registered(self._register(identity.id, patience))
-
-    def _register(self, name: str, patience: float = 0.0) -> float:
-        """Take the lease on an id; returns until when it may be trusted.
-
-        In one transaction with a look at the rule of the table, so that nobody changes it without
-        seeing us. patience: seconds to wait where somebody is changing it. Raises RuleChanged.
-        """
-        runtime = self._runtime
-        ttl, look = runtime.settings.lease_seconds, rule.look_seconds(runtime.tables)
-        deadline = time.monotonic() + patience
-        while True:
-            begun = clock()
-            with self._link.transaction() as conn:
-                if rule.hold(conn, runtime.tables):
-                    self._take_lease(conn, name)
-                    return begun + TRUST * ttl
-            if time.monotonic() > deadline or self._stopping.wait(look):
-                raise DatabaseUnavailable(
-                    f"the rule of table {runtime.tables.spec.name} is locked: somebody is changing "
-                    "max_tries or on_dead, or stands still while doing so"
-                )
-
-    def _take_lease(self, conn: Connection, name: str) -> None:
-        runtime = self._runtime
-        t = runtime.tables
-        lease.register(
-            conn,
-            t,
-            name,
-            ttl=runtime.settings.lease_seconds,
-            label=self._label,
-            topics=runtime.topics,
-            refused=runtime.refusals.reasons(),
-            scope=None if self._seat is None else self._seat.tells(),
-        )
-        if not lease.is_kept(conn, t, name):  # who looks for us would not find us
-            raise SchemaError(
-                f"table {t.lease.name} does not keep the id of an instance ({name}) "
-                f"as it is written: its column name must be a VARCHAR({LONGEST_ID}) that "
-                "nothing changes"
-            )
+        identity.registered(self._lease.register(identity.id, patience))
 
     def run_once(self) -> int:
         """Renew, or start afresh as a new instance; then recover the dead."""
@@ -187,20 +144,11 @@ class Heartbeat(Role):
     def say_stopped(self) -> None:
         """Tell in the lease, which is left to expire, that only handlers are left of us. Call it
         after our last beat."""
-        runtime = self._runtime
-        if runtime.away.seconds:  # nobody waits for the database to tell it that
+        if self._runtime.away.seconds:  # nobody waits for the database to tell it that
             return
-        handlers = [
-            (
-                running.row.msg_id,
-                max(0.0, runtime.identity.renewed_at - running.since),
-            )  # as of the last beat
-            for running in list(runtime.hand.running.values())
-        ]
-        tells = lease.told(runtime.tables, runtime.topics, handlers, stopped=True)
         try:
-            with self._cut_after(TELL_SECONDS), self._link.transaction() as conn:
-                lease.tell(conn, runtime.tables, runtime.identity.id, tells)
+            with self._cut_after(TELL_SECONDS):
+                self._lease.tell_stopped()
         except Exception as error:  # for people only
             self.log.debug("the lease does not tell of the stop: %s", reason_of(error))
         finally:
@@ -224,11 +172,9 @@ class Heartbeat(Role):
         self._link.close()
 
     def _leave(self) -> bool:
-        runtime = self._runtime
         if not self._claimer.holds_nothing(self._link):
             return False
-        with self._link.transaction() as conn:
-            lease.drop(conn, runtime.tables, runtime.identity.id)
+        self._lease.drop(self._runtime.identity.id)
         return True
 
     # ------------------------------------------------------------ our own life
@@ -237,24 +183,10 @@ class Heartbeat(Role):
         identity = self._runtime.identity
         begun, ttl = clock(), self._runtime.settings.lease_seconds
         identity.renewed_at = time.monotonic()
-        if begun >= identity.trusted_until or not self._renewed(ttl):
+        if begun >= identity.trusted_until or not self._lease.renew():
             self._reborn()
             return
         identity.renewed(begun + TRUST * ttl)
-
-    def _renewed(self, ttl: float) -> bool:
-        runtime, me, now = self._runtime, self._runtime.identity.id, time.monotonic()
-        running = [
-            r for r in list(runtime.hand.running.values()) if runtime.identity.is_ours(r.owner)
-        ]
-        handlers = [(r.row.msg_id, now - r.since) for r in running]
-        scope = None if self._seat is None else self._seat.tells()
-        refused = runtime.refusals.reasons()
-        tells = lease.told(runtime.tables, runtime.topics, handlers, refused, scope=scope)
-        with self._link.single() as conn:  # whoever stands still now holds no lock on its lease
-            return lease.renew(
-                conn, runtime.tables, me, ttl=ttl, in_hand=len(runtime.hand.lanes), tells=tells
-            )
 
     def _reborn(self) -> None:
         """Declared dead, or silent for too long: forget everything, take a new id.
@@ -287,7 +219,7 @@ class Heartbeat(Role):
         """
         runtime = self._runtime
         old, new = runtime.identity.id, new_instance_id(self._label)
-        trusted_until = self._register(new, runtime.settings.lease_seconds)
+        trusted_until = self._lease.register(new, runtime.settings.lease_seconds)
         with self._claimer.no_claim_in_flight():
             runtime.carry_all(new)
             held = len(runtime.hand.lanes)
@@ -342,7 +274,7 @@ class Heartbeat(Role):
             self._look_now()
 
     def _rename(self) -> None:
-        """With empty hands go on under a new id, if `Runtime.wants_new_id`.
+        """With empty hands go on under a new id, if our identity is to retire.
 
         What may still be under way to the database names the old id, which no row bears again. If
         messages whose outcome could not be written still do, its lease is left to expire, so that
@@ -361,7 +293,7 @@ class Heartbeat(Role):
             if not left <= runtime.identity.stuck:
                 return
             try:
-                trusted_until = self._register(new)
+                trusted_until = self._lease.register(new)
             except DatabaseUnavailable:  # the rule is locked just now: in the next beat
                 return
             runtime.identity.become(new)
@@ -371,8 +303,7 @@ class Heartbeat(Role):
             self.log.warning(text, new, old, len(left))
             return
         self.log.info("going on as %s: a settle of %s may still be under way", new, old)
-        with self._link.transaction() as conn:
-            lease.drop(conn, runtime.tables, old)
+        self._lease.drop(old)
 
     def _watch_file(self) -> None:
         """Nobody else sees what is written into a file that has no name any more."""

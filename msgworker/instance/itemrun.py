@@ -16,8 +16,9 @@ from typing import Any
 
 from msgworker.dialects import reason_of
 from msgworker.errors import MsgworkerError
+from msgworker.instance.fence import Fence
 from msgworker.instance.forks import end_if_forked
-from msgworker.instance.hands import Claim, Ended, Remote, Task, Threads, value_of
+from msgworker.instance.hands import Ended, Remote, Task, Threads, value_of
 from msgworker.instance.recorder import Recorder
 from msgworker.instance.runtime import facts
 from msgworker.store.items import LOOK
@@ -49,20 +50,20 @@ class ItemRun:
 
     def __init__(
         self,
-        claim: Claim,
+        fence: Fence,
         hands: Threads | Remote,
         ended: SimpleQueue[Ended],
         *,
         in_flight: int,
         text_of: Callable[[BaseException], str],
     ) -> None:
-        self._claim = claim
+        self._fence = fence
         self._hands = hands
         self._ended = ended
         self._in_flight = in_flight
         self._open_at_most = max(BATCH, in_flight)
         self._text_of = text_of
-        self._recorder = Recorder(claim, at_most=BATCH // 2)
+        self._recorder = Recorder(fence, at_most=BATCH // 2)
         self._running = 0
         self._behind: dict[Any, deque[Task]] = {}
         self._queued = 0
@@ -124,7 +125,7 @@ class ItemRun:
 
     def _go_on(self) -> None:
         """Take what has come out, without waiting; raises if no item may start any more."""
-        end_if_forked(self._claim.runtime.pid)  # by the user's iterable
+        end_if_forked(self._fence.runtime.pid)  # by the user's iterable
         while True:
             try:
                 ended = self._ended.get_nowait()
@@ -145,7 +146,7 @@ class ItemRun:
         self._go_on()
 
     def _raise_if_over(self) -> None:
-        reason = self._claim.reason()
+        reason = self._fence.reason()
         if reason is not None:
             raise reason
 
@@ -211,23 +212,23 @@ class ItemRun:
 
     def _wind_up(self) -> None:
         """Nothing starts any more; wait for what runs, record it if the message is still ours."""
-        self._claim.closing = True
+        self._fence.closing = True
         self._hands.cancel()
         while self._running:
             ended = self._ended.get()
             self._running -= 1
             if not ended.skipped:
                 self._note(ended)
-        if self._claim.gone:
+        if self._fence.gone:
             return
         try:
             self._recorder.write()
         except Exception as error:  # the reason for the early end is what the handler must see
-            self._claim.runtime.log.warning(
+            self._fence.runtime.log.warning(
                 "message %s: items that ended last are not recorded and run again: %s",
-                self._claim.msg_id,
+                self._fence.msg_id,
                 reason_of(error),
-                extra=facts(self._claim.row),
+                extra=facts(self._fence.row),
             )
 
 

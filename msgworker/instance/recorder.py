@@ -14,7 +14,8 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import Trouble, trouble
 from msgworker.errors import LostClaim
-from msgworker.instance.hands import Claim, Task
+from msgworker.instance.fence import Fence
+from msgworker.instance.hands import Task
 from msgworker.instance.links import Link
 from msgworker.instance.role import Outage
 from msgworker.instance.untilknown import Fate, nothing, repeatable, until_known
@@ -32,11 +33,11 @@ class Recorder:
     at_most: how many may wait before they are written.
     """
 
-    def __init__(self, claim: Claim, *, at_most: int) -> None:
-        self._claim = claim
+    def __init__(self, fence: Fence, *, at_most: int) -> None:
+        self._fence = fence
         self._at_most = at_most
-        self._link: Link = claim.runtime.link()
-        self._outage = Outage(claim.runtime.log, f"items of message {claim.msg_id}")
+        self._link: Link = fence.runtime.link()
+        self._outage = Outage(fence.runtime.log, f"items of message {fence.msg_id}")
         self._waiting: list[Record] = []
         self._there: set[str] = set()
         self._since = 0.0
@@ -46,13 +47,13 @@ class Recorder:
 
     def any_recorded(self) -> bool:
         """Whether the message has records of an earlier try, or of another fan-out."""
-        claim = self._claim
-        return self._reading(lambda c: store.any_recorded(c, claim.runtime.tables, claim.msg_id))
+        fence = self._fence
+        return self._reading(lambda c: store.any_recorded(c, fence.runtime.tables, fence.msg_id))
 
     def known(self, keys: list[str]) -> dict[str, Record]:
         """The records of these keys."""
-        claim = self._claim
-        return self._reading(lambda c: store.known(c, claim.runtime.tables, claim.msg_id, keys))
+        fence = self._fence
+        return self._reading(lambda c: store.known(c, fence.runtime.tables, fence.msg_id, keys))
 
     def add(self, task: Task, value: str | None, error: str | None) -> None:
         """Take one outcome."""
@@ -92,9 +93,9 @@ class Recorder:
 
         wrote = until_known(self._write, look, self._may_go_on, self._outage, judge=judge)
         if wrote is False:
-            self._claim.lost = True
+            self._fence.lost = True
         if not wrote:
-            raise LostClaim(self._claim.msg_id, self._claim.owner)
+            raise LostClaim(self._fence.msg_id, self._fence.owner)
         self._waiting.clear()
         self._there.clear()
 
@@ -103,18 +104,18 @@ class Recorder:
         self._link.close()
 
     def _write(self) -> bool:
-        claim = self._claim
-        tables, msg_id, batch = claim.runtime.tables, claim.msg_id, self._waiting
+        fence = self._fence
+        tables, msg_id, batch = fence.runtime.tables, fence.msg_id, self._waiting
         with self._link.transaction() as conn:
             return store.record(
                 conn,
                 tables,
                 msg_id,
                 batch,
-                me=claim.owner,
-                tries=claim.row.tries,
+                me=fence.owner,
+                tries=fence.row.tries,
                 there=self._there,
-                total=claim.total,
+                total=fence.total,
             )
 
     def _reading(self, read: Callable[[Connection], T]) -> T:
@@ -124,8 +125,8 @@ class Recorder:
 
         found = until_known(send, nothing, self._may_go_on, self._outage, judge=repeatable)
         if found is None:
-            raise LostClaim(self._claim.msg_id, self._claim.owner)
+            raise LostClaim(self._fence.msg_id, self._fence.owner)
         return found[0]
 
     def _may_go_on(self) -> bool:
-        return not self._claim.gone and not self._claim.runtime.gave_up()
+        return not self._fence.gone and not self._fence.runtime.gave_up()

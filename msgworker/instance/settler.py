@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,6 +22,7 @@ from msgworker.instance.handling import DONE, Result
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.role import Outage
 from msgworker.instance.runtime import Runtime, facts
+from msgworker.instance.settlements import settlement, what_became
 from msgworker.instance.untilknown import Fate, until_known
 from msgworker.message import LATER, UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.payload import shown
@@ -335,39 +336,3 @@ class _Pauses:
 
     def over(self) -> None:
         self._outage.over()
-
-
-def what_became(lanes: dict[int, Lane], flagged: Collection[int]) -> dict[int, Settled]:
-    """Of lanes whose settle was not answered, by the rows that are flagged by us still; those whose
-    own row is are left out: nothing was written."""
-    became: dict[int, Settled] = {}
-    for msg_id, lane in lanes.items():
-        if msg_id not in flagged:
-            ahead = lane.next_row
-            went_on = ahead is not None and ahead.msg_id in flagged
-            became[msg_id] = Settled.WENT_ON if went_on else Settled.ENDED
-    return became
-
-
-def settlement(lane: Lane, runtime: Runtime) -> Settlement:
-    """What to write for a lane: only a done message passes the flag on, and not during a stop, nor
-    while hands are to run empty, nor to a message whose topic is paused."""
-    result = lane.result or DONE
-    row = lane.row
-    tries = row.tries if row.odd is None else None
-    if result is DONE or result.outcome is Outcome.DONE:
-        ahead = None if runtime.stopping.is_set() or runtime.quiesce.active else lane.next_row
-        if ahead is not None and runtime.is_paused(ahead):
-            ahead = None
-        next_id = None if ahead is None else ahead.msg_id
-        return Settlement(row.msg_id, next_id=next_id, tries=tries)
-    return Settlement(
-        row.msg_id,
-        result.outcome,
-        None,
-        result.error,
-        result.delay_seconds,
-        tries,
-        row.later_times,
-        result.trace,
-    )

@@ -23,9 +23,9 @@ from msgworker import (
     MessageTable,
     RetryLater,
 )
+from msgworker.instance.handlerwatch import HandlerWatch
 from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.itemrun import BATCH
-from msgworker.instance.watchdog import Watchdog
 from msgworker.store import items as store
 from msgworker.store import lease, recover
 from msgworker.store.items import Record
@@ -173,7 +173,7 @@ def test_what_is_done_stays_done_whatever_comes_late(app):
 
 
 def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_app, monkeypatch):
-    monkeypatch.setattr(Watchdog, "_cancel_handlers", lambda self: None)  # the heartbeat tells them
+    monkeypatch.setattr(HandlerWatch, "lease_over", lambda self: None)  # the heartbeat tells them
     app = make_app(lease_seconds=6.0, poll_seconds=0.02)
     app.create_schema()
     ran, once = Ran(), threading.Lock()

@@ -28,7 +28,7 @@ from msgworker.instance.handling import DONE, Registry, Result
 from msgworker.instance.identity import Identity
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.search import Look, Search
-from msgworker.instance.settler import settlement, what_became
+from msgworker.instance.settlements import settlement, what_became
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import claim, done, lease, recover
 from msgworker.store import settle as settling
