@@ -122,6 +122,7 @@ class Machine(RuleBasedStateMachine):
             log=log,
         )
         self.lives.append(Life(self.kind(self.scope, standing), holding))
+        self.step(len(self.lives) - 1)  # it is a member now, and has nothing yet
 
     def one(self, number: int) -> Life | None:
         return self.lives[number % len(self.lives)] if self.lives else None
@@ -225,6 +226,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for module in (lease_module, database_module):
         monkeypatch.setattr(module, "clock", lambda: local[0])
     monkeypatch.setattr(partitions_module, "monotonic", lambda: local[0])
+    # Who is to have what depends on the order of names: a replay must find the same.
+    monkeypatch.setattr(partitions_module, "new_owner", lambda label: f"m{next(numbers):09d}")
     centre = Watched(engine)
     centre.create_schema()
     tables = tables_for(MessageTable(), centre._tables.dialect)
