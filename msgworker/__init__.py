@@ -27,8 +27,8 @@ if typing.TYPE_CHECKING:
         RuleChanged,
         SchemaError,
     )
+    from msgworker.instance.context import Context
     from msgworker.instance.fanout import FanOut
-    from msgworker.instance.handling import Context
     from msgworker.instance.report import Report
     from msgworker.instance.worker import Worker
     from msgworker.message import Message
@@ -67,7 +67,7 @@ __all__ = [
 
 _HOMES = {
     "App": "app",
-    "Context": "instance.handling",
+    "Context": "instance.context",
     "Databases": "databases",
     "FanOut": "instance.fanout",
     "Message": "message",

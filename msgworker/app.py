@@ -16,7 +16,7 @@ from msgworker import dialects
 from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
 from msgworker.errors import ConfigError, HandlerError, SchemaError
 from msgworker.instance import ruling
-from msgworker.instance.handling import Registry, TimeoutAction, make_handler
+from msgworker.instance.handler import Registry, TimeoutAction, make_handler
 from msgworker.instance.identity import Identity, new_instance_id
 from msgworker.instance.links import Turns
 from msgworker.instance.report import Report

@@ -214,14 +214,14 @@ MUTANTS = (
     ),
     _m(
         "RetryLater counted as a failure",
-        "instance/handling.py",
+        "instance/outcome.py",
         "return Result(Outcome.LATER, clean(f",
         "return Result(Outcome.FAILED, clean(f",
         *_on(APP, "test_retry_later_is_not_counted", "sqlite"),
     ),
     _m(
         "bad payload tried again",
-        "instance/handling.py",
+        "instance/outcome.py",
         "        return Result(Outcome.DEAD, text, trace=trace, raised=raised)\n",
         "        return Result(Outcome.FAILED, text, trace=trace, raised=raised)\n",
         *_on(APP, "test_a_payload_that_does_not_fit_is_dead_at_once", "sqlite"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from msgworker.errors import PayloadError
-from msgworker.instance.handling import describe
+from msgworker.instance.outcome import describe
 from msgworker.instance.traces import home_of, library_of, place_of, trace_of, trim, where
 from msgworker.payload import decode
 

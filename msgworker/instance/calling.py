@@ -17,23 +17,23 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import Trouble, read_instant, secrets_of, trouble, without
 from msgworker.errors import HandlerTimeout, LostClaim
+from msgworker.instance.asyncloop import LoopThread
+from msgworker.instance.backoff import Backoff
+from msgworker.instance.context import Context
 from msgworker.instance.fanout import Fans
 from msgworker.instance.fence import Stopped
 from msgworker.instance.forks import end_if_forked
 from msgworker.instance.hand import Lane, Running
-from msgworker.instance.handling import (
+from msgworker.instance.handler import Handler
+from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
+from msgworker.instance.outcome import (
     DONE,
-    Backoff,
-    Context,
-    Handler,
-    LoopThread,
     Result,
     limited,
     payload_of,
     result_of_error,
     result_of_return,
 )
-from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
 from msgworker.instance.runtime import Runtime, facts
 from msgworker.instance.settlements import settlement, what_became
 from msgworker.instance.traces import text_of

@@ -22,10 +22,10 @@ from msgworker.dialects import without
 from msgworker.errors import ConfigError, HandlerMisuse, ItemsFailed
 from msgworker.instance.fence import Fence
 from msgworker.instance.hand import Running
-from msgworker.instance.handling import describe
 from msgworker.instance.hands import Ended, Exact, Plain, Remote, Task, Threads
 from msgworker.instance.itemkeys import Keys, Seen, checked_name
 from msgworker.instance.itemrun import BATCH, ItemRun, Tally
+from msgworker.instance.outcome import describe
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.traces import home_of
 

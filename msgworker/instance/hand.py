@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from msgworker.instance.handling import Result
+from msgworker.instance.outcome import Result
 from msgworker.message import in_quarantine
 from msgworker.store.claim import Row
 

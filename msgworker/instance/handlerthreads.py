@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from msgworker.instance.hand import Lane
-from msgworker.instance.handling import Result
 from msgworker.instance.lanes import Lanes
+from msgworker.instance.outcome import Result
 from msgworker.instance.runtime import Runtime
 from msgworker.message import Outcome
 

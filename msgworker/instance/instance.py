@@ -23,10 +23,10 @@ from msgworker.instance.finder import Finder
 from msgworker.instance.hand import Lane
 from msgworker.instance.handlerthreads import HandlerThreads
 from msgworker.instance.handlerwatch import HandlerWatch
-from msgworker.instance.handling import Result
 from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.listener import Listener
+from msgworker.instance.outcome import Result
 from msgworker.instance.role import Role
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.seat import Standing

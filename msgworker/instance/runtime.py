@@ -24,7 +24,7 @@ from msgworker.config import Settings
 from msgworker.errors import MsgworkerError
 from msgworker.instance.forks import end_if_forked
 from msgworker.instance.hand import Hand
-from msgworker.instance.handling import Registry
+from msgworker.instance.handler import Registry
 from msgworker.instance.identity import Identity
 from msgworker.instance.links import Link, SpareLinks, Turns
 from msgworker.instance.quiesce import Quiesce

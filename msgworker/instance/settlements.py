@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from msgworker.instance.hand import Lane
-from msgworker.instance.handling import DONE
+from msgworker.instance.outcome import DONE
 from msgworker.instance.runtime import Runtime
 from msgworker.message import Outcome, Settled, Settlement
 

@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
 from msgworker.instance.hand import Lane
-from msgworker.instance.handling import DONE, Result
 from msgworker.instance.lanes import Lanes
+from msgworker.instance.outcome import DONE, Result
 from msgworker.instance.role import Outage
 from msgworker.instance.runtime import Runtime, facts
 from msgworker.instance.settlements import settlement, what_became

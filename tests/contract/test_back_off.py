@@ -12,7 +12,7 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, ConfigError, Context, HandlerError, Message, MessageTable, RetryLater
 from msgworker.instance import worker as worker_module
-from msgworker.instance.handling import Backoff
+from msgworker.instance.backoff import Backoff
 from msgworker.instance.role import outage_pause
 from msgworker.store import due
 from msgworker.store.fingerprint import fingerprint

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from msgworker import App, Message, MessageTable, Worker
 from msgworker.instance.hand import Lane
-from msgworker.instance.handling import Result
 from msgworker.instance.instance import Instance
+from msgworker.instance.outcome import Result
 from msgworker.message import Outcome
 from tests.contract.seeing import Table, Watch, fetch, send, until
 from tests.contract.test_contract_worker import SEED, seed_table

@@ -24,8 +24,9 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker.config import Settings
 from msgworker.instance.hand import Lane, Running
-from msgworker.instance.handling import DONE, Registry, Result
+from msgworker.instance.handler import Registry
 from msgworker.instance.identity import Identity
+from msgworker.instance.outcome import DONE, Result
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.search import Look, Search
 from msgworker.instance.settlements import settlement, what_became

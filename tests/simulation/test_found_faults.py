@@ -7,7 +7,7 @@ from pathlib import Path
 from msgworker import App, Message
 from msgworker.config import Settings
 from msgworker.instance.hand import Lane
-from msgworker.instance.handling import Registry
+from msgworker.instance.handler import Registry
 from msgworker.instance.identity import Identity
 from msgworker.instance.runtime import Runtime
 from msgworker.store.claim import Row
