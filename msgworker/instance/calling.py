@@ -6,6 +6,7 @@ transaction that settles its message: its writes and the outcome commit together
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -96,7 +97,7 @@ class Caller:
                 row.msg_id,
                 row.object_id,
                 topic,
-                payload_of(row.payload, row.oversize, handler),
+                payload_of(row.payload, None if row.flaw is None else row.oversize, handler),
                 row.tries,
                 partial(self._created_at, row),  # type: ignore[arg-type]
                 runtime.tables.spec.name,
@@ -142,7 +143,8 @@ class Caller:
                 return self._loop.run(handler.fn(*arguments), handler.timeout)
             return handler.fn(*arguments)
         finally:
-            end_if_forked(self._runtime.pid)
+            if os.getpid() != self._runtime.pid:
+                end_if_forked(self._runtime.pid)
 
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Running) -> Result:
         attempt = lane.row.tries + 1

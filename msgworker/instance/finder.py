@@ -81,7 +81,9 @@ class Finder:
         look = self._looked(room, held, objects, ids)
         objects, ids = runtime.hand.held()  # asked after the look, see there
         look.candidates = [
-            c for c in look.candidates if c.same not in objects and c.msg_id not in ids
+            c
+            for c in look.candidates
+            if c.msg_id not in ids and (c.object_id is None or c.same not in objects)
         ]
         if runtime.identity.doubtful:
             self._drop_doubtful(look)

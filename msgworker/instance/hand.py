@@ -16,15 +16,17 @@ class Lane:
     """One object's run in our hands: `rows[place]` is flagged, those behind it are read ahead.
 
     Whoever has the lane writes it: the fetcher, then the thread that handles it, then whoever
-    settles it. owner: the id it was claimed under. part: of the slice in which its head was found.
+    settles it. row: the flagged message. owner: the id it was claimed under. part: of the slice in
+    which its head was found.
     settled: a transactional handler has settled it; whether it goes on.
     """
 
-    __slots__ = ("finished_at", "owner", "part", "place", "result", "rows", "settled")
+    __slots__ = ("finished_at", "owner", "part", "place", "result", "row", "rows", "settled")
 
     def __init__(self, owner: str, rows: list[Row]) -> None:
         self.owner = owner
         self.rows = rows
+        self.row = rows[0]
         self.part: Any = None
         self.place = 0
         self.result: Result | None = None
@@ -32,14 +34,15 @@ class Lane:
         self.finished_at = 0.0
 
     @property
-    def row(self) -> Row:
-        """The flagged message."""
-        return self.rows[self.place]
-
-    @property
     def next_row(self) -> Row | None:
         """The message that gets the flag next, if the lane goes on."""
         return self.rows[self.place + 1] if self.place + 1 < len(self.rows) else None
+
+    def go_on(self) -> None:
+        """The flag has moved to the next message."""
+        self.place += 1
+        self.row = self.rows[self.place]
+        self.result = self.settled = None
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ class HandlerThreads:
         runtime.enter()
         while (lane := lanes.next()) is not None:
             trusted = identity.trusted()  # as whoever owns the lane, if that has not changed since
-            if not lanes.may_start(lane):
+            if lane.owner != identity.id and not lanes.may_start(lane):
                 continue
             if not trusted:  # wait until the heartbeat has found out whether we still live
                 lanes.put_back(lane)

@@ -117,7 +117,8 @@ class Lanes:
         """Note how long a handler has run."""
         self._ended += 1
         mean = seconds if self.mean_seconds is None else self.mean_seconds
-        self.mean_seconds = mean + (seconds - mean) * max(NEWEST_SHARE, 1 / self._ended)
+        share = NEWEST_SHARE if self._ended * NEWEST_SHARE > 1 else 1 / self._ended
+        self.mean_seconds = mean + (seconds - mean) * share
 
     def close(self) -> None:
         """Let the threads end after what they are doing; no other handler starts."""

@@ -27,7 +27,7 @@ def settlement(lane: Lane, runtime: Runtime) -> Settlement:
     while hands are to run empty, nor to a message whose topic is paused."""
     result = lane.result or DONE
     row = lane.row
-    tries = row.tries if row.odd is None else None
+    tries = row.tries if row.flaw is None or row.odd is None else None
     if result is DONE or result.outcome is Outcome.DONE:
         ahead = None if runtime.stopping.is_set() or runtime.quiesce.active else lane.next_row
         if ahead is not None and runtime.is_paused(ahead):

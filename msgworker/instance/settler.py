@@ -153,7 +153,7 @@ class Settler:
         """
         runtime = self._runtime
         me = runtime.identity.id
-        mine = [lane for lane in batch if runtime.identity.is_ours(lane.owner)]
+        mine = [one for one in batch if one.owner == me or runtime.identity.is_ours(one.owner)]
         if len(mine) < len(batch):
             for lane in set(batch).difference(mine):
                 self.lose(lane)
@@ -178,8 +178,7 @@ class Settler:
         if fate is Settled.ENDED:
             self._runtime.hand.ended(lane)
             return False
-        lane.place += 1
-        lane.result = lane.settled = None
+        lane.go_on()
         return True
 
     def _doubt(self) -> None:

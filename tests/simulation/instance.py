@@ -524,8 +524,7 @@ class Instance:
             if fate is Settled.ENDED:
                 self.runtime.hand.blocked.discard(lane.row.object_id)
             return False
-        lane.place += 1
-        lane.result = lane.settled = None
+        lane.go_on()
         return True
 
     def _write(self, lanes: dict[int, Lane], me: str, became: dict[int, Settled]) -> Steps[None]:
