@@ -85,7 +85,7 @@ MUTANTS = (
     ),
     _m(
         "oldest candidates last",
-        "store/claim.py",
+        "store/candidates.py",
         """            .order_by(key)
             .limit(bindparam("rows", type_=sa.Integer()))
         )
@@ -100,14 +100,14 @@ MUTANTS = (
     ),
     _m(
         "run goes on behind one that waits",
-        "store/claim.py",
+        "store/following.py",
         "elif startable and row.msg_id > head:",
         "elif row.msg_id > head:",
         STORE + "test_a_run_ends_before_the_first_unfinished_row_that_cannot_follow",
     ),
     _m(
         "run in spite of a lower one",
-        "store/claim.py",
+        "store/following.py",
         "            if row.msg_id != head:  # a lower unfinished row has appeared\n"
         "                ended.add(head)\n",
         "            pass\n        elif row.msg_id == head:\n            continue\n",

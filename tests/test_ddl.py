@@ -24,6 +24,7 @@ from msgworker.store import (
     explain,
     failures,
     find,
+    following,
     instances,
     items,
     lanes,
@@ -38,9 +39,10 @@ from msgworker.store import (
     tries,
 )
 from msgworker.store import send as producing
+from msgworker.store.candidates import Candidate
 from msgworker.store.change import Filter
-from msgworker.store.claim import Candidate, Row
 from msgworker.store.done import still_mine
+from msgworker.store.rows import Row
 from msgworker.table import Tables, tables_for
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
@@ -251,12 +253,12 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     many = list(range(2500))
     log.rows["FOR UPDATE"] = [LOCKED]
     log.rows["count(*) AS count_1 \n"] = [(0,)]
-    yield claim.oldest, {"mark": 0, "limit": 10}
-    yield claim.due_after, {"since": None, "limit": 10}
-    yield claim.due_after, {"since": ("2026-11-22 10:00:00.000000", 1), "limit": 10}
-    yield claim.heads, {"after": None, "limit": 10}
-    yield claim.heads, {"after": "o", "limit": 10}
-    yield claim.loose, {"after": 0, "limit": 10}
+    yield candidates.oldest, {"mark": 0, "limit": 10}
+    yield candidates.due_after, {"since": None, "limit": 10}
+    yield candidates.due_after, {"since": ("2026-11-22 10:00:00.000000", 1), "limit": 10}
+    yield candidates.heads, {"after": None, "limit": 10}
+    yield candidates.heads, {"after": "o", "limit": 10}
+    yield candidates.loose, {"after": 0, "limit": 10}
     waits = {"linger": 5.0, "retry_linger": 300.0}
     yield due.coming, {"topics": None, "paused": (), **waits}
     yield due.coming, {"topics": ["a", "b"], "paused": ["b"], **waits}
@@ -265,8 +267,8 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield claim.flag, {"candidates": candidates, "me": "me"}
     log.rowcount = 1
     yield claim.flag_apart, {"candidates": candidates, "me": "me"}
-    yield claim.read_runs, {"heads_flagged": [row], "limit": 10}
-    yield claim.read_runs, {"heads_flagged": [row] * 60, "limit": 10}
+    yield following.read_runs, {"heads_flagged": [row], "limit": 10}
+    yield following.read_runs, {"heads_flagged": [row] * 60, "limit": 10}
     yield settle.settle, {"batch": [Settlement(1, next_id=2)], "me": "me"}
     for outcome in Outcome:
         yield settle.settle, {"batch": [Settlement(1, outcome, error="e", trace="t")], "me": "me"}

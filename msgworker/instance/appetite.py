@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgworker.store.claim import Row
+from msgworker.store.rows import Row
 
 WORTH_SECONDS = 0.5
 """What is in hand may last so long; more is not claimed."""

@@ -43,7 +43,7 @@ from msgworker.message import Message, Outcome, Settled, topic_of
 from msgworker.payload import clean, quoted
 from msgworker.store import done, recover
 from msgworker.store import settle as store
-from msgworker.store.claim import Row
+from msgworker.store.rows import Row
 
 
 class _Undo(Exception):

@@ -23,8 +23,9 @@ from msgworker.instance.links import Link
 from msgworker.instance.role import EVERYDAY
 from msgworker.instance.runtime import Runtime
 from msgworker.message import in_quarantine, topic_of
-from msgworker.store import claim, recover
-from msgworker.store.claim import Candidate, Row
+from msgworker.store import claim, following, recover
+from msgworker.store.candidates import Candidate
+from msgworker.store.rows import Row
 from msgworker.table import Slice
 
 LOOK_FOR_RUNS = 8
@@ -162,7 +163,7 @@ class Claimer:
         runtime, heads = self._runtime, [lane.row for lane in lanes]
         try:
             with self._link.statement() as conn:
-                runs = claim.read_runs(conn, runtime.tables, heads, limit=run, within=within)
+                runs = following.read_runs(conn, runtime.tables, heads, limit=run, within=within)
         except Exception as error:
             # The heads are flagged: they must run, if without followers.
             kind = trouble(error)

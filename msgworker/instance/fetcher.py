@@ -22,7 +22,7 @@ from msgworker.instance.role import Role
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.search import Look
 from msgworker.instance.settler import Settler
-from msgworker.store.claim import Candidate
+from msgworker.store.candidates import Candidate
 
 NEW_ID_ASK_SECONDS = 0.5
 

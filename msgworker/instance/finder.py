@@ -14,7 +14,7 @@ from msgworker.instance.seat import Seat
 from msgworker.instance.slicing import SliceSearch
 from msgworker.instance.unhandled import UnhandledTopics
 from msgworker.store import due
-from msgworker.store.claim import Candidate
+from msgworker.store.candidates import Candidate
 from msgworker.store.due import Coming
 from msgworker.store.instances import InstanceInfo, leases_ending
 from msgworker.table import Slice

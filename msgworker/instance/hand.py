@@ -9,7 +9,7 @@ from typing import Any
 
 from msgworker.instance.outcome import Result
 from msgworker.message import in_quarantine
-from msgworker.store.claim import Row
+from msgworker.store.rows import Row
 
 
 class Lane:

@@ -34,8 +34,8 @@ from msgworker.instance.seat import Scope
 from msgworker.logs import logger
 from msgworker.message import topic_of
 from msgworker.payload import shown
-from msgworker.store.claim import Row
 from msgworker.store.left import Asked
+from msgworker.store.rows import Row
 from msgworker.table import Tables
 
 _WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)

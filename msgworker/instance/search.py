@@ -21,8 +21,8 @@ from sqlalchemy import Connection
 
 from msgworker.message import in_quarantine, topic_of
 from msgworker.payload import is_text
-from msgworker.store import claim
-from msgworker.store.claim import Candidate
+from msgworker.store import candidates
+from msgworker.store.candidates import Candidate
 from msgworker.table import Tables
 
 WINDOW = 4000
@@ -143,7 +143,7 @@ class Search:
             return True
         self._due_at = now + DUE_SECONDS
         limit = max(want, IDLE_OBJECTS)
-        rows = claim.due_after(conn, self.tables, since=self._since, limit=limit)
+        rows = candidates.due_after(conn, self.tables, since=self._since, limit=limit)
         for row in rows:
             pick.offer_waited(row)
         if rows and rows[-1].waits_until is not None:
@@ -156,7 +156,7 @@ class Search:
         if not self.idle:
             size = min(WINDOW, in_hand + want * max(self._width, pick.slots))
         started = time.perf_counter()
-        rows = claim.oldest(conn, self.tables, mark=self._mark, limit=size)
+        rows = candidates.oldest(conn, self.tables, mark=self._mark, limit=size)
         slow = time.perf_counter() - started > 0.004 + 4e-6 * len(rows)
         for row in rows:
             pick.offer(row)
@@ -182,12 +182,12 @@ class Search:
         if (
             self._loose_after == MIN_ID
         ):  # else the objects are through, and the loose ones under way
-            rows, self._ring_after = claim.heads(
+            rows, self._ring_after = candidates.heads(
                 conn, self.tables, after=self._ring_after, limit=objects
             )
         round_is_over = self._ring_after is None
         if round_is_over:
-            loose = claim.loose(conn, self.tables, after=self._loose_after, limit=objects)
+            loose = candidates.loose(conn, self.tables, after=self._loose_after, limit=objects)
             rows += loose
             more = len(loose) == objects
             self._loose_after = loose[-1].msg_id if more else MIN_ID

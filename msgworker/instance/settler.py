@@ -28,7 +28,7 @@ from msgworker.message import LATER, UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.payload import shown
 from msgworker.store import done
 from msgworker.store import settle as store
-from msgworker.store.claim import Row
+from msgworker.store.rows import Row
 from msgworker.table import MAX_ERROR
 
 GATHER_SECONDS = 0.002

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from msgworker.instance.search import DUE_SECONDS, WINDOW, Look, Pick, Search
 from msgworker.store import slices
-from msgworker.store.claim import Candidate
+from msgworker.store.candidates import Candidate
 from msgworker.store.slices import Page, Place
 from msgworker.table import Slice, Tables
 

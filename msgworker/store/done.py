@@ -10,13 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select
 
 from msgworker.dialects import now
 from msgworker.message import Settled, Settlement, Status
-from msgworker.store.claim import (
-    ME,
-    array_param,
-    array_text,
-    flagged_values,
-    mine_among,
-)
+from msgworker.store.rows import ME, array_param, array_text, flagged_values, mine_among
 from msgworker.table import Cols, Tables, lit
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from msgworker.dialects import now
 from msgworker.message import Status
 from msgworker.store import window
-from msgworker.store.claim import ME
+from msgworker.store.rows import ME
 from msgworker.store.window import Found
 from msgworker.table import MessageTable, Tables, lit
 

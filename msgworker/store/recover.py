@@ -20,7 +20,7 @@ from msgworker.dialects import UtcDateTime, fetch, now, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
 from msgworker.store import tries
-from msgworker.store.claim import ME, or_zero
+from msgworker.store.rows import ME, or_zero
 from msgworker.store.settle import back_to
 from msgworker.table import NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
 

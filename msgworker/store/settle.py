@@ -16,11 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.dialects import now, now_plus, trouble
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store import tries
-from msgworker.store.claim import (
-    ME,
-    OF_A_ROW,
-    refuse_at_once,
-)
+from msgworker.store.claim import OF_A_ROW, refuse_at_once
 from msgworker.store.done import (
     FlagMissing,
     advance,
@@ -29,6 +25,7 @@ from msgworker.store.done import (
     locking,
     write_done,
 )
+from msgworker.store.rows import ME
 from msgworker.table import Tables, lit
 
 

@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.dialects import fetch
-from msgworker.store.claim import Candidate, array_param, array_text, as_candidates, hint_columns
+from msgworker.store.candidates import Candidate, as_candidates, hint_columns
+from msgworker.store.rows import array_param, array_text
 from msgworker.table import NO_OBJECT, SLICES, Cols, Tables, text_lit
 
 BRANCHES = (1, 4, 16)

@@ -20,7 +20,7 @@ from msgworker.clock import clock
 from msgworker.errors import SchemaError
 from msgworker.instance.hand import Running
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store import claim, lease, recover, settle
+from msgworker.store import candidates, claim, following, lease, recover, settle
 from tests.contract.seeing import Table, fetch, in_thread, loses_its_lease, send, until
 
 ME = "me-1"
@@ -32,7 +32,7 @@ def flagged(app: App, *ids: int, me: str = ME) -> None:
     columns = (c.msg_id, c.object_id, c.status, c.error_try_times, c.topic)
     with app.engine.begin() as conn:
         rows = conn.execute(sa.select(*columns).where(c.msg_id.in_(ids))).all()
-        seen = [claim.Candidate(r[0], r[1], r[2], r[3], 0, r[4], 1, None) for r in rows]
+        seen = [candidates.Candidate(r[0], r[1], r[2], r[3], 0, r[4], 1, None) for r in rows]
         assert len(claim.flag(conn, app.tables, seen, me=me)) == len(ids)
 
 
@@ -216,7 +216,7 @@ def test_heads_run_though_their_runs_could_not_be_read(one, app, monkeypatch, ca
     def fails(*arguments: Any, **options: Any) -> Any:
         raise sa.exc.DBAPIError("SELECT", {}, Exception("x"), connection_invalidated=lost)
 
-    monkeypatch.setattr(claim, "read_runs", fails)
+    monkeypatch.setattr(following, "read_runs", fails)
     ids = send(app, "a", "a")
     assert fetch(one) == 1
     assert [lane.row.msg_id for lane in one.runtime.hand.lanes] == ids[:1]

@@ -14,9 +14,10 @@ from sqlalchemy import Connection
 
 from msgworker import App, MessageTable
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store import claim, done, lease, recover, settle
-from msgworker.store.claim import Candidate, Row
+from msgworker.store import candidates, claim, done, following, lease, recover, settle
+from msgworker.store.candidates import Candidate
 from msgworker.store.due import Coming, coming
+from msgworker.store.rows import Row
 from tests.contract.seeing import Table, in_thread, send, until
 
 ME, OTHER = "me-1", "other-2"
@@ -89,16 +90,16 @@ def test_oldest_finds_open_rows_by_age(store):
     waiting = send(store.app, "c", delay=3600)
     store.row(a[1], status=2)
     store.row(a[3], status=-1, error_try_times=3)
-    assert _ids(store(claim.oldest, mark=-1, limit=10)) == [a[0], a[2]]
-    assert _ids(store(claim.oldest, mark=a[0] + 1, limit=10)) == [a[2]]
-    assert _ids(store(claim.oldest, mark=-1, limit=1)) == [a[0]]
-    assert waiting[0] not in _ids(store(claim.oldest, mark=-1, limit=10))
+    assert _ids(store(candidates.oldest, mark=-1, limit=10)) == [a[0], a[2]]
+    assert _ids(store(candidates.oldest, mark=a[0] + 1, limit=10)) == [a[2]]
+    assert _ids(store(candidates.oldest, mark=-1, limit=1)) == [a[0]]
+    assert waiting[0] not in _ids(store(candidates.oldest, mark=-1, limit=10))
 
 
 def test_candidates_show_what_was_seen(store):
     (msg_id,) = send(store.app, "a", topic="x")
     store.row(msg_id, status=-1, error_try_times=2, crash_times=1)
-    (found,), after = store(claim.heads, after=None, limit=10)
+    (found,), after = store(candidates.heads, after=None, limit=10)
     assert (found.msg_id, found.object_id, found.status, found.tries) == (msg_id, "a", -1, 2)
     assert (found.crash_times, found.topic, found.due) == (1, "x", 1)
     assert after is None
@@ -107,7 +108,7 @@ def test_candidates_show_what_was_seen(store):
 def test_heads_gives_the_first_open_row_of_each_object(store):
     ids = send(store.app, "b", "a", "b", "c", None, "a")
     store.row(ids[1], status=2)
-    found, after = store(claim.heads, after=None, limit=10)
+    found, after = store(candidates.heads, after=None, limit=10)
     assert [(c.object_id, c.msg_id) for c in found] == [("a", ids[5]), ("b", ids[0]), ("c", ids[3])]
     assert after is None
 
@@ -119,7 +120,7 @@ def test_heads_shows_heads_that_cannot_go(store):
     store.row(
         ids[2], status=-1, error_try_times=1, available_at=datetime.now(UTC) + timedelta(hours=1)
     )
-    found, _ = store(claim.heads, after=None, limit=10)
+    found, _ = store(candidates.heads, after=None, limit=10)
     assert [(c.msg_id, c.status, c.due) for c in found] == [(ids[0], 1, 1), (ids[2], -1, 0)]
 
 
@@ -129,7 +130,7 @@ def test_heads_walks_all_objects_in_steps(store):
     seen: list[Any] = []
     after = None
     for _ in range(100):
-        found, after = store(claim.heads, after=after, limit=7)
+        found, after = store(candidates.heads, after=after, limit=7)
         seen += [c.object_id for c in found]
         if after is None:
             break
@@ -143,7 +144,7 @@ def test_heads_over_a_deep_object(store):
     seen: list[Any] = []
     after = None
     while True:
-        found, after = store(claim.heads, after=after, limit=1)
+        found, after = store(candidates.heads, after=after, limit=1)
         seen += [(c.object_id, c.msg_id) for c in found]
         if after is None:
             break
@@ -157,28 +158,28 @@ def test_due_after_finds_rows_whose_instant_has_come(store):
     later = send(store.app, "c", at=datetime.now(UTC) - timedelta(hours=1))
     send(store.app, "d", delay=3600)
     send(store.app, "e")
-    found = store(claim.due_after, since=None, limit=10)
+    found = store(candidates.due_after, since=None, limit=10)
     assert _ids(found) == [*past, *later]
     assert all(c.due == 1 and c.waits_until is not None for c in found)
     first = found[0]
-    again = store(claim.due_after, since=(first.waits_until, first.msg_id), limit=10)
+    again = store(candidates.due_after, since=(first.waits_until, first.msg_id), limit=10)
     assert _ids(again) == [past[1], *later]
-    assert _ids(store(claim.due_after, since=None, limit=1)) == [past[0]]
+    assert _ids(store(candidates.due_after, since=None, limit=1)) == [past[0]]
 
 
 def test_due_after_leaves_out_finished_and_dead_rows(store):
     done, dead = send(store.app, "a", "b", at=datetime.now(UTC) - timedelta(hours=2))
     store.row(done, status=2)
     store.row(dead, status=-1, error_try_times=3)
-    assert store(claim.due_after, since=None, limit=10) == []
+    assert store(candidates.due_after, since=None, limit=10) == []
 
 
 def test_loose_finds_open_rows_without_an_object(store):
     ids = send(store.app, None, "a", None, None)
     store.row(ids[2], status=2)
-    assert _ids(store(claim.loose, after=-1, limit=10)) == [ids[0], ids[3]]
-    assert _ids(store(claim.loose, after=ids[0], limit=10)) == [ids[3]]
-    assert _ids(store(claim.loose, after=-1, limit=1)) == [ids[0]]
+    assert _ids(store(candidates.loose, after=-1, limit=10)) == [ids[0], ids[3]]
+    assert _ids(store(candidates.loose, after=ids[0], limit=10)) == [ids[3]]
+    assert _ids(store(candidates.loose, after=-1, limit=1)) == [ids[0]]
 
 
 def _coming(store: Store, linger: float = 5.0, retry_linger: float = 300.0, **more: Any) -> Coming:
@@ -408,20 +409,20 @@ def test_flag_apart_passes_over_what_is_not_to_be_had(store):
 
 
 def _run(store: Store, head: Row, limit: int = 10) -> list[int]:
-    return _ids(store(claim.read_runs, [head], limit=limit)[head.msg_id])
+    return _ids(store(following.read_runs, [head], limit=limit)[head.msg_id])
 
 
 def test_read_runs_gives_what_stands_behind_each_head(store):
     ids = send(store.app, "a", "b", "a", "a", "b", None)
     rows = store.flagged(ids[0], ids[1], ids[5])
-    runs = store(claim.read_runs, rows, limit=10)
+    runs = store(following.read_runs, rows, limit=10)
     assert {head: _ids(run) for head, run in runs.items()} == {
         ids[0]: [ids[2], ids[3]],
         ids[1]: [ids[4]],
     }
-    assert store(claim.read_runs, rows, limit=1)[ids[0]] == runs[ids[0]][:1]
-    assert store(claim.read_runs, rows, limit=0) == {ids[0]: [], ids[1]: []}
-    assert store(claim.read_runs, [], limit=10) == {}
+    assert store(following.read_runs, rows, limit=1)[ids[0]] == runs[ids[0]][:1]
+    assert store(following.read_runs, rows, limit=0) == {ids[0]: [], ids[1]: []}
+    assert store(following.read_runs, [], limit=10) == {}
 
 
 @pytest.mark.parametrize(
@@ -475,7 +476,7 @@ def test_a_run_is_empty_if_a_lower_unfinished_row_has_appeared(store):
 def test_runs_of_many_heads(store):
     objects = [f"o{i}" for i in range(130)]
     ids = send(store.app, *objects, *objects)
-    runs = store(claim.read_runs, store.flagged(*ids[:130]), limit=5)
+    runs = store(following.read_runs, store.flagged(*ids[:130]), limit=5)
     assert {head: _ids(run) for head, run in runs.items()} == {
         ids[i]: [ids[130 + i]] for i in range(130)
     }
@@ -894,17 +895,17 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     moves = [Settlement(i, next_id=i + OBJECTS) for i in open_ids[:50]]
     key, obj, oldest, due, guard = "primary", "object", "oldest", "due", "guard"
     if store.t.dialect.oldest_index:
-        yield "oldest", (oldest,), lambda r: r(claim.oldest, mark=0, limit=100)
-    yield "heads from start", (obj,), lambda r: r(claim.heads, after=None, limit=100)
-    yield "heads", (obj,), lambda r: r(claim.heads, after="o250", limit=100)
-    yield "due", (due,), lambda r: r(claim.due_after, since=None, limit=100)
+        yield "oldest", (oldest,), lambda r: r(candidates.oldest, mark=0, limit=100)
+    yield "heads from start", (obj,), lambda r: r(candidates.heads, after=None, limit=100)
+    yield "heads", (obj,), lambda r: r(candidates.heads, after="o250", limit=100)
+    yield "due", (due,), lambda r: r(candidates.due_after, since=None, limit=100)
     waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
     yield "coming", (due, obj, guard), lambda r: r(coming, **waits)
-    yield "loose", (obj, oldest), lambda r: r(claim.loose, after=0, limit=100)
+    yield "loose", (obj, oldest), lambda r: r(candidates.loose, after=0, limit=100)
     yield "flag", (key,), lambda r: r(claim.flag, seen, me=ME)
     yield "flag one", (key,), lambda r: r(claim.flag, seen[:1], me=ME)
-    yield "runs", (obj,), lambda r: r(claim.read_runs, rows, limit=20)
-    yield "run of one", (obj,), lambda r: r(claim.read_runs, rows[:1], limit=20)
+    yield "runs", (obj,), lambda r: r(following.read_runs, rows, limit=20)
+    yield "run of one", (obj,), lambda r: r(following.read_runs, rows[:1], limit=20)
     yield "settle one", (key,), lambda r: r(settle.settle_one, moves[0], me=ME)
     yield "still mine", (key, guard), lambda r: r(done.still_mine, open_ids[:100], me=ME)
     yield "flagged by", (guard, obj), lambda r: r(recover.flagged_by, ME)

@@ -16,7 +16,7 @@ from msgworker.cli.output import print_json
 from msgworker.errors import ConfigError
 from msgworker.instance.refusals import FIRST_PAUSE_SECONDS, FORGET_SECONDS, Refusals
 from msgworker.instance.report import Report
-from msgworker.store.claim import Candidate
+from msgworker.store.candidates import Candidate
 from msgworker.store.left import Left, Waits
 from tests.contract.seeing import Table, send, until
 

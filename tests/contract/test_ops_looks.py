@@ -14,7 +14,7 @@ from msgworker.errors import ConfigError
 from msgworker.message import Outcome, Settled, Settlement, Word
 from msgworker.store import claim, counts, done, failures, lanes, lease, recover, settle, window
 from msgworker.store import tries as trying
-from msgworker.store.claim import Candidate
+from msgworker.store.candidates import Candidate
 from msgworker.store.counts import Exact
 from msgworker.store.explain import Reason
 from msgworker.store.instances import Life

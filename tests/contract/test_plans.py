@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from msgworker import App, dialects
 from msgworker.store import claim
-from msgworker.store.claim import Candidate
+from msgworker.store.candidates import Candidate
 from tests.contract.seeing import Table, send
 
 

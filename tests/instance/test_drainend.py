@@ -9,7 +9,7 @@ import pytest
 
 from msgworker.instance.drainend import EMPTY_LOOKS, Drain, DrainEnd, Next
 from msgworker.instance.search import Look
-from msgworker.store.claim import Candidate
+from msgworker.store.candidates import Candidate
 from msgworker.store.due import Coming
 from msgworker.store.instances import InstanceInfo, Life
 from tests.instance.test_pollpace import Ticking

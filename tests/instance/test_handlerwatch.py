@@ -13,7 +13,7 @@ from msgworker.instance import handlerwatch
 from msgworker.instance.hand import Hand, Running
 from msgworker.instance.handlerwatch import HandlerWatch
 from msgworker.instance.identity import Identity
-from msgworker.store.claim import Row
+from msgworker.store.rows import Row
 from tests.instance.test_pollpace import Ticking
 
 

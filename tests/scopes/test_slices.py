@@ -14,7 +14,7 @@ from msgworker.coordination.scopes import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.search import WINDOW, Search
 from msgworker.instance.slicing import SliceSearch
-from msgworker.store import claim, schema, slices
+from msgworker.store import candidates, schema, slices
 from msgworker.store.slices import Place
 from msgworker.table import Slice
 from tests.contract.seeing import Table, until
@@ -233,13 +233,13 @@ def test_a_look_finds_as_many_objects_as_are_wanted_however_many_messages_they_h
 
 def test_a_look_everywhere_is_bounded_however_many_instances_live(app, monkeypatch):
     limits = []
-    for source in (claim.oldest, claim.heads, claim.loose):
+    for source in (candidates.oldest, candidates.heads, candidates.loose):
 
         def counted(conn, t, *, limit, source=source, **options):
             limits.append(limit)
             return source(conn, t, limit=limit, **options)
 
-        monkeypatch.setattr(claim, source.__name__, counted)
+        monkeypatch.setattr(candidates, source.__name__, counted)
     send(app, *[f"o{i}" for i in range(200)])
     found = Search(app.tables, None)
     monkeypatch.setattr(found, "_look_window", lambda *_: False)  # as where it is full of others'

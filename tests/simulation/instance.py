@@ -31,10 +31,11 @@ from msgworker.instance.runtime import Runtime
 from msgworker.instance.search import Look, Search
 from msgworker.instance.settlements import settlement, what_became
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store import claim, done, lease, recover
+from msgworker.store import claim, done, following, lease, recover
 from msgworker.store import settle as settling
-from msgworker.store.claim import Candidate, Row
+from msgworker.store.candidates import Candidate
 from msgworker.store.done import FlagMissing
+from msgworker.store.rows import Row
 from tests.history import PROCESSING, Kind, Rule, Violation
 from tests.simulation.world import Act, Seen, World
 
@@ -335,7 +336,7 @@ class Instance:
         heads: list[Row] = [
             Row(c.msg_id, c.object_id, None, None, 0, 0, 0, None, None) for c in candidates
         ]
-        found: dict[int, list[Row]] = claim.read_runs(
+        found: dict[int, list[Row]] = following.read_runs(
             self.world.conn, self.world.t, heads, limit=RUN_LIMIT
         )
         return found
@@ -344,7 +345,7 @@ class Instance:
         heads = [lane.row for lane in lanes]
         try:
             runs = self._read(
-                lambda conn: claim.read_runs(conn, self.world.t, heads, limit=RUN_LIMIT)
+                lambda conn: following.read_runs(conn, self.world.t, heads, limit=RUN_LIMIT)
             )
         except Lost:
             return  # the heads are flagged: they run, if without followers

@@ -15,8 +15,9 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker.instance.search import Pick, Search
 from msgworker.message import Outcome
-from msgworker.store import claim, done, recover, settle
-from msgworker.store.claim import Candidate, Row
+from msgworker.store import claim, done, recover, rows, settle
+from msgworker.store.candidates import Candidate
+from msgworker.store.rows import Row
 from msgworker.table import Cols, Tables
 from tests.history import Rule
 from tests.simulation.configs import CONFIGS
@@ -140,7 +141,7 @@ def any_claim() -> AbstractContextManager[None]:
         if outcome is Outcome.DONE:
             return done.finish_of(t, False)
         unasked = [sa.bindparam(name, type_=sa.Integer()) >= 0 for name in ("mw_tries", "mw_times")]
-        mine = (t.among(c.msg_id), t.mine(c, claim.ME), *unasked)
+        mine = (t.among(c.msg_id), t.mine(c, rows.ME), *unasked)
         return sa.update(t.message).where(*mine).values(settle._outcome_values(t, outcome))
 
     return replaced(settle, "_statement", statement)

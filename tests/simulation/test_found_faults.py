@@ -10,7 +10,7 @@ from msgworker.instance.hand import Lane
 from msgworker.instance.handler import Registry
 from msgworker.instance.identity import Identity
 from msgworker.instance.runtime import Runtime
-from msgworker.store.claim import Row
+from msgworker.store.rows import Row
 from tests.simulation.configs import CONFIGS
 from tests.simulation.instance import LOG
 from tests.simulation.schedule import world_for

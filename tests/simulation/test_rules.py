@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from msgworker.dialects import DIALECTS
 from msgworker.errors import RuleChanged
 from msgworker.message import Outcome, Settlement
-from msgworker.store import change, claim, lease, recover, rule, settle
+from msgworker.store import candidates, change, claim, lease, recover, rule, settle
 from msgworker.store.done import FlagMissing
 from msgworker.store.rule import Rule, State
 from msgworker.table import MessageTable, Tables, tables_for
@@ -113,7 +113,7 @@ class Base:
                 if not self._registered(t, me):
                     return
                 yield
-            seen = self.do(claim.oldest, t, mark=0, limit=20)
+            seen = self.do(candidates.oldest, t, mark=0, limit=20)
             yield
             chosen = rng.sample(seen, min(1, len(seen)))
             rows = self.do(claim.flag, t, chosen, me=me) if chosen else []

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
-from msgworker.store import claim, window
+from msgworker.store import candidates, window
 from msgworker.store.doctor.finding import Finding, advised, fine
 from msgworker.store.doctor.patient import Patient
 from msgworker.table import Tables
@@ -41,10 +41,10 @@ def plan(p: Patient) -> list[Finding]:
 def _candidates(p: Patient, t: Tables) -> tuple[Any, dict[str, Any], str]:
     """The statement as the claim runs it; it is built by running it once."""
     if t.dialect.oldest_index:
-        claim.oldest(p.conn, t, mark=window.LEAST, limit=1)
+        candidates.oldest(p.conn, t, mark=window.LEAST, limit=1)
         index = t.spec.index_name("oldest")
         return t.built("oldest", _never), {"mark": window.LEAST, "rows": 100}, index
-    claim.heads(p.conn, t, after=None, limit=1)
+    candidates.heads(p.conn, t, after=None, limit=1)
     index = t.spec.index_name("object")
     return t.built(("page", True), _never), {"after": None, "rows": 100}, index
 

@@ -1,0 +1,253 @@
+"""Where candidates for a claim are found: by age, by instant, by object.
+
+What is read here is a hint: the flag (claim.py) asks for everything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Select, bindparam
+
+from msgworker.dialects import (
+    AnyText,
+    fetch,
+    instant_of,
+    instant_text,
+    now,
+    whole_number,
+)
+from msgworker.store.rows import INT, key_column, or_zero, types_of
+from msgworker.table import NO_OBJECT, Cols, Tables, text_lit
+
+PAGE = 1000
+
+
+class Candidate(NamedTuple):
+    """A row that may be a head; only `due_after` fills `waits_until`, as `instant_text` reads it.
+
+    status, tries: as the driver gives them, which need not be whole numbers: `flag` compares them.
+    key: of the object, where ids that differ may be one to the database.
+    """
+
+    msg_id: int
+    object_id: str | None
+    status: int
+    tries: Any
+    crash_times: int
+    topic: str | None
+    due: int
+    waits_until: Any
+    key: Any = None
+
+    @property
+    def same(self) -> Any:
+        """What is equal for two messages exactly where the database takes their objects for one;
+        None without an object."""
+        return self.object_id if self.key is None else self.key
+
+
+_CANDIDATE_NUMBERS = itemgetter(0, 3, 4)
+
+
+def as_candidates(found: Sequence[Any]) -> list[Candidate]:
+    """Rows that can be named: one whose id is no whole number nobody can claim.
+
+    What stands in the counters may be anything. A message with such a counter does not live long
+    enough for its quarantine.
+    """
+    made = [Candidate._make(row) for row in found]
+    if not types_of(map(_CANDIDATE_NUMBERS, made)) - INT:
+        return made
+    return [_countable(c, i) for c in made if (i := whole_number(c.msg_id)) is not None]
+
+
+def _countable(c: Candidate, msg_id: int) -> Candidate:
+    crashes = whole_number(c.crash_times) if whole_number(c.tries) is not None else 0
+    return c._replace(msg_id=msg_id, crash_times=crashes or 0)
+
+
+def hint_columns(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
+    topic = sa.null() if c.topic is None else c.topic
+    due = sa.case((t.due(c), sa.literal_column("1")), else_=sa.literal_column("0"))
+    until = sa.null() if waits_until is None else waits_until
+    columns = [
+        c.msg_id,
+        c.object_id,
+        c.status,
+        t.tries(c),
+        or_zero(c.crash_times),
+        topic,
+        due,
+        until,
+        *key_column(t, c),
+    ]
+    return [column.label(f"h{i}") for i, column in enumerate(columns)]
+
+
+def oldest(conn: Connection, t: Tables, *, mark: int, limit: int) -> list[Candidate]:
+    """Open rows that wait for no instant, in order of age, from `mark` on."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        key = t.oldest_key(c)
+        query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "oldest")
+        return (
+            query.where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
+            .order_by(key)
+            .limit(bindparam("rows", type_=sa.Integer()))
+        )
+
+    return as_candidates(fetch(conn, t.built("oldest", build), {"mark": mark, "rows": limit}))
+
+
+def due_after(
+    conn: Connection, t: Tables, *, since: tuple[Any, int] | None, limit: int
+) -> list[Candidate]:
+    """Rows whose instant has come, after the (`waits_until`, msg_id) `since`, in that order; None =
+    from the first."""
+    if not t.has("available_at"):
+        return []
+
+    def build(from_start: bool) -> Select[Any]:
+        c = t.cols()
+        assert c.available_at is not None
+        query = t.hinted(
+            sa.select(*hint_columns(t, c, instant_text(c.available_at))), t.message, "due"
+        )
+        query = query.where(t.unfinished(c), c.available_at.is_not(None), c.available_at <= now())
+        if not from_start:
+            at: Any = instant_of(bindparam("at", type_=AnyText()))
+            query = query.where(
+                c.available_at >= at,
+                sa.or_(c.available_at > at, c.msg_id > bindparam("id", type_=sa.BigInteger())),
+            )
+        query = query.order_by(c.available_at, c.msg_id)
+        return query.limit(bindparam("rows", type_=sa.Integer()))
+
+    statement = t.built(("due", since is None), partial(build, since is None))
+    at, msg_id = since or (None, None)
+    return as_candidates(fetch(conn, statement, {"at": at, "id": msg_id, "rows": limit}))
+
+
+def heads(conn: Connection, t: Tables, *, after: Any, limit: int) -> tuple[list[Candidate], Any]:
+    """The head of each object behind the object `after` (None = from the first), and the next
+    cursor.
+
+    The cursor is None when the last object was reached. Costs one index step per object, or a page
+    of index entries per statement, never the rows of a deep object.
+    """
+    return _hop(conn, t, after, limit) if t.dialect.hops else _page(conn, t, after, limit)
+
+
+def _hop(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Candidate], Any]:
+    def build(from_start: bool) -> Select[Any]:
+        first_row = t.message.alias("f")
+        first = t.cols(first_row)
+        after_it: ColumnElement[bool] = first.object_id.is_not(None)
+        if not from_start:
+            after_it = first.object_id > bindparam("after", type_=t.key_type)
+        one = sa.literal_column("1", sa.Integer())
+        start = t.hinted(sa.select(first.object_id), first_row, "object")
+        start = start.where(t.unfinished(first), after_it).order_by(first.object_id).limit(one)
+        ring = sa.select(start.scalar_subquery().label("o"), one.label("k")).cte(
+            "ring", recursive=True
+        )
+        next_row = t.message.alias("n")
+        hop = t.cols(next_row)
+        next_object = (
+            t.hinted(sa.select(hop.object_id), next_row, "object")
+            .where(t.unfinished(hop), hop.object_id > ring.c.o)
+            .order_by(hop.object_id)
+            .limit(one)
+            .scalar_subquery()
+        )
+        more = sa.select(next_object, ring.c.k + one).where(
+            ring.c.o.is_not(None), ring.c.k < bindparam("objects", type_=sa.Integer())
+        )
+        ring = ring.union_all(more)
+        head_row = t.message.alias("h")
+        h = t.cols(head_row)
+        head = (
+            t.hinted(sa.select(h.msg_id), head_row, "object")
+            .where(t.unfinished(h), h.object_id == ring.c.o)
+            .order_by(h.msg_id)
+            .limit(sa.literal_column("1"))
+            .scalar_subquery()
+        )
+        c = t.cols()
+        return sa.select(*hint_columns(t, c), ring.c.k).select_from(
+            ring.join(t.message, c.msg_id == head)
+        )
+
+    key = ("hop", after is None)
+    statement = t.built(key, lambda: build(after is None))
+    found = fetch(conn, statement, {"after": after, "objects": limit})
+    found = sorted(found, key=lambda row: row[-1])
+    rows = as_candidates([row[:-1] for row in found])
+    return rows, found[-1][1] if len(found) >= limit else None
+
+
+def _page(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Candidate], Any]:
+    def build(from_start: bool) -> Select[Any]:
+        source = t.message.alias("p")
+        p = t.cols(source)
+        key = t.open_object(p)
+        page = sa.select(key.label("o"), t.open_msg_id(p).label("i"))
+        page = t.hinted(page, source, "object")
+        if from_start:
+            page = page.where(key.is_not(None))
+        else:
+            page = page.where(key > bindparam("after", type_=t.key_type))
+        page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
+        w = page.subquery("w")
+        first = (
+            sa.select(w.c.o.label("o"), sa.func.min(w.c.i).label("i"), sa.func.count().label("n"))
+            .group_by(w.c.o)
+            .subquery("g")
+        )
+        c = t.cols()
+        return (
+            sa.select(*hint_columns(t, c), first.c.o, first.c.n)
+            .select_from(first.join(t.message, c.msg_id == first.c.i))
+            .order_by(first.c.o)
+        )
+
+    seen: list[Candidate] = []
+    rows_read = max(PAGE, limit)
+    while len(seen) < limit:
+        from_start = after is None
+        statement = t.built(("page", from_start), partial(build, from_start))
+        found = fetch(conn, statement, {"after": after, "rows": rows_read})
+        seen += as_candidates([row[:-2] for row in found if row[1] is not None])
+        if sum(row[-1] for row in found) < rows_read:
+            return seen, None
+        after = found[-1][-2]
+    return seen, after
+
+
+def loose(conn: Connection, t: Tables, *, after: int, limit: int) -> list[Candidate]:
+    """Open rows without an object, by msg_id, behind `after`."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        if t.dialect.partial_indexes:
+            where: Sequence[ColumnElement[bool]] = (t.unfinished(c), c.object_id.is_(None))
+        else:
+            where = (t.open_object(c) == text_lit(NO_OBJECT),)
+        key = t.open_msg_id(c)
+        # Without a hint a planner may prefer the primary key, and walk over all finished rows; this
+        # order, whose first key is the same in all rows, is one that only the object index gives.
+        order = [] if t.dialect.index_hint else [c.object_id]
+        query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "object")
+        return (
+            query.where(*where, key > bindparam("after", type_=sa.BigInteger()))
+            .order_by(*order, key)
+            .limit(bindparam("rows", type_=sa.Integer()))
+        )
+
+    return as_candidates(fetch(conn, t.built("loose", build), {"after": after, "rows": limit}))

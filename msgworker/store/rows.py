@@ -1,0 +1,181 @@
+"""A row as claims, settles and runs read it, in forms that no driver fails on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Select, bindparam
+
+from msgworker.dialects import (
+    AnyText,
+    Escaped,
+    folded,
+    instant_text,
+    now,
+    text_length,
+    whole_number,
+)
+from msgworker.message import Status
+from msgworker.payload import is_text, quoted
+from msgworker.table import Cols, Tables, lit
+
+# In statements that write, parameters are named mw_...: a name that is a column's too is refused.
+ME: ColumnElement[Any] = bindparam("mw_me", type_=AnyText())
+"""The id of the instance that asks."""
+MOST_COUNTED = (1 << 31) - 1
+"""A counter of a row that says more is none."""
+
+
+class Row(NamedTuple):
+    """A flagged message, or one of its run.
+
+    created_at: as `instant_text` reads it.
+    flaw: None for nearly all; the payload's length where it was too long to be read; or, as a text,
+    why the message cannot be handled, whatever its handler: the column and what it holds.
+    key: as of a candidate.
+    """
+
+    msg_id: int
+    object_id: str | None
+    topic: str | None
+    payload: Any
+    tries: int
+    crash_times: int
+    later_times: int
+    created_at: Any
+    flaw: int | str | None
+    key: Any = None
+
+    @property
+    def oversize(self) -> int | None:
+        """The length of a payload that was too long to be read."""
+        return None if isinstance(self.flaw, str) else self.flaw
+
+    @property
+    def odd(self) -> str | None:
+        """Why the row cannot be read."""
+        return self.flaw if isinstance(self.flaw, str) else None
+
+    @property
+    def same(self) -> Any:
+        """As of a candidate."""
+        return self.object_id if self.key is None else self.key
+
+
+def or_zero(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
+    """The column, 0 where it is NULL or not there."""
+    return (
+        sa.literal_column("0")
+        if column is None
+        else sa.func.coalesce(column, sa.literal_column("0"))
+    )
+
+
+INT = {int}
+_ROW_NUMBERS = itemgetter(4, 5, 6)
+
+
+def types_of(values: Iterable[Iterable[Any]]) -> set[type]:
+    """The types in many rows, at as little cost as can be."""
+    return set(map(type, chain.from_iterable(values)))
+
+
+def key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
+    return [sa.null() if t.fold is None else folded(c.object_id, t.fold)]
+
+
+def row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
+    columns: list[ColumnElement[Any]] = [
+        c.msg_id,
+        c.object_id,
+        sa.null() if c.topic is None else c.topic,
+    ]
+    if c.payload is None:
+        payload: ColumnElement[Any] = sa.null()
+        oversize: ColumnElement[Any] = sa.null()
+    else:
+        most: ColumnElement[int] = sa.literal_column(str(t.spec.max_payload))
+        kind, texts = c.payload.type, (sa.String, sa.LargeBinary, sa.BINARY, sa.VARBINARY)
+        plain = t.dialect.loose_types and not isinstance(kind, sa.JSON)
+        text = c.payload if plain or isinstance(kind, texts) else sa.cast(c.payload, sa.Text())
+        length = text_length(text)
+        payload = sa.case((length <= most, text))
+        oversize = sa.case((length > most, length))
+    columns += [
+        payload,
+        t.tries(c),
+        or_zero(c.crash_times),
+        or_zero(c.later_times),
+        sa.null() if c.created_at is None else instant_text(c.created_at),
+        oversize,
+        *key_column(t, c),
+    ]
+    return [column.label(f"r{i}") for i, column in enumerate(columns)]
+
+
+def rows_of(t: Tables, found: Sequence[Any], first: int = 0) -> list[Row]:
+    """Rows of which `row_columns` begin at the place `first`."""
+    made = [Row._make(row[first:] if first else row) for row in found]
+    numbers = list(map(_ROW_NUMBERS, made))
+    if (
+        isinstance(found, Escaped)
+        or types_of(numbers) - INT
+        or min(map(min, numbers), default=0) < 0
+    ):
+        return [judged(t, row) for row in made]
+    return made
+
+
+def judged(t: Tables, row: Row) -> Row:
+    """A row whose counters are numbers from 0 on, or with the reason why it cannot be handled."""
+    odd = None
+    for role, text in (
+        ("object_id", row.object_id),
+        ("topic", row.topic),
+        ("payload", row.payload),
+    ):
+        if isinstance(text, str) and not is_text(text):
+            odd = odd or f"{t.names[role]} holds {quoted(text)}, which is not UTF-8"
+    numbers = {}
+    for role in ("error_try_times", "crash_times", "later_times"):
+        value = getattr(row, "tries" if role == "error_try_times" else role)
+        number = whole_number(value)
+        if number is None:
+            odd = odd or f"{t.names[role]} holds {quoted(value)}, which is not a whole number"
+        elif not 0 <= number <= MOST_COUNTED:
+            odd = odd or f"{t.names[role]} holds {quoted(value)}, which counts nothing"
+            number = 0
+        numbers[role] = number or 0
+    tries, crashes, later = numbers.values()
+    return row._replace(tries=tries, crash_times=crashes, later_times=later, flaw=odd or row.flaw)
+
+
+def flagged_values(t: Tables) -> dict[str, Any]:
+    """What a row gets with the flag."""
+    return t.values(
+        status=lit(Status.PROCESSING), claimed_by=ME, claimed_at=now(), available_at=sa.null()
+    )
+
+
+def mine_among(t: Tables) -> Select[Any]:
+    """Those of the ids `mw_ids` that are flagged by us."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        return sa.select(c.msg_id).where(t.among(c.msg_id), t.mine(c, ME))
+
+    return t.built("mine_among", build)
+
+
+def array_param(name: str, kind: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:
+    """An array of numbers that travels as one text, see `array_text`: much cheaper to bind."""
+    return sa.cast(bindparam(name, type_=sa.Text()), sa.ARRAY(kind))
+
+
+def array_text(numbers: Iterable[int]) -> str:
+    """Numbers as the text of an array."""
+    return "{" + ",".join(map(str, numbers)) + "}"
