@@ -10,7 +10,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 # write no bytecode each of these processes would compile it anew.
 RUN_TESTS := $(BIN)/python -m compileall -q msgworker tests; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo test test-long check format ddl reference bench torture model mutants clean
+.PHONY: help demo test test-long check format ddl reference bench torture rolling model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -59,6 +59,9 @@ bench: $(VENV)/.dev  ## the scenarios, beside their limits, as one table (BENCH_
 
 torture: $(VENV)/.dev  ## 60 s of kill -9, pauses, lost sessions, restarts and late commits, judged (TORTURE_ARGS=...)
 	$(BIN)/python -m tests.crash.torture $(TORTURE_ARGS)
+
+rolling: $(VENV)/.dev  ## scale a fleet under load, judged; ROLLING_ARGS="--plot FILE.svg" or "--handover"
+	$(BIN)/python -m tests.crash.rolling $(ROLLING_ARGS)
 
 model:  ## check the models of the protocol with Spin, capped at 4 GB (MODEL_ARGS="--quick")
 	$(PYTHON) -m tests.model $(MODEL_ARGS)

@@ -47,9 +47,12 @@ _RULES = [(re.compile(pattern, _FLAGS), what) for pattern, what in RULES.items()
 def lint(sql: str) -> list[str]:
     """What Oracle would not take in one statement; [] if nothing is known against it."""
     text = re.sub(r"'(?:[^']|'')+'", "'x'", sql)
+    hints = re.findall(r"/\*\+.*?\*/", text, re.DOTALL)
     text = re.sub(r"/\*\+.*?\*/", "", text, flags=re.DOTALL)
     text = re.sub(r"--[^\n]*", "", text)
     found = [what for pattern, what in _RULES if pattern.search(text)]
+    if any(re.search(r"\(\s*\w+\.", hint) for hint in hints):
+        found.append("a hint that names the schema of a table is passed over")
     lists = re.findall(r"\bIN\s*\(([^()]*)\)", text, re.IGNORECASE)
     if any(part.count(",") >= MAX_IN_LIST for part in lists):
         found.append(f"ORA-01795: more than {MAX_IN_LIST} values in a list")

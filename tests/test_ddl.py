@@ -20,6 +20,7 @@ from msgworker.store import (
     change,
     claim,
     counts,
+    deal,
     due,
     explain,
     failures,
@@ -30,12 +31,15 @@ from msgworker.store import (
     lanes,
     lease,
     left,
+    locks,
     order,
     pause,
     purge,
     recover,
     schema,
+    scopes,
     settle,
+    slices,
     tries,
 )
 from msgworker.store import send as producing
@@ -43,6 +47,7 @@ from msgworker.store.candidates import Candidate
 from msgworker.store.change import Filter
 from msgworker.store.done import still_mine
 from msgworker.store.rows import Row
+from msgworker.store.slices import Place
 from msgworker.table import Tables, tables_for
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
@@ -188,6 +193,52 @@ def test_mysql_s_script_has_nothing_that_mysql_refuses():
     assert script.count("ENGINE=InnoDB") == script.count("CREATE TABLE")
 
 
+class Compiled:
+    """Stands for a connection: compiles what it is sent; gives rows as Log does."""
+
+    rowcount = 1
+
+    def __init__(self, name: str) -> None:
+        self.dialect = compiler_for(name)
+        self.rows: dict[str, list[tuple[Any, ...]]] = {}
+        self.sent: list[str] = []
+
+    def execute(self, statement: Any, params: Any = None) -> Any:
+        self.sent.append(str(statement.compile(dialect=self.dialect)))
+        return self
+
+    def all(self) -> list[tuple[Any, ...]]:
+        after = "%(value)s" in self.sent[-1] or "> %s" in self.sent[-1]
+        return [] if after else list(self.rows.get("SELECT", ()))
+
+    def scalar(self, *sent: Any) -> Any:
+        return next(iter(self.scalars(*sent)), None)
+
+    def scalars(self, *sent: Any) -> list[Any]:
+        return [row[0] for row in self.execute(*sent).all()]
+
+    def first(self) -> None:
+        return None
+
+    one_or_none = first
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+@pytest.mark.parametrize("role", ["shard", None])
+def test_mysql_is_sent_the_statements_of_scopes_and_locks_that_mariadb_runs(role):
+    spec = MessageTable("crm.sliced", shard=role and "part", instance_type=role and "flag")
+    sent = {}
+    for name in ("mysql", "mariadb"):
+        conn: Any = Compiled(name)
+        for act, options in _scope_acts(tables_for(spec, DIALECTS[name]), conn):
+            act(conn, tables_for(spec, DIALECTS[name]), **options)
+        sent[name] = set(conn.sent)
+    assert len(sent["mysql"]) > (35 if role else 8)
+    assert sent["mysql"] == sent["mariadb"]
+
+
 # ---------------------------------------------------------------- Oracle
 
 PLANTED = [
@@ -210,6 +261,7 @@ PLANTED = [
     "INSERT INTO t (a) VALUES (1) RETURNING id",
     "UPDATE IGNORE t SET a = 1",
     "SELECT now() FROM dual",
+    "SELECT /*+ INDEX(crm.t t_head) */ a FROM crm.t",
 ]
 
 
@@ -224,6 +276,7 @@ def test_the_lint_finds_planted_errors(sql):
         "SELECT a FROM t x WHERE x.id IN (1, 2) FOR UPDATE SKIP LOCKED",
         "INSERT INTO t (a) VALUES (:a) RETURNING id INTO :ret_0",
         "SELECT a FROM t WHERE b = 'true; LIMIT 1'",
+        "SELECT /*+ INDEX(t t_head) */ a FROM crm.t",
         "SELECT id FROM (SELECT id FROM t ORDER BY id) WHERE ROWNUM <= :n",
         "SELECT id FROM t ORDER BY id FETCH FIRST :n ROWS ONLY",
     ],
@@ -339,11 +392,56 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     for there in (True, False):
         record = {"msg_id": 1, "one": done, "me": "me", "tries": 0, "there": there}
         yield items.record_one, record
+    yield from _scope_acts(t, log)
     yield from _ops_acts(t, log)
     for delay, at in ((None, None), (1.0, None), (None, datetime.now(UTC))):
         options = {"topic": "t", "object_id": "o", "payload": "{}", "delay": delay, "at": at}
         yield producing.insert_many, {"rows": [producing.row_values(t, **options)] * 2}
         yield producing.insert_one, {"values": producing.row_values(t, **options)}
+
+
+def _scope_acts(t: Tables, log: Log) -> Iterator[Any]:
+    """What instances with a scope ask for, and dealers, and holders of locks."""
+    many = list(range(2500))
+    found, log.rows = log.rows, {}
+    for role in ("shard", "instance_type"):
+        if not t.has(role):
+            continue
+        values: list[Any] = many if role == "shard" else [f"as{n}" for n in many]
+        for count in (1, 2, 9, 70):
+            begun = [Place(value, "o") for value in values[:count]]
+            numbered = [Place(value, 5) for value in values[:count]]
+            fresh = [Place(value) for value in values[:count]]
+            for deep in (False, True):
+                for places in (fresh, begun):
+                    yield slices.heads, {"role": role, "places": places, "rows": 8, "deep": deep}
+            for places in (fresh, numbered):
+                yield slices.loose, {"role": role, "places": places, "rows": 8}
+        for value in (values[0], None):
+            yield slices.open_in, {"role": role, "value": value}
+        log.rows = {":value": [], "SELECT": [(values[0],)]}  # nothing is behind the first
+        yield slices.open_values, {"role": role}
+        log.rows = {}
+    if t.has("instance_type"):
+        yield deal.undealt, {}
+        yield deal.flags, {}
+        yield deal.flags_of, {"objects": [str(n) for n in many]}
+        yield deal.deal, {"msg_ids": many, "flag": "asA"}
+        log.rows = {"SELECT": [(1,), (2,)]}
+        yield deal.take_back, {"flag": "asA"}
+        log.rows = {}
+    yield scopes.part_of, {"msg_id": 1}
+    mine = {"name": "x", "owner": "me"}
+    yield locks.acquire, mine | {"ttl_ms": 1, "claim_id": "c"}
+    yield locks.acquired, {"name": "x", "claim_id": "c"}
+    yield locks.there, {"names": ["x", "y"]}
+    yield locks.acquire_all, {"names": ["x"], "owner": "me", "ttl_ms": 1, "claim_id": "c"}
+    yield locks.renew, mine | {"token": 1, "ttl_ms": 1}
+    yield locks.renew_all, {"owner": "me", "ttl_ms": 1}
+    yield locks.release, mine | {"token": 1}
+    yield locks.held, {"prefix": "a_b"}
+    yield locks.holder, {"name": "x"}
+    log.rows = found
 
 
 def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
@@ -419,6 +517,7 @@ SPECS = {
             )
         ),
     ),
+    "sliced": MessageTable("crm.sliced", shard="part", instance_type="flag"),
 }
 
 

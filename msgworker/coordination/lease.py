@@ -138,9 +138,11 @@ class LockCentre(ABC):
 
     def release(self, lease: Lease) -> bool:
         """Free a lock at once. False: this lease did not hold it any more; nothing has changed."""
-        released = self._release(lease)
-        lease.end("it was released" if released else "it expired or was taken away")
-        return released
+        return ended(lease, self._release(lease))
+
+    def release_all(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Free many locks at once; those that these leases still held, in their order."""
+        return [lease for lease in leases if self.release(lease)]
 
     def _acquire_all(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
         found = (self._acquire(name, owner, ttl) for name in names)
@@ -167,6 +169,12 @@ class LockCentre(ABC):
 
     @abstractmethod
     def _release(self, lease: Lease) -> bool: ...
+
+
+def ended(lease: Lease, released: bool) -> bool:
+    """For lock centres: note that a lease is over, by its release or before."""
+    lease.end("it was released" if released else "it expired or was taken away")
+    return released
 
 
 def new_owner(label: str = "") -> str:

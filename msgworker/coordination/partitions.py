@@ -17,7 +17,7 @@ from msgworker.config import YEAR_SECONDS, number, whole
 from msgworker.coordination.assign import Assign, requested, sticky
 from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
 from msgworker.coordination.moving import Moving, columns, monotonic, spans
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.seat import Scope, Seat, Standing
 from msgworker.table import MOST_SHARDS, MessageTable, Slice
 
@@ -191,8 +191,8 @@ class Member(Moving):
         target = self.scope.target(members, owners)
         now = monotonic()
         with self.lock:
-            for shard in self._held:
-                if target.get(shard) == self.owner:
+            for shard, lease in self._held.items():
+                if target.get(shard) == self.owner and lease.live():
                     self._draining.pop(shard, None)
                 else:
                     self._draining.setdefault(shard, now)
@@ -203,7 +203,7 @@ class Member(Moving):
         pause = min(self._beat, max(LOOK_SECONDS, LOOK_PER_MEMBER * len(members)))
         if self._draining or not self.settled:
             pause = min(pause, max(MOVING_SECONDS, MOVING_PER_MEMBER * len(members)))
-        return pause * random.uniform(0.9, 1.1)
+        return pause * random.uniform(0.9, 1.0)  # never longer: a heartbeat is promised
 
     def _keep(self) -> bool:
         """Be a member, and go on owning what we own; or begin anew under another name. Whether we
@@ -253,15 +253,19 @@ class Member(Moving):
         long enough."""
         now = monotonic()
         late: list[int] = []
-        given: list[int] = []
-        for shard in self._free(now, late):
-            lease = self._held[shard]
-            self.scope.locks.release(lease)
-            with self.lock:
-                del self._held[shard]
-                self._draining.pop(shard, None)
-            given.append(shard)
+        given = self._free(now, late)
         if given:
+            leases = [self._held[shard] for shard in given]
+            try:
+                self.scope.locks.release_all(leases)
+            except LocksUnavailable:  # some may be free by now: they are not ours to look at
+                for lease in leases:
+                    lease.end("its release has no answer")
+                raise
+            with self.lock:
+                for shard in given:
+                    del self._held[shard]
+                    self._draining.pop(shard, None)
             to = ", ".join(sorted({target[n] for n in given if n in target})) or "whoever is there"
             self._log("released", given, f"for {to}")
         if late:

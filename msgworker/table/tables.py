@@ -93,7 +93,11 @@ class Tables:
             return query
         if self.indexes is not None and index not in self.indexes:
             return query
-        return query.with_hint(source, self.dialect.index_hint.format(index))
+        hint = self.dialect.index_hint.format(index)
+        if source is self.message:  # Oracle passes over a hint that names the schema
+            quote = dialects.compiler_for(self.dialect.name).identifier_preparer.quote
+            hint = hint.replace("%(name)s", quote(self.message.name))
+        return query.with_hint(source, hint)
 
     def among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
         """`column` is one of the ids given as the parameter `mw_ids`, a list."""

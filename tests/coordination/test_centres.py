@@ -137,6 +137,17 @@ def test_many_leases_are_renewed_at_once(place):
     assert [lease.live() for lease in leases] == [True, True, False, True, True]
 
 
+def test_many_locks_are_freed_at_once_and_those_of_others_are_left(place):
+    locks, names = place.locks(), [place.name(str(n)) for n in range(4)]
+    mine = locks.acquire_all(names, "me", 30)
+    assert locks.release(mine[0])
+    theirs = locks.acquire(names[0], "you", 30)
+    assert locks.release_all(mine) == mine[1:]
+    assert [one.token for one in locks.held(place.mark)] == [theirs.token]
+    assert not any(lease.live() for lease in mine)
+    assert locks.release_all([]) == []
+
+
 def test_threads_of_a_process_exclude_each_other_and_blocks_inside_count(place):
     locks, name = place.locks(), place.name()
     with hold(locks, name) as outer:

@@ -37,7 +37,7 @@ from typing import Any
 import sqlalchemy as sa
 from tenacity.wait import wait_random
 
-from msgworker import App, Context, Message, Reject, RetryLater, Worker
+from msgworker import App, Context, Message, MessageTable, Reject, RetryLater, Worker
 from msgworker.coordination import Partitions, Segments
 from msgworker.coordination.centres import open_centre
 from msgworker.errors import DatabaseUnavailable, SchemaError
@@ -82,6 +82,7 @@ def make_app(options: argparse.Namespace, number: int) -> App:
     """An App of its own, as one process would have it."""
     app = App(
         options.url,
+        table=MessageTable(shard="shard") if options.scope else MessageTable(),
         lease_seconds=options.lease,
         poll_seconds=options.poll,
         label=options.label or f"w{number}",
@@ -170,7 +171,8 @@ def scope_of(app: App, options: argparse.Namespace) -> Iterator[Scope | None]:
         return
     locks = open_centre(options.locks, app.engine)
     if options.scope == "partitions":
-        yield Partitions(locks, shards=16, ttl=options.lease, drain_timeout=options.lease)
+        ttl = options.lease
+        yield Partitions(locks, shards=options.shards, ttl=ttl, drain_timeout=ttl)
     else:
         layout = {f"torture:segment:{i}": [2 * i, 2 * i + 1] for i in range(8)}
         yield Segments(locks, layout, on_outage="unscoped", ttl=options.lease, hold=0.5)
@@ -255,6 +257,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--memory", type=int, default=0, help="MiB that it may take besides")
     parser.add_argument("--wall", type=float, default=0.0, help="shift time.time by seconds")
     parser.add_argument("--scope", choices=["partitions", "segments"], default="")
+    parser.add_argument("--shards", type=int, default=16, help="of the scope partitions")
     parser.add_argument("--locks", default="database", help="where the scope's locks are")
     parser.add_argument("--workers", type=int, default=0, help="instances that come and go")
     parser.add_argument("--life", type=float, default=3.0, help="seconds that one lives at most")

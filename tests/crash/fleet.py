@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from msgworker import App
+from msgworker import App, MessageTable
 from msgworker.store import tries
 from tests import history
 from tests.contract.seeing import until
@@ -183,12 +183,13 @@ class Trial:
     lease: float = 30.0
     sends_with: str | None = None  # where the trial's own sessions need another URL
     proxy: Proxy | None = None  # what `url` leads through
+    table: MessageTable = field(default_factory=MessageTable)
     consumers: list[Consumer] = field(default_factory=list)
     sent: dict[int, Sent] = field(default_factory=dict)
     observed: list[tuple[float, list[tuple[str | None, int, int]]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.app = App(self.sends_with or self.url)
+        self.app = App(self.sends_with or self.url, table=self.table)
         self.app.create_schema()
         # Plain sessions of our own: nothing of the product's is between us and the rows.
         self.reader = plain_engine(

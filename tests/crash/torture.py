@@ -26,6 +26,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from msgworker import MessageTable
 from tests import servers
 from tests.crash import witness
 from tests.crash.fleet import Consumer, Trial, Verdict, load
@@ -280,7 +281,8 @@ def running(
     database, or segments with theirs in Redis, which is killed, too."""
     with contextlib.ExitStack() as stack:
         theirs, ours, server = stack.enter_context(database(name, folder))
-        trial = Trial(theirs, folder, lease=LEASE_SECONDS, sends_with=ours)
+        table = MessageTable(shard="shard") if scope else MessageTable()
+        trial = Trial(theirs, folder, lease=LEASE_SECONDS, sends_with=ours, table=table)
         stack.callback(trial.close)
         cutter = Cutter(ours, CUT_SECONDS, random.Random(seed))
         torture = Torture(trial, processes, random.Random(seed), cutter, server, scope=scope)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,9 +73,10 @@ class Watched(DatabaseLocks):
 
     told: Any = staticmethod(lambda lease: None)
 
-    def _release(self, lease: Lease) -> bool:
-        self.told(lease)
-        return super()._release(lease)
+    def release_all(self, leases: Sequence[Lease]) -> list[Lease]:
+        for lease in leases:
+            self.told(lease)
+        return super().release_all(leases)
 
 
 class Machine(RuleBasedStateMachine):
@@ -200,6 +201,56 @@ class Machine(RuleBasedStateMachine):
         assert owners == self.scope.target(members, owners)
         counts = [Counter(owners.values())[member] for member in members]
         assert max(counts) - min(counts) <= 1
+
+
+class Pair:
+    """Two members at rest: the first goes, the second lives on, with the longest pauses."""
+
+    def __init__(self, machine: type[Machine], ttl: float) -> None:
+        self.machine = machine()
+        self.machine.begin()
+        scope = Partitions(self.machine.locks, SHARDS, ttl=ttl, group=self.machine.scope.group)
+        self.machine.scope = scope
+        for _ in range(2):
+            self.machine.join()
+        for _ in range(4):
+            self.machine.all_step()
+        self.first, self.second = (life.member for life in self.machine.lives)
+        assert len(self.first._held) == len(self.second._held) == SHARDS // 2
+
+    def seconds(self, pause: float) -> float:
+        """Until the second owns all. pause: until its next look."""
+        begun = self.machine.local[0]
+        while len(self.second._held) < SHARDS:
+            assert self.machine.local[0] - begun < 100
+            self.machine.pass_time(pause)
+            pause = self.second.step()
+        return self.machine.local[0] - begun
+
+
+@pytest.fixture
+def longest_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions_module.random, "uniform", lambda _, most: most)
+
+
+@pytest.mark.parametrize("ttl", [0.6, 3.0])
+@pytest.mark.usefixtures("longest_pauses")
+def test_the_shards_of_the_dead_are_owned_again_within_ttl_and_a_heartbeat(machine, ttl):
+    for part in range(1, 21):
+        two = Pair(machine(Member), ttl)
+        pause = two.second.step()
+        two.first._renew(two.machine.local[0])  # and dies
+        assert two.seconds(pause * part / 20) <= ttl + ttl / 3 + 1e-6
+
+
+@pytest.mark.parametrize("ttl", [3.0, 30.0])
+@pytest.mark.usefixtures("longest_pauses")
+def test_the_shards_of_who_leaves_in_order_are_owned_again_within_a_second(machine, ttl):
+    two = Pair(machine(Member), ttl)
+    pause = two.second.step()  # it has just looked
+    two.first.leave()
+    assert two.first.step() is None
+    assert two.seconds(pause) <= 1.0
 
 
 class GivesUpWhatIsInHand(Member):
