@@ -376,8 +376,8 @@ MUTANTS = (
     _m(
         "objects in hand are claimed again",
         "instance/finder.py",
-        "c for c in look.candidates if c.same not in objects and c.msg_id not in ids",
-        "c for c in look.candidates if c.msg_id is not None",
+        "if c.msg_id not in ids and (c.object_id is None or c.same not in objects)",
+        "if c.msg_id is not None",
         *_on(LOCKS, "test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered", "sqlite"),
     ),
     _m(
@@ -537,15 +537,15 @@ MUTANTS = (
     _m(
         "the token of a lock stands still",
         "store/locks.py",
-        "token=c.token + 1,",
-        "token=c.token + 0,",
+        '"token": c.token + 1,',
+        '"token": c.token + 0,',
         f"{CENTRES}test_a_former_holder_changes_nothing[sqlite]",
     ),
     _m(
         "a lock is taken from who holds it",
         "store/locks.py",
-        '.where(c.name == bindparam("mw_name"), sa.or_(c.owner.is_(None), _expired(c)))',
-        '.where(c.name == bindparam("mw_name"))',
+        '.where(c.name == bindparam("mw_name"), free).values(_taken(c))',
+        '.where(c.name == bindparam("mw_name")).values(_taken(c))',
         f"{CENTRES}test_one_of_ten_wins_each_round_and_tokens_rise[sqlite]",
     ),
     _m(
