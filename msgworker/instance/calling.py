@@ -278,7 +278,7 @@ class Caller:
         lane.settled = fate is Settled.WENT_ON
 
     def _refuse_lost(self, conn: Connection, lane: Lane) -> None:
-        """Where its lease was lost since it was claimed, a message may be somebody else's."""
+        """Where our lease was lost since it was claimed, another instance may have the message."""
         if lane.owner == self._runtime.identity.id:
             return
         found = recover.still_flagged(conn, self._runtime.tables, {lane.row.msg_id: lane.row.tries})

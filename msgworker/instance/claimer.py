@@ -1,8 +1,8 @@
 """Claim: flag heads, read the runs behind them, and know every row that is flagged by us.
 
 A claim whose COMMIT arrived while its answer was lost leaves rows flagged by us that no lane knows.
-While no claim is in flight every row flagged by us belongs to a lane in hand, or to nobody: then
-those of nobody are found and given back.
+While no claim is in flight every row flagged by us belongs to a lane in hand, or to none: then
+those of none are found and given back.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Claimer:
     @contextmanager
     def no_claim_in_flight(self, patience: float | None = None) -> Iterator[bool]:
         """While the block runs no claim is sent: every row flagged by us has its lane in hand, or
-        nobody knows it.
+        has none.
 
         patience: seconds to wait for a claim that is in flight; None = for its end. Yields False if
         there still is one.
@@ -202,7 +202,7 @@ class Claimer:
                 self._claiming.release()
 
     def holds_nothing(self, link: Link) -> bool:
-        """Whether nothing is flagged by us, after what nobody knows was given back."""
+        """Whether nothing is flagged by us, after what no lane knows was given back."""
         with self._claiming:
             self._release_unknown(link)
             return nothing_flagged(self._runtime, link)

@@ -111,7 +111,7 @@ class DrainEnd:
 
     def verdict(self, coming: Coming, lease_ends_in: float | None = None) -> Next:
         """After ASK: whether it is over, by what becomes due and by the seconds until a lease ends
-        that is waited for (None = none is, or nobody asked)."""
+        that is waited for (None = none is, or it was not asked)."""
         self.due_in = coming.seconds
         if coming.seconds is None:
             waited, self._waited_for_a_lease = self._waited_for_a_lease, lease_ends_in is not None
@@ -132,7 +132,7 @@ class DrainEnd:
 
     def lease_ends_in(self, ending: Sequence[InstanceInfo]) -> float | None:
         """Seconds until the first of these leases ends (0 = it has), None if none is waited for: a
-        lease that is renewed meanwhile, or that nobody can take over, is not."""
+        lease that is renewed meanwhile, or that no instance can take over, is not."""
         now, awaited = self._clock(), []
         for one in ending:
             left = one.left_seconds or 0.0

@@ -73,7 +73,7 @@ class Finder:
     def look(self, room: int, held: int) -> Look:
         """Up to `room` heads, where `held` lanes are in hand."""
         runtime = self._runtime
-        objects, ids = runtime.hand.ghosts(runtime.identity.is_ours)
+        objects, ids = runtime.hand.running_under_lost_ids(runtime.identity.is_ours)
         if runtime.refusals:
             refused_objects, refused_ids = runtime.refusals.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids

@@ -98,7 +98,7 @@ class Hand:
         rows = [lane.rows[0] for lane in list(self.lanes)]
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
 
-    def ghosts(self, is_ours: Callable[[str], bool]) -> Held:
+    def running_under_lost_ids(self, is_ours: Callable[[str], bool]) -> Held:
         """Of the handlers that still run under an id that was lost."""
         old = [r.row for r in list(self.running.values()) if not is_ours(r.owner)]
         return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}
@@ -114,7 +114,7 @@ class Hand:
     def parts(self) -> set[Any]:
         """The parts of slices of which something is in hand, or which a handler that runs under a
         lost id was started for: while its part is ours no instance runs a message of its object
-        beside it, for we claim none (`ghosts`) and others do not look there."""
+        beside it, for we claim none (`running_under_lost_ids`) and others do not look there."""
         parts = {lane.part for lane in list(self.lanes)}
         return parts | {running.part for running in list(self.running.values())}
 

@@ -254,7 +254,9 @@ class Threads:
             while (task := self._tasks.get()) is not None:
                 try:
                     ended = run(task) if self._may_start() else Ended(task, skipped=True)
-                except BaseException as error:  # a task without an answer is waited for for ever
+                except (
+                    BaseException
+                ) as error:  # a task without an answer is waited for indefinitely
                     ended = Ended(task, error=error)
                 self._ended.put(ended)
                 del task, ended  # not kept alive while we wait

@@ -144,7 +144,7 @@ class Heartbeat(Role):
     def say_stopped(self) -> None:
         """Tell in the lease, which is left to expire, that only handlers are left of us. Call it
         after our last beat."""
-        if self._runtime.away.seconds:  # nobody waits for the database to tell it that
+        if self._runtime.away.seconds:  # the database is away: it cannot be told
             return
         try:
             with self._cut_after(TELL_SECONDS):
@@ -191,7 +191,7 @@ class Heartbeat(Role):
     def _reborn(self) -> None:
         """Declared dead, or silent for too long: forget everything, take a new id.
 
-        The old lease is left to expire, so that somebody recovers the rows we may still have
+        The old lease is left to expire, so that another recovers the rows we may still have
         flagged; who does so may have it locked. As long as the database is away nothing is
         forgotten: what was handled may still be settled when it is there again.
         """
@@ -213,7 +213,7 @@ class Heartbeat(Role):
     def _go_on_with_all(self) -> None:
         """Declared dead on a table without `claimed_by`: what we have in hand stays ours.
 
-        Nobody can recover it, since nobody knows whose it is; to forget it would strand it. Only
+        No instance can recover it, for none knows whose it is; to forget it would strand it. Only
         people may have given it back while no instance lived. From the new lease on they may not,
         so what has not started is asked for after that, by `_make_sure`.
         """

@@ -1,7 +1,7 @@
 """The connections of one role, and what a user's code may not do to one that it was lent.
 
 A role keeps its connections; after any error they are given up and opened again at the next use, so
-nobody goes on with a broken one.
+no broken one is used again.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class SpareLinks:
         self._links.append(link)
 
     def close_idle(self) -> None:
-        """Give back the connections of those that nobody uses now."""
+        """Give back the connections of those that are not in use."""
         for link in list(self._links):
             if link.lock.acquire(blocking=False):
                 try:

@@ -43,8 +43,8 @@ class OwnLease:
     def register(self, name: str, patience: float = 0.0) -> float:
         """Take the lease on an id; returns until when it may be trusted.
 
-        In one transaction with a look at the rule of the table, so that nobody changes it without
-        seeing us. patience: seconds to wait where somebody is changing it. Raises RuleChanged.
+        In one transaction with a look at the rule of the table, so that it is not changed without
+        seeing us. patience: seconds to wait while it is being changed. Raises RuleChanged.
         """
         runtime = self._runtime
         ttl, look = runtime.settings.lease_seconds, rule.look_seconds(runtime.tables)

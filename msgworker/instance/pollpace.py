@@ -1,7 +1,7 @@
 """How long the claim loop waits between two rounds.
 
 Not at all while there is room and work, a tick while hands are full, longer and longer while idle.
-A round over many messages that nobody may take (of a paused topic, say) goes on without idle
+A round over many messages that may not be taken (of a paused topic, say) goes on without idle
 pauses, but leaves the database most of the time to others and rests for longer than it took.
 """
 

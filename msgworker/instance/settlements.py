@@ -1,4 +1,4 @@
-"""What is written for finished lanes, and what became of it where nobody answered."""
+"""What is written for finished lanes, and what became of it where the answer was lost."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class UnhandledTopics:
         late = (t for t in unknown if now - self.told.get(t, -inf) > REPORT_SECONDS)
         handled = self._handled()
         asked = [t for t in late if handled is not None and t not in handled]
-        new = self._of_nobody(asked, now) if asked else []
+        new = self._handled_nowhere(asked, now) if asked else []
         if not new:
             return
         self.told = {t: at for t, at in self.told.items() if now - at <= REPORT_SECONDS}
@@ -55,7 +55,7 @@ class UnhandledTopics:
         more = f" and {len(new) - SHOWN:,} more" if len(new) > SHOWN else ""
         self._log.warning("messages wait whose topic has no handler here: %s%s", names, more)
 
-    def _of_nobody(self, topics: Sequence[Any], now: float) -> list[Any]:
+    def _handled_nowhere(self, topics: Sequence[Any], now: float) -> list[Any]:
         """Those that no other live instance handles; the others are asked about again later."""
         with self._link.statement() as conn:
             others = leased(conn, self._tables)

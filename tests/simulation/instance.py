@@ -254,7 +254,7 @@ class Instance:
             return
         yield None
         held = len(runtime.hand.lanes)
-        objects, ids = runtime.hand.ghosts(runtime.identity.is_ours)
+        objects, ids = runtime.hand.running_under_lost_ids(runtime.identity.is_ours)
         room = LANES - held
         look: Look = self._read(
             lambda conn: self.search.look(
