@@ -661,13 +661,13 @@ def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
     monkeypatch.setattr(heartbeat, "LEAVE_SECONDS", 2.0)
     hangs = iter([True])
 
-    def holds_nothing(state: Any, link: Link) -> bool:
+    def holds_nothing(link: Link) -> bool:
         with link.transaction() as conn:
             if next(hangs, False):
                 conn.exec_driver_sql(SLEEP[app.engine.dialect.name])
         return True
 
-    monkeypatch.setattr(heartbeat, "holds_nothing", holds_nothing)
+    monkeypatch.setattr(one.claimer, "holds_nothing", holds_nothing)
     begun = time.monotonic()
     assert in_thread(one.heartbeat.leave)() is True
     assert time.monotonic() - begun < 20
