@@ -78,6 +78,7 @@ class Torture:
         self.over = threading.Event()
         self.can_commit_late = self.trial.app.engine.dialect.name != "sqlite"
         self.lives: list[Consumer] = []
+        self.cutter.when = lambda: 2 * len(self._ready()) > self.processes
 
     def run(self, seconds: float) -> Verdict:
         """Faults for so long, then peace until nothing is left, then the verdict."""
@@ -99,13 +100,12 @@ class Torture:
             self.trial.pauses(0.05)
             now = time.monotonic()
             for i, (act, every, at) in enumerate(plan):
-                if now >= at:
-                    act()
+                if now >= at and act():
                     plan[i] = act, every, now + every * self.chance.uniform(0.5, 1.5)
             self._replace_dead()
 
-    def _plan(self) -> list[tuple[Callable[[], None], float, float]]:
-        acts: list[tuple[Callable[[], None], float]] = [
+    def _plan(self) -> list[tuple[Callable[[], bool], float, float]]:
+        acts: list[tuple[Callable[[], bool], float]] = [
             (self._kill, self.kill_seconds),
             (self._pause, PAUSE_SECONDS),
             (self._stop_in_order, 2 * self.kill_seconds),
@@ -136,32 +136,47 @@ class Torture:
     def _ready(self) -> list[Consumer]:
         return [c for c in self.lives if c.running and c.is_ready and not c.told_to_stop]
 
-    def _kill(self) -> None:
-        if found := self._ready():
-            self.chance.choice(found).kill()
-            self.score.kills += 1
+    # Each tells whether it was done; what finds nobody is tried again. One at least is left alone:
+    # what the dead held must be recovered in time, which takes somebody.
 
-    def _stop_in_order(self) -> None:
-        if found := self._ready():
-            self.chance.choice(found).send(signal.SIGTERM)
-            self.score.orderly += 1
+    def _victim(self) -> Consumer | None:
+        found = self._ready()
+        return self.chance.choice(found) if len(found) > 1 else None
 
-    def _pause(self) -> None:
-        if found := self._ready():
-            victim = self.chance.choice(found)
-            victim.pause()
-            self.score.pauses += 1
-            seconds = LEASE_SECONDS * self.chance.uniform(1.0, 2.0)
-            timer = threading.Timer(seconds, self._resume, [victim])
-            timer.daemon = True
-            timer.start()
+    def _kill(self) -> bool:
+        victim = self._victim()
+        if victim is None:
+            return False
+        victim.kill()
+        self.score.kills += 1
+        return True
+
+    def _stop_in_order(self) -> bool:
+        victim = self._victim()
+        if victim is None:
+            return False
+        victim.send(signal.SIGTERM)
+        self.score.orderly += 1
+        return True
+
+    def _pause(self) -> bool:
+        victim = self._victim()
+        if victim is None:
+            return False
+        victim.pause()
+        self.score.pauses += 1
+        seconds = LEASE_SECONDS * self.chance.uniform(1.0, 2.0)
+        timer = threading.Timer(seconds, self._resume, [victim])
+        timer.daemon = True
+        timer.start()
+        return True
 
     @staticmethod
     def _resume(victim: Consumer) -> None:
         if victim.running:
             victim.resume()
 
-    def _crash(self) -> None:
+    def _crash(self) -> bool:
         assert self.server is not None
         if self.server.name == "mariadb":
             self.server.kill()
@@ -172,14 +187,16 @@ class Torture:
         self.trial.pauses(self.chance.uniform(0, 2))
         self.server.start()
         self.score.crashes += 1
+        return True
 
-    def _crash_redis(self) -> None:
+    def _crash_redis(self) -> bool:
         """All locks and their tokens are forgotten."""
         assert self.redis is not None
         self.redis.kill()
         self.trial.pauses(self.chance.uniform(0, 2))
         self.redis.start()
         self.score.redis += 1
+        return True
 
     # ------------------------------------------------------------ work
 
