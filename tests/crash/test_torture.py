@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.conftest import NAMES
 from tests.crash import torture
+from tests.crash.sessions import Cutter
 from tests.servers import CannotHave
 
 SECONDS = 7.0
@@ -33,3 +36,30 @@ def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:
     assert len(verdict.rows) > 100
     assert run.score.kills + run.score.pauses + run.score.orderly > 0
     assert run.score.crashes > 0 or name == "sqlite"
+
+
+class Life:
+    """A consumer, as far as faults look at it."""
+
+    running, told_to_stop, is_ready = True, False, False
+
+    def kill(self) -> None:
+        self.running = False
+
+
+def test_a_torture_spares_the_starts_and_the_last_one_that_is_ready() -> None:
+    engine = SimpleNamespace(dialect=SimpleNamespace(name="sqlite"))
+    trial: Any = SimpleNamespace(app=SimpleNamespace(engine=engine))
+    cutter = Cutter("sqlite://", 1.0, random.Random(1))
+    run = torture.Torture(trial, 3, random.Random(1), cutter)
+    lives: Any = [Life() for _ in range(3)]
+    run.lives = lives
+    assert not run._kill()  # it is tried again
+    assert not cutter.when()
+    lives[0].is_ready = lives[1].is_ready = True
+    assert cutter.when()
+    assert run._kill()
+    assert not run._kill()
+    assert [life.running for life in lives].count(True) == 2
+    assert lives[2].running
+    assert run.score.kills == 1
