@@ -36,6 +36,7 @@ QUICK = {
     "bench/test_bench.py": {
         "test_a_tiny_run_finds_no_fault": NONE,
         "test_a_tiny_run_measures_rates_and_counts": NONE,
+        "test_the_run_says_on_which_machine_and_how_durable": NONE,
         "test_a_tiny_run_reports_each_scenario_with_one_and_two_processes": NONE,
     },
     "cli/test_left.py": {

@@ -46,7 +46,7 @@ def test_a_block_that_ends_frees_the_lock_at_once(locks):
 
 
 def test_a_lease_is_renewed_while_the_block_runs(locks):
-    with hold(locks, "x", ttl=0.3) as lease:
+    with hold(locks, "x", ttl=3.0) as lease:
         first = lease.deadline
         until(lambda: lease.deadline > first, "it is renewed")
         assert lease.live()
@@ -298,7 +298,7 @@ def test_a_missing_table_is_told_before_the_block(sqlite):
 def test_a_pool_that_is_used_up_keeps_nobody_from_renewing(near):
     engine = sa.create_engine(near.url, poolclass=sa.QueuePool, pool_size=1, max_overflow=0)
     locks = DatabaseLocks(engine)
-    with engine.connect(), hold(locks, "x", ttl=0.3) as lease:
+    with engine.connect(), hold(locks, "x", ttl=3.0) as lease:
         first = lease.deadline
         until(lambda: lease.deadline > first, "it is renewed")
     locks.close()
