@@ -17,6 +17,7 @@ from msgworker.dialects.catalogue import OTHER_SCHEMAS
 from msgworker.message import Outcome, Settlement, Word
 from msgworker.store import (
     audit,
+    candidates,
     change,
     claim,
     counts,
@@ -301,7 +302,7 @@ def _shown_row(status: int) -> tuple[Any, ...]:
 def _acts(t: Tables, log: Log) -> Iterator[Any]:
     """Every function of store/, so that every statement is built and sent."""
     row = Row(1, "a", "t", None, 0, 0, 0, None, None)
-    candidates = [Candidate(1, "a", 0, 0, 0, "t", 1, None)]
+    seen_heads = [Candidate(1, "a", 0, 0, 0, "t", 1, None)]
     seen = lease.Lease("x", "instance", 1, None, 0, 1, *[datetime.now(UTC)] * 3, None, 0)
     many = list(range(2500))
     log.rows["FOR UPDATE"] = [LOCKED]
@@ -315,11 +316,11 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     waits = {"linger": 5.0, "retry_linger": 300.0}
     yield due.coming, {"topics": None, "paused": (), **waits}
     yield due.coming, {"topics": ["a", "b"], "paused": ["b"], **waits}
-    yield claim.flag, {"candidates": candidates, "me": "me"}
+    yield claim.flag, {"candidates": seen_heads, "me": "me"}
     log.rowcount = 0  # something was lost: what has been flagged is read back
-    yield claim.flag, {"candidates": candidates, "me": "me"}
+    yield claim.flag, {"candidates": seen_heads, "me": "me"}
     log.rowcount = 1
-    yield claim.flag_apart, {"candidates": candidates, "me": "me"}
+    yield claim.flag_apart, {"candidates": seen_heads, "me": "me"}
     yield following.read_runs, {"heads_flagged": [row], "limit": 10}
     yield following.read_runs, {"heads_flagged": [row] * 60, "limit": 10}
     yield settle.settle, {"batch": [Settlement(1, next_id=2)], "me": "me"}

@@ -24,7 +24,7 @@ from msgworker.instance import identity as identity_module
 from msgworker.instance import runtime as runtime_module
 from msgworker.instance import search as search_module
 from msgworker.message import TRANSITIONS, word_of
-from msgworker.store import claim as claim_module
+from msgworker.store import following as following_module
 from msgworker.table import MessageTable, Tables, tables_for
 from tests.history import (
     DONE,
@@ -292,7 +292,7 @@ def virtual_time(clock: Clock) -> Iterator[None]:
         (identity_module, "time", clock),
         (runtime_module, "time", clock),
         (clock_module, "time", clock),
-        (claim_module, "RUNS_PER_STATEMENT", 4),
+        (following_module, "RUNS_PER_STATEMENT", 4),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in virtual]
     try:
