@@ -170,6 +170,15 @@ class Machine(RuleBasedStateMachine):
         elif life is not None:
             life.member.leave()
 
+    @rule(number=st.integers(0, 5))
+    def stand_still(self, number: int) -> None:
+        """One is paused for longer than its lease; the others go on."""
+        still = self.one(number)
+        for _ in range(2):
+            self.pass_time(0.6 * TTL)
+            for life in [one for one in self.lives if one is not still]:
+                self.step(self.lives.index(life))
+
     @rule(seconds=st.sampled_from([0.2, 0.5, 1.0, 4.0]))
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -297,6 +306,7 @@ def test_shards_keep_their_rules_in_any_order_of_events(machine):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_shards_keep_their_rules_in_very_many_orders(machine):
     run(machine(Member), LONG_RUNS, steps=STEPS)
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Partitions, round_robin
 from msgworker.coordination.moving import columns, spans
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.seat import Standing
 from tests.contract.seeing import Table, until
 
@@ -113,6 +113,31 @@ def test_a_shard_is_not_given_up_between_a_look_and_its_claim(app, locks):
     a.looked(complete=False)
     settle(a, b)
     assert len(owned(b)) == 4
+
+
+def test_a_shard_whose_release_has_no_answer_is_looked_at_only_when_it_is_taken_anew(app, locks):
+    scope = Partitions(locks, shards=SHARDS)
+    a, b = member(app, scope), member(app, scope)
+    settle(a)
+    b.step()
+    free = locks.release_all
+
+    def without_answer(leases):
+        for lease in leases:
+            assert locks._release(lease)
+        raise LocksUnavailable("the answer is lost")
+
+    locks.release_all = without_answer
+    with pytest.raises(LocksUnavailable):
+        a.step()
+    locks.release_all = free
+    b.leave()
+    assert b.step() is None  # now all are a's again
+    assert len(owned(a)) == SHARDS // 2
+    settle(a)
+    assert owned(a) == set(range(SHARDS))
+    held = {one.name: one.token for one in locks.held("msgworker_message:shard:")}
+    assert held == {lease.name: lease.token for lease in a._held.values()}
 
 
 def test_a_shard_is_given_up_after_the_drain_timeout_whatever_is_in_hand(app, locks):
