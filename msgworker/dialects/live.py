@@ -22,7 +22,7 @@ class Rule:
 
     text: the condition of a CHECK; when a trigger runs; how the column `name` compares; the type of
     one that cuts texts; what changes the ids when their rows are updated; a layout in which the
-    table cannot be indexed: versions, partitions.
+    table cannot be indexed (versions, partitions), or holds to the types of its columns (strict).
     """
 
     kind: Literal["check", "trigger", "compare", "cut", "changes", "layout"]
@@ -107,9 +107,14 @@ def rules_of(
     for kind, of, text in found:
         if kind == "table":  # the statement that made it
             rules += [Rule("check", "", check) for check in checks_in(str(text))]
+            if _STRICT.search(str(text)):
+                rules.append(Rule("layout", str(of), "strict"))
         else:
             rules.append(Rule(kind, str(of), str(text)))
     return rules
+
+
+_STRICT = re.compile(r"\)[\s\w,]*\bSTRICT\b[\s\w,]*$", re.I)
 
 
 def _rows(conn: sa.Connection, text: str, known: Mapping[str, Any]) -> Sequence[Any] | None:

@@ -16,6 +16,7 @@ from sqlalchemy.types import NullType
 
 from msgworker import dialects
 from msgworker.dialects import Dialect, Instants, UtcDateTime
+from msgworker.message import UNWRITABLE
 from msgworker.table import (
     LONGEST_ID,
     MAX_ERROR,
@@ -72,6 +73,7 @@ class Live:
     fold: how ids that differ may be one to the database, see `dialects.fold_of`. checks: those that
     refuse what we write; rules: name and text of all. triggers: name and when, of those that run
     when rows are updated. layouts: those of the table that take no index of ours, by `LAYOUTS`.
+    strict: its columns hold to their types, on a database where they need not.
     """
 
     spec: MessageTable
@@ -85,6 +87,7 @@ class Live:
     triggers: tuple[tuple[str, str], ...] = ()
     fold: str | None = None
     layouts: tuple[str, ...] = ()
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,13 @@ def needed(live: Live) -> list[Fault]:
 
 def error_room(live: Live) -> int:
     """How many characters of an error are kept."""
-    column = live.columns.get("last_error")
+    return _error_room(live.dialect, live.columns)
+
+
+def _error_room(dialect: Dialect, columns: dict[str, Column]) -> int:
+    column = columns.get("last_error")
     room = None if column is None else dialects.text_room(column.kind)
-    return MAX_ERROR if room is None or live.dialect.loose_types else min(MAX_ERROR, room)
+    return MAX_ERROR if room is None or dialect.loose_types else min(MAX_ERROR, room)
 
 
 def instants(live: Live) -> Instants:
@@ -248,7 +255,7 @@ def _texts(live: Live) -> Iterator[Fault]:
         if not dialects.takes_any_text(column.kind):
             problem, is_needed = (
                 f"is {_said(column.kind)}, but must be a text",
-                not live.dialect.loose_types,
+                not live.dialect.loose_types or _takes_no_text(live, column.kind),
             )
         elif is_id and live.dialect.pads_chars and isinstance(column.kind, sa.CHAR):
             problem, is_needed = f"is {column.kind}: what is read is not what was written", True
@@ -274,13 +281,17 @@ def _instants(live: Live) -> Iterator[Fault]:
                 problem = f"column {name} has no time zone: sessions of other zones misread it"
                 is_needed = False
         elif live.dialect.loose_types:
-            is_needed = False
+            is_needed = role != "created_at" and _takes_no_text(live, kind)
             if not isinstance(kind, sa.String):
                 problem = f"column {name} is {kind}: instants are kept as texts here"
         elif not (live.dialect.texts_as_instants and _holds_an_instant(live, role, kind)):
             problem = f"column {name} is {_said(kind)}, but must be an instant"
         if problem:
             yield _typed(live, role, column, problem, is_needed=is_needed)
+
+
+def _takes_no_text(live: Live, kind: Any) -> bool:
+    return live.strict and isinstance(kind, sa.Integer | sa.Float | sa.LargeBinary)
 
 
 def _holds_an_instant(live: Live, role: str, kind: Any) -> bool:
@@ -407,7 +418,7 @@ JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
 def _typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool = True) -> Fault:
     """A column of another type: it is changed, or else another one is named."""
     mend = _retyped(live, role, column)
-    if not live.dialect.loose_types:
+    if not live.dialect.loose_types or live.strict:
         text, mend = _with_way_out(live, role, text, mend)
     return Fault("types", is_needed, text, mend, role)
 
@@ -461,14 +472,18 @@ ROWS = {
 }
 
 
-def rows_written(spec: MessageTable) -> dict[str, dict[str, Any]]:
-    """What we write, by role: name of the row -> role -> number, text, None or SQL expression."""
+def rows_written(spec: MessageTable, room: int = MAX_ERROR) -> dict[str, dict[str, Any]]:
+    """What we write, by role: name of the row -> role -> number, text, None or SQL expression.
+
+    room: how many characters of an error are kept. The error is the one that is written where
+    another one is refused.
+    """
     now: Any = dialects.now()  # as it is written: with fractions of a second
     flag = {"claimed_by": AN_ID, "claimed_at": now, "available_at": None}
     free = {"claimed_by": None, "claimed_at": now, "available_at": None}
     clean = {"error_try_times": 0, "crash_times": 0, "later_times": 0, "finished_at": None}
     clean |= {"last_error": None}
-    bad = clean | {"last_error": "E"}
+    bad = clean | {"last_error": UNWRITABLE[:room]}
     return {
         "claimed": clean | flag | {"status": 1},
         "done": clean | free | {"status": 2, "finished_at": now},
@@ -507,6 +522,7 @@ def read(
             every[rule.name] = replace(every[rule.name], changes=True)
     columns = {role: every[name] for role, name in names.items()}
     triggers = [(r.name, r.text) for r in rules if r.kind == "trigger"]
+    layouts = [rule.text for rule in rules if rule.kind == "layout"]
     return Live(
         spec=spec,
         dialect=dialect,
@@ -514,13 +530,14 @@ def read(
         name=conn.dialect.identifier_preparer.format_table(table),
         columns=columns,
         all=every,
-        checks=tuple(_refusing(conn, spec, columns, rules)),
+        checks=tuple(_refusing(conn, spec, columns, rules, _error_room(dialect, columns))),
         rules=tuple((rule.name, rule.text) for rule in rules if rule.kind == "check"),
         triggers=tuple(
             (n, " ".join(t.split())[:100]) for n, t in triggers if "UPDATE" in t.upper()
         ),
         fold=dialects.fold_of(dialect.name, rules),
-        layouts=tuple(rule.text for rule in rules if rule.kind == "layout"),
+        layouts=tuple(text for text in layouts if text in LAYOUTS),
+        strict="strict" in layouts,
     )
 
 
@@ -539,12 +556,16 @@ def _column(described: Any) -> Column:
 
 
 def _refusing(
-    conn: Connection, spec: MessageTable, columns: dict[str, Column], rules: Sequence[dialects.Rule]
+    conn: Connection,
+    spec: MessageTable,
+    columns: dict[str, Column],
+    rules: Sequence[dialects.Rule],
+    room: int,
 ) -> Iterator[Check]:
     """The CHECKs that refuse what we write, as the database judges them."""
     written = {
         row: {columns[role].name: value for role, value in values.items() if role in columns}
-        for row, values in rows_written(spec).items()
+        for row, values in rows_written(spec, room).items()
     }
     names = {name.lower() for name in written["done"]}
     for rule in rules:

@@ -102,6 +102,9 @@ def _message_table(
         exact = sa.Integer | sa.String | KeyText
         if role == "object_id" and dialect.loose_types and not isinstance(kind, exact):
             kind = dialects.AnyId()
+        known = (sa.String, sa.JSON, sa.types.TypeDecorator)
+        if role == "payload" and dialect.loose_types and not isinstance(kind, known):
+            kind = sa.types.NullType()  # it is read as it stands there, whatever its type says
         if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
             kind = dialects.WholeId()
         if role == "msg_id":

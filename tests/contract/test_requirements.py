@@ -339,6 +339,7 @@ CHECKS = [
     "error_try_times < 3",
     "status <> 1 OR claimed_by IS NULL",
     "length(claimed_by) <= 54",
+    "length(last_error) < 20",
     "finished_at IS NULL OR status <> -1",
 ]
 PLAIN_INSTANTS = "length(finished_at) < 20"
@@ -437,6 +438,49 @@ def test_where_no_column_can_be_changed_another_one_can_be_named(sqlite, role, k
     put(sqlite, "a", "a", "b")
     listen(app)
     assert app.drain(linger=1).done == 3
+    app.engine.dispose()
+
+
+STRICT = {
+    "msg_id": "INTEGER PRIMARY KEY",
+    "object_id": "TEXT",
+    "status": "INTEGER DEFAULT 0",
+    "error_try_times": "INTEGER DEFAULT 0",
+    "claimed_by": "ANY",
+    "finished_at": "TEXT",
+    "last_error": "TEXT",
+}
+
+
+@pytest.mark.parametrize(
+    "odd", [{}, {"claimed_by": "INTEGER"}, {"finished_at": "REAL"}, {"last_error": "BLOB"}]
+)
+def test_a_strict_table_must_take_our_texts(sqlite, odd):
+    columns = ", ".join(f"{role} {kind}" for role, kind in (STRICT | odd).items())
+    execute(sqlite, f"CREATE TABLE tb ({columns}) STRICT")
+    app = App(sqlite.url, table=TABLE)
+    if not odd:
+        app.create_schema()
+    for role in odd:
+        with pytest.raises(SchemaError, match=f"column {role} is .*ADD COLUMN {role}_2 TEXT"):
+            app.create_schema()
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["DATE", "DATETIME", "BOOLEAN", "DECIMAL(10, 2)"])
+def test_a_payload_is_read_as_it_stands_there_whatever_its_type_says(sqlite, kind):
+    make_table(sqlite, payload=kind)
+    app = App(sqlite.url, table=TABLE)
+    app.create_schema()
+    for msg_id, payload in enumerate(["1", """'{"n": 2}'""", "x'5b335d'"], start=1):
+        execute(
+            sqlite, f"INSERT INTO tb (msg_id, object_id, payload) VALUES ({msg_id}, 'a', {payload})"
+        )
+    found: list[Any] = []
+    app.add_handler(None, lambda msg: found.append(msg.payload))
+    assert app.drain(linger=0).done == 3
+    assert found == [1, {"n": 2}, [3]]
+    assert app.ops.show(2).payload == '{"n": 2}'
     app.engine.dispose()
 
 

@@ -17,14 +17,14 @@ SEED = 1
 
 def test_odd_rows_among_good_ones_harm_themselves_only(database: Any) -> None:
     found = hunt_rows(database.url, database.name, rows=60, at_once=90, start=SEED)
-    assert not found.faults, found
+    assert not found.faults, str(found)
     assert found.figures["rows"] >= 60
     assert min(found.figures["done"], found.figures["dead"]) > 0
 
 
 def test_a_table_of_any_types_works_or_is_refused_with_its_mend(database: Any) -> None:
     found = hunt_tables(database.url, database.name, tables=8, start=SEED)
-    assert not found.faults, found
+    assert not found.faults, str(found)
     assert found.figures["tables"] == 8
     assert found.figures["works"] > 0
 
@@ -33,14 +33,14 @@ def test_a_table_of_any_types_works_or_is_refused_with_its_mend(database: Any) -
 @pytest.mark.timeout(7200)
 def test_ten_thousand_odd_rows_harm_themselves_only(database: Any) -> None:
     found = hunt_rows(database.url, database.name, rows=10_000, at_once=250, start=SEED + 1)
-    assert not found.faults, found
+    assert not found.faults, str(found)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_five_hundred_tables_work_or_are_refused_with_their_mend(database: Any) -> None:
     found = hunt_tables(database.url, database.name, tables=500, start=SEED + 1)
-    assert not found.faults, found
+    assert not found.faults, str(found)
 
 
 def test_the_command_says_what_became_of_them(capsys: pytest.CaptureFixture[str]) -> None:
