@@ -89,7 +89,7 @@ class Fetcher(Role):
             if held == 0:
                 self._ask_for_new_id()
             return -1
-        room, dry = self._appetite.lanes - busy, self._lanes.waiting == 0
+        room, dry = self._appetite.lanes - busy, not self._lanes.ready
         me = runtime.identity.id
         look = self._finder.look(room, held)
         last_try = look.quarantined

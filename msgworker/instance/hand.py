@@ -137,11 +137,6 @@ class Hand:
         """These are over, or no longer ours."""
         self.lanes.difference_update(lanes)
 
-    def ended(self, lane: Lane) -> None:
-        """Its last outcome is written: its object is free for us."""
-        self.lanes.discard(lane)
-        self.blocked.discard(lane.row.same)
-
     def forget(self) -> None:
         """Our lease is lost: nothing is in hand; handlers that run are told to end."""
         self.lanes = set()

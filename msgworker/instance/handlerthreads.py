@@ -77,7 +77,7 @@ class HandlerThreads:
                 lane.finished_at = time.monotonic()
             else:
                 self._timed(lane)
-            self._settle(lane, not lanes.waiting)
+            self._settle(lane, not lanes.ready)
 
     def _timed(self, lane: Lane) -> None:
         begin = time.monotonic()

@@ -24,51 +24,48 @@ class Lanes:
     """Put in by the fetcher, by whoever settles and by the heartbeat; taken by handler threads, and
     taken back by the fetcher and the stop.
 
-    beat_now: has the heartbeat beat at once. mean_seconds: of the handlers that have ended, None
-    while none has; written by handler threads, read by the fetcher and whoever settles.
+    beat_now: has the heartbeat beat at once. ready: those that no thread has taken yet; only the
+    methods here write it, others look whether there are some. mean_seconds: of the handlers that
+    have ended, None while none has; written by handler threads, read by the fetcher and whoever
+    settles.
     """
 
     def __init__(self, runtime: Runtime, *, beat_now: Callable[[], None]) -> None:
         self._runtime = runtime
         self._beat_now = beat_now
-        self._ready: deque[Lane] = deque()
+        self.ready: deque[Lane] = deque()
         self._gate = threading.Condition()
         self._idle = 0
         self._closed = False
         self._ended = 0
         self.mean_seconds: float | None = None
 
-    @property
-    def waiting(self) -> int:
-        """Lanes that no thread has taken yet."""
-        return len(self._ready)
-
     def put(self, lanes: Iterable[Lane], *, takes_one: bool = False) -> None:
         """Queue lanes whose current message is flagged.
 
         takes_one: the calling thread is a handler thread and will take the next lane itself.
         """
-        self._ready.extend(lanes)
+        self.ready.extend(lanes)
         with self._gate:
             if self._idle:
-                worth = len(self._ready) * self.pace() / WORTH_A_THREAD_SECONDS
-                wanted = min(self._idle, len(self._ready), int(worth) + 1) - takes_one
+                worth = len(self.ready) * self.pace() / WORTH_A_THREAD_SECONDS
+                wanted = min(self._idle, len(self.ready), int(worth) + 1) - takes_one
                 self._gate.notify(max(0, wanted))
 
     def put_back(self, lane: Lane) -> None:
         """Queue a lane that its thread may not start yet."""
-        self._ready.append(lane)
+        self.ready.append(lane)
 
     def next(self) -> Lane | None:
         """Wait for a lane; None = they are closed. What is queued then was never started: it is
         taken back."""
         while not self._closed:
             try:
-                return self._ready.popleft()
+                return self.ready.popleft()
             except IndexError:
                 pass
             with self._gate:
-                if self._ready:
+                if self.ready:
                     continue
                 if self._closed:
                     break
@@ -80,16 +77,16 @@ class Lanes:
     def nudge(self) -> None:
         """Wake one more thread if lanes wait: called regularly, in case a handler is slower than
         most."""
-        if self._ready and self._idle:
+        if self.ready and self._idle:
             with self._gate:
                 self._gate.notify(1)
 
     def take_back(self, most: int | None = None) -> list[Lane]:
         """Lanes that no thread has taken, all of them or the newest, to be released."""
         back: deque[Lane] = deque()
-        while self._ready and (most is None or len(back) < most):
+        while self.ready and (most is None or len(back) < most):
             try:
-                back.appendleft(self._ready.pop())
+                back.appendleft(self.ready.pop())
             except IndexError:
                 break
         unsure = self._runtime.hand.unsure

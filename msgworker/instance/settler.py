@@ -176,7 +176,8 @@ class Settler:
             return False
         self._book(lane)
         if fate is Settled.ENDED:
-            self._runtime.hand.ended(lane)
+            self._runtime.hand.lanes.discard(lane)
+            self._runtime.hand.blocked.discard(lane.row.same)  # its object is free for us
             return False
         lane.go_on()
         return True

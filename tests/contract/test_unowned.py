@@ -80,7 +80,7 @@ def beat(worker: Worker) -> None:
 
 def queued(one: Instance) -> list[Lane]:
     """The lanes that a handler thread would take, and may start."""
-    lanes = [one.lanes._ready.popleft() for _ in range(one.lanes.waiting)]
+    lanes = [one.lanes.ready.popleft() for _ in range(len(one.lanes.ready))]
     return [lane for lane in lanes if one.lanes.may_start(lane)]
 
 

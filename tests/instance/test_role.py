@@ -1,0 +1,48 @@
+"""The loop of a role: its pauses, and who cuts them short."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from msgworker.instance.role import Role
+
+LOG = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
+
+
+class Idle(Role):
+    """Does nothing, and would rest for ten minutes."""
+
+    def __init__(self, wake: threading.Event) -> None:
+        super().__init__("idle", LOG, wake=wake)
+        self.rounds = threading.Semaphore(0)
+        self.woken_after: list[int] = []
+        self.round = 0
+
+    def run_once(self) -> int:
+        self.round += 1
+        self.rounds.release()
+        return 0
+
+    def pause_seconds(self, did: int) -> float:
+        return 600.0
+
+    def woken(self) -> None:
+        self.woken_after.append(self.round)
+
+
+def test_whoever_has_the_event_wakes_a_role_and_it_knows_that_it_was_woken() -> None:
+    event = threading.Event()
+    role = Idle(event)
+    role.start()
+    try:
+        for _ in range(3):
+            assert role.rounds.acquire(timeout=60)
+            event.set()
+        assert role.rounds.acquire(timeout=60)
+    finally:
+        role.stop()
+        role.join(60)
+    assert not role.alive
+    assert role.over.is_set()
+    assert role.woken_after[:3] == [1, 2, 3]
