@@ -41,7 +41,7 @@ class Candidate(NamedTuple):
     crash_times: int
     topic: str | None
     due: int
-    waits_until: Any
+    waits_until: Any = None
     key: Any = None
 
     @property
@@ -60,7 +60,7 @@ def as_candidates(found: Sequence[Any]) -> list[Candidate]:
     What stands in the counters may be anything. A message with such a counter does not live long
     enough for its quarantine.
     """
-    made = [Candidate._make(row) for row in found]
+    made = [Candidate(*row) for row in found]
     if not types_of(map(_CANDIDATE_NUMBERS, made)) - INT:
         return made
     return [_countable(c, i) for c in made if (i := whole_number(c.msg_id)) is not None]
@@ -74,7 +74,9 @@ def _countable(c: Candidate, msg_id: int) -> Candidate:
 def hint_columns(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
     topic = sa.null() if c.topic is None else c.topic
     due = sa.case((t.due(c), sa.literal_column("1")), else_=sa.literal_column("0"))
-    until = sa.null() if waits_until is None else waits_until
+    until = [] if waits_until is None else [waits_until]
+    if not until and t.fold is not None:  # the key stands behind it
+        until = [sa.null()]
     columns = [
         c.msg_id,
         c.object_id,
@@ -83,7 +85,7 @@ def hint_columns(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElem
         or_zero(c.crash_times),
         topic,
         due,
-        until,
+        *until,
         *key_column(t, c),
     ]
     return [column.label(f"h{i}") for i, column in enumerate(columns)]

@@ -85,7 +85,8 @@ def types_of(values: Iterable[Iterable[Any]]) -> set[type]:
 
 
 def key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
-    return [sa.null() if t.fold is None else folded(c.object_id, t.fold)]
+    """Where it is needed only: every column of every row costs something, in some drivers much."""
+    return [] if t.fold is None else [folded(c.object_id, t.fold)]
 
 
 def row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
@@ -119,7 +120,7 @@ def row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
 
 def rows_of(t: Tables, found: Sequence[Any], first: int = 0) -> list[Row]:
     """Rows of which `row_columns` begin at the place `first`."""
-    made = [Row._make(row[first:] if first else row) for row in found]
+    made = [Row(*(row[first:] if first else row)) for row in found]
     numbers = list(map(_ROW_NUMBERS, made))
     if (
         isinstance(found, Escaped)
