@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Partitions
@@ -89,6 +90,8 @@ class Rolling:
     trial: Trial
     shards: int = SHARDS
     stage: float = STAGE_SECONDS
+    work: float = WORK_SECONDS
+    backlog: int = BACKLOG
     lives: list[Consumer] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
 
@@ -166,8 +169,8 @@ class Rolling:
         """As many messages as are done, about."""
         chance = random.Random(1)
         while not self.over.wait(0.05):
-            if self.trial.unfinished() < BACKLOG:
-                self.trial.send_many(load(60, OBJECTS, chance, work=WORK_SECONDS))
+            if self.trial.unfinished() < self.backlog:
+                self.trial.send_many(load(self.backlog // 5, OBJECTS, chance, work=self.work))
 
     @property
     def lost(self) -> list[str]:
@@ -183,13 +186,11 @@ class Rolling:
 
 
 @contextmanager
-def rolling(
-    url: str, folder: Path, *, shards: int = SHARDS, stage: float = STAGE_SECONDS, ttl: float = TTL
-) -> Iterator[Rolling]:
-    """A fleet on an empty database that can be run."""
+def rolling(url: str, folder: Path, *, ttl: float = TTL, **options: Any) -> Iterator[Rolling]:
+    """A fleet on an empty database that can be run; options: fields of Rolling."""
     trial = Trial(url, folder, lease=ttl, table=MessageTable(shard="shard"))
     try:
-        yield Rolling(trial, shards, stage)
+        yield Rolling(trial, **options)
     finally:
         trial.close()
 

@@ -13,8 +13,10 @@ from tests.crash import plot
 from tests.crash.rolling import least_moves, rolling
 
 SHARDS = 8
-STAGE_SECONDS = 1.0
+STAGE_SECONDS = 0.5
 TTL = 4.0
+WORK_SECONDS = 0.1
+BACKLOG = 80
 
 
 def test_the_least_that_must_move_is_what_nobody_may_keep() -> None:
@@ -51,8 +53,8 @@ def test_a_plot_has_its_line_and_what_was_done() -> None:
 def test_a_fleet_scaled_under_load_keeps_order_and_moves_no_more_shards_than_it_must(
     database: Any, tmp_path: Path
 ) -> None:
-    options = {"shards": SHARDS, "stage": STAGE_SECONDS, "ttl": TTL}
-    with rolling(database.url, tmp_path, **options) as fleet:
+    options = {"shards": SHARDS, "stage": STAGE_SECONDS, "work": WORK_SECONDS, "backlog": BACKLOG}
+    with rolling(database.url, tmp_path, ttl=TTL, **options) as fleet:
         verdict = fleet.run()
         assert not verdict.violations, str(verdict)
         assert not [row for row in verdict.rows.values() if row.status in (0, 1)]
