@@ -28,7 +28,7 @@ if typing.TYPE_CHECKING:
         SchemaError,
     )
     from msgworker.instance.context import Context
-    from msgworker.instance.fanout import FanOut
+    from msgworker.instance.fanned import FanOut
     from msgworker.instance.report import Report
     from msgworker.instance.worker import Worker
     from msgworker.message import Message
@@ -69,7 +69,7 @@ _HOMES = {
     "App": "app",
     "Context": "instance.context",
     "Databases": "databases",
-    "FanOut": "instance.fanout",
+    "FanOut": "instance.fanned",
     "Message": "message",
     "MessageTable": "table",
     "Report": "instance.report",

@@ -1,4 +1,7 @@
-"""App: the handlers, the engine, the table; the one place that wires the parts."""
+"""App: the handlers, the engine, the table; the one place that wires the parts.
+
+One file, because it is what a user sees: half of it is the documentation of its methods.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from sqlalchemy import Connection, event
 from msgworker import dialects
 from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
 from msgworker.errors import ConfigError, HandlerError, SchemaError
+from msgworker.events import Event, Events
 from msgworker.instance import ruling
 from msgworker.instance.handler import Registry, TimeoutAction, make_handler
 from msgworker.instance.identity import Identity, new_instance_id
@@ -38,6 +42,7 @@ if TYPE_CHECKING:  # who has a Session has imported the ORM
 from msgworker.producing import connection_of, is_session, row_of, seconds_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+E = TypeVar("E", bound=Event)
 SEND_CHUNK = 5000
 RULE_SECONDS = 1.0
 """A rule that was read so long ago is read again by those who look and repair."""
@@ -78,6 +83,7 @@ class App:
         self.engine = dialects.open_engine(url_or_engine)
         self.label = clean(str(label), 200)
         self._registry = Registry()
+        self._events = Events()
         self._lock = threading.Lock()
         self._tables: Tables | None = None
         self._fit = False
@@ -252,6 +258,16 @@ class App:
                 "those: MessageTable(max_tries=...)"
             )
         self._registry.add(made)
+
+    def on(self, event: type[E] | str, fn: Callable[[E], object]) -> Callable[[], None]:
+        """Call `fn(event)` for every event of a type of `msgworker.events`, or of its name, in all
+        instances of this App in this process, from now on; returns a function that ends it.
+
+        It is called in the thread in which it happens and should return at once. What it raises is
+        logged, once for each type of error, and changes nothing. Raises ConfigError for what is no
+        event or no function.
+        """
+        return self._events.on(event, fn)
 
     @property
     def topics(self) -> frozenset[str] | None:
@@ -512,6 +528,7 @@ class App:
             channel=self._channel if self.settings.notify and tables.dialect.notify else None,
             turns=self._turns if tables.dialect.one_writer else None,
             scope=scope,
+            events=Events(self._events),
         )
 
     @property

@@ -110,6 +110,7 @@ class Database:
         made = App(self.engine, table=table, **settings)
         if like is not None:
             made._registry = like._registry
+            made._events = like._events
         made.create_schema()
         self._made.append(made)
         return made

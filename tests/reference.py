@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgworker
-from msgworker import errors, testing
+from msgworker import errors, events, testing
 from msgworker.config import Settings
 from msgworker.coordination import (
     DatabaseLocks,
@@ -22,7 +22,7 @@ from msgworker.coordination import (
     hold,
 )
 from msgworker.ops import Ops
-from msgworker.ops.bulk import Repaired
+from msgworker.ops.results import Repaired
 from msgworker.store.audit import AuditEntry, Operation
 from msgworker.store.counts import Count
 from msgworker.store.doctor import Finding
@@ -50,6 +50,10 @@ SECTIONS: dict[str, tuple[str, list[type]]] = {
             msgworker.Workers,
             msgworker.Reports,
         ],
+    ),
+    "Events": (
+        "In `msgworker.events`; `App.on` subscribes to them.",
+        [events.Event, events.Facts, *events.EVENTS.values()],
     ),
     "Settings": ("Keywords of `App`; see [configuration](configuration.md) too.", [Settings]),
     "Looking and repairing": ("`app.ops` is an `Ops`.", [Ops]),

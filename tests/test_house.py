@@ -21,7 +21,7 @@ PACKAGE = ROOT / "msgworker"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"errors", "clock"},
-    {"message", "payload", "config", "logs"},
+    {"message", "payload", "config", "logs", "events"},
     {"dialects"},
     {"table"},
     {"store"},
@@ -192,3 +192,31 @@ def test_no_path_of_a_machine_in_a_file() -> None:
     )
     lines = [line for line in done.stdout.splitlines() if "tests/test_house.py" not in line]
     assert lines == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """In the whole package, with imports for types and those inside functions."""
+    named = {}
+    for path in FILES:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        named[".".join(parts).removesuffix(".__init__")] = path
+    asked: dict[str, set[str]] = {}
+    for name, path in named.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("msgworker"):
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    asked.setdefault(name, set()).add(whole if whole in named else node.module)
+    for name in asked:
+        asked[name] -= {name, "msgworker"}  # the public names, which are found when asked for
+    list(TopologicalSorter(asked).static_order())  # raises CycleError
+
+
+def test_a_long_file_says_why_at_its_top() -> None:
+    found = []
+    for path in FILES:
+        text = path.read_text()
+        told = "One file, because" in (ast.get_docstring(ast.parse(text)) or "")
+        if len(text.splitlines()) > 350 and not told:
+            found.append(f"{path.relative_to(ROOT)}: {len(text.splitlines())}")
+    assert found == []

@@ -17,8 +17,8 @@ from msgworker.cli.look import as_dict, instant_of
 from msgworker.cli.options import message_id
 from msgworker.cli.output import confirm, note, print_json
 from msgworker.cli.words import plural, safe
-from msgworker.ops.bulk import ADVICE, Progress, Repaired, Tell
 from msgworker.ops.looks import MAX_GROUPS
+from msgworker.ops.results import ADVICE, Progress, Repaired, Tell
 
 F = TypeVar("F", bound=Callable[..., Any])
 FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint")

@@ -13,7 +13,7 @@ from msgworker.cli.options import as_json, common
 from msgworker.cli.output import Column, note, print_json, print_table
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, safe, since
-from msgworker.ops.bulk import Repaired
+from msgworker.ops.results import Repaired
 
 
 def _says(fn: Any) -> Any:

@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import Trouble, read_instant, secrets_of, trouble, without
 from msgworker.errors import HandlerTimeout, LostClaim
+from msgworker.events import Started
 from msgworker.instance.asyncloop import LoopThread
 from msgworker.instance.backoff import Backoff
 from msgworker.instance.context import Context
@@ -92,6 +93,8 @@ class Caller:
         running = Running(row, lane.owner, now, until, fatal, part=lane.part)
         ident = threading.get_ident()
         runtime.hand.running[ident] = running
+        if runtime.events.wants(Started):
+            runtime.events.emit(Started(lane.owner, row))
         try:
             msg: Message[Any] = Message(
                 row.msg_id,

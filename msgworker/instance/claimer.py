@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
+from msgworker.events import Claimed
 from msgworker.instance.appetite import Appetite
 from msgworker.instance.hand import Lane
 from msgworker.instance.links import Link
@@ -79,9 +80,7 @@ class Claimer:
                 for lane in lanes:
                     lane.part = places.get(lane.row.msg_id)
             runtime.hand.lanes.update(lanes)
-        runtime.tally.claims += 1
-        runtime.tally.offered += len(candidates)
-        runtime.tally.won += len(rows)
+        runtime.events.emit(Claimed(me, rows, len(candidates)))
         lost: list[Candidate] = []
         if len(rows) < len(candidates):
             won = {row.msg_id for row in rows}

@@ -12,19 +12,25 @@ from sqlalchemy import Connection
 from msgworker.errors import (
     HandlerMisuse,
 )
+from msgworker.instance.fanned import FanOut
 from msgworker.logs import logger
 from msgworker.message import Message
 
 if TYPE_CHECKING:  # what only some handlers use is imported for them alone
     from sqlalchemy.orm import Session
 
-    from msgworker.instance.fanout import FanOut, Fans
-
 
 class Cancellable(Protocol):
     """What tells a context that its handler should come to an end."""
 
     cancelled: bool
+
+
+class FansOut(Protocol):
+    """What runs the items of a handler's message; see Context.fan_out."""
+
+    @property
+    def fan_out(self) -> Callable[..., FanOut]: ...
 
 
 class Context:
@@ -54,7 +60,7 @@ class Context:
         attempt: int,
         running: Cancellable,
         connection: Connection | None = None,
-        fans: Fans | None = None,
+        fans: FansOut | None = None,
     ) -> None:
         self.instance_id = instance_id
         self.attempt = attempt

@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
 from msgworker.config import MAX_THREADS, number, whole
 from msgworker.dialects import without
-from msgworker.errors import ConfigError, HandlerMisuse, ItemsFailed
+from msgworker.errors import ConfigError, HandlerMisuse
+from msgworker.instance.fanned import FanOut
 from msgworker.instance.fence import Fence
 from msgworker.instance.hand import Running
 from msgworker.instance.hands import Ended, Exact, Plain, Remote, Task, Threads
@@ -32,35 +33,6 @@ from msgworker.instance.traces import home_of
 DEFAULT_THREADS = 5
 DEFAULT_IN_FLIGHT = 64
 MONTH_SECONDS = 30 * 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class FanOut:
-    """What came of a fan-out.
-
-    values: one per item, in the order of the items; what the item's function returned, as JSON
-    gives it back; None for an item that failed. failed: key -> error text of those that failed,
-    the first 10,000; failed_count: all of them. total: items in all. done: items done, now or in
-    earlier tries. ran: items run now. held_back: items not run because one before them in their
-    `serial_by` order failed.
-    """
-
-    values: list[Any] = field(repr=False)
-    failed: dict[Any, str]
-    failed_count: int
-    total: int
-    done: int
-    ran: int
-    held_back: int = 0
-    first_error: BaseException | None = field(default=None, repr=False, compare=False)
-
-    def raise_for_failed(self) -> FanOut:
-        """Return this result if every item is done, else raise ItemsFailed."""
-        if self.failed_count:
-            raise ItemsFailed(
-                self.failed, count=self.failed_count, total=self.total, held_back=self.held_back
-            ) from self.first_error
-        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from msgworker.errors import (
     MsgworkerError,
     RuleChanged,
 )
+from msgworker.events import LeaseLost
 from msgworker.instance.claimer import Claimer, nothing_flagged
 from msgworker.instance.hand import Lane
 from msgworker.instance.handlerwatch import HandlerWatch
@@ -205,9 +206,7 @@ class Heartbeat(Role):
         with self._claimer.no_claim_in_flight():
             runtime.forget_all(new_instance_id(self._label))
         self.register()
-        self.log.warning(
-            "instance %s lost its lease; going on as %s", self._lost_as, runtime.identity.id
-        )
+        runtime.events.emit(LeaseLost(self._lost_as, runtime.identity.id))
         self._lost_as = ""
 
     def _go_on_with_all(self) -> None:
@@ -224,8 +223,7 @@ class Heartbeat(Role):
             runtime.carry_all(new)
             held = len(runtime.hand.lanes)
         runtime.identity.registered(trusted_until)
-        text = "instance %s lost its lease; going on as %s with the %d messages in hand"
-        self.log.warning(text, old, new, held)
+        runtime.events.emit(LeaseLost(old, new, held))
 
     def _make_sure(self) -> None:
         """Let the lanes start that were claimed before we lost a lease, if their message is flagged

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from msgworker import events
 from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError
 from msgworker.instance.appetite import Appetite
@@ -40,6 +41,7 @@ from msgworker.instance.stopping import (
     Ending,
     Keeper,
 )
+from msgworker.instance.telling import Telling
 from msgworker.instance.watchdog import Watchdog
 from msgworker.message import Outcome
 
@@ -62,8 +64,9 @@ class Instance:
         retry_level: int = logging.INFO,
         before_settle: Callable[[Lane], None] | None = None,
     ) -> None:
-        """retry_level, before_settle: see Settler and Caller; for tests."""
+        """retry_level, before_settle: see Telling and Caller; for tests."""
         self.runtime = runtime
+        Telling(runtime.events, runtime.log, retry_level=retry_level)
         self._hurried = False
         self.ending = Ending()
         self.asked = Asked()
@@ -79,7 +82,6 @@ class Instance:
             lanes=self.lanes,
             on_progress=self._look_if_room,
             beat_now=beat_now,
-            retry_level=retry_level,
         )
         self.caller = Caller(runtime, leave=self.leave, before_settle=before_settle)
         self.handlers = HandlerThreads(
@@ -134,7 +136,8 @@ class Instance:
     def start(self) -> None:
         with reaching(self.runtime.engine):
             self.heartbeat.register()
-        self.runtime.log.info("started with %d threads", len(self.handlers))
+        runtime = self.runtime
+        runtime.events.emit(events.InstanceStarted(runtime.identity.id, len(self.handlers)))
         if self.seat is not None:
             self.seat.start()
         self.handlers.start()
@@ -280,12 +283,15 @@ class Instance:
             runtime.log.warning(
                 "stopped while handlers still run (messages %s); recovery follows", held
             )
+            runtime.events.emit(events.InstanceStopped(runtime.identity.id, clean=False))
             if self.heartbeat.over.is_set():
                 self.heartbeat.say_stopped()
             return
+        clean = False
         try:
             quiet = self.fetcher.over.is_set() and self.heartbeat.over.is_set()
-            if not quiet or not self.heartbeat.leave():
+            clean = quiet and self.heartbeat.leave()
+            if not clean:
                 runtime.log.warning("stopped with messages still flagged; recovery follows")
         except Exception as error:
             runtime.log.warning("the lease is not dropped, it will expire: %s", reason_of(error))
@@ -299,6 +305,7 @@ class Instance:
             tally.retried,
             tally.released,
         )
+        runtime.events.emit(events.InstanceStopped(runtime.identity.id, clean=clean))
 
     def database_gone_seconds(self) -> float:
         """How long some role has been without the database."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from msgworker.dialects import reason_of, trouble
+from msgworker.events import Recovered
 from msgworker.instance.links import Link
 from msgworker.instance.runtime import Runtime
 from msgworker.message import UNWRITABLE
@@ -228,8 +229,8 @@ class Recovery:
                 self._seen[dead_id], all_of_them = after, False
                 break
         if given_back:
-            name = shown(dead_id)
-            self._log.warning("recovered %d messages of dead instance %s", given_back, name)
+            event = Recovered(self._runtime.identity.id, shown(dead_id), given_back)
+            self._runtime.events.emit(event)
         return given_back, all_of_them
 
     def _give_back_rows(self, ids: list[int], dead_id: recover.Owner, text: str) -> int:

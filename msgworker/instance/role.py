@@ -10,8 +10,10 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 
 from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
+from msgworker.events import Events, OutageBegan, OutageEnded
 
 EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
 """Deadlocks, lock waits and a connection found dead are everyday life; only so many in a row are
@@ -31,22 +33,32 @@ class Away:
     """The roles of an instance that are in trouble now: the first one tells, and the last one that
     is over it, so that an outage is one line in the log and its end is another."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, stream: Events | None = None, instance: Callable[[], str] = lambda: ""
+    ) -> None:
+        """stream: where the first and the last are events; instance: whose they are."""
+        self._stream = stream or Events()
+        self._instance = instance
         self._since: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def begins(self, name: str) -> bool:
+    def begins(self, name: str, reason: str) -> bool:
         """True for the first."""
         with self._lock:
             first = not self._since
             self._since.setdefault(name, time.monotonic())
-            return first
+        if first:
+            self._stream.emit(OutageBegan(self._instance(), name, reason))
+        return first
 
-    def ends(self, name: str) -> bool:
+    def ends(self, name: str, failures: int) -> bool:
         """True for the last."""
         with self._lock:
             self._since.pop(name, None)
-            return not self._since
+            last = not self._since
+        if last:
+            self._stream.emit(OutageEnded(self._instance(), name, failures))
+        return last
 
     @property
     def seconds(self) -> float:
@@ -79,13 +91,17 @@ class Outage:
             self._log.debug("%s: %s; trying again", self._what, reason_of(error))
         elif not self._told:
             self._told = True
-            level = logging.WARNING if self._away.begins(self._what) else logging.DEBUG
+            level = (
+                logging.WARNING
+                if self._away.begins(self._what, reason_of(error))
+                else logging.DEBUG
+            )
             self._log.log(level, "%s: %s; trying again", self._what, reason_of(error))
         return outage_pause(self.failures)
 
     def over(self) -> None:
         """Note a success."""
-        if self._told and self._away.ends(self._what):
+        if self._told and self._away.ends(self._what, self.failures):
             self._log.warning("%s: works again after %d failures", self._what, self.failures)
         self.failures = 0
         self.error = None

@@ -20,8 +20,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from msgworker import events
 from msgworker.config import Settings
 from msgworker.errors import MsgworkerError
+from msgworker.events import Events
 from msgworker.instance.forks import end_if_forked
 from msgworker.instance.hand import Hand
 from msgworker.instance.handler import Registry
@@ -43,8 +45,8 @@ _WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)
 
 @dataclass(slots=True)
 class Tally:
-    """What an instance has done so far. `claims`, `offered` and `won` are written by the fetcher,
-    all else by whoever settles.
+    """What an instance has done so far, counted from its events: `claims`, `offered` and `won` in
+    the fetcher's thread, all else in that of whoever settles.
 
     released: given back unstarted at a stop. shared: given back unstarted while it went on.
     """
@@ -59,6 +61,37 @@ class Tally:
     offered: int = 0
     won: int = 0
     settles: int = 0
+
+    def count(self, stream: Events) -> None:
+        """Subscribe."""
+        stream.on(events.Claimed, self._claimed)
+        stream.on(events.Settled, self._settled)
+        stream.on(events.Retried, self._retried)
+        stream.on(events.Dead, self._dead)
+        stream.on(events.Released, self._released)
+        stream.on(events.Lost, self._lost)
+
+    def _claimed(self, event: events.Claimed) -> None:
+        self.claims += 1
+        self.offered += event.offered
+        self.won += len(event.messages)
+
+    def _settled(self, event: events.Settled) -> None:
+        self.settles += 1
+        self.done += len(event.done)
+
+    def _retried(self, _: events.Retried) -> None:
+        self.retried += 1
+
+    def _dead(self, _: events.Dead) -> None:
+        self.dead += 1
+
+    def _released(self, event: events.Released) -> None:
+        self.released += event.stopping
+        self.shared += not event.stopping
+
+    def _lost(self, _: events.Lost) -> None:
+        self.lost += 1
 
 
 class InstanceLog(logging.LoggerAdapter[logging.Logger]):
@@ -89,6 +122,7 @@ class Runtime:
     connections that may be given back where there are none left.
 
     identity, hand, quiesce, refusals, away, tally: see there who writes them.
+    events: what happens here, for the log, the tally and who asked the App.
     paused: topics of which no handler starts; written by the heartbeat, read by the fetcher, by
     handler threads and whoever settles.
     slot, slots: our place among the live instances, and how many they are; written by the
@@ -117,7 +151,8 @@ class Runtime:
     hand: Hand = field(default_factory=Hand)
     quiesce: Quiesce = field(default_factory=Quiesce)
     refusals: Refusals = field(default_factory=Refusals)
-    away: Away = field(default_factory=Away)
+    events: Events = field(default_factory=Events)
+    away: Away = field(init=False)
     tally: Tally = field(default_factory=Tally)
     paused: frozenset[str] = frozenset()
     slot: int = 0
@@ -125,6 +160,10 @@ class Runtime:
     left_for: MsgworkerError | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     give_up_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.away = Away(self.events, lambda: self.identity.id)
+        self.tally.count(self.events)
 
     def enter(self) -> None:
         """Note that this thread is one of the instance; what copies its context is, too: the tasks

@@ -6,16 +6,15 @@ while lanes wait and handlers are short, and written at once when nothing else i
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError
 
+from msgworker import events
 from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
 from msgworker.instance.hand import Lane
 from msgworker.instance.lanes import Lanes
@@ -24,12 +23,10 @@ from msgworker.instance.role import Outage
 from msgworker.instance.runtime import Runtime, facts
 from msgworker.instance.settlements import settlement, what_became
 from msgworker.instance.untilknown import Fate, until_known
-from msgworker.message import LATER, UNWRITABLE, Outcome, Settled, Settlement
-from msgworker.payload import shown
+from msgworker.message import UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.store import done
 from msgworker.store import settle as store
 from msgworker.store.rows import Row
-from msgworker.table import MAX_ERROR
 
 GATHER_SECONDS = 0.002
 WORTH_WAITING_SECONDS = 0.01
@@ -49,16 +46,13 @@ class Settler:
         lanes: Lanes,
         on_progress: Callable[[], None],
         beat_now: Callable[[], None],
-        retry_level: int = logging.INFO,
     ) -> None:
         """lanes: where those that go on are put. on_progress: told when there may be room for
-        more. beat_now: has the heartbeat beat at once. retry_level: of the log of a failed try that
-        is tried again."""
+        more. beat_now: has the heartbeat beat at once."""
         self._runtime = runtime
         self._lanes = lanes
         self._on_progress = on_progress
         self._beat_now = beat_now
-        self._retry_level = retry_level
         self._finished: deque[Lane] = deque()
         self._lock = threading.Lock()
         self.link = self._link = runtime.link()
@@ -161,11 +155,13 @@ class Settler:
         became: dict[int, Settled] = {}
         if open_lanes:
             became = self._write(open_lanes, me)
-        runtime.tally.settles += 1
-        return [lane for lane in mine if self._after(lane, became)]
+        written: list[Row] = []
+        going_on = [lane for lane in mine if self._after(lane, became, written)]
+        runtime.events.emit(events.Settled(me, written))
+        return going_on
 
-    def _after(self, lane: Lane, became: dict[int, Settled]) -> bool:
-        """Book what became of a lane; True if it goes on."""
+    def _after(self, lane: Lane, became: dict[int, Settled], written: list[Row]) -> bool:
+        """Tell what became of a lane; True if it goes on. written: those that are done."""
         if lane.settled is not None:
             fate = Settled.WENT_ON if lane.settled else Settled.ENDED
         else:
@@ -174,7 +170,10 @@ class Settler:
             self._doubt()  # before the object is free for us
             self.lose(lane)
             return False
-        self._book(lane)
+        if lane.result is None or lane.result is DONE:
+            written.append(lane.row)
+        else:
+            self._tell(lane, lane.result, written)
         if fate is Settled.ENDED:
             self._runtime.hand.lanes.discard(lane)
             self._runtime.hand.blocked.discard(lane.row.same)  # its object is free for us
@@ -191,49 +190,32 @@ class Settler:
             self._beat_now()
 
     def lose(self, lane: Lane) -> None:
-        """Book a lane whose message is no longer ours."""
+        """Drop a lane whose message is no longer ours."""
         runtime = self._runtime
-        runtime.tally.lost += 1
         if lane.result is not None:
             lane.result.raised = None
         runtime.hand.lanes.discard(lane)
-        runtime.log.warning(
-            "message %s is no longer ours; its outcome was not written",
-            lane.row.msg_id,
-            extra=facts(lane.row),
-        )
+        runtime.events.emit(events.Lost(lane.owner, lane.row))
 
-    def _book(self, lane: Lane) -> None:
-        tally, result = self._runtime.tally, lane.result or DONE
-        if result is DONE:
-            tally.done += 1
-            return
-        outcome = result.outcome
-        max_tries = self._runtime.tables.spec.max_tries
-        if outcome is Outcome.FAILED and lane.row.tries + 1 < max_tries:
-            tally.retried += 1
-            level, what = self._retry_level, "failed"
-        elif outcome in (Outcome.FAILED, Outcome.DEAD, Outcome.SPENT):
-            tally.dead += 1
-            level, what = logging.WARNING, "is dead"
-        elif outcome is Outcome.LATER:
-            times = lane.row.later_times + 1
-            asked = f"asked {times} time{'s' * (times > 1)}"
-            level, what = logging.INFO, f"comes back in {result.delay_seconds:g} s ({asked})"
-        else:
-            if outcome is Outcome.RELEASED:
-                stopped = self._runtime.stopping.is_set()
-                tally.released += stopped
-                tally.shared += not stopped
-            tally.done += outcome is Outcome.DONE
-            return
+    def _tell(self, lane: Lane, result: Result, written: list[Row]) -> None:
+        """Tell of an outcome that is written."""
+        runtime, row, me, outcome = self._runtime, lane.row, lane.owner, result.outcome
         raised, result.raised = result.raised, None
-        told = None if raised is None else (type(raised), raised, raised.__traceback__)
-        log = self._runtime.log
-        text = "message %s %s: %s"
-        error = shown((result.error or "").removeprefix(LATER), MAX_ERROR)  # on one line
-        with suppress(Exception):  # a log of the user's that fails costs no outcome
-            log.log(level, text, lane.row.msg_id, what, error, exc_info=told, extra=facts(lane.row))
+        error = result.error or ""
+        event: events.Event
+        if outcome is Outcome.FAILED and row.tries + 1 < runtime.tables.spec.max_tries:
+            event = events.Retried(me, row, error, result.delay_seconds, raised)
+        elif outcome in (Outcome.FAILED, Outcome.DEAD, Outcome.SPENT):
+            event = events.Dead(me, row, error, raised)
+        elif outcome is Outcome.LATER:
+            seconds, times = result.delay_seconds, row.later_times + 1
+            event = events.Later(me, row, error, seconds, times, raised)
+        elif outcome is Outcome.RELEASED:
+            event = events.Released(me, row, runtime.stopping.is_set())
+        else:
+            written.append(row)
+            return
+        runtime.events.emit(event)
 
     def _write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
         """Write until it is known what was written; what is not in the answer is lost."""

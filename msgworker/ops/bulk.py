@@ -6,11 +6,9 @@ point has counted exactly what it did.
 
 from __future__ import annotations
 
-import enum
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,9 +28,9 @@ from msgworker.instance.untilknown import (
     until_known,
 )
 from msgworker.ops.asking import Who
+from msgworker.ops.results import Progress, Repaired, Skip, Skips, Tell
 from msgworker.store import audit, rule
 from msgworker.store.audit import Operation
-from msgworker.store.info import MessageInfo
 from msgworker.table import Tables
 
 T = TypeVar("T")
@@ -45,132 +43,7 @@ LET_OTHERS_SECONDS = 0.005
 LET_START_SECONDS = 0.01
 """Where each step has the rule of the table locked alone, a start must come between two of them."""
 TRIES = 8
-SHOWN = 20
 RULE_PATIENCE_SECONDS = 5.0
-
-
-class Why(enum.StrEnum):
-    """Why a message was left alone."""
-
-    NOT_THERE = "not there"
-    NEW = "new"
-    RUNNING = "running"
-    DONE = "done"
-    UNKNOWN = "unknown status"
-    GIVEN_UP = "discarded already"
-    RAN_LATER = "a later one ran"
-    RUNS_LATER = "a later one runs"
-    TOO_LONG = "too many behind it"
-    CHANGED = "changed meanwhile"
-    LOCKED = "locked by somebody"
-    UNDATED = "of unknown age"
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """A message that was left alone, and why. other_id: the later one of its object, if any."""
-
-    msg_id: int
-    why: Why
-    other_id: int | None = None
-
-    @property
-    def fact(self) -> str:
-        """Why, without what to do about it."""
-        return f"message {self.msg_id} {_SAYS[self.why].format(self.other_id)}"
-
-    def __str__(self) -> str:
-        advice = ADVICE.get(self.why)
-        return self.fact if advice is None else f"{self.fact}; {advice}"
-
-
-_SAYS = {
-    Why.NOT_THERE: "is not there",
-    Why.NEW: "is new: it waits for its turn already",
-    Why.RUNNING: "is running",
-    Why.DONE: "is done",
-    Why.UNKNOWN: "has a status that nobody knows",
-    Why.GIVEN_UP: "is discarded already",
-    Why.RAN_LATER: "is behind its time: message {} of its object has run already",
-    Why.RUNS_LATER: "is behind its time: message {} of its object runs now",
-    Why.TOO_LONG: "has more messages behind it than one transaction can take",
-    Why.CHANGED: "has changed meanwhile, or what is behind it has",
-    Why.LOCKED: "is locked by another transaction",
-    Why.UNDATED: "has neither a claimed_at nor a created_at: since when it is at 1 is not known",
-}
-ADVICE = {
-    Why.DONE: "--force (force=True) runs it again",
-    Why.RAN_LATER: (
-        "--force (force=True) runs it nevertheless, --with-successors (with_successors=True) runs "
-        "it and then, in order, what is failed or dead behind it"
-    ),
-    Why.RUNS_LATER: "try again later",
-    Why.CHANGED: "look again",
-    Why.LOCKED: "instances recover it when that has ended, or release again",
-    Why.UNDATED: "--any-age (any_age=True) gives it back, if nobody works on it",
-}
-"""What to do about it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Repaired(int):
-    """What a write of ops did. As a number: how many messages it changed, or would change.
-
-    op_id: its number in the audit, None if nothing was to be done. matched: messages that were
-    looked at. skipped: how many of them were left alone; why: how many for which reason; skips: the
-    first of them. Of a dry run: sample: the first messages that would be changed; done_again: how
-    many of them are done, so that their handlers would run again; stay_done: how many behind them
-    are done and would stay so.
-    """
-
-    kind: str
-    op_id: int | None = None
-    matched: int = 0
-    changed: int = 0
-    skipped: int = 0
-    dry_run: bool = False
-    why: tuple[tuple[Why, int], ...] = ()
-    skips: tuple[Skip, ...] = ()
-    sample: tuple[MessageInfo, ...] = ()
-    done_again: int = 0
-    stay_done: int = 0
-
-    def __new__(cls, *args: Any, **values: Any) -> Repaired:
-        return super().__new__(cls, values.get("changed", 0))
-
-    def __str__(self) -> str:
-        return str(int(self))
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far an operation has come; given to `progress` after each step."""
-
-    op_id: int
-    matched: int
-    changed: int
-    skipped: int
-
-
-Tell = Callable[[Progress], None]
-
-
-@dataclass(slots=True)
-class Skips:
-    """Counts what was left alone, and keeps the first ones."""
-
-    counts: Counter[Why] = field(default_factory=Counter)
-    first: list[Skip] = field(default_factory=list)
-
-    def add(self, skips: Iterable[Skip]) -> None:
-        for skip in skips:
-            self.counts[skip.why] += 1
-            if len(self.first) < SHOWN:
-                self.first.append(skip)
-
-    @property
-    def why(self) -> tuple[tuple[Why, int], ...]:
-        return tuple(sorted(self.counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import connecting
 from msgworker.message import Status, Word, word_of
-from msgworker.ops.bulk import Skip, Why
+from msgworker.ops.results import Skip, Why
 from msgworker.store import change, order
 from msgworker.store.change import Filter, Seen
 from msgworker.store.order import Behind

@@ -11,7 +11,7 @@ from msgworker.coordination.lease import Lease, LockCentre, check_name
 from msgworker.dialects import writing
 from msgworker.errors import ConfigError
 from msgworker.ops import asking
-from msgworker.ops.bulk import Repaired
+from msgworker.ops.results import Repaired
 from msgworker.ops.writing import Writing
 from msgworker.store import audit
 

@@ -12,8 +12,9 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, connecting, reason_of, trouble
 from msgworker.errors import MsgworkerError, SchemaError
-from msgworker.ops.bulk import Bulk, Skip, Step, Why
+from msgworker.ops.bulk import Bulk, Step
 from msgworker.ops.choosing import CHUNK
+from msgworker.ops.results import Skip, Why
 from msgworker.store import purge as store
 from msgworker.store.purge import Archive
 from msgworker.table import Tables

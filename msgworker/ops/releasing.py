@@ -20,7 +20,8 @@ from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import Word
 from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
-from msgworker.ops.bulk import Bulk, Skip, Step, Why
+from msgworker.ops.bulk import Bulk, Step
+from msgworker.ops.results import Skip, Why
 from msgworker.store import audit, change, done, lease, recover
 from msgworker.store.instances import Life, instances
 from msgworker.store.lease import Lease

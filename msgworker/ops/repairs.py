@@ -13,8 +13,8 @@ from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.message import Word
 from msgworker.ops import asking, releasing, rerunning
 from msgworker.ops.asking import Who
-from msgworker.ops.bulk import Repaired, Tell
 from msgworker.ops.choosing import Choice
+from msgworker.ops.results import Repaired, Tell
 from msgworker.ops.writing import Writing
 from msgworker.store import change
 from msgworker.store.audit import Operation

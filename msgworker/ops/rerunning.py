@@ -10,8 +10,9 @@ from sqlalchemy import Connection
 from msgworker.dialects import connecting
 from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.message import Status, Word
-from msgworker.ops.bulk import Bulk, Skip, Step, Why
+from msgworker.ops.bulk import Bulk, Step
 from msgworker.ops.choosing import Choice, Chunk
+from msgworker.ops.results import Skip, Why
 from msgworker.store import audit, change, order
 from msgworker.store.change import Seen
 from msgworker.table import Tables

@@ -13,8 +13,8 @@ from msgworker.dialects import connecting, writing
 from msgworker.message import Word
 from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
-from msgworker.ops.bulk import Repaired, Tell
 from msgworker.ops.purging import Old
+from msgworker.ops.results import Repaired, Tell
 from msgworker.ops.writing import SAMPLE, Writing
 from msgworker.store import audit, pause, purge
 from msgworker.store.audit import AuditEntry

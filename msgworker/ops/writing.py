@@ -10,9 +10,10 @@ from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import Word
 from msgworker.ops import asking, rerunning
 from msgworker.ops.asking import Who
-from msgworker.ops.bulk import Bulk, Repaired, Skip, Skips
+from msgworker.ops.bulk import Bulk
 from msgworker.ops.call import Call
 from msgworker.ops.choosing import Choice
+from msgworker.ops.results import Repaired, Skip, Skips
 from msgworker.store import audit, ending, find, schema
 from msgworker.store.audit import Operation
 

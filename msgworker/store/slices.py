@@ -21,9 +21,8 @@ from msgworker.store.rows import array_param, array_text
 from msgworker.table import NO_OBJECT, SLICES, Cols, Tables, text_lit
 
 BRANCHES = (1, 4, 16)
-"""Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""
 PLACES = (1, 8, 64)
-"""The same of the list of places of a statement that hops."""
+"""Of a UNION, of a list; unused ones ask for nothing, so few statements are built and prepared."""
 
 
 class Place(NamedTuple):
@@ -35,7 +34,7 @@ class Place(NamedTuple):
 
 class Page(NamedTuple):
     """What stands in a slice behind a place. after: where to go on; None = the end was reached.
-    entries: of the index, that were read for it."""
+    entries: those of the index that were read."""
 
     found: list[Candidate]
     after: Any
@@ -197,8 +196,7 @@ def _page_of(found: Sequence[Any], rows: int, what: str) -> Page:
 def _asked(
     t: Tables, role: str, branches: int, begun: bool, afters: ColumnElement[Any], after_type: Any
 ) -> tuple[list[tuple[Any, Any]], Any]:
-    """The value and the place of each branch of a UNION; or of the one branch, and what it is
-    joined with LATERAL."""
+    """The value and the place of each branch of a UNION; or of the one of a LATERAL, and that."""
     if not t.dialect.arrays:
         values = [bindparam(f"v{i}", type_=_type(t, role)) for i in range(branches)]
         places = [bindparam(f"a{i}", type_=after_type) if begun else None for i in range(branches)]

@@ -14,7 +14,8 @@ from tenacity import wait_none
 from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, Reject, SchemaError
 from msgworker.message import Status
 from msgworker.ops import asking, releasing
-from msgworker.ops.bulk import Bulk, Progress, Why
+from msgworker.ops.bulk import Bulk
+from msgworker.ops.results import Progress, Why
 from msgworker.store import change, lease, schema
 from msgworker.store.fingerprint import fingerprint
 from tests.contract.seeing import Table, Watch, in_thread, send, until

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from msgworker import App, ConfigError, MessageTable, MsgworkerError, dialects
-from msgworker.ops.bulk import Why
+from msgworker.ops.results import Why
 from msgworker.store import lease, recover
 from msgworker.store.doctor import Severity
 from msgworker.store.explain import Reason

@@ -1,0 +1,80 @@
+"""What an instance writes into its log of its events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+from msgworker import events
+from msgworker.instance.runtime import facts
+from msgworker.message import LATER
+from msgworker.payload import shown
+from msgworker.store.rows import Row
+from msgworker.table import MAX_ERROR
+
+
+class Telling:
+    """Subscribes the log of an instance to its events."""
+
+    def __init__(
+        self,
+        stream: events.Events,
+        log: logging.LoggerAdapter[logging.Logger],
+        *,
+        retry_level: int = logging.INFO,
+    ) -> None:
+        """retry_level: of a failed try that is tried again."""
+        self._log = log
+        self._retry_level = retry_level
+        tells: dict[type[events.Event], Callable[[Any], None]] = {
+            events.InstanceStarted: self._started,
+            events.Retried: self._retried,
+            events.Dead: self._dead,
+            events.Later: self._later,
+            events.Lost: self._lost,
+            events.LeaseLost: self._lease_lost,
+            events.Recovered: self._recovered,
+        }
+        for kind, tell in tells.items():
+            stream.on(kind, tell)
+
+    def _started(self, event: events.InstanceStarted) -> None:
+        self._log.info("started with %d threads", event.threads)
+
+    def _retried(self, event: events.Retried) -> None:
+        self._outcome(self._retry_level, "failed", event)
+
+    def _dead(self, event: events.Dead) -> None:
+        self._outcome(logging.WARNING, "is dead", event)
+
+    def _later(self, event: events.Later) -> None:
+        asked = f"asked {event.times} time{'s' * (event.times > 1)}"
+        self._outcome(logging.INFO, f"comes back in {event.delay_seconds:g} s ({asked})", event)
+
+    def _outcome(
+        self, level: int, what: str, event: events.Retried | events.Dead | events.Later
+    ) -> None:
+        raised, row = event.raised, event.message
+        told = None if raised is None else (type(raised), raised, raised.__traceback__)
+        error = shown(event.error.removeprefix(LATER), MAX_ERROR)  # on one line
+        text = "message %s %s: %s"
+        self._log.log(level, text, row.msg_id, what, error, exc_info=told, extra=_facts(row))
+
+    def _lost(self, event: events.Lost) -> None:
+        text = "message %s is no longer ours; its outcome was not written"
+        self._log.warning(text, event.message.msg_id, extra=_facts(event.message))
+
+    def _lease_lost(self, event: events.LeaseLost) -> None:
+        text = "instance %s lost its lease; going on as %s"
+        if event.kept:
+            text += f" with the {event.kept} messages in hand"
+        self._log.warning(text, event.instance, event.now)
+
+    def _recovered(self, event: events.Recovered) -> None:
+        text = "recovered %d messages of dead instance %s"
+        self._log.warning(text, event.messages, event.dead)
+
+
+def _facts(message: events.Facts) -> dict[str, Any]:
+    return facts(cast(Row, message))  # the events of an instance carry its rows
