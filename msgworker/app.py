@@ -30,8 +30,8 @@ from msgworker.instance.worker import Worker
 from msgworker.logs import logger
 from msgworker.ops import Ops
 from msgworker.payload import clean
+from msgworker.store import additions, schema
 from msgworker.store import rule as rules
-from msgworker.store import schema
 from msgworker.store import send as store
 from msgworker.store.rule import Rule
 from msgworker.table import COLUMNS, MessageTable, Tables
@@ -477,9 +477,9 @@ class App:
     def _check_scope(self, scope: Scope, tables: Tables) -> None:
         role = str(scope.role)
         if not tables.has(role):
-            add = schema.adding_column(self.engine, self.table, role)
+            add = additions.adding_column(self.engine, self.table, role)
             raise SchemaError(f"{scope!r} needs a column in table {self.table.name}. Add it: {add}")
-        index = schema.slice_index(self.engine, tables, role)
+        index = additions.slice_index(self.engine, tables, role)
         if index:
             text = "table %s: %r reads the messages of all others, too, without an index; run: %s"
             log.warning(text, self.table.name, scope, index)

@@ -45,7 +45,7 @@ from msgworker import (
 )
 from msgworker.message import Word
 from msgworker.payload import decode, encode
-from msgworker.store import schema
+from msgworker.store import ddl_script
 from msgworker.table import BESIDE
 from tests.contract.seeing import Table, in_thread, send, until
 from tests.contract.test_contract_worker import IDENTITY, SEED
@@ -1592,7 +1592,7 @@ def test_a_table_of_our_own_cannot_be_the_message_table(name):
 
 
 def test_the_reserved_table_names_are_those_that_are_made(small):
-    ours = {table.name for table in schema.own_tables(small.tables)}
+    ours = {table.name for table in ddl_script.own_tables(small.tables)}
     assert ours == {f"msgworker_{name}" for name in BESIDE}
 
 

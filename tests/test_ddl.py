@@ -16,11 +16,13 @@ from msgworker.dialects import DIALECTS, NAMES, compiler_for
 from msgworker.dialects.catalogue import OTHER_SCHEMAS
 from msgworker.message import Outcome, Settlement, Word
 from msgworker.store import (
+    additions,
     audit,
     candidates,
     change,
     claim,
     counts,
+    ddl_script,
     deal,
     due,
     explain,
@@ -37,7 +39,6 @@ from msgworker.store import (
     pause,
     purge,
     recover,
-    schema,
     scopes,
     settle,
     slices,
@@ -67,7 +68,7 @@ def statements(script: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ddl_files_are_in_step(name):
-    expected = schema.ddl(MessageTable(), name)
+    expected = ddl_script.ddl(MessageTable(), name)
     path = DDL / f"{name}.sql"
     assert path.read_text(encoding="utf-8") == expected, (
         f"{path.name} is out of date; write it again with `msgworker ddl --dialect {name}`"
@@ -81,7 +82,7 @@ def test_ddl_has_a_file_for_each_database_and_no_other():
 @pytest.mark.parametrize("name", NAMES)
 def test_ddl_takes_other_names(name):
     spec = MessageTable("crm.work_item", msg_id="nr", object_id="customer", payload=None)
-    text = schema.ddl(spec, name)
+    text = ddl_script.ddl(spec, name)
     assert "crm.work_item" in text
     assert "customer" in text
     assert "payload" not in text
@@ -91,7 +92,7 @@ def test_ddl_takes_other_names(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_ddl_has_short_names_only(name):
     spec = MessageTable("a_table_with_a_name_of_forty_characters_")
-    for sql in statements(schema.ddl(spec, name)):
+    for sql in statements(ddl_script.ddl(spec, name)):
         match = re.match(r"CREATE (?:UNIQUE )?INDEX (\S+)", sql)
         if match:
             assert len(match[1]) <= 30
@@ -172,7 +173,7 @@ MYSQL_REFUSES = {
 def test_an_added_created_at_leaves_the_rows_that_are_there_without_a_value(name, set_default):
     message = tables_for(MessageTable("t"), DIALECTS[name]).message
     sql = compiler_for(name)
-    add, *rest = schema.add_with_default_for_new(sql, message, message.c.created_at)
+    add, *rest = additions.add_with_default_for_new(sql, message, message.c.created_at)
     assert "created_at" in add
     assert "DEFAULT" not in add
     assert "NOT NULL" not in add
@@ -185,7 +186,7 @@ def test_other_schemas_are_asked_for_in_oracle_s_words():
 
 
 def test_mysql_s_script_has_nothing_that_mysql_refuses():
-    script = schema.ddl(MessageTable(), "mysql")
+    script = ddl_script.ddl(MessageTable(), "mysql")
     for sql in statements(script):
         for pattern, why in MYSQL_REFUSES.items():
             assert not re.search(pattern, sql), f"{why}: {sql}"
@@ -287,7 +288,7 @@ def test_the_lint_takes_what_is_good(sql):
 
 
 def test_oracle_s_script_is_clean():
-    script = statements(schema.ddl(MessageTable(), "oracle"))
+    script = statements(ddl_script.ddl(MessageTable(), "oracle"))
     assert len(script) >= 6
     assert {sql: lint(sql) for sql in script if lint(sql)} == {}
 

@@ -12,7 +12,7 @@ from msgworker.cli.options import as_json, common, configure, flags
 from msgworker.cli.output import print_json
 from msgworker.cli.target import app_option, app_ref_of, import_app, open_app, target
 from msgworker.cli.words import safe
-from msgworker.store import schema
+from msgworker.store import ddl_script
 
 
 @click.command("init-db")
@@ -53,4 +53,4 @@ def ddl(ctx: click.Context, /, dialect: str, **given: Any) -> None:
     ref = app_ref_of(given)
     conf = configure(ctx, given)
     table = table_from(conf) if ref is None else import_app(ref, ctx).table
-    click.echo(schema.ddl(table, dialect), nl=False)
+    click.echo(ddl_script.ddl(table, dialect), nl=False)

@@ -20,8 +20,8 @@ from msgworker.coordination.scopes import check_flag
 from msgworker.dialects import connecting, reaching, writing
 from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable, SchemaError
 from msgworker.logs import logger
+from msgworker.store import additions
 from msgworker.store import deal as store
-from msgworker.store import schema
 from msgworker.store.deal import Undealt
 from msgworker.table import MessageTable, Tables
 
@@ -120,7 +120,7 @@ class Dealer:
     def _tables(self) -> Tables:
         t = self._app.tables
         if not t.has("instance_type"):
-            add = schema.adding_column(self._app.engine, self._app.table, "instance_type")
+            add = additions.adding_column(self._app.engine, self._app.table, "instance_type")
             raise SchemaError(f"a Dealer needs a column in table {t.spec.name}. Add it: {add}")
         return t
 

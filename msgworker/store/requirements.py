@@ -2,6 +2,8 @@
 `doctor`, for the start of an instance and for `create`.
 
 The judgements are pure: over the table as the catalogue describes it (`Live`), read by `read`.
+
+One file, because it is one list: whoever asks what a table must be like finds all of it here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Create the tables and indexes, print them as a script, and compare them with the live database.
+"""Create the tables and indexes, and compare them with the live database.
 
 Creating is idempotent, also when several processes start at once: each object is looked for,
 created, and if somebody else was faster, looked for again.
@@ -6,40 +6,52 @@ created, and if somebody else was faster, looked for again.
 
 from __future__ import annotations
 
-import difflib
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Engine, Inspector
-from sqlalchemy.exc import DBAPIError, NoSuchTableError
-from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
+from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
-from msgworker.dialects import Dialect, Trouble, connecting, reason_of, trouble, writing
+from msgworker.dialects import Dialect, Trouble, connecting, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.message import Status
-from msgworker.store import audit, locks, pause, requirements
+from msgworker.store import locks, requirements
 from msgworker.store import rule as rules
+from msgworker.store.additions import (
+    ensure_columns,
+    ensure_index,
+    ensure_table,
+    has_index,
+    is_generated,
+    ordered_indexes,
+)
+from msgworker.store.ddl_script import ops_tables, own_tables, run_tables
+from msgworker.store.reflection import (
+    asked_for,
+    check_names,
+    elsewhere,
+    for_table,
+    live_columns,
+    live_name,
+    missing_table,
+    named,
+    require_columns,
+    storage_of,
+    storage_problem,
+    unfilled,
+    unique_keys,
+)
 from msgworker.store.rule import Rule
 from msgworker.table import (
     ADDED,
-    REQUIRED,
-    SLICES,
     Cols,
     MessageTable,
     Tables,
     lit,
     tables_for,
 )
-
-
-def is_generated(column: sa.Column[Any]) -> bool:
-    """Whether a column is a hidden, generated one of ours, there for an index only."""
-    return bool(column.info.get(dialects.HIDDEN))
 
 
 def create(
@@ -57,7 +69,7 @@ def create(
     of which none is recorded is recorded; another one is left as it is.
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
-    _check_names(spec, dialect)
+    check_names(spec, dialect)
     dialects.set_up_database(engine)
     made: list[str] = []
     before: set[str] = set()
@@ -77,20 +89,20 @@ def create(
             dialect = for_table(inspector, spec, live, dialect)
             _refuse_unfit(conn, inspector, named(spec, live), dialect)
     t = tables_for(
-        spec if live is None else named(spec, live), dialect, _columns(engine, spec, live)
+        spec if live is None else named(spec, live), dialect, live_columns(engine, spec, live)
     )
     tables = (t.message, *own_tables(t))
-    new = {table for table in tables if _ensure_table(engine, table)}
+    new = {table for table in tables if ensure_table(engine, table)}
     made += (table.name for table in tables if table in new)
     for table in (*own_tables(t), t.message):
         if table not in new:
             columns = filter(is_generated, table.c) if table is t.message else table.c
-            made += _ensure_columns(engine, table, columns)
+            made += ensure_columns(engine, table, columns)
     # Before the indexes of ours are there: those of another rule tell by which one it was used.
     recorded_rule(engine, rules.assumed(t.spec, before).to(t.spec), dialect)
     for table in tables:
         for index in ordered_indexes(table):
-            made += _ensure_index(engine, t, index, look=table not in new)
+            made += ensure_index(engine, t, index, look=table not in new)
     if live is not None and not before & {str(i.name).lower() for i in t.message.indexes}:
         _warn_of_statuses(engine, t, warn)
     return made
@@ -100,10 +112,10 @@ def create_locks(engine: Engine, t: Tables) -> list[str]:
     """Create the table of locks alone, where it is missing; the names of what was created."""
     dialects.set_up_database(engine)
     table = locks.table(t)
-    new = _ensure_table(engine, table)
-    made = [table.name] if new else _ensure_columns(engine, table, table.c)
+    new = ensure_table(engine, table)
+    made = [table.name] if new else ensure_columns(engine, table, table.c)
     for index in ordered_indexes(table):
-        made += _ensure_index(engine, t, index, look=not new)
+        made += ensure_index(engine, t, index, look=not new)
     return made
 
 
@@ -160,26 +172,6 @@ def _refuse_unfit(
         raise SchemaError(f"table {spec.name} cannot be used: {requirements.told(found)}")
 
 
-def own_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables beside the message table; all of them ours."""
-    return (*run_tables(t), *ops_tables(t), *optional_tables(t))
-
-
-def run_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables that instances need."""
-    return t.lease, t.item, t.tried
-
-
-def ops_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables that only ops write to; instances run without them."""
-    return audit.operations(t), audit.lines(t), pause.table(t)
-
-
-def optional_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables of what not everybody uses; nobody else misses them."""
-    return (locks.table(t),)
-
-
 def missing_ops_tables(engine: Engine, t: Tables) -> frozenset[str]:
     """Which of `ops_tables` are not in the database now."""
     with connecting(engine) as conn:
@@ -191,71 +183,6 @@ def _missing_ops_tables(inspector: Inspector, t: Tables) -> frozenset[str]:
     return frozenset(x.name for x in tables if dialects.is_there(inspector, x) is False)
 
 
-def ddl(spec: MessageTable, dialect_name: str) -> str:
-    """The whole script for a DBA, without connecting."""
-    dialect = dialects.DIALECTS[dialect_name]
-    compiler = dialects.compiler_for(dialect_name)
-    t = tables_for(spec, dialect)
-    parts = [
-        f"-- msgworker: messages, leases, items, failed tries, audit, locks for {dialect_name}.\n"
-        "-- Generated by `msgworker ddl`; do not edit. A producer needs only:\n"
-        f"--   INSERT INTO {spec.name} ({', '.join(_producer_columns(t))}) VALUES (...)\n"
-    ]
-    if dialect_name in dialects.DATABASE_SET_UP:
-        why = "readers and the one writer do not wait for each other"
-        parts.append(f"-- {why}\n{dialects.DATABASE_SET_UP[dialect_name]};\n")
-    for statement, why in _script(t):
-        text = str(statement.compile(dialect=compiler)).strip()
-        text = "\n".join(line.rstrip() for line in text.replace("\t", "  ").splitlines())
-        parts.append(f"-- {why}\n{text};\n")
-    return "\n".join(parts)
-
-
-def _producer_columns(t: Tables) -> list[str]:
-    return [t.names[role] for role in ("topic", "object_id", "payload") if role in t.names]
-
-
-def _script(t: Tables) -> Iterator[tuple[Any, str]]:
-    reasons = {
-        "guard": "the guard: at most one running message per object, promised by the database",
-        "object": "unfinished messages by object and age",
-        "oldest": "unfinished messages by age",
-        "due": "messages that wait for an instant: retries and delayed ones",
-        "failed": "failed and dead messages, for people",
-        "shard": "unfinished messages by shard, object and age",
-        "flag": "unfinished messages by the flag of the instance, object and age",
-        "group": "failed tries by what they have in common",
-        "owner": "locks by who holds them",
-    }
-    about = {
-        t.message: "status: 0 new, 1 processing, 2 done, -1 failed",
-        t.lease: "who lives: an instance holds a lease on its own id",
-        t.item: "fan-out inside a message: items that are done are not done again",
-        t.tried: "failed tries: their errors and times",
-        audit.operations(t): "what people did: reruns, discards, purges, ...",
-        audit.lines(t): "what they did to which message, and what it was before",
-        pause.table(t): "topics that nobody is to start",
-        locks.table(t): "locks (msgworker.coordination); rows are never deleted: tokens only rise",
-    }
-    for table in (t.message, *own_tables(t)):
-        yield CreateTable(table), about[table]
-        for index in ordered_indexes(table):
-            yield CreateIndex(index), reasons[_suffix(index)]
-
-
-def ordered_indexes(table: sa.Table) -> list[sa.Index]:
-    """The indexes of one of our tables, the guard first."""
-    order = ("guard", "object", "oldest", "due", "failed", "shard", "flag", "group", "owner")
-    return sorted(table.indexes, key=lambda index: order.index(_suffix(index)))
-
-
-def _suffix(index: sa.Index) -> str:
-    return str(index.name).rpartition("_")[2]
-
-
-# ---------------------------------------------------------------- live tables
-
-
 def resolve(
     engine: Engine, spec: MessageTable, dialect: Dialect, *, recorded: bool = True
 ) -> Tables:
@@ -264,12 +191,12 @@ def resolve(
     An optional column that a foreign table lacks is done without; our own table must be complete.
     recorded: by the rule that is recorded, not by that of `spec`.
     """
-    _check_names(spec, dialect)
+    check_names(spec, dialect)
     with connecting(engine) as conn:
         inspector = sa.inspect(conn)
         live = live_name(inspector, spec)
         if live is None:
-            raise SchemaError(_missing_table(conn, inspector, spec))
+            raise SchemaError(missing_table(conn, inspector, spec))
         columns = inspector.get_columns(live, schema=spec.schema)
         unique = unique_keys(inspector, live, spec.schema)
         indexes = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
@@ -280,7 +207,7 @@ def resolve(
         if recorded and not own:
             spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
-    _require(spec, kinds)
+    require_columns(spec, kinds)
     t = tables_for(spec, dialect, kinds, frozenset(indexes))
     t = replace(t, unfilled=unfilled(t, columns))
     t = replace(t, missing=missing_ops_tables(engine, t), lacking=without)
@@ -347,170 +274,17 @@ def _own_problems(inspector: Inspector, t: Tables) -> tuple[list[str], frozenset
     return problems, frozenset(without)
 
 
-def unique_keys(inspector: Inspector, live: str, schema: str | None) -> list[list[str]]:
-    """The columns of the primary key and of every unique constraint and index."""
-    key = inspector.get_pk_constraint(live, schema=schema).get("constrained_columns", [])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # indexes on expressions are left out, rightly
-        found: list[Any] = [*inspector.get_unique_constraints(live, schema=schema)]
-        found += [i for i in inspector.get_indexes(live, schema=schema) if i["unique"]]
-    return [list(key), *(list(u["column_names"]) for u in found)]
-
-
-def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
-    """The storage engine of a table, where there is a choice."""
-    try:
-        options = inspector.get_table_options(live, schema=schema)
-    except (NotImplementedError, NoSuchTableError):  # not known there; a view
-        return ""
-    return next((str(v) for k, v in options.items() if k.endswith("_engine")), "")
-
-
-def storage_problem(storage: str, name: str) -> list[str]:
-    if storage.lower() not in ("myisam", "memory", "aria", "csv", "archive"):
-        return []
-    mend = f"ALTER TABLE {name} ENGINE=InnoDB"
-    return [f"its storage engine {storage} has no transactions. To mend it: {mend}"]
-
-
-def _check_names(spec: MessageTable, dialect: Dialect) -> None:
-    for name in (spec.schema or "", spec.bare_name, *spec.names().values()):
-        if len(name.encode()) > dialect.max_name:
-            most = f"{dialect.max_name} bytes that {dialect.name} takes"
-            raise SchemaError(f"the name {name} is longer than the {most}")
-
-
 def check_fit(engine: Engine, t: Tables) -> None:
     """Raise SchemaError if no instance may work on the table: a message would be lost or strand
     there, or the guard index is not there, on which exclusion rests."""
     if t.unfit:
         raise SchemaError(f"table {t.spec.name} cannot be used: {t.unfit}")
     with connecting(engine) as conn:
-        if _has_index(conn, t.message, t.guard_name):
+        if has_index(conn, t.message, t.guard_name):
             return
     raise SchemaError(
         f"the guard index {t.guard_name} is missing on {t.spec.name}: without it two messages "
         "of one object could run at once. Run App.create_schema() or `msgworker init-db`"
-    )
-
-
-def live_name(inspector: Inspector, spec: MessageTable) -> str | None:
-    """The live name of the table: exact, or the only one that differs by case."""
-    try:
-        names = [
-            *inspector.get_table_names(schema=spec.schema),
-            *inspector.get_view_names(schema=spec.schema),
-        ]
-    except DBAPIError as error:
-        if spec.schema is None:
-            raise
-        text = f"schema {spec.schema} cannot be looked at: {reason_of(error)}"
-        raise SchemaError(text) from error
-    if spec.bare_name in names:
-        return spec.bare_name
-    same = [name for name in names if name.lower() == spec.bare_name.lower()]
-    return same[0] if len(same) == 1 else None
-
-
-def named(spec: MessageTable, live: str) -> MessageTable:
-    if live == spec.bare_name:
-        return spec
-    return spec.replace(name=f"{spec.schema}.{live}" if spec.schema else live)
-
-
-def _columns(engine: Engine, spec: MessageTable, live: str | None) -> dict[str, Any] | None:
-    if live is None:
-        return None
-    with connecting(engine) as conn:
-        inspector = sa.inspect(conn)
-        kinds = {str(c["name"]): c["type"] for c in inspector.get_columns(live, schema=spec.schema)}
-    _require(spec, kinds)
-    return kinds
-
-
-def _require(spec: MessageTable, kinds: dict[str, Any]) -> None:
-    have = {name.lower() for name in kinds}
-    lacking = [role for role in spec.names() if role in REQUIRED]
-    lacking = [role for role in lacking if spec.names()[role].lower() not in have]
-    if lacking:
-        raise SchemaError(unnamed(spec, lacking, kinds))
-
-
-def unnamed(spec: MessageTable, lacking: Sequence[str], there: Iterable[str]) -> str:
-    """What to do where columns of these roles are not there under the names they were given. They
-    are never added: the values of the rows that are there stand in other columns."""
-    names = ", ".join(spec.names()[role] for role in lacking)
-    say = "name the column" if len(lacking) == 1 else "name the columns"
-    return (
-        f"table {spec.name} has no column {names}; {say}: "
-        f"MessageTable({', '.join(f'{role}=...' for role in lacking)}); "
-        f"the table has: {', '.join(there)}"
-    )
-
-
-def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dialect) -> Dialect:
-    """What the database can do on this table: columns that are computed from one that a foreign key
-    changes cannot be stored."""
-    if not dialect.stored_columns:
-        return dialect
-    bases = {spec.names()[role].lower() for role in ("object_id", "status", "error_try_times")}
-    for key in inspector.get_foreign_keys(live, schema=spec.schema):
-        options = {act: str(does).upper() for act, does in key.get("options", {}).items()}
-        changes = options.get("onupdate") in CHANGING or options.get("ondelete") in CHANGING[1:]
-        if changes and bases & {name.lower() for name in key["constrained_columns"]}:
-            return replace(dialect, stored_columns=False)
-    return dialect
-
-
-CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
-
-
-def unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
-    """Columns that an INSERT of ours leaves out although they need a value."""
-    ours = {t.names[role] for role in SENT if role in t.names}
-    return tuple(
-        str(c["name"])
-        for c in columns
-        if c["name"] not in ours
-        and not c["nullable"]
-        and c.get("default") is None
-        and not c.get("computed")
-        and not c.get("identity")
-        and c.get("autoincrement") is not True
-    )
-
-
-SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times", "shard")
-
-
-def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
-    """Tables that the name may have meant."""
-    names = inspector.get_table_names(schema=spec.schema)
-    return difflib.get_close_matches(spec.bare_name, names, n=3, cutoff=0.5)
-
-
-def elsewhere(conn: Connection, spec: MessageTable) -> str:
-    """What to say of a table that is not there, where another schema has one of its name; empty if
-    none has."""
-    found = dialects.schemas_with(conn, spec.bare_name, but=spec.schema)
-    if not found:
-        return ""
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    name = f"{found[0]}.{spec.bare_name}"
-    return (
-        f"a table of that name is in schema {', '.join(found[:3])}{more}: if that is meant, name "
-        f'it, --table {name} or MessageTable("{name}")'
-    )
-
-
-def _missing_table(conn: Connection, inspector: Inspector, spec: MessageTable) -> str:
-    if other := elsewhere(conn, spec):
-        return f"table {spec.name} does not exist; {other}; else run `msgworker init-db`"
-    near = near_names(inspector, spec)
-    hint = f" Near names: {', '.join(near)}." if near else ""
-    return (
-        f"table {spec.name} does not exist.{hint} "
-        "Run App.create_schema() or `msgworker init-db`, or give the right MessageTable(name)"
     )
 
 
@@ -520,144 +294,3 @@ def _column_problems(t: Tables, live: requirements.Live) -> list[str]:
     problems = [f"missing column {', '.join(lacking)}"] if lacking else []
     mistyped = requirements.mistyped(live)
     return problems + ([requirements.told(mistyped)] if mistyped else [])
-
-
-def asked_for(spec: MessageTable) -> set[str]:
-    """The roles whose columns must be there: all in our own table, else those that were named."""
-    plain = MessageTable().names()
-    return {
-        role
-        for role, name in spec.names().items()
-        if role in REQUIRED or spec.is_default or name != plain[role]
-    }
-
-
-# ---------------------------------------------------------------- creating
-
-
-def _attempt(engine: Engine, statement: Any, there: Any) -> bool:
-    """Run one DDL statement; False if somebody else created the object meanwhile."""
-    try:
-        with writing(engine) as conn:
-            conn.execute(statement)
-    except DBAPIError as error:
-        with connecting(engine) as conn:
-            if there(conn):
-                return False
-        raise SchemaError(f"cannot create the schema: {reason_of(error)}") from error
-    return True
-
-
-def _ensure_table(engine: Engine, table: sa.Table) -> bool:
-    """True if it was not there: then it has all its columns now, and nothing else."""
-
-    def there(conn: Connection) -> bool:
-        inspector = sa.inspect(conn)
-        return inspector.has_table(table.name, schema=table.schema)
-
-    with connecting(engine) as conn:
-        if there(conn):
-            return False
-    return _attempt(engine, CreateTable(table), there)
-
-
-def _ensure_columns(
-    engine: Engine, table: sa.Table, columns: Iterable[sa.Column[Any]]
-) -> list[str]:
-    """Add columns that are not there: hidden ones, and those of a later version of our tables."""
-
-    def lacking(conn: Connection) -> list[sa.Column[Any]]:
-        found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
-        there = {str(c["name"]).lower() for c in found}
-        return [column for column in wanted if column.name.lower() not in there]
-
-    made: list[str] = []
-    wanted = list(columns)
-    while True:
-        with connecting(engine) as conn:
-            missing = lacking(conn)
-            if not missing:
-                return made
-            part = missing if dialects.adds_many(conn.dialect.name) else missing[:1]
-            alter = add_columns(conn.dialect, table, part)
-        statement = sa.text(alter.replace(":", r"\:"))
-        fewer = partial(_fewer, lacking, len(missing))  # somebody else has added one: look again
-        if _attempt(engine, statement, fewer):
-            made += [column.name for column in part]
-
-
-def _fewer(lacking: Callable[[Connection], list[Any]], than: int, conn: Connection) -> bool:
-    return len(lacking(conn)) < than
-
-
-def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Column[Any]]) -> str:
-    """The statement that adds columns; more than one only where `dialects.adds_many`."""
-    name = dialect.identifier_preparer.format_table(table)
-    texts = []
-    for column in columns:
-        if not dialects.takes_default(dialect.name, column):
-            column = sa.Column(column.name, column.type)
-        text = str(CreateColumn(column).compile(dialect=dialect))
-        texts.append(dialects.adding(dialect.name, text))
-    return f"ALTER TABLE {name} {', '.join(texts)}"
-
-
-def add_with_default_for_new(
-    dialect: sa.Dialect, table: sa.Table, column: sa.Column[Any]
-) -> list[str]:
-    """The statements that add a column whose default rows that are there do not get: they keep
-    NULL."""
-    made = [add_columns(dialect, table, [sa.Column(column.name, column.type)])]
-    if dialects.takes_default(dialect.name, column):
-        name = dialect.identifier_preparer.format_table(table)
-        default = str(getattr(column.server_default, "arg", "NULL"))
-        made += dialects.setting_default(dialect, name, column.name, default)
-    return made
-
-
-def adding_column(engine: Engine, spec: MessageTable, role: str) -> str:
-    """The statement that adds the column of a role to a live table."""
-    table = tables_for(spec, dialects.dialect_of(engine)).message
-    return " ".join(add_columns(engine.dialect, table, [table.c[spec.names()[role]]]).split())
-
-
-def slice_index(engine: Engine, t: Tables, role: str) -> str:
-    """The statement that creates the index of a slice; "" if it is there."""
-    name = t.spec.index_name(SLICES[role])
-    if t.indexes is None or name in t.indexes:
-        return ""
-    kinds = {c.name: c.type for c in t.message.c}
-    ideal = tables_for(t.spec.replace(slices=(*t.spec.slices, role)), t.dialect, kinds)
-    index = next(i for i in ideal.message.indexes if i.name == name)
-    return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
-
-
-def _ensure_index(engine: Engine, t: Tables, index: sa.Index, *, look: bool) -> list[str]:
-    """look: whether it may be there."""
-    name = str(index.name)
-    if look:
-        with connecting(engine) as conn:
-            if _has_index(conn, index.table, name):
-                return []
-    try:
-        made = _attempt(
-            engine, CreateIndex(index), lambda conn: _has_index(conn, index.table, name)
-        )
-    except SchemaError as error:
-        if name != t.guard_name or trouble(error.__cause__ or error) is not Trouble.RACE:
-            raise
-        quote = engine.dialect.identifier_preparer.quote
-        name = quote(t.names["object_id"])
-        table = engine.dialect.identifier_preparer.format_table(t.message)
-        raise SchemaError(
-            f"{str(error).rstrip('.')}. An object has two rows at status 1; see them: SELECT "
-            f"{name} FROM {table} WHERE {quote(t.names['status'])} = 1 AND {name} IS NOT NULL "
-            f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor` prints how to mend them; "
-            "then run this again"
-        ) from error
-    return [name] if made else []
-
-
-def _has_index(conn: Connection, table: sa.Table | None, name: str) -> bool:
-    assert table is not None
-    return name.lower() in dialects.index_names(conn, table)

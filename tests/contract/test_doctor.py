@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.errors import DatabaseUnavailable, SchemaError
-from msgworker.store import schema
+from msgworker.store import additions, ddl_script
 from msgworker.store.doctor import Finding, Severity
 from tests.contract.seeing import Table, send
 
@@ -197,16 +197,16 @@ def test_two_rules_add_their_columns_at_once(mariadb, monkeypatch):
     """Generated columns are added together; some of them may be there by then."""
     one = App(mariadb.url, table=MessageTable("tb"))
     other = App(mariadb.url, table=MessageTable("tb", max_tries=5))
-    adding, made = schema.add_columns, list[str]()
+    adding, made = additions.add_columns, list[str]()
 
     def after_the_other(*arguments: Any) -> str:
         text = adding(*arguments)
-        monkeypatch.setattr(schema, "add_columns", adding)
+        monkeypatch.setattr(additions, "add_columns", adding)
         made.extend(other.create_schema())
         return text
 
     run(one, f"{THEIRS})")
-    monkeypatch.setattr(schema, "add_columns", after_the_other)
+    monkeypatch.setattr(additions, "add_columns", after_the_other)
     made += one.create_schema()
     assert {*GENERATED, "mw_open_object_t5"} <= set(made)
     assert len(made) == len(set(made))
@@ -231,7 +231,7 @@ def generated(app: App) -> dict[str, str]:
 
 def make_virtual(app: App) -> None:
     """As an earlier version made them."""
-    made = schema.ddl(app.table, "mariadb").splitlines()
+    made = ddl_script.ddl(app.table, "mariadb").splitlines()
     columns = [line.strip(" ,") for line in made if line.strip().startswith("mw_")]
     virtual = [f"ADD COLUMN {line.replace('STORED', 'VIRTUAL')}" for line in columns]
     drops = [f"DROP COLUMN {name}" for name in GENERATED]

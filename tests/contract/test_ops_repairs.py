@@ -16,7 +16,7 @@ from msgworker.message import Status
 from msgworker.ops import asking, releasing
 from msgworker.ops.bulk import Bulk
 from msgworker.ops.results import Progress, Why
-from msgworker.store import change, lease, schema
+from msgworker.store import change, ddl_script, lease
 from msgworker.store.fingerprint import fingerprint
 from tests.contract.seeing import Table, Watch, in_thread, send, until
 
@@ -583,7 +583,7 @@ def test_texts_of_people_are_kept_whatever_they_hold(app):
 
 def test_without_the_tables_of_ops_messages_are_handled_and_writes_refused(app, table):
     with app.engine.begin() as conn:
-        for made in reversed(schema.ops_tables(app.tables)):
+        for made in reversed(ddl_script.ops_tables(app.tables)):
             conn.execute(sa.schema.DropTable(made))
     other = App(app.engine.url)
     other.add_handler("t", lambda msg: None)

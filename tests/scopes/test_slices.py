@@ -14,7 +14,7 @@ from msgworker.coordination.scopes import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.search import WINDOW, Search
 from msgworker.instance.slicing import SliceSearch
-from msgworker.store import candidates, schema, slices
+from msgworker.store import additions, candidates, slices
 from msgworker.store.slices import Place
 from msgworker.table import Slice
 from tests.contract.seeing import Table, until
@@ -85,7 +85,7 @@ def test_a_scope_without_its_index_works_and_tells_the_statement(make_app, caplo
     with app.engine.begin() as conn:
         conn.exec_driver_sql(told.partition("run: ")[2])
     app._tables = None
-    assert not schema.slice_index(app.engine, app.tables, "shard")
+    assert not additions.slice_index(app.engine, app.tables, "shard")
 
 
 def test_a_scope_whose_column_is_missing_tells_how_to_add_it(make_app):

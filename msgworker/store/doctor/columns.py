@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy.schema import CreateIndex
 
 from msgworker import dialects
+from msgworker.store import ddl_script, reflection
 from msgworker.store import requirements as store
-from msgworker.store import schema
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
 from msgworker.table import ADDED, REQUIRED
@@ -36,9 +36,9 @@ def tables(p: Patient) -> list[Finding]:
     if not p.exists:
         text = f"table {p.spec.name} does not exist"
         mend = p.create(p.ideal.message)
-        near = schema.near_names(p.inspector, p.spec)
+        near = reflection.near_names(p.inspector, p.spec)
         text += f"; near names: {', '.join(near)}" if near else ""
-        if other := schema.elsewhere(p.conn, p.spec):
+        if other := reflection.elsewhere(p.conn, p.spec):
             text += f"; {other}"
             mend = mend if p.spec.is_default else []  # that one has the messages
         found.append(needed("tables", text, *mend))
@@ -46,8 +46,8 @@ def tables(p: Patient) -> list[Finding]:
         count = dialects.row_estimate(p.conn, p.ideal.message)
         size = "" if count is None else f", about {count:,} rows"
         found.append(fine("tables", f"table {p.spec.name} is there{size}"))
-    ops, optional = schema.ops_tables(p.ideal), schema.optional_tables(p.ideal)
-    for table in schema.own_tables(p.ideal):
+    ops, optional = ddl_script.ops_tables(p.ideal), ddl_script.optional_tables(p.ideal)
+    for table in ddl_script.own_tables(p.ideal):
         make, cost = (advised, WITHOUT_OPS) if table in ops else (needed, "")
         there_is = dialects.is_there(p.inspector, table)
         if there_is is False and table not in optional:
@@ -69,11 +69,11 @@ def tables(p: Patient) -> list[Finding]:
 def storage(p: Patient) -> list[Finding]:
     """A storage engine with transactions."""
     found = []
-    for table in (p.ideal.message, *schema.own_tables(p.ideal)):
+    for table in (p.ideal.message, *ddl_script.own_tables(p.ideal)):
         if not dialects.is_there(p.inspector, table):
             continue
-        kept = schema.storage_of(p.inspector, table.name, table.schema)
-        if schema.storage_problem(kept, table.name):
+        kept = reflection.storage_of(p.inspector, table.name, table.schema)
+        if reflection.storage_problem(kept, table.name):
             text = f"table {table.name} is kept in {kept}, which has no transactions"
             mend = f"ALTER TABLE {p.table_name(table)} ENGINE=InnoDB"
             found.append(needed("storage", text, mend))
@@ -85,9 +85,9 @@ def missing(p: Patient) -> list[Finding]:
     unnamed = [role for role in p.lacking() if role in REQUIRED]
     if unnamed:  # what else is missing can be told when these are known
         there = [str(one["name"]) for one in p.columns.values()]
-        return [needed("columns", schema.unnamed(p.spec, unnamed, there))]
+        return [needed("columns", reflection.unnamed(p.spec, unnamed, there))]
     found = []
-    asked_for = schema.asked_for(p.spec)
+    asked_for = reflection.asked_for(p.spec)
     for role in p.lacking():
         column = p.ideal.message.c[p.ideal.names[role]]
         if role in asked_for:
@@ -122,7 +122,7 @@ def key(p: Patient) -> list[Finding]:
     if not p.has("msg_id"):
         return []
     name = str(p.column("msg_id")["name"])
-    if [name] in schema.unique_keys(p.inspector, p.ideal.message.name, p.spec.schema):
+    if [name] in reflection.unique_keys(p.inspector, p.ideal.message.name, p.spec.schema):
         return []
     quoted = p.conn.dialect.identifier_preparer.quote(name)
     short = p.spec.index_name("guard").removesuffix("_guard")
@@ -134,7 +134,7 @@ def unfilled(p: Patient) -> list[Finding]:
     """Columns that `send` leaves out although they need a value."""
     if p.live is None:
         return []
-    names = schema.unfilled(p.live, list(p.columns.values()))
+    names = reflection.unfilled(p.live, list(p.columns.values()))
     if not names:
         return []
     text = f"App.send cannot insert: nobody fills {', '.join(names)}, NOT NULL without a default"

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
 from msgworker.dialects import seconds_since
-from msgworker.store import left, schema, window
+from msgworker.store import ddl_script, left, window
 from msgworker.store.doctor.finding import Finding, advised, fine
 from msgworker.store.doctor.patient import Patient
 from msgworker.store.instances import InstanceInfo, Life, instances
@@ -27,7 +27,7 @@ def held(p: Patient) -> list[Finding]:
         return []
     if not _indexed(p.live):  # it would read the whole table; the indexes are needed first
         return []
-    lacking = frozenset(t.name for t in schema.ops_tables(p.live) if not _there(p, t))
+    lacking = frozenset(t.name for t in ddl_script.ops_tables(p.live) if not _there(p, t))
     t = replace(p.live, missing=lacking)
     try:
         found = list(_found(p, t))

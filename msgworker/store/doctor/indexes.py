@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex
 
 from msgworker import dialects
-from msgworker.store import schema
+from msgworker.store import additions, ddl_script
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
 from msgworker.table import OWN_PREFIX, SLICES, tables_for
@@ -31,7 +31,9 @@ def columns(p: Patient) -> list[Finding]:
     """Hidden columns that the indexes are on."""
     if p.live is None:  # they are on columns that are not there
         return []
-    lacking = [c for c in p.least.message.c if schema.is_generated(c) and c.name not in p.columns]
+    lacking = [
+        c for c in p.least.message.c if additions.is_generated(c) and c.name not in p.columns
+    ]
     if not lacking:
         return []
     names = ", ".join(column.name for column in lacking)
@@ -43,7 +45,7 @@ def not_stored(p: Patient) -> list[Finding]:
     """Hidden columns that somebody made VIRTUAL where they should be stored."""
     if not p.dialect.stored_columns:
         return []
-    ours = [c for c in p.least.message.c if schema.is_generated(c)]
+    ours = [c for c in p.least.message.c if additions.is_generated(c)]
     found = [c for c in ours if _is_virtual(p.columns.get(c.name))]
     if not found:
         return []
@@ -67,7 +69,7 @@ def _make_stored(p: Patient, columns: list[sa.Column[Any]]) -> str:
     there = dialects.index_names(p.conn, table)
     on_them = [
         index
-        for index in schema.ordered_indexes(table)
+        for index in additions.ordered_indexes(table)
         if str(index.name).lower() in there and any(c.name in index.columns for c in columns)
     ]
     quote = p.conn.dialect.identifier_preparer.quote
@@ -88,7 +90,7 @@ def other_collation(p: Patient) -> list[Finding]:
         c["name"]: c["type"] for name, c in p.columns.items() if not name.startswith(OWN_PREFIX)
     }
     least = replace(p, least=tables_for(p.spec, p.dialect, kinds))
-    ours = [c for c in least.least.message.c if schema.is_generated(c) and c.name in p.columns]
+    ours = [c for c in least.least.message.c if additions.is_generated(c) and c.name in p.columns]
     text = (
         f"ids are told apart by {p.live.key_collation} here, while the database takes more of them "
         "for one: such objects (upper and lower case, say) run side by side"
@@ -101,11 +103,11 @@ def missing(p: Patient) -> list[Finding]:
     if p.live is None:  # what they are on is not there
         return []
     found = []
-    for table in (p.least.message, *schema.own_tables(p.least)):
+    for table in (p.least.message, *ddl_script.own_tables(p.least)):
         if not dialects.is_there(p.inspector, table):
             continue
         there = dialects.index_names(p.conn, table)
-        for index in schema.ordered_indexes(table):
+        for index in additions.ordered_indexes(table):
             name = str(index.name)
             if name.lower() not in there:
                 suffix = name.rpartition("_")[2]

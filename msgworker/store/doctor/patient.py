@@ -12,7 +12,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from msgworker import dialects
 from msgworker.dialects import Dialect
 from msgworker.errors import SchemaError
-from msgworker.store import requirements, schema
+from msgworker.store import additions, reflection, requirements, schema
 from msgworker.store.rule import Rule
 from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
 
@@ -63,11 +63,11 @@ class Patient:
 
     def create(self, table: sa.Table) -> list[str]:
         """The statements that create one of our tables with its indexes."""
-        made = [CreateIndex(index) for index in schema.ordered_indexes(table)]
+        made = [CreateIndex(index) for index in additions.ordered_indexes(table)]
         return [self.sql(statement) for statement in (CreateTable(table), *made)]
 
     def add(self, table: sa.Table, *columns: sa.Column[Any]) -> str:
-        return " ".join(schema.add_columns(self.conn.dialect, table, columns).split())
+        return " ".join(additions.add_columns(self.conn.dialect, table, columns).split())
 
     def add_role(self, role: str) -> list[str]:
         """The statements that add the column of a role to the message table."""
@@ -76,7 +76,7 @@ class Patient:
         if role != "created_at":
             return [self.add(table, column)]
         # Rows that are there keep NULL: with the default they would all look as young as this.
-        made = schema.add_with_default_for_new(self.conn.dialect, table, column)
+        made = additions.add_with_default_for_new(self.conn.dialect, table, column)
         return [" ".join(statement.split()) for statement in made]
 
 
@@ -89,12 +89,12 @@ def meet(
 ) -> Patient:
     """Look at the live table; raises SchemaError only if its schema cannot be looked at."""
     inspector = sa.inspect(conn)
-    name = schema.live_name(inspector, spec)
+    name = reflection.live_name(inspector, spec)
     if name is None:
         ideal = tables_for(spec, dialect)
         return Patient(engine, conn, inspector, dialect, spec, False, {}, ideal, ideal, None)
-    dialect = schema.for_table(inspector, spec, name, dialect)
-    spec = schema.named(spec, name)
+    dialect = reflection.for_table(inspector, spec, name, dialect)
+    spec = reflection.named(spec, name)
     no_rule = None
     try:
         spec = schema.known_rule(engine, spec, dialect).to(spec)
@@ -105,7 +105,7 @@ def meet(
     columns = {str(c["name"]).lower(): c for c in described}
     lacking = [n for role, n in spec.names().items() if n.lower() not in columns]
     ideal = _with(spec, dialect, kinds, lacking)
-    must = {spec.names()[role] for role in schema.asked_for(spec)}
+    must = {spec.names()[role] for role in reflection.asked_for(spec)}
     least = _with(spec, dialect, kinds, [n for n in lacking if n in must])
     live = None
     as_is = requirements.read(conn, inspector, spec, dialect, described)

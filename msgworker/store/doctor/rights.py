@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
 from msgworker.dialects import Trouble, reason_of, trouble
-from msgworker.store import schema
+from msgworker.store import ddl_script
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
 
@@ -39,8 +39,8 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         change = sa.update(message).values({p.live.names["status"]: c.status})
         yield message, "UPDATE", change.where(NEVER), True
         yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), False
-    runs = schema.run_tables(p.ideal)
-    for table in (*runs, *schema.ops_tables(p.ideal)):
+    runs = ddl_script.run_tables(p.ideal)
+    for table in (*runs, *ddl_script.ops_tables(p.ideal)):
         is_needed = table in runs
         there_is = dialects.is_there(p.inspector, table)
         first = next(iter(table.c))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from msgworker import dialects
+from msgworker.store import additions
 from msgworker.store import rule as rules
-from msgworker.store import schema
 from msgworker.store.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.doctor.patient import Patient
 from msgworker.store.rule import Rule
@@ -60,11 +60,11 @@ def _left_by(p: Patient, t: Tables, other: Rule) -> Finding:
     kinds = {str(c["name"]): c["type"] for c in p.columns.values()}
     theirs = tables_for(other.to(p.spec), p.dialect, kinds)
     ours = {str(index.name) for index in t.message.indexes}
-    names = [str(index.name) for index in schema.ordered_indexes(theirs.message)]
+    names = [str(index.name) for index in additions.ordered_indexes(theirs.message)]
     old = [name for name in names if name not in ours and name in (t.indexes or ())]
     table = p.table_name(t.message)
     mend = [dialects.dropping_index(p.conn.dialect.name, name, table) for name in old]
-    made = [c.name for c in theirs.message.c if schema.is_generated(c)]
+    made = [c.name for c in theirs.message.c if additions.is_generated(c)]
     mend += [
         f"ALTER TABLE {table} DROP COLUMN {name}"
         for name in made

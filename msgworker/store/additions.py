@@ -1,0 +1,161 @@
+"""Add one table, column or index: looked for first, and again if somebody else was faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
+
+from msgworker import dialects
+from msgworker.dialects import Trouble, connecting, reason_of, trouble, writing
+from msgworker.errors import SchemaError
+from msgworker.table import (
+    SLICES,
+    MessageTable,
+    Tables,
+    tables_for,
+)
+
+
+def is_generated(column: sa.Column[Any]) -> bool:
+    """Whether a column is a hidden, generated one of ours, there for an index only."""
+    return bool(column.info.get(dialects.HIDDEN))
+
+
+def ordered_indexes(table: sa.Table) -> list[sa.Index]:
+    """The indexes of one of our tables, the guard first."""
+    order = ("guard", "object", "oldest", "due", "failed", "shard", "flag", "group", "owner")
+    return sorted(table.indexes, key=lambda index: order.index(suffix(index)))
+
+
+def suffix(index: sa.Index) -> str:
+    return str(index.name).rpartition("_")[2]
+
+
+def _attempt(engine: Engine, statement: Any, there: Any) -> bool:
+    """Run one DDL statement; False if somebody else created the object meanwhile."""
+    try:
+        with writing(engine) as conn:
+            conn.execute(statement)
+    except DBAPIError as error:
+        with connecting(engine) as conn:
+            if there(conn):
+                return False
+        raise SchemaError(f"cannot create the schema: {reason_of(error)}") from error
+    return True
+
+
+def ensure_table(engine: Engine, table: sa.Table) -> bool:
+    """True if it was not there: then it has all its columns now, and nothing else."""
+
+    def there(conn: Connection) -> bool:
+        inspector = sa.inspect(conn)
+        return inspector.has_table(table.name, schema=table.schema)
+
+    with connecting(engine) as conn:
+        if there(conn):
+            return False
+    return _attempt(engine, CreateTable(table), there)
+
+
+def ensure_columns(engine: Engine, table: sa.Table, columns: Iterable[sa.Column[Any]]) -> list[str]:
+    """Add columns that are not there: hidden ones, and those of a later version of our tables."""
+
+    def lacking(conn: Connection) -> list[sa.Column[Any]]:
+        found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
+        there = {str(c["name"]).lower() for c in found}
+        return [column for column in wanted if column.name.lower() not in there]
+
+    made: list[str] = []
+    wanted = list(columns)
+    while True:
+        with connecting(engine) as conn:
+            missing = lacking(conn)
+            if not missing:
+                return made
+            part = missing if dialects.adds_many(conn.dialect.name) else missing[:1]
+            alter = add_columns(conn.dialect, table, part)
+        statement = sa.text(alter.replace(":", r"\:"))
+        fewer = partial(_fewer, lacking, len(missing))  # somebody else has added one: look again
+        if _attempt(engine, statement, fewer):
+            made += [column.name for column in part]
+
+
+def _fewer(lacking: Callable[[Connection], list[Any]], than: int, conn: Connection) -> bool:
+    return len(lacking(conn)) < than
+
+
+def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Column[Any]]) -> str:
+    """The statement that adds columns; more than one only where `dialects.adds_many`."""
+    name = dialect.identifier_preparer.format_table(table)
+    texts = []
+    for column in columns:
+        if not dialects.takes_default(dialect.name, column):
+            column = sa.Column(column.name, column.type)
+        text = str(CreateColumn(column).compile(dialect=dialect))
+        texts.append(dialects.adding(dialect.name, text))
+    return f"ALTER TABLE {name} {', '.join(texts)}"
+
+
+def add_with_default_for_new(
+    dialect: sa.Dialect, table: sa.Table, column: sa.Column[Any]
+) -> list[str]:
+    """The statements that add a column whose default rows that are there do not get: they keep
+    NULL."""
+    made = [add_columns(dialect, table, [sa.Column(column.name, column.type)])]
+    if dialects.takes_default(dialect.name, column):
+        name = dialect.identifier_preparer.format_table(table)
+        default = str(getattr(column.server_default, "arg", "NULL"))
+        made += dialects.setting_default(dialect, name, column.name, default)
+    return made
+
+
+def adding_column(engine: Engine, spec: MessageTable, role: str) -> str:
+    """The statement that adds the column of a role to a live table."""
+    table = tables_for(spec, dialects.dialect_of(engine)).message
+    return " ".join(add_columns(engine.dialect, table, [table.c[spec.names()[role]]]).split())
+
+
+def slice_index(engine: Engine, t: Tables, role: str) -> str:
+    """The statement that creates the index of a slice; "" if it is there."""
+    name = t.spec.index_name(SLICES[role])
+    if t.indexes is None or name in t.indexes:
+        return ""
+    kinds = {c.name: c.type for c in t.message.c}
+    ideal = tables_for(t.spec.replace(slices=(*t.spec.slices, role)), t.dialect, kinds)
+    index = next(i for i in ideal.message.indexes if i.name == name)
+    return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
+
+
+def ensure_index(engine: Engine, t: Tables, index: sa.Index, *, look: bool) -> list[str]:
+    """look: whether it may be there."""
+    name = str(index.name)
+    if look:
+        with connecting(engine) as conn:
+            if has_index(conn, index.table, name):
+                return []
+    try:
+        made = _attempt(engine, CreateIndex(index), lambda conn: has_index(conn, index.table, name))
+    except SchemaError as error:
+        if name != t.guard_name or trouble(error.__cause__ or error) is not Trouble.RACE:
+            raise
+        quote = engine.dialect.identifier_preparer.quote
+        name = quote(t.names["object_id"])
+        table = engine.dialect.identifier_preparer.format_table(t.message)
+        raise SchemaError(
+            f"{str(error).rstrip('.')}. An object has two rows at status 1; see them: SELECT "
+            f"{name} FROM {table} WHERE {quote(t.names['status'])} = 1 AND {name} IS NOT NULL "
+            f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor` prints how to mend them; "
+            "then run this again"
+        ) from error
+    return [name] if made else []
+
+
+def has_index(conn: Connection, table: sa.Table | None, name: str) -> bool:
+    assert table is not None
+    return name.lower() in dialects.index_names(conn, table)

@@ -1,0 +1,185 @@
+"""What the live database has: the table by its name, its columns, its storage."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, Inspector
+from sqlalchemy.exc import DBAPIError, NoSuchTableError
+
+from msgworker import dialects
+from msgworker.dialects import Dialect, connecting, reason_of
+from msgworker.errors import SchemaError
+from msgworker.table import (
+    REQUIRED,
+    MessageTable,
+    Tables,
+)
+
+
+def unique_keys(inspector: Inspector, live: str, schema: str | None) -> list[list[str]]:
+    """The columns of the primary key and of every unique constraint and index."""
+    key = inspector.get_pk_constraint(live, schema=schema).get("constrained_columns", [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # indexes on expressions are left out, rightly
+        found: list[Any] = [*inspector.get_unique_constraints(live, schema=schema)]
+        found += [i for i in inspector.get_indexes(live, schema=schema) if i["unique"]]
+    return [list(key), *(list(u["column_names"]) for u in found)]
+
+
+def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
+    """The storage engine of a table, where there is a choice."""
+    try:
+        options = inspector.get_table_options(live, schema=schema)
+    except (NotImplementedError, NoSuchTableError):  # not known there; a view
+        return ""
+    return next((str(v) for k, v in options.items() if k.endswith("_engine")), "")
+
+
+def storage_problem(storage: str, name: str) -> list[str]:
+    if storage.lower() not in ("myisam", "memory", "aria", "csv", "archive"):
+        return []
+    mend = f"ALTER TABLE {name} ENGINE=InnoDB"
+    return [f"its storage engine {storage} has no transactions. To mend it: {mend}"]
+
+
+def check_names(spec: MessageTable, dialect: Dialect) -> None:
+    for name in (spec.schema or "", spec.bare_name, *spec.names().values()):
+        if len(name.encode()) > dialect.max_name:
+            most = f"{dialect.max_name} bytes that {dialect.name} takes"
+            raise SchemaError(f"the name {name} is longer than the {most}")
+
+
+def live_name(inspector: Inspector, spec: MessageTable) -> str | None:
+    """The live name of the table: exact, or the only one that differs by case."""
+    try:
+        names = [
+            *inspector.get_table_names(schema=spec.schema),
+            *inspector.get_view_names(schema=spec.schema),
+        ]
+    except DBAPIError as error:
+        if spec.schema is None:
+            raise
+        text = f"schema {spec.schema} cannot be looked at: {reason_of(error)}"
+        raise SchemaError(text) from error
+    if spec.bare_name in names:
+        return spec.bare_name
+    same = [name for name in names if name.lower() == spec.bare_name.lower()]
+    return same[0] if len(same) == 1 else None
+
+
+def named(spec: MessageTable, live: str) -> MessageTable:
+    if live == spec.bare_name:
+        return spec
+    return spec.replace(name=f"{spec.schema}.{live}" if spec.schema else live)
+
+
+def live_columns(engine: Engine, spec: MessageTable, live: str | None) -> dict[str, Any] | None:
+    if live is None:
+        return None
+    with connecting(engine) as conn:
+        inspector = sa.inspect(conn)
+        kinds = {str(c["name"]): c["type"] for c in inspector.get_columns(live, schema=spec.schema)}
+    require_columns(spec, kinds)
+    return kinds
+
+
+def require_columns(spec: MessageTable, kinds: dict[str, Any]) -> None:
+    have = {name.lower() for name in kinds}
+    lacking = [role for role in spec.names() if role in REQUIRED]
+    lacking = [role for role in lacking if spec.names()[role].lower() not in have]
+    if lacking:
+        raise SchemaError(unnamed(spec, lacking, kinds))
+
+
+def unnamed(spec: MessageTable, lacking: Sequence[str], there: Iterable[str]) -> str:
+    """What to do where columns of these roles are not there under the names they were given. They
+    are never added: the values of the rows that are there stand in other columns."""
+    names = ", ".join(spec.names()[role] for role in lacking)
+    say = "name the column" if len(lacking) == 1 else "name the columns"
+    return (
+        f"table {spec.name} has no column {names}; {say}: "
+        f"MessageTable({', '.join(f'{role}=...' for role in lacking)}); "
+        f"the table has: {', '.join(there)}"
+    )
+
+
+def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dialect) -> Dialect:
+    """What the database can do on this table: columns that are computed from one that a foreign key
+    changes cannot be stored."""
+    if not dialect.stored_columns:
+        return dialect
+    bases = {spec.names()[role].lower() for role in ("object_id", "status", "error_try_times")}
+    for key in inspector.get_foreign_keys(live, schema=spec.schema):
+        options = {act: str(does).upper() for act, does in key.get("options", {}).items()}
+        changes = options.get("onupdate") in CHANGING or options.get("ondelete") in CHANGING[1:]
+        if changes and bases & {name.lower() for name in key["constrained_columns"]}:
+            return replace(dialect, stored_columns=False)
+    return dialect
+
+
+CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
+
+
+def unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
+    """Columns that an INSERT of ours leaves out although they need a value."""
+    ours = {t.names[role] for role in SENT if role in t.names}
+    return tuple(
+        str(c["name"])
+        for c in columns
+        if c["name"] not in ours
+        and not c["nullable"]
+        and c.get("default") is None
+        and not c.get("computed")
+        and not c.get("identity")
+        and c.get("autoincrement") is not True
+    )
+
+
+SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times", "shard")
+
+
+def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
+    """Tables that the name may have meant."""
+    names = inspector.get_table_names(schema=spec.schema)
+    return difflib.get_close_matches(spec.bare_name, names, n=3, cutoff=0.5)
+
+
+def elsewhere(conn: Connection, spec: MessageTable) -> str:
+    """What to say of a table that is not there, where another schema has one of its name; empty if
+    none has."""
+    found = dialects.schemas_with(conn, spec.bare_name, but=spec.schema)
+    if not found:
+        return ""
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    name = f"{found[0]}.{spec.bare_name}"
+    return (
+        f"a table of that name is in schema {', '.join(found[:3])}{more}: if that is meant, name "
+        f'it, --table {name} or MessageTable("{name}")'
+    )
+
+
+def missing_table(conn: Connection, inspector: Inspector, spec: MessageTable) -> str:
+    if other := elsewhere(conn, spec):
+        return f"table {spec.name} does not exist; {other}; else run `msgworker init-db`"
+    near = near_names(inspector, spec)
+    hint = f" Near names: {', '.join(near)}." if near else ""
+    return (
+        f"table {spec.name} does not exist.{hint} "
+        "Run App.create_schema() or `msgworker init-db`, or give the right MessageTable(name)"
+    )
+
+
+def asked_for(spec: MessageTable) -> set[str]:
+    """The roles whose columns must be there: all in our own table, else those that were named."""
+    plain = MessageTable().names()
+    return {
+        role
+        for role, name in spec.names().items()
+        if role in REQUIRED or spec.is_default or name != plain[role]
+    }
