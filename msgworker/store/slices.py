@@ -20,8 +20,7 @@ from msgworker.store.candidates import Candidate, as_candidates, hint_columns
 from msgworker.store.rows import array_param, array_text
 from msgworker.table import NO_OBJECT, SLICES, Cols, Tables, text_lit
 
-BRANCHES = (1, 4, 16)
-PLACES = (1, 8, 64)
+BRANCHES, PLACES = (1, 4, 16), (1, 8, 64)
 """Of a UNION, of a list; unused ones ask for nothing, so few statements are built and prepared."""
 
 
