@@ -61,15 +61,17 @@ class Instance:
         *,
         drain: Drain | None = None,
         label: str = "",
+        asked: Asked | None = None,
         retry_level: int = logging.INFO,
         before_settle: Callable[[Lane], None] | None = None,
     ) -> None:
-        """retry_level, before_settle: see Telling and Caller; for tests."""
+        """asked: what a thread that waits for the instance's end listens to. retry_level,
+        before_settle: see Telling and Caller; for tests."""
         self.runtime = runtime
         Telling(runtime.events, runtime.log, retry_level=retry_level)
         self._hurried = False
         self.ending = Ending()
-        self.asked = Asked()
+        self.asked = asked or Asked()
         self.keeper: Keeper | None = None
         self._look, self._beat = threading.Event(), threading.Event()
         look_now, beat_now = self._look.set, self._beat.set

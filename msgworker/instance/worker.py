@@ -125,8 +125,13 @@ class Worker:
 
     def _started(self, drain: Drain | None) -> Instance:
         for attempt in range(1, START_TRIES + 1):
-            instance = Instance(self._make_state(), self._threads, drain=drain, label=self._label)
-            instance.asked = self._stop_asked
+            instance = Instance(
+                self._make_state(),
+                self._threads,
+                drain=drain,
+                label=self._label,
+                asked=self._stop_asked,
+            )
             try:
                 instance.start()
                 return instance
