@@ -21,7 +21,7 @@ from msgworker.coordination import Partitions, Segments
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.seat import Scope
 from msgworker.producing import connection_of
-from msgworker.store import slices
+from msgworker.store import scopes, slices
 from msgworker.store.send import shard_of
 from msgworker.workers import Workers
 
@@ -150,7 +150,9 @@ class Databases:
         strange = [slices.Place(n) for n in range(self.shards) if n not in self.homes[name]]
         with dialects.reaching(app.engine), dialects.connecting(app.engine) as conn:
             pages = slices.heads(conn, tables, "shard", strange, 1)
-        return [place.value for place, page in zip(strange, pages, strict=True) if page.found]
+            running = scopes.running_slices(conn, tables, "shard")
+        both = zip(strange, pages, strict=True)
+        return [place.value for place, page in both if page.found or place.value in running]
 
     # ------------------------------------------------------------ consuming
 

@@ -433,6 +433,7 @@ def _scope_acts(t: Tables, log: Log) -> Iterator[Any]:
         yield deal.take_back, {"flag": "asA"}
         log.rows = {}
     yield scopes.part_of, {"msg_id": 1}
+    yield scopes.running_slices, {"role": "shard"}
     mine = {"name": "x", "owner": "me"}
     yield locks.acquire, mine | {"ttl_ms": 1, "claim_id": "c"}
     yield locks.acquired, {"name": "x", "claim_id": "c"}

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import whole_number
 from msgworker.store.instances import InstanceInfo, Life
+from msgworker.store.recover import running_rows
 from msgworker.table import Tables
 
 
@@ -68,3 +69,16 @@ def unowned(who: Sequence[InstanceInfo]) -> list[int]:
 def _count(scope: Mapping[str, Any]) -> int:
     found = scope.get("shards")
     return found if isinstance(found, int) and found > 0 else 1
+
+
+def running_slices(conn: Connection, t: Tables, role: str) -> set[Any]:
+    """The slices of running messages that have an object, which no index of slices holds."""
+
+    def build() -> Any:
+        parts = []
+        for source, c, index, where in running_rows(t):
+            values = t.hinted(sa.select(t.slice_value(c, role).label("value")), source, index)
+            parts.append(values.where(where, c.object_id.is_not(None)))
+        return sa.union(*parts) if len(parts) > 1 else parts[0].distinct()
+
+    return set(conn.scalars(t.built(("running_slices", role), build)))

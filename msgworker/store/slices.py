@@ -69,7 +69,7 @@ def loose(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows:
 
 
 def open_in(conn: Connection, t: Tables, role: str, value: Any) -> bool:
-    """Whether a message of the slice is unfinished; None = of no slice."""
+    """Whether a message of the slice waits; None = of no slice."""
 
     def build() -> Any:
         c = t.cols()
@@ -85,7 +85,7 @@ def open_in(conn: Connection, t: Tables, role: str, value: Any) -> bool:
 
 
 def open_values(conn: Connection, t: Tables, role: str, *, most: int = 100) -> set[Any]:
-    """The slices in which a message is unfinished, `most` of them at most: a step of the index for
+    """The slices in which a message waits, `most` of them at most: a step of the index for
     each."""
 
     def build(begun: bool) -> Any:

@@ -509,7 +509,7 @@ def test_a_start_comes_between_two_steps_of_an_operation(app, one, rate):
         for _ in range(3):
             until(lambda: bulk.op.steps > 2, "it is at work")
             before = bulk.op.steps
-            one.runtime.become(new_instance_id())
+            one.runtime.forget_all(new_instance_id())
             one.heartbeat.register()
             assert bulk.op.steps - before < 8
     finally:

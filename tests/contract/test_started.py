@@ -106,7 +106,7 @@ def test_an_older_instance_tells_nothing_of_its_handlers(one, app, table):
     one.heartbeat.run_once()
     for says in ('{"table": "msgworker_message", "topics": null}', "not json", None, "[]", "7"):
         with app.engine.begin() as conn:
-            own = app.tables.lease.c.name == one.state.instance_id
+            own = app.tables.lease.c.name == one.runtime.identity.id
             conn.execute(sa.update(app.tables.lease).where(own).values(serves=says))
         found, text = explained(app, only)
         assert text == f"it is running on {one.runtime.identity.id}, last heard of N s ago"
