@@ -395,6 +395,8 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
         record = {"msg_id": 1, "one": done, "me": "me", "tries": 0, "there": there}
         yield items.record_one, record
     yield from _scope_acts(t, log)
+    if t.has("shard"):
+        yield scopes.running_slices, {"role": "shard"}
     yield from _ops_acts(t, log)
     for delay, at in ((None, None), (1.0, None), (None, datetime.now(UTC))):
         options = {"topic": "t", "object_id": "o", "payload": "{}", "delay": delay, "at": at}
@@ -433,7 +435,6 @@ def _scope_acts(t: Tables, log: Log) -> Iterator[Any]:
         yield deal.take_back, {"flag": "asA"}
         log.rows = {}
     yield scopes.part_of, {"msg_id": 1}
-    yield scopes.running_slices, {"role": "shard"}
     mine = {"name": "x", "owner": "me"}
     yield locks.acquire, mine | {"ttl_ms": 1, "claim_id": "c"}
     yield locks.acquired, {"name": "x", "claim_id": "c"}
