@@ -108,6 +108,8 @@ QUICK = {
         "test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them": "mariadb",
     },
     "contract/test_equality.py": {
+        "test_ids_that_the_database_takes_for_one_are_one_object": "general_ci-6|latin1_german|RTRIM|CITEXT|CHAR.40",
+        "test_ids_that_the_database_tells_apart_are_objects_of_their_own": "utf8mb4_bin-5|TEXT|BLOB|DECIMAL|C.-16",
         "test_a_failed_message_holds_back_ids_that_are_the_same": "general_ci-60|NOCASE|CITEXT",
         "test_nothing_is_claimed_beside_a_lane_of_the_same_object": "unicode_ci|RTRIM|CHAR",
     },
@@ -119,7 +121,7 @@ QUICK = {
         "test_two_items_commit_side_by_side": "mariadb",
     },
     "contract/test_odd_rows.py": {
-        "test_an_odd_value_harms_its_own_message_only": "sqlite-(status|available|topic)|postgresql-available|mariadb-(payload|object|created)",
+        "test_an_odd_value_harms_its_own_message_only": "sqlite-(status-0|available_at-_$|available_at-_gar|topic)|postgresql-available_at-_inf|mariadb-(payload-_NaN|object|created)",
     },
     "contract/test_ops_repairs.py": {
         "test_release_does_not_wait_for_locked_rows": "postgresql",
@@ -154,7 +156,7 @@ QUICK = {
         "test_a_lease_table_that_is_gone_ends_the_run": NONE,
         "test_a_pool_that_is_used_up_is_waited_for": "mariadb",
         "test_a_rival_that_locks_the_row_costs_time_and_no_try": "sqlite",
-        "test_deadlocks_of_handlers_are_run_again_and_take_effect_once": "postgresql",
+        "test_deadlocks_of_handlers_are_run_again_and_take_effect_once": NONE,
         "test_leases_that_are_gone_make_new_instances": NONE,
         "test_rights_that_go_away_end_the_run_with_a_clear_error": "mariadb",
     },
@@ -166,7 +168,7 @@ QUICK = {
         "test_killed_at_a_point_is_recovered_and_loses_nothing": "sqlite-in-settle-plain|postgresql-in-claim-plain|mariadb-after-effect-exact",
         "test_killed_when_the_clock_of_the_database_was_put_back": "postgresql",
         "test_object_of_a_killed_process_goes_on_with_the_heir": NONE,
-        "test_poison_dies_after_three_starts_and_takes_nobody_along": "mariadb-segv",
+        "test_poison_dies_after_three_starts_and_takes_nobody_along": NONE,
         "test_second_sigterm_stops_at_once_and_recovery_follows": NONE,
         "test_several_poisons_never_kill_an_innocent": "postgresql",
         "test_told_to_stop_under_load_leaves_nothing_behind": "mariadb-15",
@@ -174,7 +176,7 @@ QUICK = {
     },
     "crash/test_network.py": {
         "test_an_outage_is_one_line_and_its_end_another": "mariadb",
-        "test_drain_gives_up_a_database_that_stays_away_and_run_does_not": "postgresql",
+        "test_drain_gives_up_a_database_that_stays_away_and_run_does_not": NONE,
         "test_drain_whose_last_claim_was_cut_leaves_nothing": "postgresql",
         "test_half_open_connections_cost_the_lease_and_are_cut": "plain-postgresql|exact-mariadb",
     },
@@ -193,21 +195,26 @@ QUICK = {
         "test_planted_bug_is_found": "guard-index|settle-without-claimed_by|crash-counts|no-take-over",
     },
     "test_bad_inputs.py": {
+        "test_odd_column_names_are_one_identifier": "sqlite-(select|per|at)|postgresql-(quo|que|rows)|mariadb-(we|msg|co)",
+        "test_odd_table_names_are_one_identifier": "sqlite-(co:|select)|postgresql-(que|quo)|mariadb-(msg|back)",
         "test_a_database_that_does_not_exist": "postgresql",
         "test_a_wrong_password": "mariadb",
         "test_the_clock_of_the_host_may_be_wrong_by_decades": "postgresql",
         "test_the_engine_s_isolation_level_is_not_ours": "postgresql",
     },
+    "test_ddl.py": {
+        "test_every_statement_is_one_that_oracle_takes": "ours|sliced",
+    },
     "test_history.py": {
-        "test_a_hundred_thousand_events_take_seconds": "hot",
+        "test_a_hundred_thousand_events_take_seconds": NONE,
     },
     "test_model.py": {
-        "test_quick_searches_find_what_is_expected": "short runs|no fence|poison",
+        "test_quick_searches_find_what_is_expected": "no fence",
     },
     "test_samples.py": {
         "test_demo_proves_what_it_says": NONE,
         "test_main_samples_run_on_every_database": "existing",
-        "test_sample_runs": "^0[1-4]",
+        "test_sample_runs": "^0[13]",
         "test_the_databases_of_the_sample_are_proved_as_three_schemas": NONE,
     },
 }
