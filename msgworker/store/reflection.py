@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,17 +26,26 @@ from msgworker.table import (
 def unique_keys(inspector: Inspector, live: str, schema: str | None) -> list[list[str]]:
     """The columns of the primary key and of every unique constraint and index."""
     key = inspector.get_pk_constraint(live, schema=schema).get("constrained_columns", [])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # indexes on expressions are left out, rightly
+    with _unwarned():
         found: list[Any] = [*inspector.get_unique_constraints(live, schema=schema)]
         found += [i for i in inspector.get_indexes(live, schema=schema) if i["unique"]]
     return [list(key), *(list(u["column_names"]) for u in found)]
 
 
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Without what SQLAlchemy says of indexes on expressions, which are left out, rightly, and of
+    types it does not know, which `requirements` judges."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
     """The storage engine of a table, where there is a choice."""
     try:
-        options = inspector.get_table_options(live, schema=schema)
+        with _unwarned():
+            options = inspector.get_table_options(live, schema=schema)
     except (NotImplementedError, NoSuchTableError):  # not known there; a view
         return ""
     return next((str(v) for k, v in options.items() if k.endswith("_engine")), "")
@@ -115,7 +125,9 @@ def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dial
     if not dialect.stored_columns:
         return dialect
     bases = {spec.names()[role].lower() for role in ("object_id", "status", "error_try_times")}
-    for key in inspector.get_foreign_keys(live, schema=spec.schema):
+    with _unwarned():
+        keys = inspector.get_foreign_keys(live, schema=spec.schema)
+    for key in keys:
         options = {act: str(does).upper() for act, does in key.get("options", {}).items()}
         changes = options.get("onupdate") in CHANGING or options.get("ondelete") in CHANGING[1:]
         if changes and bases & {name.lower() for name in key["constrained_columns"]}:

@@ -562,3 +562,12 @@ def test_a_status_without_a_default_is_advised(make_app, server):
     put(server, "a", "a", "b")
     listen(app)
     assert app.drain(linger=1).done == 3
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_type_that_sqlalchemy_does_not_know_is_judged_without_its_warnings(mariadb):
+    make_table(mariadb, last_error="INET6")
+    app = App(mariadb.url, table=TABLE)
+    with pytest.raises(SchemaError, match="last_error is"):
+        app.create_schema()
+    app.engine.dispose()
