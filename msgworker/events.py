@@ -1,8 +1,8 @@
 """What happens in an instance, as typed events: for logs, counts, metrics and traces.
 
 `App.on(Dead, fn)` calls `fn(event)` for each event of a type. It is called in the thread in which
-it happens, so it should return at once: what takes long belongs into a queue of its own. What it
-raises is logged and changes nothing.
+it happens, so it should return at once: outcomes of other messages may wait for it. What takes long
+belongs in a queue of its own. What it raises is logged and changes nothing.
 
 Every event has `instance`, the id of the instance. A message in an event has `msg_id`, `object_id`,
 `topic` and `tries`, the failed tries before this one.
@@ -192,7 +192,10 @@ class Events:
 
         def off() -> None:
             with self._lock:
-                self._by = self._by | {kind: tuple(f for f in self._by[kind] if f is not fn)}
+                left = list(self._by[kind])
+                if fn in left:  # once for each time it was asked for
+                    left.remove(fn)
+                self._by = self._by | {kind: tuple(left)}
 
         return off
 

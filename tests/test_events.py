@@ -103,6 +103,15 @@ def test_who_has_ended_it_is_not_told() -> None:
     assert not stream.wants(events.Dead)
 
 
+def test_who_asked_twice_and_ended_one_is_told_once() -> None:
+    stream, seen = Events(), list[events.Event]()
+    off = stream.on(events.OutageEnded, seen.append)
+    stream.on(events.OutageEnded, seen.append)
+    off()
+    stream.emit(events.OutageEnded("me", "fetcher", 3))
+    assert len(seen) == 1
+
+
 def test_those_above_are_told_too_and_asked() -> None:
     above, seen = Events(), list[events.Event]()
     below = Events(above)
