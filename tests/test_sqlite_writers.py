@@ -120,6 +120,18 @@ def test_an_instance_leaves_a_file_that_is_deleted_or_replaced_under_it(
     app.engine.dispose()
 
 
+def test_a_deleted_file_is_told_even_when_another_error_is_met_first(tmp_path: Path) -> None:
+    """A new connection makes an empty file, in which no table is found."""
+    app = App(f"sqlite:///{tmp_path / 'crm.db'}", lease_seconds=60)
+    app.create_schema()
+    app.handler("t")(lambda msg: (tmp_path / "crm.db").unlink())
+    with app.engine.begin() as conn:
+        app.send(conn, "t")
+    with pytest.raises(DatabaseUnavailable, match=r"crm.db was deleted or replaced"):
+        app.worker(threads=1).run()
+    app.engine.dispose()
+
+
 @pytest.mark.parametrize("within", ["handler", "items"])
 def test_a_second_transaction_within_the_one_that_may_write_is_refused_at_once(
     tmp_path: Path, within: str

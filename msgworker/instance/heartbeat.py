@@ -93,6 +93,7 @@ class Heartbeat(Role):
         """Renew, or start afresh as a new instance; then recover the dead."""
         if self._has_left():
             return 0
+        self._watch_file()
         try:
             self._renew()
             self._make_sure()
@@ -103,7 +104,6 @@ class Heartbeat(Role):
             return 0
         self._read_pauses()
         self._handlers.overtime()
-        self._watch_file()
         self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)
         return self.recovery.run(self._runtime.identity.renewed_at)
 
@@ -303,13 +303,16 @@ class Heartbeat(Role):
         self.log.info("going on as %s: a settle of %s may still be under way", new, old)
         self._lease.drop(old)
 
+    def file_gone(self) -> DatabaseUnavailable | None:
+        """The error that says so when the database's file was deleted or replaced under us."""
+        if not self._file.is_another():
+            return None
+        return DatabaseUnavailable(
+            f"the database file {self._file.path} was deleted or replaced while it was in use: "
+            "what was written since then is lost; start again on the file that is to be used"
+        )
+
     def _watch_file(self) -> None:
-        """Nobody else sees what is written into a file that has no name any more."""
-        if self._runtime.left_for is None and self._file.is_another():
-            self._leave_for(
-                DatabaseUnavailable(
-                    f"the database file {self._file.path} was deleted or replaced while it was in "
-                    "use: what was written since then is lost; start again on the file that is to "
-                    "be used"
-                )
-            )
+        """No other process sees what is written into a file that has no name any more."""
+        if self._runtime.left_for is None and (gone := self.file_gone()):
+            self._leave_for(gone)

@@ -326,7 +326,8 @@ class Instance:
                 continue
             kind = trouble(error)
             if kind is Trouble.REFUSED:
-                raise refusal(self.runtime.engine, error) from error
+                gone = self.heartbeat.file_gone()  # a new connection has made an empty file
+                raise gone or refusal(self.runtime.engine, error) from error
             if kind is Trouble.OTHER:
                 raise error
 
