@@ -382,7 +382,7 @@ MUTANTS = (
     ),
     _m(
         "slow work is hoarded",
-        "instance/fetcher.py",
+        "instance/room.py",
         "if excess <= 0 or self._runtime.slots < 2",
         "if excess is not None or self._runtime.slots < 2",
         *_on(

@@ -22,7 +22,11 @@ PAYLOAD_BUDGET = 32_000_000
 
 class Appetite:
     """How many lanes to hold: grows while the threads run dry, but never beyond what is used up
-    soon; runs shrink with heavy payloads."""
+    soon; runs shrink with heavy payloads.
+
+    lanes: how many to hold at most. kept: beyond so many, lanes are better given back. Both are
+    written by the fetcher; `has_room` is also asked by whoever settles.
+    """
 
     def __init__(self, threads: int, most: int, run: int) -> None:
         self._threads = threads
@@ -35,7 +39,7 @@ class Appetite:
         self.kept = self.lanes
 
     def sees(self, mean: float | None, ages: Sequence[float]) -> None:
-        """Decide anew: `lanes` to hold, and `kept`, beyond which lanes are better given back.
+        """Decide anew: `lanes` and `kept`.
 
         mean: seconds of a handler; None while none has ended, and then each thread has one lane.
         ages: for how many seconds each handler that has not ended has run.

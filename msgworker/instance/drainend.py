@@ -1,6 +1,6 @@
 """When a drain is over: after several looks at everything that found nothing, and no wait ahead.
 
-It decides; what it asks for is done by the fetcher. Nothing here touches the database.
+It decides; what it asks for is done by draining.py. Nothing here touches the database.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from msgworker.instance.appetite import Appetite
 from msgworker.instance.calling import Caller
 from msgworker.instance.claimer import Claimer, release
 from msgworker.instance.drainend import Drain
+from msgworker.instance.draining import Draining
+from msgworker.instance.emptying import Emptying
 from msgworker.instance.fetcher import Fetcher
 from msgworker.instance.finder import Finder
 from msgworker.instance.hand import Lane
@@ -28,7 +30,9 @@ from msgworker.instance.heartbeat import Heartbeat
 from msgworker.instance.lanes import Lanes
 from msgworker.instance.listener import Listener
 from msgworker.instance.outcome import Result
+from msgworker.instance.pollpace import PollPace
 from msgworker.instance.role import Role
+from msgworker.instance.room import Room
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.seat import Standing
 from msgworker.instance.settler import Settler
@@ -80,10 +84,7 @@ class Instance:
         self.appetite = Appetite(threads, settings.lanes_limit, settings.run_limit)
         self.lanes = Lanes(runtime, beat_now=beat_now)
         self.settler = Settler(
-            runtime,
-            lanes=self.lanes,
-            on_progress=self._look_if_room,
-            beat_now=beat_now,
+            runtime, lanes=self.lanes, on_progress=self._look_if_room, beat_now=beat_now
         )
         self.caller = Caller(runtime, leave=self.leave, before_settle=before_settle)
         self.handlers = HandlerThreads(
@@ -104,17 +105,27 @@ class Instance:
             look_now=look_now,
             leave_for=self.leave_for,
         )
-        self.fetcher = Fetcher(
+        self.draining = Draining(
             runtime,
-            lanes=self.lanes,
-            settler=self.settler,
-            appetite=self.appetite,
+            drain,
             finder=self.finder,
             claimer=self.claimer,
-            drain=drain,
-            wake=self._look,
-            beat_now=beat_now,
             recovery=self.heartbeat.recovery,
+            beat_now=beat_now,
+        )
+        self.room = Room(runtime, appetite=self.appetite, lanes=self.lanes, settler=self.settler)
+        self.fetcher = Fetcher(
+            runtime,
+            room=self.room,
+            emptying=Emptying(runtime, lanes=self.lanes, settler=self.settler, beat_now=beat_now),
+            finder=self.finder,
+            claimer=self.claimer,
+            draining=self.draining,
+            pace=PollPace(settings.poll_seconds, drains=drain is not None),
+            appetite=self.appetite,
+            wake=self._look,
+            lanes=self.lanes,
+            settler=self.settler,
         )
         self.listener = Listener(runtime, heard=look_now)
         roles = (self.fetcher, self.heartbeat)
@@ -316,9 +327,8 @@ class Instance:
     def raise_what_people_must_mend(self) -> None:
         """Raise an error that is met again and again and that waiting cannot cure."""
         outages = [self.fetcher.outage, self.settler.outage]
-        if (
-            not self.runtime.identity.trusted()
-        ):  # without a lease these two ask the database nothing
+        # Without a lease these two ask the database nothing.
+        if not self.runtime.identity.trusted():
             outages.append(self.heartbeat.outage)
         for outage in outages:
             error = outage.error

@@ -196,10 +196,10 @@ def test_effects_of_a_lost_claim_are_rolled_back(app, table):
 
 
 def test_a_drain_that_claims_is_held_up_by_nothing(one, app):
-    one.fetcher.end.overdue_since = 1.0
+    one.draining.end.overdue_since = 1.0
     send(app, "a")
     assert fetch(one) == 1
-    assert one.fetcher.end.overdue_since is None
+    assert one.draining.end.overdue_since is None
 
 
 def test_rows_of_ours_that_no_lane_knows_are_given_back(one, app, table):
@@ -529,7 +529,7 @@ def test_the_newest_are_given_back_first(one, app, table):
     in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
     one.runtime.slots = 2
     one.appetite.kept = 3
-    one.fetcher._share(len(one.runtime.hand.lanes))
+    one.room.share(len(one.runtime.hand.lanes), None)
     assert table.statuses == [1, 1, 1, 0]
 
 

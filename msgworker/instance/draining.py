@@ -1,0 +1,67 @@
+"""What follows a round that claimed nothing: a look with nothing remembered, or the end of a drain.
+
+drainend.py decides; here it is asked for, and done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgworker.instance.claimer import Claimer
+from msgworker.instance.drainend import Drain, DrainEnd, Next
+from msgworker.instance.finder import Finder
+from msgworker.instance.recovery import Recovery
+from msgworker.instance.runtime import Runtime
+from msgworker.instance.search import Look
+
+
+class Draining:
+    """Used by the fetcher's thread only. drain: None = it never ends. beat_now: has the heartbeat
+    beat at once."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        drain: Drain | None,
+        *,
+        finder: Finder,
+        claimer: Claimer,
+        recovery: Recovery,
+        beat_now: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._drain = drain
+        self._finder = finder
+        self._claimer = claimer
+        self._recovery = recovery
+        self._beat_now = beat_now
+        self.end = DrainEnd(drain, heartbeat_seconds=runtime.settings.heartbeat_seconds)
+
+    def saw_nothing(self, look: Look) -> bool:
+        """Nothing was claimed of this look; True = the drain is over."""
+        then = self.end.saw_nothing(
+            look,
+            holding=bool(self._runtime.hand.lanes),
+            settled=self._finder.settled,
+            in_doubt=self._claimer.in_doubt,
+            recovering=self._recovery.under_way,
+        )
+        if then is Next.ASK:
+            then = self._ask_what_is_coming()
+        if then is Next.SWEEP:
+            self._claimer.resolve_doubt()
+        if then in (Next.SWEEP, Next.LOOK_AFRESH):
+            self._finder.forget()
+        return then is Next.OVER
+
+    def _ask_what_is_coming(self) -> Next:
+        if self._drain is None or self._finder.nowhere:  # nothing to wait for
+            return Next.OVER
+        coming = self._finder.coming(self._drain)
+        if coming.seconds is not None or self._drain.linger <= 0:
+            return self.end.verdict(coming)
+        ending = self._finder.leases_ending(self._drain.linger)
+        lease_ends_in = self.end.lease_ends_in(ending)
+        if lease_ends_in == 0.0:
+            self._beat_now()  # it takes the lease over
+        return self.end.verdict(coming, lease_ends_in)
