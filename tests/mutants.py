@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutations import MUTANTS, Mutant
+from tests.names import node_of
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("msgworker", "tests", "samples", "ddl", "bench", "docs")
@@ -80,7 +81,7 @@ def run_tests(folder: Path, tests: Iterable[str]) -> tuple[int, str]:
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            [*command, "--timeout=120", *tests],
+            [*command, "--timeout=120", *map(node_of, tests)],
             cwd=folder,
             env=environment,
             capture_output=True,

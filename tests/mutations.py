@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-STORE = "tests/contract/test_contract_store.py::"
-WORKER = "tests/contract/test_contract_worker.py::"
-APP = "tests/contract/test_contract_app.py::"
-LOCKS = "tests/contract/test_contract_protocol.py::"
-TROUBLE = "tests/contract/test_contract_trouble.py::"
-RULE = "tests/contract/test_rule.py::"
-UNOWNED = "tests/contract/test_unowned.py::"
-CENTRES = "tests/coordination/test_centres.py::"
-SHARES = "tests/scopes/test_partitions.py::"
-ROUND = "tests/scopes/test_round_machine.py::"
-SEVERAL = "tests/scopes/test_databases.py::"
-
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One replacement; `file` under msgworker/; `tests` as pytest takes them."""
+    """One replacement; `file` under msgworker/; `tests` by name, with parameters."""
 
     name: str
     file: str
@@ -32,8 +20,8 @@ def _m(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(name, file, old, new, tests)
 
 
-def _on(prefix: str, name: str, *databases: str) -> tuple[str, ...]:
-    return tuple(f"{prefix}{name}[{database}]" for database in databases)
+def _on(name: str, *databases: str) -> tuple[str, ...]:
+    return tuple(f"{name}[{database}]" for database in databases)
 
 
 ANY_ROW = "c.msg_id.is_not(None)"  # true, but not folded away: the parameters stay in use
@@ -45,21 +33,21 @@ MUTANTS = (
         "table/indexes.py",
         'partial("guard", c.object_id, where=t.running(c), unique=True)',
         'partial("guard", c.object_id, where=t.running(c))',
-        *_on(LOCKS, "test_the_database_refuses_a_second_running_row", "sqlite", "postgresql"),
+        *_on("test_the_database_refuses_a_second_running_row", "sqlite", "postgresql"),
     ),
     _m(
         "no guard, generated column",
         "table/indexes.py",
         'sa.Index(spec.index_name("guard"), key, unique=True)',
         'sa.Index(spec.index_name("guard"), key)',
-        *_on(LOCKS, "test_the_database_refuses_a_second_running_row", "mariadb"),
+        *_on("test_the_database_refuses_a_second_running_row", "mariadb"),
     ),
     _m(
         "claim does not look what runs",
         "store/claim.py",
         "        sa.not_(t.object_is_running(c)),\n",
         "",
-        *_on(STORE, "test_flag_refuses_an_object_that_runs", "sqlite", "postgresql"),
+        *_on("test_flag_refuses_an_object_that_runs", "sqlite", "postgresql"),
     ),
     # --- P2 order
     _m(
@@ -67,21 +55,21 @@ MUTANTS = (
         "store/claim.py",
         "        sa.not_(t.earlier_unfinished(c)),\n",
         "",
-        *_on(STORE, "test_flag_refuses_who_is_not_the_head", "sqlite"),
+        *_on("test_flag_refuses_who_is_not_the_head", "sqlite"),
     ),
     _m(
         "flagged whatever was seen",
         "store/claim.py",
         "if seen[r[1]] == (r[0], r[5])]",
         "if r[1] in seen]",
-        *_on(STORE, "test_flag_refuses_what_has_changed_since_it_was_seen", "sqlite"),
+        *_on("test_flag_refuses_what_has_changed_since_it_was_seen", "sqlite"),
     ),
     _m(
         "flagged whatever was seen, one statement",
         "store/claim.py",
         ".where(c.status == seen.c.status, t.tries(c) == seen.c.tries, claimable)",
         ".where(claimable, t.claimable(c))",
-        *_on(STORE, "test_flag_refuses_what_has_changed_since_it_was_seen", "postgresql"),
+        *_on("test_flag_refuses_what_has_changed_since_it_was_seen", "postgresql"),
     ),
     _m(
         "oldest candidates last",
@@ -96,14 +84,14 @@ MUTANTS = (
         )
 
     return as_candidates(fetch(conn, t.built("oldest\"""",
-        *_on(STORE, "test_oldest_finds_open_rows_by_age", "sqlite"),
+        *_on("test_oldest_finds_open_rows_by_age", "sqlite"),
     ),
     _m(
         "run goes on behind one that waits",
         "store/following.py",
         "elif startable and row.msg_id > head:",
         "elif row.msg_id > head:",
-        STORE + "test_a_run_ends_before_the_first_unfinished_row_that_cannot_follow",
+        "test_a_run_ends_before_the_first_unfinished_row_that_cannot_follow",
     ),
     _m(
         "run in spite of a lower one",
@@ -111,21 +99,21 @@ MUTANTS = (
         "            if row.msg_id != head:  # a lower unfinished row has appeared\n"
         "                ended.add(head)\n",
         "            pass\n        elif row.msg_id == head:\n            continue\n",
-        *_on(STORE, "test_a_run_is_empty_if_a_lower_unfinished_row_has_appeared", "sqlite"),
+        *_on("test_a_run_is_empty_if_a_lower_unfinished_row_has_appeared", "sqlite"),
     ),
     _m(
         "flag moves to one that waits",
         "store/done.py",
         "return [c.status == lit(Status.NEW), t.due(c), *never_tried]",
         "return [c.status == lit(Status.NEW), *never_tried]",
-        f"{STORE}test_settle_ends_the_lane_when_the_next_one_is_gone[sqlite-later]",
+        "test_settle_ends_the_lane_when_the_next_one_is_gone[sqlite-later]",
     ),
     _m(
         "on_dead=block ignored",
         "table/tables.py",
         'last = self.spec.max_tries + (self.spec.on_dead == "block")',
         "last = self.spec.max_tries",
-        *_on(APP, "test_on_dead_block_waits_for_ops", "sqlite"),
+        *_on("test_on_dead_block_waits_for_ops", "sqlite"),
     ),
     _m(
         "NULL is an object",
@@ -135,7 +123,7 @@ MUTANTS = (
         "        The source shows an object's rows in order: the first one that cannot go blocks "
         'the others.\n        """\n        same = row[self._key_at]\n'
         "        if row.msg_id is not None:",
-        *_on(LOCKS, "test_messages_without_an_object_are_claimed_together", "sqlite"),
+        *_on("test_messages_without_an_object_are_claimed_together", "sqlite"),
     ),
     # --- P4, P5 the outcome
     _m(
@@ -144,28 +132,28 @@ MUTANTS = (
         "return running if c.claimed_by is None else sa.and_(running, c.claimed_by == me)",
         f"return running if c.claimed_by is None else sa.and_(running, "
         f"sa.or_(c.claimed_by == me, {ANY_ROW}))",
-        *_on(STORE, "test_settle_one", "sqlite", "postgresql"),
+        *_on("test_settle_one", "sqlite", "postgresql"),
     ),
     _m(
         "no fence, one statement",
         "store/done.py",
         ".where(*_named(t, c, ids), t.mine(c, ME))",
         f".where(*_named(t, c, ids), sa.or_(t.mine(c, ME), {ANY_ROW}))",
-        STORE + "test_settle_reports_what_is_lost_and_writes_nothing_for_it",
+        "test_settle_reports_what_is_lost_and_writes_nothing_for_it",
     ),
     _m(
         "outcome of any try",
         "store/settle.py",
         "same_claim = t.same_tries(c, counted)",
         f"same_claim = [sa.or_(one, {ANY_ROW}) for one in t.same_tries(c, counted)]",
-        *_on(STORE, "test_an_outcome_of_an_earlier_claim_is_not_written", "sqlite"),
+        *_on("test_an_outcome_of_an_earlier_claim_is_not_written", "sqlite"),
     ),
     _m(
         "outcome of any RetryLater",
         "store/settle.py",
         'same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))',
         f'same_claim.append(sa.or_(times == bindparam("mw_times", type_=sa.Integer()), {ANY_ROW}))',
-        *_on(LOCKS, "test_an_outcome_from_before_a_retry_later_is_not_written", "sqlite"),
+        *_on("test_an_outcome_from_before_a_retry_later_is_not_written", "sqlite"),
     ),
     _m(
         "flag moved in a second transaction",
@@ -173,7 +161,7 @@ MUTANTS = (
         "    moved = 0\n    for part in _parts(t, nexts):\n",
         '    conn.exec_driver_sql("COMMIT")\n    conn.exec_driver_sql("BEGIN")\n'
         "    moved = 0\n    for part in _parts(t, nexts):\n",
-        *_on(LOCKS, "test_outcome_and_next_flag_commit_together", "sqlite", "mariadb"),
+        *_on("test_outcome_and_next_flag_commit_together", "sqlite", "mariadb"),
     ),
     _m(
         "transactional outcome by itself",
@@ -181,14 +169,14 @@ MUTANTS = (
         "            fate = self._settle(conn, lane)\n",
         '            conn.exec_driver_sql("COMMIT")\n            conn.exec_driver_sql("BEGIN")\n'
         "            fate = self._settle(conn, lane)\n",
-        *_on(LOCKS, "test_effects_of_a_lost_claim_are_rolled_back", "sqlite", "mariadb"),
+        *_on("test_effects_of_a_lost_claim_are_rolled_back", "sqlite", "mariadb"),
     ),
     _m(
         "claimed_by stays on a done row",
         "store/done.py",
         "return t.values(status=lit(Status.DONE), finished_at=now(), claimed_by=sa.null())",
         "return t.values(status=lit(Status.DONE), finished_at=now())",
-        *_on(STORE, "test_settle_moves_the_flag_on", "sqlite"),
+        *_on("test_settle_moves_the_flag_on", "sqlite"),
     ),
     # --- P6 tries
     _m(
@@ -196,35 +184,35 @@ MUTANTS = (
         "store/recover.py",
         "t.tries(c) + 1), else_=most)",
         "t.tries(c) + 0), else_=most)",
-        *_on(STORE, "test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
+        *_on("test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
     ),
     _m(
         "a try too many",
         "store/settle.py",
         "dead = failed >= most",
         "dead = failed > most",
-        *_on(STORE, "test_settle_writes_every_outcome", "sqlite"),
+        *_on("test_settle_writes_every_outcome", "sqlite"),
     ),
     _m(
         "no back-off",
         "store/settle.py",
         "available_at=sa.case((dead, sa.null()), else_=later)",
         "available_at=sa.null()",
-        *_on(STORE, "test_settle_writes_every_outcome", "sqlite"),
+        *_on("test_settle_writes_every_outcome", "sqlite"),
     ),
     _m(
         "RetryLater counted as a failure",
         "instance/outcome.py",
         "return Result(Outcome.LATER, clean(f",
         "return Result(Outcome.FAILED, clean(f",
-        *_on(APP, "test_retry_later_is_not_counted", "sqlite"),
+        *_on("test_retry_later_is_not_counted", "sqlite"),
     ),
     _m(
         "bad payload tried again",
         "instance/outcome.py",
         "        return Result(Outcome.DEAD, text, trace=trace, raised=raised)\n",
         "        return Result(Outcome.FAILED, text, trace=trace, raised=raised)\n",
-        *_on(APP, "test_a_payload_that_does_not_fit_is_dead_at_once", "sqlite"),
+        *_on("test_a_payload_that_does_not_fit_is_dead_at_once", "sqlite"),
     ),
     _m(
         "a release counts a try",
@@ -232,35 +220,35 @@ MUTANTS = (
         "    return t.values(status=back, available_at=sa.null(), claimed_by=sa.null())\n",
         "    return t.values(status=lit(Status.FAILED), error_try_times=tries + 1, "
         "claimed_by=sa.null())\n",
-        *_on(STORE, "test_settle_writes_every_outcome", "sqlite"),
+        *_on("test_settle_writes_every_outcome", "sqlite"),
     ),
     _m(
         "a release of unknown rows counts a try",
         "store/recover.py",
         "t.values(status=back_to(t), available_at=sa.null(), claimed_by=sa.null())",
         "t.values(status=back_to(t), error_try_times=t.tries(c) + 1, claimed_by=sa.null())",
-        *_on(STORE, "test_release_gives_back_without_a_try", "sqlite"),
+        *_on("test_release_gives_back_without_a_try", "sqlite"),
     ),
     _m(
         "quarantine off",
         "message.py",
         "return crash_times > 0 and tries >= max_tries - 1",
         "return crash_times > 99 and tries >= max_tries - 1",
-        *_on(LOCKS, "test_a_message_in_quarantine_runs_alone", "sqlite"),
+        *_on("test_a_message_in_quarantine_runs_alone", "sqlite"),
     ),
     _m(
         "others claimed beside a quarantined one",
         "instance/hand.py",
         "return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)",
         "return False",
-        *_on(LOCKS, "test_a_message_in_quarantine_runs_alone", "sqlite"),
+        *_on("test_a_message_in_quarantine_runs_alone", "sqlite"),
     ),
     _m(
         "a rerun keeps its tries",
         "store/change.py",
         "            error_try_times=zero,\n",
         "",
-        *_on(APP, "test_rerun_starts_again_from_zero", "sqlite"),
+        *_on("test_rerun_starts_again_from_zero", "sqlite"),
     ),
     # --- life and death
     _m(
@@ -268,14 +256,14 @@ MUTANTS = (
         "instance/recovery.py",
         "            won = lease.take_over(conn, runtime.tables, seen, me=me, ttl=ttl)\n",
         "            won = bool(ttl)\n",
-        *_on(LOCKS, "test_a_dead_lease_is_taken_over_and_then_goes", "sqlite"),
+        *_on("test_a_dead_lease_is_taken_over_and_then_goes", "sqlite"),
     ),
     _m(
         "a recovery for as long as it takes",
         "instance/recovery.py",
         "BEAT_SHARE = 0.5\n",
         "BEAT_SHARE = 500.0\n",
-        *_on(TROUBLE, "test_a_long_recovery_does_not_cost_us_our_own_lease", "sqlite"),
+        *_on("test_a_long_recovery_does_not_cost_us_our_own_lease", "sqlite"),
     ),
     _m(
         "the id kept while a settle is under way",
@@ -283,7 +271,6 @@ MUTANTS = (
         "if c.msg_id not in runtime.identity.doubtful]",
         "if c.msg_id is not None]",
         *_on(
-            WORKER,
             "test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only",
             "sqlite",
         ),
@@ -293,14 +280,14 @@ MUTANTS = (
         "store/recover.py",
         "        return [t.mine(c, _who(dead_id))]\n",
         f"        return [sa.or_(t.mine(c, _who(dead_id)), {ANY_ROW})]\n",
-        *_on(STORE, "test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
+        *_on("test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
     ),
     _m(
         "heartbeat stopped before handlers end",
         "instance/instance.py",
         "        self.fetcher.stop()\n        self.lanes.close()\n",
         "        self.fetcher.stop()\n        self.heartbeat.stop()\n        self.lanes.close()\n",
-        *_on(LOCKS, "test_the_lease_is_kept_while_a_stop_waits_for_a_handler", "sqlite"),
+        *_on("test_the_lease_is_kept_while_a_stop_waits_for_a_handler", "sqlite"),
     ),
     _m(
         "renewal after a take-over",
@@ -308,7 +295,7 @@ MUTANTS = (
         '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
         "lease.expires_at > now()\n",
         '                lease.name == bindparam("me"), lease.expires_at > now()\n',
-        *_on(STORE, "test_a_take_over_has_one_winner_and_is_for_ever", "sqlite"),
+        *_on("test_a_take_over_has_one_winner_and_is_for_ever", "sqlite"),
     ),
     _m(
         "renewal of an expired lease",
@@ -316,14 +303,14 @@ MUTANTS = (
         '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
         "lease.expires_at > now()\n",
         '                lease.name == bindparam("me"), lease.taken_by.is_(None)\n',
-        *_on(STORE, "test_an_expired_lease_is_never_renewed", "sqlite"),
+        *_on("test_an_expired_lease_is_never_renewed", "sqlite"),
     ),
     _m(
         "take-over of any term",
         "store/lease.py",
         'lease.term == bindparam("seen"),\n                lease.expires_at <= now(),\n',
         'lease.term >= bindparam("seen"),\n',
-        *_on(STORE, "test_a_renewal_between_look_and_take_over_wins", "sqlite"),
+        *_on("test_a_renewal_between_look_and_take_over_wins", "sqlite"),
     ),
     _m(
         "expiry by the process's clock",
@@ -331,7 +318,7 @@ MUTANTS = (
         "        live = sa.case((lease.expires_at > now(), 1), else_=0)\n",
         "        from datetime import UTC\n\n"
         "        live = sa.case((lease.expires_at > datetime.now(UTC), 1), else_=0)\n",
-        LOCKS + "test_leases_are_judged_by_the_database_s_clock",
+        "test_leases_are_judged_by_the_database_s_clock",
     ),
     _m(
         "renewal by the process's clock",
@@ -340,30 +327,28 @@ MUTANTS = (
         "lease.expires_at > now()\n",
         '                lease.name == bindparam("me"), lease.taken_by.is_(None),\n'
         '                lease.expires_at > datetime.now(__import__("datetime").UTC)\n',
-        LOCKS + "test_leases_are_judged_by_the_database_s_clock",
+        "test_leases_are_judged_by_the_database_s_clock",
     ),
     _m(
         "the dead live on where the clock was put back",
         "instance/recovery.py",
         "if one.ahead and one.name",
         "if one.ahead > 1 and one.name",
-        *_on(LOCKS, "test_the_dead_do_not_live_on_where_the_clock_was_put_back", "sqlite"),
+        *_on("test_the_dead_do_not_live_on_where_the_clock_was_put_back", "sqlite"),
     ),
     _m(
         "a lost message makes nobody ask for the lease",
         "instance/settler.py",
         "            self._doubt()  # before",
         "            # before",
-        *_on(
-            TROUBLE, "test_who_was_declared_dead_learns_it_from_the_first_message_it_lost", "sqlite"
-        ),
+        *_on("test_who_was_declared_dead_learns_it_from_the_first_message_it_lost", "sqlite"),
     ),
     _m(
         "handlers start without trust in the lease",
         "instance/handlerthreads.py",
         "            if not trusted:  # wait",
         "            if runtime.stopping is None:  # wait",
-        *_on(LOCKS, "test_no_handler_starts_while_the_lease_is_in_doubt", "sqlite"),
+        *_on("test_no_handler_starts_while_the_lease_is_in_doubt", "sqlite"),
     ),
     _m(
         "claims without trust in the lease",
@@ -371,60 +356,56 @@ MUTANTS = (
         "            if runtime.identity.id != me or not runtime.identity.trusted():\n"
         "                return [], []  # declared dead",
         "            if runtime.identity is None:\n                return [], []  # declared dead",
-        *_on(LOCKS, "test_a_new_self_claims_nothing_that_the_old_one_looked_at", "sqlite"),
+        *_on("test_a_new_self_claims_nothing_that_the_old_one_looked_at", "sqlite"),
     ),
     _m(
         "objects in hand are claimed again",
         "instance/finder.py",
         "if c.msg_id not in ids and (c.object_id is None or c.same not in objects)",
         "if c.msg_id is not None",
-        *_on(LOCKS, "test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered", "sqlite"),
+        *_on("test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered", "sqlite"),
     ),
     _m(
         "slow work is hoarded",
         "instance/room.py",
         "if excess <= 0 or self._runtime.slots < 2",
         "if excess is not None or self._runtime.slots < 2",
-        *_on(
-            LOCKS, "test_what_waits_behind_slow_handlers_is_given_back_where_others_live", "sqlite"
-        ),
+        *_on("test_what_waits_behind_slow_handlers_is_given_back_where_others_live", "sqlite"),
     ),
     _m(
         "old handlers are not waited for",
         "instance/hand.py",
         "old = [r.row for r in list(self.running.values()) if not is_ours(r.owner)]",
         "old = [r.row for r in list(self.running.values()) if r.owner is None]",
-        *_on(LOCKS, "test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
+        *_on("test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
     ),
     _m(
         "a renewal after the end of trust",
         "instance/heartbeat.py",
         "if begun >= identity.trusted_until or not",
         "if not",
-        *_on(TROUBLE, "test_who_wakes_after_its_lease_is_over_does_not_ask_for_it", "postgresql"),
+        *_on("test_who_wakes_after_its_lease_is_over_does_not_ask_for_it", "postgresql"),
     ),
     _m(
         "a settle of a lost id is sent again and again",
         "instance/settler.py",
         "return runtime.identity.is_ours(me) and not runtime.gave_up()",
         "return not runtime.gave_up()",
-        *_on(TROUBLE, "test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
+        *_on("test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
     ),
     _m(
         "what nobody can recover is forgotten",
         "instance/heartbeat.py",
         'if not runtime.tables.has("claimed_by"):\n            self._go_on',
         "if runtime.tables is None:\n            self._go_on",
-        *_on(UNOWNED, "test_what_has_not_started_is_asked_for_before_it_starts", "sqlite"),
+        *_on("test_what_has_not_started_is_asked_for_before_it_starts", "sqlite"),
     ),
     _m(
         "nobody asks for what is carried over",
         "instance/lanes.py",
         "        if lane.owner == identity.id:\n            return True\n",
         "        if identity.is_ours(lane.owner):\n            return True\n",
-        *_on(
-            UNOWNED, "test_what_people_gave_back_while_the_lease_was_lost_is_not_started", "sqlite"
-        ),
+        *_on("test_what_people_gave_back_while_the_lease_was_lost_is_not_started", "sqlite"),
     ),
     _m(
         "done under any claim, without owners",
@@ -432,63 +413,63 @@ MUTANTS = (
         "mine = (t.among(c.msg_id), t.mine(c, ME), *t.same_tries(c, counted))",
         f"tries = [sa.or_(one, {ANY_ROW}) for one in t.same_tries(c, counted)]\n"
         "        mine = (t.among(c.msg_id), t.mine(c, ME), *tries)",
-        f"{UNOWNED}test_an_outcome_is_not_written_under_the_claim_of_another[sqlite-done]",
+        "test_an_outcome_is_not_written_under_the_claim_of_another[sqlite-done]",
     ),
     _m(
         "done under any claim, without owners, one statement",
         "store/done.py",
         "    return [c.msg_id == seen.c.msg_id, as_claimed]\n",
         f"    return [c.msg_id == seen.c.msg_id, sa.or_(as_claimed, {ANY_ROW})]\n",
-        f"{UNOWNED}test_an_outcome_is_not_written_under_the_claim_of_another[postgresql-done]",
+        "test_an_outcome_is_not_written_under_the_claim_of_another[postgresql-done]",
     ),
     _m(
         "the renewal in a transaction",
         "instance/ownlease.py",
         "        with self._link.single() as conn:",
         "        with self._link.transaction() as conn:",
-        *_on(TROUBLE, "test_who_stands_still_after_its_renewal_holds_no_lock", "postgresql"),
+        *_on("test_who_stands_still_after_its_renewal_holds_no_lock", "postgresql"),
     ),
     _m(
         "a locked lease is waited for",
         "store/lease.py",
         "    if not t.dialect.row_locks:\n        return True\n",
         "    return True\n",
-        *_on(TROUBLE, "test_a_lease_that_somebody_has_locked_is_not_waited_for", "postgresql"),
+        *_on("test_a_lease_that_somebody_has_locked_is_not_waited_for", "postgresql"),
     ),
     _m(
         "no sweep of unknown rows",
         "instance/heartbeat.py",
         "        self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)\n",
         "",
-        *_on(LOCKS, "test_rows_of_ours_that_no_lane_knows_are_given_back", "sqlite"),
+        *_on("test_rows_of_ours_that_no_lane_knows_are_given_back", "sqlite"),
     ),
     _m(
         "the sweep takes known rows too",
         "instance/claimer.py",
         "if msg_id not in known]",
         "if msg_id is not None]",
-        *_on(LOCKS, "test_a_sweep_leaves_what_is_in_hand", "sqlite"),
+        *_on("test_a_sweep_leaves_what_is_in_hand", "sqlite"),
     ),
     _m(
         "rows of ids without a lease stay",
         "instance/recovery.py",
         "            if orphan not in known and orphan != me:\n",
         "            if orphan is None:\n",
-        *_on(LOCKS, "test_rows_of_an_id_without_a_lease_are_recovered", "sqlite"),
+        *_on("test_rows_of_an_id_without_a_lease_are_recovered", "sqlite"),
     ),
     _m(
         "the lease is dropped without a look",
         "instance/heartbeat.py",
         "        if not self._claimer.holds_nothing(self._link):\n            return False\n",
         "",
-        *_on(LOCKS, "test_a_lease_is_not_dropped_while_a_row_is_flagged", "sqlite"),
+        *_on("test_a_lease_is_not_dropped_while_a_row_is_flagged", "sqlite"),
     ),
     _m(
         "a drain returns early",
         "instance/finder.py",
         "                linger=drain.linger,\n                retry_linger=drain.retry_linger,\n",
         "                linger=0.0,\n                retry_linger=0.0,\n",
-        *_on(APP, "test_linger_sits_out_short_back_offs", "sqlite"),
+        *_on("test_linger_sits_out_short_back_offs", "sqlite"),
     ),
     # --- the rule of the table
     _m(
@@ -496,42 +477,42 @@ MUTANTS = (
         "store/rule.py",
         "    elif found != Rule.of(t.spec):\n        raise",
         "    elif found != found:\n        raise",
-        *_on(RULE, "test_an_instance_of_an_older_rule_does_not_register", "sqlite"),
+        *_on("test_an_instance_of_an_older_rule_does_not_register", "sqlite"),
     ),
     _m(
         "registers without a lock of the rule",
         "store/rule.py",
         "        if not t.dialect.row_locks:\n            return _query(t)",
         "        if shared or not t.dialect.row_locks:\n            return _query(t)",
-        *_on(RULE, "test_a_change_sees_who_is_just_registering", "postgresql"),
+        *_on("test_a_change_sees_who_is_just_registering", "postgresql"),
     ),
     _m(
         "rule changed beside the living",
         "store/rule.py",
         "    if live := living(conn, t):\n",
         "    if live := living(conn, t)[:0]:\n",
-        *_on(RULE, "test_the_rule_is_kept_while_the_lease_of_the_dead_is_live", "sqlite"),
+        *_on("test_the_rule_is_kept_while_the_lease_of_the_dead_is_live", "sqlite"),
     ),
     _m(
         "rule changed while the dead hold messages",
         "store/rule.py",
         "    if held := recover.owners(conn, t):\n",
         "    if held := recover.owners(conn, t)[:0]:\n",
-        *_on(RULE, "test_what_the_dead_hold_is_recovered_by_the_old_rule_first", "sqlite"),
+        *_on("test_what_the_dead_hold_is_recovered_by_the_old_rule_first", "sqlite"),
     ),
     _m(
         "rule changed without the numbers",
         "store/rule.py",
         "    _renumber(conn, t, found, wanted)\n",
         "",
-        *_on(RULE, "test_a_discarded_message_never_runs_again_where_max_tries_is_raised", "sqlite"),
+        *_on("test_a_discarded_message_never_runs_again_where_max_tries_is_raised", "sqlite"),
     ),
     _m(
         "ops write by an older rule",
         "ops/bulk.py",
         "                if rule.hold(conn, self._tables):\n",
         "                if True:\n",
-        *_on(RULE, "test_a_write_of_ops_by_an_older_rule_is_refused", "sqlite"),
+        *_on("test_a_write_of_ops_by_an_older_rule_is_refused", "sqlite"),
     ),
     # --- locks
     _m(
@@ -539,35 +520,34 @@ MUTANTS = (
         "store/locks.py",
         '"token": c.token + 1,',
         '"token": c.token + 0,',
-        f"{CENTRES}test_a_former_holder_changes_nothing[sqlite]",
+        "test_a_former_holder_changes_nothing[sqlite]",
     ),
     _m(
         "a lock is taken from who holds it",
         "store/locks.py",
         '.where(c.name == bindparam("mw_name"), free).values(_taken(c))',
         '.where(c.name == bindparam("mw_name")).values(_taken(c))',
-        f"{CENTRES}test_one_of_ten_wins_each_round_and_tokens_rise[sqlite]",
+        "test_one_of_ten_wins_each_round_and_tokens_rise[sqlite]",
     ),
     _m(
         "a renewal does not ask for the token",
         "store/locks.py",
         'return (c.name == bindparam("mw_name"), who, c.token == bindparam("mw_token"))',
         'return (c.name == bindparam("mw_name"), who, c.token + 0 * bindparam("mw_token") > 0)',
-        f"{CENTRES}test_a_former_holder_changes_nothing[sqlite]",
+        "test_a_former_holder_changes_nothing[sqlite]",
     ),
     _m(
         "what has expired is renewed",
         "store/locks.py",
         "whose = (*_of(c), sa.not_(_expired(c)))",
         "whose = _of(c)",
-        "tests/coordination/test_machine.py::test_leases_keep_their_rules_in_any_order_of_events",
+        "test_leases_keep_their_rules_in_any_order_of_events",
     ),
     _m(
         "a lease is believed in for its whole time",
         "coordination/lease.py",
         "TRUST = 0.9",
         "TRUST = 1.1",
-        "tests/coordination/test_hold.py::"
         "test_a_process_that_stood_still_does_not_believe_in_its_lease",
     ),
     _m(
@@ -575,7 +555,7 @@ MUTANTS = (
         "coordination/database.py",
         "return locks.acquired(conn, self._tables, name, claim_id) or take(conn)",
         "return take(conn)",
-        f"{CENTRES}test_the_lost_reply_to_an_acquire_loses_no_lock[postgresql]",
+        "test_the_lost_reply_to_an_acquire_loses_no_lock[postgresql]",
     ),
     _m(
         "anybody releases a lock",
@@ -585,7 +565,7 @@ MUTANTS = (
         '        held = sa.or_(c.owner.is_not(None), both == "")\n'
         '        which = (c.name == bindparam("mw_name"), held)\n'
         "        return sa.update(table(t)).where(*which).values(**free)",
-        f"{CENTRES}test_a_former_holder_changes_nothing[sqlite]",
+        "test_a_former_holder_changes_nothing[sqlite]",
     ),
     # --- scopes
     _m(
@@ -593,14 +573,14 @@ MUTANTS = (
         "coordination/partitions.py",
         "busy = self._looking | self.in_hand(self.scope.shards)",
         "busy = self._looking | set()",
-        *_on(SHARES, "test_a_shard_is_kept_while_something_of_it_is_in_hand", "sqlite"),
+        *_on("test_a_shard_is_kept_while_something_of_it_is_in_hand", "sqlite"),
     ),
     _m(
         "what runs under a lost id is not in hand",
         "instance/hand.py",
         "return parts | {running.part for running in list(self.running.values())}",
         "return parts",
-        *_on(SHARES, "test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs", "sqlite"),
+        *_on("test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs", "sqlite"),
     ),
     _m(
         "a shard is looked at though its lease is over",
@@ -608,7 +588,6 @@ MUTANTS = (
         "if n not in self._draining and one.live()]",
         "if n not in self._draining and one is not None]",
         *_on(
-            SHARES,
             "test_a_member_whose_lease_is_lost_forgets_all_and_begins_under_another_name",
             "sqlite",
         ),
@@ -618,28 +597,28 @@ MUTANTS = (
         "coordination/segments.py",
         "if self._looking:  # what it finds",
         "if self._looking is None:  # what it finds",
-        f"{ROUND}test_segments_keep_their_rules_in_any_order_of_events",
+        "test_segments_keep_their_rules_in_any_order_of_events",
     ),
     _m(
         "a look tells of the segment that is held at its end",
         "coordination/segments.py",
         "self._empty_until |= dict.fromkeys(was, until)",
         "self._empty_until |= dict.fromkeys(self._shards, until)",
-        f"{ROUND}test_segments_keep_their_rules_in_any_order_of_events",
+        "test_segments_keep_their_rules_in_any_order_of_events",
     ),
     _m(
         "an empty segment is looked at until it is given up",
         "coordination/segments.py",
         "lease.live() and not self._is_empty(self._shards, now)",
         "lease.live() and now is not None",
-        f"{ROUND}test_segments_keep_their_rules_in_any_order_of_events",
+        "test_segments_keep_their_rules_in_any_order_of_events",
     ),
     _m(
         "a segment is held as long as it has work",
         "coordination/segments.py",
         "return now - self._since >= self.scope.hold",
         "return now - self._since >= 100 * self.scope.hold",
-        f"{ROUND}test_segments_keep_their_rules_in_any_order_of_events",
+        "test_segments_keep_their_rules_in_any_order_of_events",
     ),
     # --- several databases
     _m(
@@ -647,70 +626,69 @@ MUTANTS = (
         "databases.py",
         "        if ours and name not in ours:\n",
         "        if ours and not name:\n",
-        f"{SEVERAL}test_a_message_is_sent_to_the_home_of_its_object_and_nowhere_else",
+        "test_a_message_is_sent_to_the_home_of_its_object_and_nowhere_else",
     ),
     _m(
         "a whole number has a home for each way to write it",
         "store/send.py",
         "object_id.is_finite() and object_id == int(object_id)",
         "object_id.is_nan()",
-        f"{SEVERAL}test_an_object_has_one_home_however_its_id_is_written",
+        "test_an_object_has_one_home_however_its_id_is_written",
     ),
     _m(
         "the shards at home are those away from it",
         "databases.py",
         "if n not in self.homes[name]]",
         "if n in self.homes[name]]",
-        f"{SEVERAL}test_shards_with_unfinished_messages_away_from_home_are_told",
+        "test_shards_with_unfinished_messages_away_from_home_are_told",
     ),
     _m(
         "databases share the locks of their scopes",
         "databases.py",
         "                if other != name:\n",
         "                if not other:\n",
-        f"{SEVERAL}test_scopes_that_would_share_their_locks_are_refused",
+        "test_scopes_that_would_share_their_locks_are_refused",
     ),
     _m(
         "a stop is for the first database only",
         "workers.py",
         "        for part in parts:\n            part.look()\n",
         "        for part in parts[:1]:\n            part.look()\n",
-        f"{SEVERAL}test_one_signal_stops_all_databases_in_order",
+        "test_one_signal_stops_all_databases_in_order",
     ),
     _m(
         "a database that is away at the start is given up",
         "workers.py",
         "    while not part.asked.in_order:\n",
         "    while not part.asked.in_order and not part.away:\n",
-        f"{SEVERAL}test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back",
+        "test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back",
     ),
     _m(
         "one database that is away ends all",
         "workers.py",
         "if all(part.is_away for part in parts)",
         "if any(part.is_away for part in parts)",
-        f"{SEVERAL}test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back",
+        "test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back",
     ),
     _m(
         "who waits for its database again and again ends never",
         "workers.py",
         "if all(part.is_away for part in parts)",
         "if all(not part for part in parts)",
-        f"{SEVERAL}test_who_can_use_none_of_its_databases_ends",
+        "test_who_can_use_none_of_its_databases_ends",
     ),
     _m(
         "a lost database is not the gravest",
         "workers.py",
         "(ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.RETRIES)",
         "(ExitCode.RETRIES, ExitCode.REFUSED, ExitCode.UNREACHABLE)",
-        f"{SEVERAL}test_the_gravest_report_is_the_exit_code_of_all",
+        "test_the_gravest_report_is_the_exit_code_of_all",
     ),
     _m(
         "a look reads as much as there are instances",
         "instance/search.py",
         "objects = min(WINDOW, max(objects, self._stride))",
         "objects = max(objects, self._stride)",
-        "tests/scopes/test_slices.py::"
         "test_a_look_everywhere_is_bounded_however_many_instances_live[sqlite]",
     ),
 )

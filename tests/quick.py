@@ -33,205 +33,142 @@ NONE = r"(?!)"
 """For QUICK: with all its parameters; none of them, the test is long."""
 
 QUICK = {
-    "bench/test_bench.py": {
-        "test_a_tiny_run_finds_no_fault": NONE,
-        "test_a_tiny_run_measures_rates_and_counts": NONE,
-        "test_a_tiny_run_reports_each_scenario_with_one_and_two_processes": NONE,
-        "test_statements_per_message_stay_as_recorded": "postgresql|B1",
-        "test_the_run_says_on_which_machine_and_how_durable": NONE,
-    },
-    "cli/test_left.py": {
-        "test_messages_that_wait_for_their_retry_end_a_drain_with_6": "1",
-        "test_work_that_nobody_does_is_said_given_back_and_done": "2",
-    },
-    "cli/test_narrow.py": {
-        "test_a_view_of_one_message_cuts_nothing_and_breaks_no_word": "60",
-        "test_no_line_is_wider_than_the_terminal": "80",
-    },
-    "cli/test_processes.py": {
-        "test_drain_sums_what_was_done": "2",
-        "test_handler_that_hangs_ends_the_program": "run",
-        "test_messages_that_turn_out_slow_are_given_to_others": NONE,
-        "test_only_the_topics_that_were_asked_for": NONE,
-        "test_run_ends_in_order_at_a_signal": "15-2",
-        "test_run_ends_when_its_time_is_over": NONE,
-        "test_slow_messages_are_spread_over_the_processes": NONE,
-        "test_terminal_is_asked_before_many_are_changed": "^y|x04",
-    },
-    "cli/test_stopping.py": {
-        "test_a_group_that_is_stopped_while_children_import_the_app_ends_in_order": "run-15",
-        "test_a_second_signal_within_two_seconds_is_the_same_stop": "15",
-        "test_a_signal_after_two_seconds_stops_at_once_and_gives_back_what_has_not_started": "mariadb-2",
-        "test_a_stop_at_once_does_not_wait_for_a_locked_row_and_gives_back_the_others": "postgresql",
-        "test_one_stop_of_a_whole_group_is_one_stop_by_whatever_way_it_comes": NONE,
-        "test_signals_that_rain_for_two_seconds_are_one_stop": "2-15",
-    },
-    "cli/test_streams.py": {
-        "test_a_drain_does_its_work_whatever_its_streams_are": "^<&- >|full",
-        "test_several_processes_do_their_work_whatever_their_streams_are": "^<",
-    },
-    "cli/test_why.py": {
-        "test_tables_fit_a_terminal_and_let_no_escape_through": "80",
-    },
-    "contract/test_contract_app.py": {
-        "test_three_tries_then_dead": ALL,
-        "test_transactional_effects_commit_with_the_outcome": ALL,
-    },
-    "contract/test_contract_protocol.py": {
-        "test_a_message_in_quarantine_runs_alone": ALL,
-        "test_a_worker_without_the_guard_does_not_start": ALL,
-        "test_the_database_refuses_a_second_running_row": ALL,
-    },
-    "contract/test_contract_trouble.py": {
-        "test_a_handler_that_swallows_a_lost_connection_is_run_again": "postgresql",
-        "test_a_lease_that_somebody_has_locked_is_not_waited_for": "mariadb",
-        "test_a_locked_message_in_quarantine_does_not_stop_the_others": "postgresql",
-        "test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer": "postgresql",
-        "test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked": "mariadb",
-        "test_a_stop_does_not_wait_for_ever_for_an_answer": "mariadb",
-        "test_an_item_that_swallows_a_lost_connection_is_run_again": "mariadb",
-        "test_listeners_of_the_user_s_engine_do_not_end_the_renewals": "mariadb",
-        "test_recovery_does_not_wait_for_a_row_that_somebody_has_locked": "mariadb",
-        "test_recovery_into_a_column_that_is_too_short_for_its_words": "postgresql",
-        "test_who_stands_still_after_its_renewal_holds_no_lock": "mariadb",
-        "test_who_wakes_after_its_lease_is_over_does_not_ask_for_it": "mariadb",
-    },
-    "contract/test_contract_worker.py": {
-        "test_a_foreign_consumer_beside_ours": ALL,
-        "test_a_table_in_a_schema": "mariadb",
-        "test_failed_head_holds_back_its_successors": ALL,
-        "test_graceful_stop_releases_without_counting_a_try": ALL,
-        "test_instance_leaves_for_a_handler_that_hangs_and_others_recover": "postgresql-run",
-        "test_order_and_exclusion_over_two_workers_and_apps": ALL,
-        "test_order_holds_over_failures_and_workers": ALL,
-        "test_settle_whose_connection_is_lost_is_in_doubt": "postgresql",
-    },
-    "contract/test_doctor.py": {
-        "test_a_login_that_may_only_read": "mariadb",
-        "test_generated_columns_are_missing": "mariadb",
-        "test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them": "mariadb",
-    },
-    "contract/test_equality.py": {
-        "test_ids_that_the_database_takes_for_one_are_one_object": "general_ci-6|latin1_german|RTRIM|CITEXT|CHAR.40",
-        "test_ids_that_the_database_tells_apart_are_objects_of_their_own": "utf8mb4_bin-5|TEXT|BLOB|DECIMAL|C.-16",
-        "test_a_failed_message_holds_back_ids_that_are_the_same": "general_ci-60|NOCASE|CITEXT",
-        "test_nothing_is_claimed_beside_a_lane_of_the_same_object": "unicode_ci|RTRIM|CHAR",
-    },
-    "contract/test_fan_out_claim.py": {
-        "test_a_transactional_item_taken_over_before_its_commit_writes_nothing": "mariadb",
-        "test_an_item_s_own_deadlock_is_run_again": "mariadb",
-        "test_cut_sessions_lose_nothing_and_repeat_no_transactional_item": "mariadb",
-        "test_recovery_leaves_a_row_whose_item_is_committing": "postgresql",
-        "test_two_items_commit_side_by_side": "mariadb",
-    },
-    "contract/test_odd_rows.py": {
-        "test_an_odd_value_harms_its_own_message_only": "sqlite-(status-0|available_at-_$|available_at-_gar|topic)|postgresql-available_at-_inf|mariadb-(payload-_NaN|object|created)",
-    },
-    "contract/test_ops_repairs.py": {
-        "test_release_does_not_wait_for_locked_rows": "postgresql",
-        "test_release_takes_rows_that_were_locked_for_a_moment": "mariadb",
-    },
-    "contract/test_requirements.py": {
-        "test_a_check_that_takes_what_is_written_is_left_alone": "sqlite|mariadb-length|postgresql-length",
-        "test_a_column_of_any_type_has_a_mend_that_runs": "generated|CHECK|money",
-        "test_a_column_that_cannot_hold_what_is_written_is_refused_with_its_mend": "sqlite|postgresql-(ids|claimed)|mariadb-(ids|finished)",
-    },
-    "contract/test_rule.py": {
-        "test_a_change_sees_who_is_just_registering": "postgresql",
-        "test_a_start_comes_between_two_steps_of_an_operation": "postgresql",
-        "test_registrations_do_not_wait_for_each_other": "postgresql",
-        "test_the_rule_is_kept_while_a_message_of_the_dead_cannot_be_given_back": "mariadb",
-        "test_who_starts_waits_for_a_change_that_goes_on": "postgresql",
-    },
-    "contract/test_stops.py": {
-        "test_a_program_that_ends_without_a_stop_is_stopped_in_order": "sqlite-(start|an error)|postgresql-(run|sys)|mariadb-(drain|no thread)",
-        "test_the_child_of_a_handler_that_forks_ends_and_the_parent_goes_on": "sqlite-(returns|async)|postgresql-(raises|transactional$)|mariadb-(items$|before)",
-    },
-    "contract/test_unowned.py": {
-        "test_a_message_that_somebody_has_locked_is_asked_for_again": "postgresql",
-    },
-    "coordination/test_centres.py": {
-        "test_a_holder_that_is_stopped_for_too_long_knows_it_and_changes_nothing": "sqlite|redis",
-    },
-    "crash/test_fan_out_kill.py": {
-        "test_a_kill_repeats_no_transactional_item_and_at_most_a_batch": "sqlite",
-    },
-    "crash/test_fleet.py": {
-        "test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order": NONE,
-    },
-    "crash/test_hostile.py": {
-        "test_a_column_that_is_dropped_under_us_ends_the_run_and_is_named": NONE,
-        "test_a_forked_child_has_connections_of_its_own": "postgresql",
-        "test_a_lease_table_that_is_gone_ends_the_run": NONE,
-        "test_a_pool_that_is_used_up_is_waited_for": "mariadb",
-        "test_a_rival_that_locks_the_row_costs_time_and_no_try": "sqlite",
-        "test_deadlocks_of_handlers_are_run_again_and_take_effect_once": NONE,
-        "test_leases_that_are_gone_make_new_instances": NONE,
-        "test_rights_that_go_away_end_the_run_with_a_clear_error": "mariadb",
-    },
-    "crash/test_kill.py": {
-        "test_all_frozen_beyond_their_leases_go_on_without_a_storm": NONE,
-        "test_clock_of_the_database_put_forward_costs_tries_and_breaks_nothing": NONE,
-        "test_frozen_between_claim_and_handler_does_not_start_it": "sqlite",
-        "test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another": "sqlite-plain|postgresql-exact",
-        "test_killed_at_a_point_is_recovered_and_loses_nothing": "sqlite-in-settle-plain|postgresql-in-claim-plain|mariadb-after-effect-exact",
-        "test_killed_when_the_clock_of_the_database_was_put_back": "postgresql",
-        "test_object_of_a_killed_process_goes_on_with_the_heir": NONE,
-        "test_poison_dies_after_three_starts_and_takes_nobody_along": "mariadb-segv",
-        "test_second_sigterm_stops_at_once_and_recovery_follows": NONE,
-        "test_several_poisons_never_kill_an_innocent": NONE,
-        "test_told_to_stop_under_load_leaves_nothing_behind": "mariadb-15",
-        "test_wall_clocks_of_consumers_do_not_matter": "sqlite",
-    },
-    "crash/test_network.py": {
-        "test_cut_at_commit_is_answered_by_reading_and_never_guessed": "postgresql",
-        "test_an_outage_is_one_line_and_its_end_another": "mariadb",
-        "test_drain_gives_up_a_database_that_stays_away_and_run_does_not": NONE,
-        "test_drain_whose_last_claim_was_cut_leaves_nothing": "postgresql",
-        "test_half_open_connections_cost_the_lease_and_are_cut": "plain-postgresql|exact-mariadb",
-    },
-    "crash/test_sessions.py": {
-        "test_crash_of_the_server_loses_nothing_and_counts_no_try": "postgresql-0.0",
-        "test_ended_sessions_lose_nothing_and_count_no_try": "mariadb",
-    },
-    "crash/test_torture.py": {
-        "test_torture_breaks_no_rule": "postgresql",
-    },
-    "fuzz/test_fuzz.py": {
-        "test_a_table_of_any_types_works_or_is_refused_with_its_mend": "mariadb",
-        "test_odd_rows_among_good_ones_harm_themselves_only": "postgresql",
-    },
-    "scopes/test_round_machine.py": {
-        "test_a_worker_that_breaks_a_rule_is_noticed": "KeepsWhat|GivesUp|WithoutItsLock",
-    },
-    "simulation/test_simulation.py": {
-        "test_planted_bug_is_found": "guard-index|settle-without-claimed_by|crash-counts|no-take-over",
-    },
-    "test_bad_inputs.py": {
-        "test_odd_column_names_are_one_identifier": "sqlite-(select|per|at)|postgresql-(quo|que|rows)|mariadb-(we|msg|co)",
-        "test_odd_table_names_are_one_identifier": "sqlite-(co:|select)|postgresql-(que|quo)|mariadb-(msg|back)",
-        "test_a_database_that_does_not_exist": "postgresql",
-        "test_a_wrong_password": "mariadb",
-        "test_the_clock_of_the_host_may_be_wrong_by_decades": "postgresql",
-        "test_the_engine_s_isolation_level_is_not_ours": "postgresql",
-    },
-    "test_ddl.py": {
-        "test_every_statement_is_one_that_oracle_takes": "ours|sliced",
-    },
-    "test_history.py": {
-        "test_a_hundred_thousand_events_take_seconds": NONE,
-    },
-    "test_model.py": {
-        "test_quick_searches_find_what_is_expected": "no fence",
-    },
-    "test_samples.py": {
-        "test_demo_proves_what_it_says": NONE,
-        "test_main_samples_run_on_every_database": "existing",
-        "test_sample_runs": "^0[13]",
-        "test_the_databases_of_the_sample_are_proved_as_three_schemas": NONE,
-    },
+    # bench
+    "test_a_tiny_run_finds_no_fault": NONE,
+    "test_a_tiny_run_measures_rates_and_counts": NONE,
+    "test_a_tiny_run_reports_each_scenario_with_one_and_two_processes": NONE,
+    "test_statements_per_message_stay_as_recorded": "postgresql|B1",
+    "test_the_run_says_on_which_machine_and_how_durable": NONE,
+    # cli
+    "test_messages_that_wait_for_their_retry_end_a_drain_with_6": "1",
+    "test_work_that_nobody_does_is_said_given_back_and_done": "2",
+    "test_a_view_of_one_message_cuts_nothing_and_breaks_no_word": "60",
+    "test_no_line_is_wider_than_the_terminal": "80",
+    "test_drain_sums_what_was_done": "2",
+    "test_handler_that_hangs_ends_the_program": "run",
+    "test_messages_that_turn_out_slow_are_given_to_others": NONE,
+    "test_only_the_topics_that_were_asked_for": NONE,
+    "test_run_ends_in_order_at_a_signal": "15-2",
+    "test_run_ends_when_its_time_is_over": NONE,
+    "test_slow_messages_are_spread_over_the_processes": NONE,
+    "test_terminal_is_asked_before_many_are_changed": "^y|x04",
+    "test_a_group_that_is_stopped_while_children_import_the_app_ends_in_order": "run-15",
+    "test_a_second_signal_within_two_seconds_is_the_same_stop": "15",
+    "test_a_signal_after_two_seconds_stops_at_once_and_gives_back_what_has_not_started": "mariadb-2",
+    "test_a_stop_at_once_does_not_wait_for_a_locked_row_and_gives_back_the_others": "postgresql",
+    "test_one_stop_of_a_whole_group_is_one_stop_by_whatever_way_it_comes": NONE,
+    "test_signals_that_rain_for_two_seconds_are_one_stop": "2-15",
+    "test_a_drain_does_its_work_whatever_its_streams_are": "^<&- >|full",
+    "test_several_processes_do_their_work_whatever_their_streams_are": "^<",
+    "test_tables_fit_a_terminal_and_let_no_escape_through": "80",
+    # contract
+    "test_three_tries_then_dead": ALL,
+    "test_transactional_effects_commit_with_the_outcome": ALL,
+    "test_a_message_in_quarantine_runs_alone": ALL,
+    "test_a_worker_without_the_guard_does_not_start": ALL,
+    "test_the_database_refuses_a_second_running_row": ALL,
+    "test_a_handler_that_swallows_a_lost_connection_is_run_again": "postgresql",
+    "test_a_lease_that_somebody_has_locked_is_not_waited_for": "mariadb",
+    "test_a_locked_message_in_quarantine_does_not_stop_the_others": "postgresql",
+    "test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer": "postgresql",
+    "test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked": "mariadb",
+    "test_a_stop_does_not_wait_for_ever_for_an_answer": "mariadb",
+    "test_an_item_that_swallows_a_lost_connection_is_run_again": "mariadb",
+    "test_listeners_of_the_user_s_engine_do_not_end_the_renewals": "mariadb",
+    "test_recovery_does_not_wait_for_a_row_that_somebody_has_locked": "mariadb",
+    "test_recovery_into_a_column_that_is_too_short_for_its_words": "postgresql",
+    "test_who_stands_still_after_its_renewal_holds_no_lock": "mariadb",
+    "test_who_wakes_after_its_lease_is_over_does_not_ask_for_it": "mariadb",
+    "test_a_foreign_consumer_beside_ours": ALL,
+    "test_a_table_in_a_schema": "mariadb",
+    "test_failed_head_holds_back_its_successors": ALL,
+    "test_graceful_stop_releases_without_counting_a_try": ALL,
+    "test_instance_leaves_for_a_handler_that_hangs_and_others_recover": "postgresql-run",
+    "test_order_and_exclusion_over_two_workers_and_apps": ALL,
+    "test_order_holds_over_failures_and_workers": ALL,
+    "test_settle_whose_connection_is_lost_is_in_doubt": "postgresql",
+    "test_a_login_that_may_only_read": "mariadb",
+    "test_generated_columns_are_missing": "mariadb",
+    "test_virtual_columns_are_advised_against_where_a_crash_may_spoil_them": "mariadb",
+    "test_ids_that_the_database_takes_for_one_are_one_object": "general_ci-6|latin1_german|RTRIM|CITEXT|CHAR.40",
+    "test_ids_that_the_database_tells_apart_are_objects_of_their_own": "utf8mb4_bin-5|TEXT|BLOB|DECIMAL|C.-16",
+    "test_a_failed_message_holds_back_ids_that_are_the_same": "general_ci-60|NOCASE|CITEXT",
+    "test_nothing_is_claimed_beside_a_lane_of_the_same_object": "unicode_ci|RTRIM|CHAR",
+    "test_a_transactional_item_taken_over_before_its_commit_writes_nothing": "mariadb",
+    "test_an_item_s_own_deadlock_is_run_again": "mariadb",
+    "test_cut_sessions_lose_nothing_and_repeat_no_transactional_item": "mariadb",
+    "test_recovery_leaves_a_row_whose_item_is_committing": "postgresql",
+    "test_two_items_commit_side_by_side": "mariadb",
+    "test_an_odd_value_harms_its_own_message_only": "sqlite-(status-0|available_at-_$|available_at-_gar|topic)|postgresql-available_at-_inf|mariadb-(payload-_NaN|object|created)",
+    "test_release_does_not_wait_for_locked_rows": "postgresql",
+    "test_release_takes_rows_that_were_locked_for_a_moment": "mariadb",
+    "test_a_check_that_takes_what_is_written_is_left_alone": "sqlite|mariadb-length|postgresql-length",
+    "test_a_column_of_any_type_has_a_mend_that_runs": "generated|CHECK|money",
+    "test_a_column_that_cannot_hold_what_is_written_is_refused_with_its_mend": "sqlite|postgresql-(ids|claimed)|mariadb-(ids|finished)",
+    "test_a_change_sees_who_is_just_registering": "postgresql",
+    "test_a_start_comes_between_two_steps_of_an_operation": "postgresql",
+    "test_registrations_do_not_wait_for_each_other": "postgresql",
+    "test_the_rule_is_kept_while_a_message_of_the_dead_cannot_be_given_back": "mariadb",
+    "test_who_starts_waits_for_a_change_that_goes_on": "postgresql",
+    "test_a_program_that_ends_without_a_stop_is_stopped_in_order": "sqlite-(start|an error)|postgresql-(run|sys)|mariadb-(drain|no thread)",
+    "test_the_child_of_a_handler_that_forks_ends_and_the_parent_goes_on": "sqlite-(returns|async)|postgresql-(raises|transactional$)|mariadb-(items$|before)",
+    "test_a_message_that_somebody_has_locked_is_asked_for_again": "postgresql",
+    # coordination
+    "test_a_holder_that_is_stopped_for_too_long_knows_it_and_changes_nothing": "sqlite|redis",
+    # crash
+    "test_a_kill_repeats_no_transactional_item_and_at_most_a_batch": "sqlite",
+    "test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order": NONE,
+    "test_a_column_that_is_dropped_under_us_ends_the_run_and_is_named": NONE,
+    "test_a_forked_child_has_connections_of_its_own": "postgresql",
+    "test_a_lease_table_that_is_gone_ends_the_run": NONE,
+    "test_a_pool_that_is_used_up_is_waited_for": "mariadb",
+    "test_a_rival_that_locks_the_row_costs_time_and_no_try": "sqlite",
+    "test_deadlocks_of_handlers_are_run_again_and_take_effect_once": NONE,
+    "test_leases_that_are_gone_make_new_instances": NONE,
+    "test_rights_that_go_away_end_the_run_with_a_clear_error": "mariadb",
+    "test_all_frozen_beyond_their_leases_go_on_without_a_storm": NONE,
+    "test_clock_of_the_database_put_forward_costs_tries_and_breaks_nothing": NONE,
+    "test_frozen_between_claim_and_handler_does_not_start_it": "sqlite",
+    "test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another": "sqlite-plain|postgresql-exact",
+    "test_killed_at_a_point_is_recovered_and_loses_nothing": "sqlite-in-settle-plain|postgresql-in-claim-plain|mariadb-after-effect-exact",
+    "test_killed_when_the_clock_of_the_database_was_put_back": "postgresql",
+    "test_object_of_a_killed_process_goes_on_with_the_heir": NONE,
+    "test_poison_dies_after_three_starts_and_takes_nobody_along": "mariadb-segv",
+    "test_second_sigterm_stops_at_once_and_recovery_follows": NONE,
+    "test_several_poisons_never_kill_an_innocent": NONE,
+    "test_told_to_stop_under_load_leaves_nothing_behind": "mariadb-15",
+    "test_wall_clocks_of_consumers_do_not_matter": "sqlite",
+    "test_cut_at_commit_is_answered_by_reading_and_never_guessed": "postgresql",
+    "test_an_outage_is_one_line_and_its_end_another": "mariadb",
+    "test_drain_gives_up_a_database_that_stays_away_and_run_does_not": NONE,
+    "test_drain_whose_last_claim_was_cut_leaves_nothing": "postgresql",
+    "test_half_open_connections_cost_the_lease_and_are_cut": "plain-postgresql|exact-mariadb",
+    "test_crash_of_the_server_loses_nothing_and_counts_no_try": "postgresql-0.0",
+    "test_ended_sessions_lose_nothing_and_count_no_try": "mariadb",
+    "test_torture_breaks_no_rule": "postgresql",
+    # fuzz
+    "test_a_table_of_any_types_works_or_is_refused_with_its_mend": "mariadb",
+    "test_odd_rows_among_good_ones_harm_themselves_only": "postgresql",
+    # scopes
+    "test_a_worker_that_breaks_a_rule_is_noticed": "KeepsWhat|GivesUp|WithoutItsLock",
+    # simulation
+    "test_planted_bug_is_found": "guard-index|settle-without-claimed_by|crash-counts|no-take-over",
+    # others
+    "test_odd_column_names_are_one_identifier": "sqlite-(select|per|at)|postgresql-(quo|que|rows)|mariadb-(we|msg|co)",
+    "test_odd_table_names_are_one_identifier": "sqlite-(co:|select)|postgresql-(que|quo)|mariadb-(msg|back)",
+    "test_a_database_that_does_not_exist": "postgresql",
+    "test_a_wrong_password": "mariadb",
+    "test_the_clock_of_the_host_may_be_wrong_by_decades": "postgresql",
+    "test_the_engine_s_isolation_level_is_not_ours": "postgresql",
+    "test_every_statement_is_one_that_oracle_takes": "ours|sliced",
+    "test_a_hundred_thousand_events_take_seconds": NONE,
+    "test_quick_searches_find_what_is_expected": "no fence",
+    "test_demo_proves_what_it_says": NONE,
+    "test_main_samples_run_on_every_database": "existing",
+    "test_sample_runs": "^0[13]",
+    "test_the_databases_of_the_sample_are_proved_as_three_schemas": NONE,
 }
-"""File -> test -> what of its parameters is quick, as a pattern found in their ids."""
+"""Test -> what of its parameters is quick, as a pattern found in their ids. No two tests share a name."""
 
 
 def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
@@ -240,14 +177,15 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     for item in items:
         file = item.nodeid.split("::")[0].removeprefix("tests/")
         given = getattr(item, "callspec", None)
-        pattern = QUICK.get(file, {}).get(getattr(item, "originalname", None) or item.name)
+        test = getattr(item, "originalname", None) or item.name
+        pattern = QUICK.get(test)
         if pattern is not None:
             if not re.search(pattern, given.id if given else ""):
                 yield item
         elif given and given.params.get("database") in DATABASES and not file.startswith(ON_ALL):
             name = str(given.params["database"])
             rest = "-".join(part for part in given.id.split("-") if part != name)
-            twins[f"{item.nodeid.partition('[')[0]}[{rest}]"][name] = item
+            twins[f"{test}[{rest}]"][name] = item
     for key, found in twins.items():
         quick = sorted(found)[zlib.crc32(key.encode()) % len(found)]
         yield from (item for name, item in found.items() if name != quick)

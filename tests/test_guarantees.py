@@ -7,21 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.names import homes
 from tests.quick import NONE, QUICK
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
 NAMED = sorted(set(re.findall(r"`(test_\w+)`", PAGE)))
-DEFINED = {
-    name
-    for path in (ROOT / "tests").rglob("test_*.py")
-    for name in re.findall(r"^def (test_\w+)\(", path.read_text(), re.M)
-}
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_named_test_exists(name: str) -> None:
-    assert name in DEFINED
+    assert name in homes()
 
 
 def promises() -> list[str]:
@@ -31,7 +27,7 @@ def promises() -> list[str]:
 
 
 def test_the_first_test_of_each_promise_is_quick() -> None:
-    long = {name for tests in QUICK.values() for name in tests if tests[name] == NONE}
+    long = {name for name, quick in QUICK.items() if quick == NONE}
     first = [re.findall(r"`(test_\w+)`", row)[:1] for row in promises()]
     assert [names for names in first if long.intersection(names)] == []
 

@@ -14,7 +14,8 @@ import pytest
 
 import msgworker
 from msgworker.dialects import NAMES
-from tests.quick import QUICK
+from tests.names import homes
+from tests.quick import ON_ALL, QUICK
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "msgworker"
@@ -174,12 +175,13 @@ def test_no_test_sleeps_for_more_than_a_second() -> None:
 
 
 def test_what_is_left_to_the_long_suite_is_there() -> None:
-    lacking = []
-    for name, tests in QUICK.items():
-        tree = ast.parse((ROOT / "tests" / name).read_text())
-        there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        lacking += [f"{name}: {test}" for test in tests if test not in there]
-    assert lacking == []
+    assert sorted(QUICK.keys() - homes().keys()) == []
+    assert [part for part in ON_ALL if not list((ROOT / "tests").glob(f"{part}*"))] == []
+
+
+def test_no_two_tests_share_a_name() -> None:
+    """So the lists of tests need not say in which file each is."""
+    assert [(name, files) for name, files in homes().items() if len(files) > 1] == []
 
 
 def test_no_path_of_a_machine_in_a_file() -> None:

@@ -168,7 +168,7 @@ def test_crash_and_recovery(
     assert counted == {first: effects[transactional], second: 1}
 
 
-def test_bad_arguments_are_refused(app: App) -> None:
+def test_a_drain_of_a_test_refuses_bad_arguments(app: App) -> None:
     app.add_handler("t", lambda msg: None)
     with pytest.raises(ConfigError, match="crash must be one of claimed, handled, settled"):
         drain(app, crash="later")

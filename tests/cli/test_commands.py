@@ -324,7 +324,7 @@ def test_rerun_says_why_not(crm: Cli, folder: Path) -> None:
         (str(10**30),),
     ],
 )
-def test_rerun_refuses(crm: Cli, given: tuple[str, ...]) -> None:
+def test_rerun_on_the_command_line_refuses(crm: Cli, given: tuple[str, ...]) -> None:
     done = crm("rerun", *given, *AT)
     assert (done.exit_code, done.stdout) == (2, "")
 

@@ -254,7 +254,7 @@ def test_show_prints_the_tries(crm: Cli, folder: Path) -> None:
 
 @pytest.mark.parametrize("command", ["failures", "lanes"])
 @pytest.mark.parametrize("limit", ["-1", "0", "1000000000000", "x"])
-def test_limits_are_bounded(crm: Cli, command: str, limit: str) -> None:
+def test_limits_of_the_command_line_are_bounded(crm: Cli, command: str, limit: str) -> None:
     done = crm(command, "--limit", limit, *AT)
     assert done.exit_code == 2
     assert done.stdout == ""
