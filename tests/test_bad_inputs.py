@@ -47,8 +47,9 @@ from msgworker.message import Word
 from msgworker.payload import decode, encode
 from msgworker.store import ddl_script
 from msgworker.table import BESIDE
-from tests.contract.seeing import Table, in_thread, send, until
 from tests.contract.test_contract_worker import IDENTITY, SEED
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
 
 CANARY = "Canary-4711"
 MakeApp = Callable[..., App]

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from msgworker import App, Message
 from msgworker.instance.role import Away, Role
 from msgworker.logs import logger, traceback_text
-from tests.contract.seeing import send
+from tests.support.rows import send
 
 FORGED = "a\r\nCRITICAL forged\x1b[2K\x85\u2028\u202e"
 

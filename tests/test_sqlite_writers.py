@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from msgworker import App, Context, DatabaseUnavailable, Message, dialects
 from msgworker.dialects import sqlite
-from tests.contract.seeing import in_thread
+from tests.support.waiting import in_thread
 
 HOLD_SECONDS, GAP_SECONDS = 0.02, 0.0005
 WANTED, ROUNDS_EACH = 20, 30  # measured: 3 rounds each with short looks, 65 with SQLite's waiting

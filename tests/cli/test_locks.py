@@ -11,7 +11,7 @@ import pytest
 
 from msgworker import App, ConfigError
 from msgworker.coordination import DatabaseLocks, LeaseLost, hold
-from tests.contract.seeing import until
+from tests.support.waiting import until
 
 
 @pytest.fixture

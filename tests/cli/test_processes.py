@@ -17,7 +17,7 @@ import pytest
 from msgworker import App
 from msgworker.cli.processes import ending, total
 from tests.cli.conftest import Cli, environment, program
-from tests.contract.seeing import until
+from tests.support.waiting import until
 
 Program = subprocess.Popen[str]
 

@@ -18,7 +18,8 @@ from msgworker import App
 from msgworker.instance.stopping import HURRY_SECONDS, INSIST_SECONDS
 from tests.cli.conftest import environment, program
 from tests.cli.test_processes import children, fill, gone, leases, states
-from tests.contract.seeing import Table, until
+from tests.support.rows import Table
+from tests.support.waiting import until
 
 Start = Callable[..., subprocess.Popen[str]]
 SQLITE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)

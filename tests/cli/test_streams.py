@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli, environment
-from tests.contract.seeing import until
+from tests.support.waiting import until
 
 PYTHON = f"{sys.executable} -m msgworker"
 AT = "--app crm:app"

@@ -9,7 +9,7 @@ import pytest
 
 from msgworker import App, MessageTable
 from msgworker.instance.instance import Instance
-from tests.contract.seeing import Table
+from tests.support.rows import Table
 
 MakeApp = Callable[..., App]
 

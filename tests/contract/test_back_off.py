@@ -17,7 +17,8 @@ from msgworker.instance.role import outage_pause
 from msgworker.store import due
 from msgworker.store.fingerprint import fingerprint
 from msgworker.testing import Crashed, Database, drain
-from tests.contract.seeing import in_thread, send, until
+from tests.support.rows import send
+from tests.support.waiting import in_thread, until
 
 OUTAGE = "the neighbour is away"
 

@@ -33,7 +33,10 @@ from msgworker.errors import SchemaError
 from msgworker.instance import worker as worker_module
 from msgworker.store import due
 from msgworker.table import Tables
-from tests.contract.seeing import Table, Watch, assert_facts, in_thread, send, until
+from tests.support.logged import assert_facts
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
+from tests.support.watching import Watch
 
 NAMES = {
     f"msgworker_{name}" for name in ("message", "lease", "item", "operation", "audit", "pause")

@@ -21,7 +21,9 @@ from msgworker.errors import SchemaError
 from msgworker.instance.hand import Running
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import candidates, claim, following, lease, recover, settle
-from tests.contract.seeing import Table, fetch, in_thread, loses_its_lease, send, until
+from tests.support.rounds import fetch, loses_its_lease
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
 
 ME = "me-1"
 

@@ -18,7 +18,8 @@ from msgworker.store import candidates, claim, done, following, lease, recover, 
 from msgworker.store.candidates import Candidate
 from msgworker.store.due import Coming, coming
 from msgworker.store.rows import Row
-from tests.contract.seeing import Table, in_thread, send, until
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
 
 ME, OTHER = "me-1", "other-2"
 

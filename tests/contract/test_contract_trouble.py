@@ -22,16 +22,11 @@ from msgworker.instance import heartbeat, pollpace, quiesce, recovery
 from msgworker.instance import instance as instance_module
 from msgworker.instance.links import Link
 from msgworker.store import find, lease, recover
-from tests.contract.fanning import EFFECT, Trying, effects, records, write_effect
-from tests.contract.seeing import (
-    Table,
-    assert_facts,
-    fetch,
-    in_thread,
-    loses_its_lease,
-    send,
-    until,
-)
+from tests.support.fan_out import EFFECT, Trying, effects, records, write_effect
+from tests.support.logged import assert_facts
+from tests.support.rounds import fetch, loses_its_lease
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
 
 SLEEP = {"postgresql": "SELECT pg_sleep(60)", "mysql": "SELECT sleep(60)"}
 

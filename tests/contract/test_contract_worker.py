@@ -14,7 +14,9 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Context, Message, MessageTable, MsgworkerError
 from msgworker.errors import ConfigError, HandlerError, HandlerStuck
-from tests.contract.seeing import Table, Watch, in_thread, send, until
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
+from tests.support.watching import Watch
 
 
 def _breathe() -> None:

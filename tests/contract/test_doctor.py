@@ -14,7 +14,7 @@ from msgworker import App, MessageTable
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.store import additions, ddl_script
 from msgworker.store.doctor import Finding, Severity
-from tests.contract.seeing import Table, send
+from tests.support.rows import Table, send
 
 SEED = {
     "msg_id": "msgID",

@@ -14,8 +14,8 @@ from tenacity.wait import wait_fixed
 from msgworker import App, Message, MessageTable, SchemaError
 from msgworker.instance.instance import Instance
 from msgworker.store.doctor import Severity
-from tests.contract.seeing import Table
 from tests.contract.test_requirements import execute, make_table, needed
+from tests.support.rows import Table
 
 TABLE = MessageTable("tb")
 ONE = {

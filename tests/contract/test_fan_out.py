@@ -20,7 +20,7 @@ from msgworker.instance.itemkeys import Seen
 from msgworker.instance.itemrun import BATCH
 from msgworker.store import items as store
 from msgworker.store import purge
-from tests.contract.fanning import (
+from tests.support.fan_out import (
     EFFECT,
     Ran,
     Trying,
@@ -33,7 +33,8 @@ from tests.contract.fanning import (
     run,
     write_effect,
 )
-from tests.contract.seeing import Table, send, until
+from tests.support.rows import Table, send
+from tests.support.waiting import until
 
 DONE, FAILED = 2, -1
 

@@ -29,7 +29,8 @@ from msgworker.instance.itemrun import BATCH
 from msgworker.store import items as store
 from msgworker.store import lease, recover
 from msgworker.store.items import Record
-from tests.contract.fanning import (
+from tests.crash.sessions import Cutter, consumer_url
+from tests.support.fan_out import (
     EFFECT,
     Ran,
     Trying,
@@ -40,8 +41,8 @@ from tests.contract.fanning import (
     take_over,
     write_effect,
 )
-from tests.contract.seeing import Table, in_thread, send, until
-from tests.crash.sessions import Cutter, consumer_url
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
 
 DONE, FAILED = 2, -1
 

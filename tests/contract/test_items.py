@@ -12,8 +12,8 @@ from msgworker.errors import ConfigError
 from msgworker.store import window
 from msgworker.store.doctor import Severity
 from msgworker.store.items import Items, ItemState
-from tests.contract.fanning import Trying, double, refuse_odd
-from tests.contract.seeing import Table, send
+from tests.support.fan_out import Trying, double, refuse_odd
+from tests.support.rows import Table, send
 
 
 def items(app: App, msg_id: int, **options: Any) -> Items | None:

@@ -18,7 +18,8 @@ from msgworker import App, Context, Message, MessageTable, Report, RetryLater
 from msgworker.store import lease
 from msgworker.store.left import Asked, Waits, left
 from msgworker.testing import Database, drain
-from tests.contract.seeing import Table, in_thread, send, until
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
 
 ALL = Asked(topics=None)
 

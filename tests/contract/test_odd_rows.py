@@ -18,7 +18,8 @@ from msgworker.instance.refusals import FIRST_PAUSE_SECONDS, FORGET_SECONDS, Ref
 from msgworker.instance.report import Report
 from msgworker.store.candidates import Candidate
 from msgworker.store.left import Left, Waits
-from tests.contract.seeing import Table, send, until
+from tests.support.rows import Table, send
+from tests.support.waiting import until
 
 DONE, DEAD, STAYS = "done", "dead", "new"
 NOT_UTF8 = "CAST(x'ff41' AS TEXT)"

@@ -18,7 +18,8 @@ from msgworker.store.candidates import Candidate
 from msgworker.store.counts import Exact
 from msgworker.store.explain import Reason
 from msgworker.store.instances import Life
-from tests.contract.seeing import Table, send, until
+from tests.support.rows import Table, send
+from tests.support.waiting import until
 
 ME = "host-1-abc"
 

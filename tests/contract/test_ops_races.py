@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from msgworker import App, Message, Reject
-from tests.contract.seeing import Table, Watch, in_thread, send, until
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
+from tests.support.watching import Watch
 
 OLD = datetime.now(UTC) - timedelta(days=40)
 

@@ -18,7 +18,9 @@ from msgworker.ops.bulk import Bulk
 from msgworker.ops.results import Progress, Why
 from msgworker.store import change, ddl_script, lease
 from msgworker.store.fingerprint import fingerprint
-from tests.contract.seeing import Table, Watch, in_thread, send, until
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
+from tests.support.watching import Watch
 
 NEW, RUNNING, DONE, FAILED = 0, 1, 2, -1
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from msgworker import App, dialects
 from msgworker.store import claim
 from msgworker.store.candidates import Candidate
-from tests.contract.seeing import Table, send
+from tests.support.rows import Table, send
 
 
 def test_flagging_reads_its_candidates_by_key_although_statistics_say_nothing_waits(postgresql):

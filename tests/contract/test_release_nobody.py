@@ -13,9 +13,9 @@ from msgworker.ops.results import Why
 from msgworker.store import lease, recover
 from msgworker.store.doctor import Severity
 from msgworker.store.explain import Reason
-from tests.contract.seeing import Table, send
 from tests.contract.test_doctor import run
 from tests.contract.test_left import leave_rows_at_1, register
+from tests.support.rows import Table, send
 
 LONG_AGO = datetime.now(UTC) - timedelta(hours=5)
 BARE = {"msg_id": "msgID", "object_id": "objectID", "error_try_times": "errorTryTimes"}

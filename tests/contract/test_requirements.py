@@ -12,7 +12,7 @@ from tenacity.wait import wait_none
 from msgworker import App, Message, MessageTable, SchemaError
 from msgworker.dialects import live
 from msgworker.store.doctor import Finding, Severity
-from tests.contract.seeing import Table
+from tests.support.rows import Table
 
 COLUMNS = {
     "msg_id": {"sqlite": "INTEGER", "postgresql": "SERIAL", "mariadb": "BIGINT AUTO_INCREMENT"},

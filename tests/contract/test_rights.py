@@ -21,7 +21,7 @@ from msgworker.coordination import DatabaseLocks, hold
 from msgworker.errors import LeaseLost
 from msgworker.message import Word
 from msgworker.store import lease
-from tests.contract.seeing import Table, send
+from tests.support.rows import Table, send
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rights.md"
 ROLES = ("owner", "producer", "worker", "looker", "ops")

@@ -23,7 +23,9 @@ from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.store import lease, rule
 from msgworker.store.rule import Rule, State
-from tests.contract.seeing import Table, fetch, in_thread, send, until
+from tests.support.rounds import fetch
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
 
 THREE = Rule(3, "continue")
 FIVE = Rule(5, "continue")

@@ -15,7 +15,8 @@ from msgworker import App
 from msgworker.instance.hand import Running
 from msgworker.store import lease
 from msgworker.store.explain import Explanation, Reason
-from tests.contract.seeing import Table, fetch, send
+from tests.support.rounds import fetch
+from tests.support.rows import Table, send
 
 AGO = re.compile(r"\b\d+ s\b")
 

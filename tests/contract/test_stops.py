@@ -17,7 +17,8 @@ import pytest
 from msgworker import App
 from msgworker.errors import ExitCode, MsgworkerError
 from msgworker.instance.stopping import EXIT_SECONDS
-from tests.contract.seeing import send, until
+from tests.support.rows import send
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SQLITE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -19,7 +19,7 @@ from msgworker import App, Context, Message, Reject, RetryLater
 from msgworker.instance import calling
 from msgworker.store.doctor import Severity
 from msgworker.store.tries import Try
-from tests.contract.seeing import Table, send
+from tests.support.rows import Table, send
 
 
 def inner(text: str) -> Any:

@@ -14,8 +14,11 @@ from msgworker.instance.hand import Lane
 from msgworker.instance.instance import Instance
 from msgworker.instance.outcome import Result
 from msgworker.message import Outcome
-from tests.contract.seeing import Table, Watch, fetch, send, until
 from tests.contract.test_contract_worker import SEED, seed_table
+from tests.support.rounds import fetch
+from tests.support.rows import Table, send
+from tests.support.waiting import until
+from tests.support.watching import Watch
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from msgworker.coordination import (
     hold,
     new_owner,
 )
-from tests.contract.seeing import until
 from tests.coordination.places import Place, connect
 from tests.crash.proxy import Proxy
 from tests.servers import CannotHave, start
+from tests.support.waiting import until
 
 ROUNDS = 20
 CONTENDERS = 10

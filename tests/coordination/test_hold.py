@@ -26,7 +26,7 @@ from msgworker.coordination import (
 )
 from msgworker.coordination import lease as lease_module
 from msgworker.coordination.centres import masked_centre, open_centre
-from tests.contract.seeing import until
+from tests.support.waiting import until
 
 
 @pytest.fixture

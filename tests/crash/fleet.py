@@ -24,12 +24,12 @@ from sqlalchemy.engine import make_url
 from msgworker import App, MessageTable
 from msgworker.store import tries
 from tests import history
-from tests.contract.seeing import until
 from tests.crash import nursery
 from tests.crash.consumer import EFFECTS
 from tests.crash.proxy import Proxy
 from tests.engines import plain_engine
 from tests.history import Event, Final, Kind, Row, Violation
+from tests.support.waiting import until
 
 LOOK_SECONDS = 0.1
 MARGIN_SECONDS = 2.5

@@ -22,11 +22,11 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.store import lease
 from tests.conftest import NAMES, _fresh
-from tests.contract.seeing import until
 from tests.crash.fleet import Trial
 from tests.engines import plain_engine
 from tests.history import Kind
 from tests.servers import session
+from tests.support.waiting import until
 
 LEASE_SECONDS = 3.0
 POLL_SECONDS = 0.2

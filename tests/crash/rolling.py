@@ -33,11 +33,11 @@ from typing import Any
 from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Partitions
 from tests.conftest import NAMES, _fresh
-from tests.contract.seeing import until
 from tests.crash import plot
 from tests.crash.fleet import Consumer, Trial, Verdict, load
 from tests.history import Kind
 from tests.servers import session
+from tests.support.waiting import until
 
 SHARDS = 64
 TTL = 6.0

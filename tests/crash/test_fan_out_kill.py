@@ -14,8 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker.instance.itemrun import BATCH
-from tests.contract.seeing import Table, until
 from tests.crash.fan_consumer import EFFECT, make_app
+from tests.support.rows import Table
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 LEASE_SECONDS = 2.0

@@ -18,12 +18,12 @@ from msgworker import App
 from msgworker.dialects import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable, MsgworkerError, SchemaError
 from tests.conftest import Database
-from tests.contract.seeing import in_thread, until
 from tests.crash.consumer import COUNTERS
 from tests.crash.fleet import Trial, Verdict, assert_clean
 from tests.crash.sessions import ROLE, consumer_url
 from tests.engines import plain_engine
 from tests.history import Kind
+from tests.support.waiting import in_thread, until
 
 ON_SERVERS = pytest.mark.parametrize("trial", ["postgresql", "mariadb"], indirect=True)
 SHORT_WAITS = {

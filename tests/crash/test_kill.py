@@ -17,11 +17,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from tests.contract.seeing import until
 from tests.crash import witness
 from tests.crash.consumer import COUNTERS
 from tests.crash.fleet import Consumer, Trial, Verdict, assert_clean, pid_of
 from tests.history import Kind, Outcome
+from tests.support.waiting import until
 
 ROUNDS = 3
 HEIR_SECONDS = 60.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.seeing import until
 from tests.crash.fleet import Consumer, Trial, Verdict, assert_clean, pid_of
 from tests.history import Kind
+from tests.support.waiting import until
 
 COMMITS = {
     "claim": r"WITH locked AS|UPDATE IGNORE \S+ SET status=1",

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 
 from tests import servers
 from tests.conftest import Database
-from tests.contract.seeing import until
 from tests.crash.fleet import Load, Trial, Verdict, assert_clean
 from tests.crash.sessions import Cutter, consumer_url
 from tests.engines import plain_engine
 from tests.history import Kind
+from tests.support.waiting import until
 
 MESSAGES = 1200
 CUT_EVERY_SECONDS = 0.1

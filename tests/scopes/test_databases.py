@@ -26,7 +26,8 @@ from msgworker import (
 )
 from msgworker.coordination import DatabaseLocks, Partitions, Segments
 from msgworker.instance import stopping
-from tests.contract.seeing import Table, in_thread, until
+from tests.support.rows import Table
+from tests.support.waiting import in_thread, until
 
 NAMES = ("a", "b", "c")
 OBJECTS = [f"C-{n}" for n in range(30)]

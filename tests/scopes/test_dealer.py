@@ -11,7 +11,8 @@ from msgworker.coordination import Dealer, Instance, LeaseBusy, hold
 from msgworker.coordination.dealer import shared_out
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.store.deal import Undealt
-from tests.contract.seeing import Table, until
+from tests.support.rows import Table
+from tests.support.waiting import until
 
 
 def send(app, *objects):

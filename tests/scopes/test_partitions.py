@@ -16,7 +16,8 @@ from msgworker.coordination import DatabaseLocks, Partitions, round_robin
 from msgworker.coordination.moving import columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.seat import Standing
-from tests.contract.seeing import Table, until
+from tests.support.rows import Table
+from tests.support.waiting import until
 
 SHARDS = 8
 

@@ -7,7 +7,8 @@ import pytest
 from msgworker.coordination import DatabaseLocks, Dealer, Instance, Partitions
 from msgworker.store import doctor
 from msgworker.store.explain import Reason
-from tests.contract.seeing import Table, until
+from tests.support.rows import Table
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from msgworker.coordination import DatabaseLocks, Segments
 from msgworker.coordination.segments import Walker
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.seat import Standing
-from tests.contract.seeing import until
+from tests.support.waiting import until
 
 TWO = {"order:segment:0": [0, 1, 2, 3], "order:segment:1": [4, 5, 6, 7]}
 

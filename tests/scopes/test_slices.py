@@ -17,9 +17,10 @@ from msgworker.instance.slicing import SliceSearch
 from msgworker.store import additions, candidates, slices
 from msgworker.store.slices import Place
 from msgworker.table import Slice
-from tests.contract.seeing import Table, until
 from tests.contract.test_contract_store import _plan
 from tests.scopes.conftest import MakeApp, Shards
+from tests.support.rows import Table
+from tests.support.waiting import until
 
 NOW = {"linger": 0, "threads": 2}
 

@@ -1,4 +1,4 @@
-"""What tests of fan-out share: items that note that they ran, a table of effects, the records."""
+"""Items that note that they ran, a table of effects, the records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Context, FanOut, Message, Report
-from tests.contract.seeing import send
+from tests.support.rows import send
 
 Fan = Callable[[Context], Any]
 

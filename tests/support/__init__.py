@@ -1,0 +1,1 @@
+"""What tests share, one file per subject; each helper is written once."""

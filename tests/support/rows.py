@@ -1,0 +1,59 @@
+"""Messages sent and rows read from outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from msgworker import App
+
+
+class Table:
+    """The rows of an App's message table, read from outside."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    def rows(self, *roles: str) -> list[Any]:
+        """The columns of these roles, by msg_id."""
+        t = self.app.tables
+        columns = [t.message.c[t.names[role]] for role in roles]
+        query = sa.select(*columns).order_by(t.message.c[t.names["msg_id"]])
+        with self.app.engine.connect() as conn:
+            return [tuple(row) for row in conn.execute(query)]
+
+    def one(self, *roles: str) -> Any:
+        """The same of the only row; a single role gives its bare value."""
+        (row,) = self.rows(*roles)
+        return row[0] if len(roles) == 1 else row
+
+    def column(self, role: str) -> list[Any]:
+        return [row[0] for row in self.rows(role)]
+
+    @property
+    def statuses(self) -> list[Any]:
+        return self.column("status")
+
+    def edit(self, where: sa.ColumnElement[bool] | None = None, **roles: Any) -> int:
+        """An UPDATE by hand; returns the rows matched."""
+        t = self.app.tables
+        change = sa.update(t.message).values({t.names[r]: v for r, v in roles.items()})
+        if where is not None:
+            change = change.where(where)
+        with self.app.engine.begin() as conn:
+            return int(conn.execute(change).rowcount)
+
+    def where(self, **roles: Any) -> sa.ColumnElement[bool]:
+        t = self.app.tables
+        return sa.and_(*(t.message.c[t.names[r]] == v for r, v in roles.items()))
+
+
+def send(
+    app: App, *objects: Any, topic: str = "t", payload: Any = None, **options: Any
+) -> list[Any]:
+    """Send one message per object, in one transaction; returns their msg_ids."""
+    with app.engine.begin() as conn:
+        return [
+            app.send(conn, topic, payload, object_id=object_id, **options) for object_id in objects
+        ]
