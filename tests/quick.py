@@ -19,10 +19,10 @@ import pytest
 
 ON_ALL = (
     "bench/",
-    "contract/test_contract_store.py",
     "contract/test_ops_races.py",
     "contract/test_rights.py",
     "crash/",
+    "store/",
     "test_ddl.py",
     "test_servers.py",
 )

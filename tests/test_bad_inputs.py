@@ -47,8 +47,8 @@ from msgworker.message import Word
 from msgworker.payload import decode, encode
 from msgworker.store import ddl_script
 from msgworker.table import BESIDE
-from tests.contract.test_contract_worker import IDENTITY, SEED
 from tests.support.rows import Table, send
+from tests.support.tables import IDENTITY, SEED
 from tests.support.waiting import in_thread, until
 
 CANARY = "Canary-4711"

@@ -18,13 +18,11 @@ from msgworker import App
 from msgworker.instance.stopping import HURRY_SECONDS, INSIST_SECONDS
 from tests.cli.conftest import environment, program
 from tests.cli.test_processes import children, fill, gone, leases, states
+from tests.support.databases import SERVERS, SQLITE
 from tests.support.rows import Table
 from tests.support.waiting import until
 
 Start = Callable[..., subprocess.Popen[str]]
-SQLITE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-"""Where the database makes no difference."""
-SERVERS = pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
 INSISTING_SECONDS = INSIST_SECONDS + 0.3
 SERVICE = """
 import os, subprocess, sys, time

@@ -6,18 +6,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from tenacity import wait_fixed, wait_none
 
 from msgworker import App, MessageTable, Reject
 from msgworker.errors import ConfigError
 from msgworker.message import Outcome, Settled, Settlement, Word
-from msgworker.store import claim, counts, done, failures, lanes, lease, recover, settle, window
+from msgworker.store import counts, done, failures, lanes, lease, recover, settle, window
 from msgworker.store import tries as trying
-from msgworker.store.candidates import Candidate
 from msgworker.store.counts import Exact
 from msgworker.store.explain import Reason
 from msgworker.store.instances import Life
+from tests.support.flags import flagged
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 
@@ -31,16 +30,6 @@ def failing(app: App, text: str = "no account {n} of 'B{n}'", topic: str = "t") 
         raise ValueError(text.format(n=msg.msg_id))
 
     app.add_handler(topic, handler, wait=wait_none())
-
-
-def flagged(app: App, ids: list[int], me: str = ME) -> None:
-    """Flag these messages by hand, as an instance does."""
-    with app.engine.begin() as conn:
-        c = app.tables.cols()
-        found = conn.execute(sa.select(c.msg_id, c.status, c.error_try_times)).all()
-        seen = [Candidate(i, None, s, n, 0, "t", 1, None) for i, s, n in found if i in ids]
-        won = claim.flag(conn, app.tables, seen, me=me)
-        assert [row.msg_id for row in won] == sorted(ids)
 
 
 def registered(app: App, name: str = ME, *, ttl: float = 300.0, **options: Any) -> None:
@@ -107,7 +96,7 @@ def test_a_rejected_message_and_a_transactional_one_have_their_try(app):
 
 def test_a_crash_is_a_try(app):
     ids = send(app, "a", "b")
-    flagged(app, ids)
+    flagged(app, *ids, me=ME)
     with app.engine.begin() as conn:
         given_back = recover.recover(conn, app.tables, [*ids, 99], dead_id=ME, text="it died")
     assert given_back == 2
@@ -117,7 +106,7 @@ def test_a_crash_is_a_try(app):
 
 def test_recovering_what_was_settled_meanwhile_adds_no_try(app):
     ids = send(app, "a", "b")
-    flagged(app, ids)
+    flagged(app, *ids, me=ME)
     with app.engine.begin() as conn:
         settle.settle(conn, app.tables, [Settlement(ids[0])], me=ME)
         assert recover.recover(conn, app.tables, ids, dead_id=ME, text="it died") == 1
@@ -127,7 +116,7 @@ def test_recovering_what_was_settled_meanwhile_adds_no_try(app):
 @pytest.mark.parametrize("alone", [True, False])
 def test_an_outcome_that_was_lost_adds_no_try(app, alone):
     (first,) = send(app, "a")
-    flagged(app, [first], me="somebody-else")
+    flagged(app, first, me="somebody-else")
     late = Settlement(first, Outcome.FAILED, error="late")
     with app.engine.begin() as conn:
         if alone:
@@ -142,7 +131,7 @@ def test_only_the_newest_tries_are_kept(app, table):
     (first,) = send(app, "a")
     for _ in range(trying.KEPT + 3):
         table.edit(status=0, error_try_times=0)
-        flagged(app, [first])
+        flagged(app, first, me=ME)
         with app.engine.begin() as conn:
             done = Settlement(first, Outcome.FAILED, error="again")
             settle.settle(conn, app.tables, [done], me=ME)
@@ -330,7 +319,7 @@ def test_failures_are_grouped_by_what_they_have_in_common(app):
 
 def test_failures_tell_how_many_objects_wait_behind(app, table):
     ids = send(app, "a", "a", "b", "c")
-    flagged(app, [ids[0], ids[2], ids[3]])
+    flagged(app, ids[0], ids[2], ids[3], me=ME)
     batch = [Settlement(i, Outcome.FAILED, error=f"E: {i}", delay_seconds=60.0) for i in (1, 3, 4)]
     with app.engine.begin() as conn:
         settle.settle(conn, app.tables, batch, me=ME)
@@ -376,7 +365,7 @@ def test_failures_go_when_messages_are_done(app):
 
 def test_lanes_show_the_head_and_how_many_wait_behind_it(app):
     ids = send(app, "a", "b", "a", "a", "c", None)
-    flagged(app, [ids[1]])
+    flagged(app, ids[1], me=ME)
     found = app.ops.lanes()
     assert found.complete
     seen = [(one.object_id, one.head.msg_id, str(one.head.status), one.behind) for one in found]
@@ -389,7 +378,7 @@ def test_lanes_show_the_head_and_how_many_wait_behind_it(app):
 
 def test_lanes_propose_heads_that_run_or_failed_whatever_else_waits(app, table):
     ids = send(app, *(f"o{i:02}" for i in range(30)), "z", "z")
-    flagged(app, [ids[20]])
+    flagged(app, ids[20], me=ME)
     table.edit(
         app.tables.message.c.msg_id == ids[30],
         status=-1,
@@ -454,9 +443,9 @@ def test_instances_live_and_dead_and_foreign(app, table):
     ids = send(app, "a", "b", "c", "d")
     registered(app, "live-1", label="night", topics=["t", "u"])
     registered(app, "dead-1", ttl=0.0)
-    flagged(app, [ids[0]], me="live-1")
-    flagged(app, [ids[1]], me="dead-1")
-    flagged(app, [ids[2]], me="gone-1")
+    flagged(app, ids[0], me="live-1")
+    flagged(app, ids[1], me="dead-1")
+    flagged(app, ids[2], me="gone-1")
     table.edit(app.tables.message.c.msg_id == ids[3], status=1)
     found = {one.life: one for one in app.ops.instances()}
     assert list(found) == [Life.LIVE, Life.DEAD, Life.NO_LEASE, Life.FOREIGN]
@@ -507,7 +496,7 @@ def test_explain_running_where_and_since_when(app, table):
     registered(app, "live-1")
     registered(app, "dead-1", ttl=0.0)
     for i, who in zip(ids, ("live-1", "dead-1", "gone-1"), strict=False):
-        flagged(app, [i], me=who)
+        flagged(app, i, me=who)
     table.edit(app.tables.message.c.msg_id == ids[3], status=1)
     assert [why(app, i) for i in ids] == [
         Reason.RUNNING,
@@ -527,7 +516,7 @@ def test_explain_behind_with_the_reason_of_that_one(app, table):
     assert (found.reason, found.behind.message.msg_id) == (Reason.BEHIND, ids[0])
     assert found.behind.reason is Reason.NO_INSTANCE
     registered(app, "live-1")
-    flagged(app, [ids[0]], me="live-1")
+    flagged(app, ids[0], me="live-1")
     found = app.ops.explain(ids[1])
     assert (found.reason, found.behind.reason) == (Reason.BEHIND, Reason.RUNNING)
 
@@ -599,7 +588,7 @@ def test_explain_quarantine(app, table):
 def test_explain_a_message_without_an_object(app):
     first, second = send(app, None, None)
     registered(app, "live-1")
-    flagged(app, [first], me="live-1")
+    flagged(app, first, me="live-1")
     assert (why(app, first), why(app, second)) == (Reason.RUNNING, Reason.NEXT)
 
 

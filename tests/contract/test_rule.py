@@ -23,6 +23,7 @@ from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.store import lease, rule
 from msgworker.store.rule import Rule, State
+from tests.support.leases import leases
 from tests.support.rounds import fetch
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
@@ -429,18 +430,13 @@ def test_a_worker_that_was_declared_dead_raises_that_the_rule_has_changed(crm):
     worker = app.worker(threads=1)
     join = in_thread(worker.run)
     until(lambda: worker.instance_id, "started")
-    until(lambda: _leases(app), "registered")
+    until(lambda: leases(app), "registered")
     _expire(app)
     other = crm.app(5)
     if recorded(other) == THREE:
         pytest.skip("it has renewed its lease meanwhile")
     with pytest.raises(RuleChanged):
         join()
-
-
-def _leases(app: App) -> list[lease.Lease]:
-    with app.engine.connect() as conn:
-        return lease.read_all(conn, app.tables)
 
 
 def _expire(app: App) -> None:
@@ -533,10 +529,10 @@ def test_who_starts_waits_for_a_change_that_goes_on(crm, old):
         assert rule.change(conn, app.tables, FIVE).state is State.CHANGED
         join = in_thread(old.heartbeat.register)
         time.sleep(0.3)
-        assert _leases(app) == []
+        assert leases(app) == {}
         conn.rollback()
     join()
-    assert [one.name for one in _leases(app)] == [old.runtime.identity.id]
+    assert list(leases(app)) == [old.runtime.identity.id]
 
 
 def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
@@ -740,7 +736,7 @@ def test_doctor_tells_an_app_of_another_rule_what_a_change_would_do(crm):
     assert "failed messages that would be dead at once: 1" in told.text
     with app.worker(threads=1) as worker:
         worker.start()
-        until(lambda: _leases(app), "registered")
+        until(lambda: leases(app), "registered")
         (told,) = findings(other, "rule")
     for words in (str(FIVE), str(THREE), "stop all instances (1 live)", "init-db"):
         assert words in told.text

@@ -14,9 +14,10 @@ from msgworker.instance.hand import Lane
 from msgworker.instance.instance import Instance
 from msgworker.instance.outcome import Result
 from msgworker.message import Outcome
-from tests.contract.test_contract_worker import SEED, seed_table
+from tests.support.leases import leases
 from tests.support.rounds import fetch
 from tests.support.rows import Table, send
+from tests.support.tables import SEED, seed_table
 from tests.support.waiting import until
 from tests.support.watching import Watch
 
@@ -62,12 +63,6 @@ def end_lease(app: App, name: str | None) -> None:
     change = sa.update(lease).where(lease.c.name == name)
     with app.engine.begin() as conn:
         assert conn.execute(change.values(expires_at=lease.c.started_at)).rowcount == 1
-
-
-def leases(app: App) -> list[str]:
-    lease = app.tables.lease
-    with app.engine.connect() as conn:
-        return list(conn.scalars(sa.select(lease.c.name).where(lease.c.kind == "instance")))
 
 
 def claims_ahead(worker: Worker) -> None:
@@ -122,7 +117,7 @@ def test_a_lost_lease_strands_nothing_and_runs_nothing_twice(seed_app, taken, tr
     watch.assert_exclusive()
     watch.assert_in_order(ids)
     assert set(Table(app).column("error_try_times")) == {0}
-    assert leases(app) == []
+    assert leases(app) == {}
 
 
 def test_what_has_not_started_is_asked_for_before_it_starts(seed_app, make_one):

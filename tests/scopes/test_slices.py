@@ -17,8 +17,8 @@ from msgworker.instance.slicing import SliceSearch
 from msgworker.store import additions, candidates, slices
 from msgworker.store.slices import Place
 from msgworker.table import Slice
-from tests.contract.test_contract_store import _plan
 from tests.scopes.conftest import MakeApp, Shards
+from tests.support.plans import plan_of
 from tests.support.rows import Table
 from tests.support.waiting import until
 
@@ -331,7 +331,7 @@ def _looked(conn, app, read, role, value):
     middle = "mine4" if read is not slices.loose else first.found[4].msg_id
     (rest,) = read(conn, app.tables, role, [Place(value, middle)], 100)
     assert len(rest.found) == 5
-    return [step for text, params in list(sent) for step in _plan(conn, text, params)]
+    return [step for text, params in list(sent) for step in plan_of(conn, text, params)]
 
 
 def test_a_drain_of_a_slice_sends_as_many_statements_whatever_waits_in_others(crowded):

@@ -63,3 +63,8 @@ class Watch:
             assert ids == sorted(set(ids)), f"object {object_id}: {ids}"
         if expected is not None:
             assert sorted(self.ids) == sorted(expected)
+
+
+def breathe() -> None:
+    """Let other threads in, so that a missing exclusion shows."""
+    threading.Event().wait(0.001)

@@ -1,245 +1,22 @@
-"""Stop means stopped: whoever asks for it, and where a program ends, or a handler forks."""
+"""Programs that end, or fork, beside a worker that runs."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from msgworker import App
-from msgworker.errors import ExitCode, MsgworkerError
 from msgworker.instance.stopping import EXIT_SECONDS
+from tests.support.databases import SQLITE
+from tests.support.leases import leases
 from tests.support.rows import send
-from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-SQLITE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-"""Where the database makes no difference."""
-SLOW_SECONDS = 1.0
-
-
-def leases(app: App) -> int:
-    with app.engine.connect() as conn:
-        count = "SELECT count(*) FROM msgworker_lease WHERE kind = 'instance'"
-        return int(conn.exec_driver_sql(count).scalar() or 0)
-
-
-# ---------------------------------------------------------------- one stop, many who ask
-
-
-@pytest.fixture
-def slow(app: App) -> threading.Event:
-    """Six messages for handlers that take a second; set when the first has started."""
-    started = threading.Event()
-
-    @app.handler("t")
-    def handler(msg: Any) -> None:
-        started.set()
-        time.sleep(SLOW_SECONDS)
-
-    send(app, *"abcdef")
-    return started
-
-
-@SQLITE
-@pytest.mark.parametrize("how", ["run", "drain"])
-def test_run_returns_when_the_stop_of_another_thread_is_complete(app, table, slow, how):
-    worker = app.worker(threads=6)
-    stopper = threading.Thread(target=lambda: slow.wait(60) and worker.stop())
-    stopper.start()
-    getattr(worker, how)()
-    assert set(table.statuses) <= {0, 2}
-    assert 2 in table.statuses
-    assert leases(app) == 0
-    stopper.join(60)
-
-
-@SQLITE
-def test_every_stop_waits_for_the_one_under_way_and_has_its_answer(app, table, slow):
-    worker = app.worker(threads=6)
-    worker.start()
-    assert slow.wait(60)
-    answers: list[tuple[bool, int]] = []
-
-    def stop() -> None:
-        answers.append((worker.stop(), leases(app)))
-
-    threads = [threading.Thread(target=stop) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert answers == [(True, 0)] * 4
-    assert worker.stop()
-    assert worker.instance_id is None
-
-
-@SQLITE
-def test_of_several_stops_the_shortest_grace_counts_and_all_have_one_answer(app, table):
-    over, started = threading.Event(), threading.Event()
-
-    @app.handler("t")
-    def handler(msg: Any) -> None:
-        started.set()
-        over.wait(60)
-
-    send(app, "a")
-    worker = app.worker(threads=1)
-    worker.start()
-    assert started.wait(60)
-    answers: list[bool] = []
-    first = threading.Thread(target=lambda: answers.append(worker.stop(grace=60)))
-    first.start()
-    time.sleep(0.2)
-    answers.append(worker.stop(grace=0.2))
-    first.join(10)
-    assert answers == [False, False]
-    over.set()
-
-
-@SQLITE
-def test_the_grace_of_stop_goes_before_that_of_run(app, table, slow):
-    worker = app.worker(threads=6)
-    stopper = threading.Thread(target=lambda: slow.wait(60) and worker.stop(grace=30))
-    stopper.start()
-    worker.run(grace=0)
-    stopper.join(60)
-    assert 1 not in table.statuses
-
-
-@SQLITE
-def test_an_instance_whose_handler_outlives_its_stop_is_shown_as_stopped(app, table):
-    started, over = threading.Event(), threading.Event()
-
-    @app.handler("t")
-    def handler(msg: Any) -> None:
-        started.set()
-        over.wait(60)
-
-    (msg_id,) = send(app, "a")
-    worker = app.worker(threads=1)
-    worker.start()
-    try:
-        assert started.wait(60)
-        name = worker.instance_id
-        assert worker.stop(grace=0.1) is False
-        (told,) = app.ops.instances()
-        assert (told.instance_id, told.life, told.stopped) == (name, "live", True)
-        assert (told.works, told.overdue_seconds) == (False, None)
-        assert 0 < told.left_seconds <= app.settings.lease_seconds
-        why = app.ops.explain(msg_id)
-        assert f"{name} has stopped, and its handler has outlived the grace time" in why.text
-        assert "recovered when the lease is over, in about " in why.text
-        with pytest.raises(
-            MsgworkerError, match=r"has stopped.*its lease ends in \d+ s"
-        ) as refused:
-            app.ops.release(name)
-        assert refused.value.exit_code == ExitCode.REFUSED
-        other = app.drain(linger=0)
-        assert (other.left_by, other.exit_code) == ({"silent": 1}, ExitCode.RETRIES)
-    finally:
-        over.set()
-
-
-def test_a_worker_can_be_started_again_as_soon_as_stop_returns(app):
-    app.add_handler("t", lambda msg: None)
-    worker = app.worker(threads=1)
-    for _ in range(10):
-        worker.start()
-        stoppers = [threading.Thread(target=worker.stop) for _ in range(3)]
-        for thread in stoppers:
-            thread.start()
-        assert worker.stop()
-        worker.start()
-        assert worker.instance_id is not None
-        assert worker.stop()
-        for thread in stoppers:
-            thread.join(60)
-
-
-@SQLITE
-def test_a_stop_in_a_signal_handler_in_the_middle_of_a_stop_does_not_wait_for_itself(app):
-    """The signal interrupts the thread that stops."""
-    worker = app.worker(threads=1) if app.add_handler("t", lambda msg: None) is None else None
-    assert worker is not None
-    worker.start()
-    instance = worker._instance
-    assert instance is not None
-    answers = []
-    wait = instance._settle_rest
-    instance._settle_rest = lambda: (answers.append(worker.stop()), wait())[1]  # type: ignore[method-assign]
-    assert worker.stop()
-    assert answers
-    assert not any(answers)  # each asks and returns at once
-
-
-# ---------------------------------------------------------------- asked for from within
-
-
-def sync_stop(app: App, stop: Callable[[], bool]) -> None:
-    app.add_handler("t", lambda msg: stop() and None)
-
-
-def async_stop(app: App, stop: Callable[[], bool]) -> None:
-    @app.handler("t")
-    async def handler(msg: Any) -> None:
-        stop()
-
-
-def to_thread_stop(app: App, stop: Callable[[], bool]) -> None:
-    @app.handler("t")
-    async def handler(msg: Any) -> None:
-        await asyncio.to_thread(stop)
-
-
-def transactional_stop(app: App, stop: Callable[[], bool]) -> None:
-    app.add_handler("t", lambda msg: stop() and None, transactional=True)
-
-
-def item_stop(app: App, stop: Callable[[], bool]) -> None:
-    @app.handler("t")
-    def handler(msg: Any, ctx: Any) -> None:
-        ctx.fan_out(lambda item: stop() and None, [1], threads=1)
-
-
-WITHIN = [sync_stop, async_stop, to_thread_stop, transactional_stop, item_stop]
-
-
-@SQLITE
-@pytest.mark.parametrize("how", ["start", "run", "drain"])
-@pytest.mark.parametrize("within", WITHIN, ids=lambda w: w.__name__)
-def test_a_stop_from_within_asks_and_returns_at_once(app, table, within, how, caplog):
-    answers: list[tuple[bool, bool]] = []
-
-    def stop() -> bool:
-        begin = time.monotonic()
-        answer = worker.stop(grace=20)
-        answers.append((answer, time.monotonic() - begin < 10))
-        return answer
-
-    within(app, stop)
-    send(app, *"abc")
-    worker = app.worker(threads=1)
-    getattr(worker, how)()
-    until(lambda: worker.instance_id is None, "it has stopped", seconds=30)
-    assert answers == [(False, True)]
-    assert table.statuses in ([2, 0, 0], [0, 0, 0])  # a fan-out that a stop meets runs later
-    assert table.column("error_try_times") == [0, 0, 0]
-    assert leases(app) == 0
-    assert "cannot join" not in caplog.text
-
-
-# ---------------------------------------------------------------- the end of a program
-
-
 PROGRAM = """
 import atexit, os, sys, threading, time
 from msgworker import App
@@ -303,7 +80,7 @@ def test_a_program_that_ends_without_a_stop_is_stopped_in_order(database, app, t
     done, _ = program(database, ENDS[how])
     assert done.returncode == {"an error": 1, "sys.exit in the block": 3}.get(how, 0), done.stderr
     assert sorted(set(table.statuses)) == [0, 2], done.stderr
-    assert leases(app) == 0
+    assert leases(app) == {}
     assert "stopped: done=1" in done.stderr
     asked_for = how == "sys.exit in the block"
     assert ("WARNING the program ends without a stop" in done.stderr) is not asked_for
@@ -355,7 +132,7 @@ def ending():
     assert done.returncode == 0
     assert "stopped: done=0 dead=0 retried=1" in done.stderr, done.stderr
     assert table.statuses == [-1, 0]
-    assert leases(app) == 0
+    assert leases(app) == {}
 
 
 @SQLITE
@@ -402,9 +179,6 @@ with app.worker(threads=1) as w:
     done, _ = program(database, fork)
     assert done.returncode == 0, done.stderr
     assert table.statuses == [2, 2, 2], done.stderr
-
-
-# ---------------------------------------------------------------- handlers that fork
 
 
 FORKS = {
@@ -490,7 +264,7 @@ def test_the_child_of_a_handler_that_forks_ends_and_the_parent_goes_on(database,
     parent = lines[0].split()[0]
     assert done.stderr.count(f"was forked by a handler of process {parent} and came back") == forks
     assert set(table.statuses) == {2}
-    assert leases(app) == 0
+    assert leases(app) == {}
 
 
 @SQLITE

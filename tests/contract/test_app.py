@@ -1,0 +1,65 @@
+"""An App: its engine, its table, its workers."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+from tests.support.rows import send
+from tests.support.waiting import in_thread
+
+
+def test_app_takes_an_engine(database, make_app):
+    app = make_app(database.engine())
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    send(app, "a")
+    assert app.drain(linger=0).done == 1
+
+
+def test_two_apps_share_an_engine_and_one_takes_the_other_s(database, make_app):
+    engine = database.engine()
+    first, second = make_app(engine), make_app(engine)
+    third = make_app(first.engine)
+    first.create_schema()
+    for app in (first, second, third):
+        app.add_handler(None, lambda msg: None)
+        send(app, "a")
+        assert app.drain(linger=0).done == 1
+
+
+def test_app_names_its_table_and_engine(app):
+    assert app.table.name == "msgworker_message"
+    assert app.engine.dialect.name in ("sqlite", "postgresql", "mysql", "mariadb")
+
+
+def test_an_app_keeps_the_workers_that_run_and_no_others(app):
+    """One that nobody refers to any more but that was started is woken all the same."""
+    seen = threading.Event()
+    app.add_handler("t", lambda msg: seen.set())
+    for _ in range(3):
+        app.worker()
+    app.worker(threads=1).start()
+    gc.collect()
+    (left,) = app._workers
+    try:
+        send(app, "a")
+        assert seen.wait(60)
+    finally:
+        left.stop()
+    del left
+    gc.collect()
+    assert not app._workers
+
+
+def test_two_apps_with_different_topics_share_a_table(app, make_app, table):
+    other = make_app()
+    got: dict[str, list[str]] = {"a": [], "b": []}
+    app.add_handler("a", lambda msg: got["a"].append(msg.topic))
+    other.add_handler("b", lambda msg: got["b"].append(msg.topic))
+    for i in range(20):
+        send(app, f"x{i}", topic="a")
+        send(app, f"y{i}", topic="b")
+    joins = [in_thread(lambda one=one: one.drain(linger=0, threads=2)) for one in (app, other)]
+    assert [join().done for join in joins] == [20, 20]
+    assert (set(got["a"]), set(got["b"])) == ({"a"}, {"b"})

@@ -1,0 +1,90 @@
+"""What an instance claims, and what it leaves to others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker.instance import pollpace
+from msgworker.store import following, recover
+from tests.support.rounds import fetch
+from tests.support.rows import send
+from tests.support.waiting import until
+
+
+def test_the_database_refuses_a_second_running_row(app, table):
+    first, second, other = send(app, "a", "a", "b")
+    for msg_id in (first, other):
+        table.edit(table.where(msg_id=msg_id), status=1)
+    with pytest.raises(sa.exc.IntegrityError):
+        table.edit(table.where(msg_id=second), status=1)
+    assert table.statuses == [1, 0, 1]
+
+
+def test_messages_without_an_object_are_claimed_together(one, app, table):
+    send(app, None, None, None)
+    assert fetch(one) == 3
+    assert table.statuses == [1, 1, 1]
+
+
+def test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered(one, app, table):
+    (a, _) = send(app, "a", "a")
+    assert fetch(one) == 1
+    table.edit(table.where(msg_id=a), status=2, claimed_by=None)  # its settle, not known to us yet
+    assert fetch(one) == 0
+    assert table.statuses == [2, 0]
+
+
+def test_rows_of_ours_that_no_lane_knows_are_given_back(one, app, table):
+    send(app, "a", "b")
+    table.edit(table.where(object_id="a"), status=1, claimed_by=one.runtime.identity.id)
+    one.heartbeat.run_once()
+    assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)] * 2
+
+
+@pytest.mark.parametrize(("lost", "told"), [(True, 0), (False, 1)])
+def test_heads_run_though_their_runs_could_not_be_read(one, app, monkeypatch, caplog, lost, told):
+    """A lost connection is told by the next round: an outage is one line in the log."""
+
+    def fails(*arguments: Any, **options: Any) -> Any:
+        raise sa.exc.DBAPIError("SELECT", {}, Exception("x"), connection_invalidated=lost)
+
+    monkeypatch.setattr(following, "read_runs", fails)
+    ids = send(app, "a", "a")
+    assert fetch(one) == 1
+    assert [lane.row.msg_id for lane in one.runtime.hand.lanes] == ids[:1]
+    assert len([r for r in caplog.records if "runs could not be read" in r.getMessage()]) == told
+
+
+def test_all_rows_that_no_lane_knows_are_given_back_at_once(one, app, table, monkeypatch):
+    monkeypatch.setattr(recover, "BATCH", 2)
+    send(app, *"abcde")
+    table.edit(None, status=1, claimed_by=one.runtime.identity.id)
+    one.heartbeat.run_once()
+    assert table.statuses == [0] * 5
+
+
+def test_a_sweep_leaves_what_is_in_hand(one, app, table):
+    send(app, "a", "a", None)
+    assert fetch(one) == 2
+    one.heartbeat.run_once()
+    assert table.statuses == [1, 0, 1]
+
+
+def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
+    """Many looks, and no idle pause between them: a single one would take longer than we wait."""
+    monkeypatch.setattr(pollpace, "FIRST_PAUSE_SECONDS", 600.0)
+    app = make_app(poll_seconds=600.0)
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    ran: list[int] = []
+    app.add_handler("b", lambda msg: ran.append(msg.msg_id))
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, f"a{i:05}") for i in range(6000)])
+    send(app, "z", topic="b")
+    app.ops.pause("t")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: ran, "found")

@@ -1,0 +1,251 @@
+"""A drain: when it is over, and what it reports."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import sqlalchemy as sa
+from tenacity.wait import wait_fixed
+
+from msgworker import App, Context, Message, Reject
+from msgworker.errors import DatabaseUnavailable
+from msgworker.instance import recovery
+from msgworker.instance import worker as worker_module
+from msgworker.store import due, find, recover
+from msgworker.table import Tables
+from tests.support.leases import dead_holds
+from tests.support.rounds import fetch
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
+from tests.support.watching import Watch
+
+
+def test_report_says_what_was_done(app):
+    @app.handler("t", wait=wait_fixed(3600))
+    def handle(msg: Message) -> None:
+        if msg.payload == "bad":
+            raise ValueError("bad")
+        if msg.payload == "never":
+            raise Reject("no such customer")
+
+    for payload in ("good", "good", "bad", "never"):
+        send(app, None, payload=payload)
+    report = app.drain(linger=0)
+    assert (report.done, report.failed, report.retried, report.released) == (2, 1, 1, 0)
+    assert report.left == 1
+    assert not report.skipped
+    assert report.exit_code == 1
+    assert report.seconds > 0
+    assert str(report) == (
+        "done=2 failed=1 retried=1 released=0 left=1 (waiting for a retry: 1, next in "
+        f"{report.next_seconds:.0f} s) in {report.seconds:.1f}s"
+    )
+    assert 3000 < report.next_seconds <= 3600
+
+
+def test_report_of_an_empty_table(app):
+    app.add_handler("t", lambda msg: None)
+    report = app.drain(linger=0)
+    assert (report.done, report.left, report.exit_code) == (0, 0, 0)
+
+
+def test_drain_skips_while_another_runs(app):
+    inner = []
+
+    @app.handler("t")
+    def handle(msg: Message) -> None:
+        inner.append(app.drain(linger=0))
+
+    send(app, "o")
+    assert app.drain(linger=0).done == 1
+    assert inner[0].skipped
+    assert inner[0].done == 0
+    assert inner[0].exit_code == 0
+
+
+def test_drains_overlap_where_that_is_allowed(app):
+    inner = []
+
+    @app.handler("a")
+    def handle(msg: Message) -> None:
+        inner.append(app.drain(topics=["b"], linger=0, overlap="allow"))
+
+    app.add_handler("b", lambda msg: None)
+    send(app, None, topic="a")
+    send(app, None, topic="b")
+    assert app.drain(topics=["a"], linger=0, overlap="allow").done == 1
+    assert (inner[0].skipped, inner[0].done) == (False, 1)
+
+
+def test_drain_of_a_third_is_refused(app):
+    third = []
+    both = threading.Barrier(2)
+
+    @app.handler("a")
+    @app.handler("b")
+    def handle(msg: Message) -> None:
+        if both.wait(60) == 0:
+            third.append(app.drain(linger=0, overlap="allow", max_concurrent=2))
+        both.wait(60)
+
+    send(app, None, topic="a")
+    send(app, None, topic="b")
+
+    def drain(topic: str) -> Any:
+        return app.drain(topics=[topic], linger=0, overlap="allow", max_concurrent=2)
+
+    joins = [in_thread(lambda topic=topic: drain(topic)) for topic in "ab"]
+    assert sum(join().done for join in joins) == 2
+    assert third[0].skipped
+
+
+def test_one_thread_means_one_thread(app):
+    watch = Watch()
+    app.add_handler("t", watch)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, f"o{i % 10}") for i in range(200)])
+    assert app.drain(threads=1, linger=0).done == 200
+    assert watch.most == 1
+    assert len(watch.threads) == 1
+
+
+def test_time_limit_ends_a_drain(app, table):
+    @app.handler("t")
+    def handle(msg: Message, ctx: Context) -> None:
+        if next(calls) > 0:  # the first one is quick, so some are held beside those that run
+            until(lambda: ctx.cancelled, "the drain is over")
+
+    calls = itertools.count()
+    send(app, *["o"] * 5, *range(5, 10))
+    report = app.drain(threads=2, time_limit=4.0, linger=0)
+    assert report.done == 3
+    assert report.left == 7
+    assert report.released >= 1
+    assert 1 not in table.statuses
+    assert set(table.column("error_try_times")) == {0}
+
+
+def assert_the_third_try_is_waited_for(app: App, back_off: float) -> None:
+    @app.handler("t", wait=wait_fixed(back_off))
+    def handle(msg: Message, ctx: Context) -> None:
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+
+    send(app, "o")
+    report = app.drain(linger=5)
+    assert (report.done, report.retried, report.left) == (1, 2, 0)
+
+
+def test_linger_sits_out_short_back_offs(app):
+    assert_the_third_try_is_waited_for(app, 0.3)
+
+
+def test_a_message_that_becomes_due_while_a_drain_looks_is_not_left(app, monkeypatch):
+    """Found by no look, then due when it asks how long to wait: no sign of something in the way."""
+    ask, asked = due.coming, itertools.count()
+
+    def due_now(conn: sa.Connection, tables: Tables, **waits: Any) -> due.Coming:
+        found = ask(conn, tables, **waits)
+        return due.Coming(True) if found.seconds and next(asked) % 2 else found
+
+    monkeypatch.setattr(due, "coming", due_now)
+    monkeypatch.setattr(worker_module, "OVERDUE_SECONDS", 0.5)
+
+    assert_the_third_try_is_waited_for(app, 1.0)
+
+
+def test_no_linger_leaves_what_is_not_due(app):
+    @app.handler("t", wait=wait_fixed(60))
+    def handle(msg: Message) -> None:
+        raise ValueError("no")
+
+    send(app, "o")
+    report = app.drain(linger=0)
+    assert (report.done, report.retried, report.left, report.exit_code) == (0, 1, 1, 6)
+
+
+def test_drain_of_some_topics_only(app, table):
+    @app.handler("a")
+    @app.handler("b")
+    def handle(msg: Message) -> None: ...
+
+    send(app, None, topic="a")
+    send(app, None, topic="b")
+    assert app.drain(linger=0, topics=["b"]).done == 1
+    assert table.statuses == [0, 2]
+
+
+def test_worker_drains(app):
+    app.add_handler("t", lambda msg: None)
+    send(app, *range(7))
+    with app.worker(threads=2) as worker:
+        assert worker.drain(linger=0).done == 7
+        send(app, 1)
+        assert worker.drain(linger=0).done == 1
+
+
+def test_drain_finds_what_stands_behind_many_blocked_objects(app, table):
+    app.add_handler("t", lambda msg: None)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, f"blocked{i}") for i in range(1000)], delay=3600)
+        app.send_many(conn, "t", [(None, f"blocked{i % 1000}") for i in range(3000)])
+        app.send_many(conn, "t", [(None, f"free{i}") for i in range(100)])
+    report = app.drain(linger=0)
+    assert (report.done, report.left) == (100, 4000)
+
+
+def test_drain_finds_what_stands_behind_messages_of_unknown_topics(app):
+    app.add_handler("t", lambda msg: None)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "nobody's", [(None, None) for i in range(2000)])
+        app.send_many(conn, "nobody's", [(None, f"x{i}") for i in range(1000)])
+        app.send_many(conn, "t", [(None, f"o{i}") for i in range(50)])
+        app.send_many(conn, "t", [(None, None) for i in range(50)])
+    report = app.drain(linger=0)
+    assert (report.done, report.left) == (100, 3000)
+
+
+def test_a_drain_waits_for_what_it_recovers(make_app, monkeypatch):
+    monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
+    monkeypatch.setattr(recovery, "REST_SHARE", 0.2)
+    monkeypatch.setattr(recover, "BATCH", 2)
+    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    begun = "the recovery has begun"
+    app.add_handler("first", lambda msg: until(lambda: any(table.column("crash_times")), begun))
+    send(app, *"abcdefgh")
+    dead_holds(app, table)
+    send(app, "first", topic="first")
+    assert app.drain(linger=0).done == 9
+
+
+def test_a_session_that_ends_at_the_last_count_does_not_fail_a_drain(app, monkeypatch):
+    app.add_handler("t", lambda msg: None)
+    real, asked = find.unfinished, []
+
+    def unfinished(conn: Any, t: Any) -> int:
+        asked.append(conn)
+        if len(asked) < 3:
+            raise DatabaseUnavailable("gone")
+        return real(conn, t)
+
+    monkeypatch.setattr(find, "unfinished", unfinished)
+    send(app, "a")
+    assert outcome_of(app.drain(linger=0)) == (1, 0, False)
+    asked.clear()
+    assert outcome_of(app.drain(linger=0, outage_limit=0.0)) == (0, 0, True)
+
+
+def outcome_of(report: Any) -> tuple[int, int, bool]:
+    return report.done, report.left, report.database_lost
+
+
+def test_a_drain_that_claims_is_held_up_by_nothing(one, app):
+    one.draining.end.overdue_since = 1.0
+    send(app, "a")
+    assert fetch(one) == 1
+    assert one.draining.end.overdue_since is None

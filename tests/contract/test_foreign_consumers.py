@@ -1,0 +1,134 @@
+"""Consumers of theirs on the same table."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, MessageTable
+from msgworker.errors import ConfigError
+from tests.support.leases import beats
+from tests.support.rows import Table, send
+from tests.support.tables import SEED, seed_table
+from tests.support.waiting import in_thread, until
+from tests.support.watching import Watch, breathe
+
+
+class Foreign:
+    """A consumer of the seed's plain protocol: candidate, conditional UPDATE, row count."""
+
+    def __init__(self, database: Any, names: tuple[str, str, str], watch: Watch) -> None:
+        self.engine = database.engine()
+        self.table, self.id, self.object = names
+        self.watch = watch
+        self.done: list[int] = []
+        self.stop = threading.Event()
+
+    def __call__(self) -> None:
+        while not self.stop.is_set():
+            if not self.once():
+                self.stop.wait(0.005)
+
+    def once(self) -> bool:
+        find = sa.text(
+            f"SELECT {self.id}, {self.object} FROM {self.table} re WHERE status = 0 AND NOT EXISTS "
+            f"(SELECT 1 FROM {self.table} t WHERE t.{self.object} = re.{self.object} "
+            f"AND t.status = 1 AND t.{self.id} < re.{self.id}) ORDER BY {self.id} LIMIT 1"
+        )
+        with self.engine.connect() as conn:
+            row = conn.execute(find).first()
+        if row is None or not self._to(row[0], 1, 0):
+            return False
+        self.watch.saw(row[1], row[0], breathe)
+        assert self._to(row[0], 2, 1)
+        self.done.append(row[0])
+        return True
+
+    def _to(self, msg_id: int, status: int, seen: int) -> bool:
+        change = sa.text(
+            f"UPDATE {self.table} SET status = :s WHERE status = :seen AND {self.id} = :i"
+        )
+        try:
+            with self.engine.begin() as conn:
+                return bool(conn.execute(change, {"s": status, "seen": seen, "i": msg_id}).rowcount)
+        except sa.exc.IntegrityError:  # the guard
+            return False
+        except sa.exc.OperationalError as error:  # deadlock victim, lock timeout
+            if status == 2:
+                return self._to(msg_id, status, seen)
+            if not any(word in str(error).lower() for word in ("lock", "busy")):
+                raise
+            return False
+
+
+def _both(app: App, foreign: Foreign, table: Table) -> None:
+    join = in_thread(foreign)
+    try:
+        with app.worker(threads=3) as worker:
+            worker.start()
+            until(lambda: set(table.statuses) == {2}, "all done")
+    finally:
+        foreign.stop.set()
+    join()
+
+
+def test_a_foreign_consumer_beside_ours(database, app, table):
+    watch = Watch()
+    app.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
+    ids = send(app, *[f"o{i % 8}" for i in range(160)])
+    _both(app, Foreign(database, ("msgworker_message", "msg_id", "object_id"), watch), table)
+    watch.assert_exclusive()
+    assert sorted(watch.ids) == ids
+
+
+def test_a_foreign_consumer_on_the_seed_s_table(database, make_app):
+    seed_table(database, "INTEGER")
+    app = make_app(table=SEED)
+    app.create_schema()
+    watch = Watch()
+    app.add_handler(None, lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
+    ids = send(app, *[i % 8 for i in range(160)])
+    _both(app, Foreign(database, ("tb_cus_msg", "msgID", "objectID"), watch), Table(app))
+    watch.assert_exclusive()
+    assert sorted(watch.ids) == ids
+
+
+def test_message_of_a_foreign_consumer_is_left_alone_unless_asked(make_app):
+    app = make_app(lease_seconds=3.0)
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    flagged, _ = send(app, "o", None)
+    table.edit(table.where(msg_id=flagged), status=1)
+    behind = send(app, "o")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: beats(app) > 2 and table.statuses == [1, 2, 0], "several heartbeats later")
+    patient = make_app(lease_seconds=6.0, foreign_stale_after=1.0)
+    patient.add_handler("t", lambda msg: None)
+    with patient.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: table.statuses == [2, 2, 2], "taken from the foreign consumer")
+    assert table.rows("msg_id", "error_try_times", "crash_times")[0] == (flagged, 1, 1)
+    assert table.rows("msg_id", "error_try_times")[2] == (behind[0], 0)
+
+
+def test_foreign_consumer_that_goes_on_to_the_next_try_is_not_stale(make_app):
+    app = make_app(lease_seconds=3.0, foreign_stale_after=86_400)
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    (flagged,) = send(app, "o")
+    table.edit(table.where(msg_id=flagged), status=1)
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: beats(app) > 2, "several heartbeats have passed")
+    assert table.statuses == [1]
+
+
+def test_foreign_stale_after_needs_claimed_by(make_app):
+    with pytest.raises(ConfigError, match="claimed_by"):
+        make_app(table=MessageTable(claimed_by=None), foreign_stale_after=60)

@@ -1,0 +1,134 @@
+"""Tables of theirs: other names, a schema, four columns only."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from tenacity.wait import wait_none
+
+from msgworker import Context, Message, MessageTable
+from tests.support.rows import Table, send
+from tests.support.tables import OTHER_NAMES, SEED, seed_table
+from tests.support.waiting import until
+from tests.support.watching import Watch, breathe
+
+
+def test_a_table_with_other_names(make_app):
+    app = make_app(table=MessageTable("work_item", **OTHER_NAMES))
+    made = app.create_schema()
+    assert "work_item" in made
+    watch = Watch()
+
+    @app.handler("t", wait=wait_none())
+    def handle(msg: Message, ctx: Context) -> None:
+        assert msg.payload == {"a": 1}
+        watch(msg)
+        if msg.object_id == "o1" and ctx.attempt == 1:
+            raise ValueError("once")
+
+    ids = send(app, *[f"o{i % 3}" for i in range(9)], payload={"a": 1})
+    report = app.drain(linger=1)
+    assert (report.done, report.retried) == (9, 3)
+    assert set(watch.ids) == set(ids)
+    with app.engine.connect() as conn:
+        rows = conn.exec_driver_sql("SELECT state, owner, why FROM work_item ORDER BY nr").all()
+    assert {row[0] for row in rows} == {2}
+    assert {row[1] for row in rows} == {None}
+
+
+def test_a_table_in_a_schema(database, make_app):
+    if database.name == "sqlite":
+        pytest.skip("SQLite has no schemas")
+    schema = f"crm_{uuid.uuid4().hex[:8]}"
+    with database.engine().begin() as conn:
+        conn.exec_driver_sql(f"CREATE SCHEMA {schema}")
+    try:
+        app = make_app(table=MessageTable(f"{schema}.tb_cus_msg"))
+        assert "tb_cus_msg" in app.create_schema()
+        assert app.create_schema() == []
+        watch = Watch()
+        app.add_handler("t", watch)
+        ids = send(app, "a", "a", "b")
+        assert app.drain(linger=0).done == 3
+        watch.assert_in_order(ids)
+        with app.engine.connect() as conn:
+            found = conn.exec_driver_sql(f"SELECT status FROM {schema}.tb_cus_msg")
+            assert [row[0] for row in found] == [2, 2, 2]
+    finally:
+        cascade = " CASCADE" if database.name == "postgresql" else ""
+        with database.engine().begin() as conn:
+            conn.exec_driver_sql(f"DROP SCHEMA {schema}{cascade}")
+
+
+@pytest.mark.parametrize("quoted", [False, True], ids=["folded", "quoted"])
+@pytest.mark.parametrize("objects", ["VARCHAR(50)", "INTEGER", "BIGINT"])
+def test_the_seed_s_four_columns_only(database, make_app, objects, quoted):
+    quote = {"mariadb": "`"}.get(database.name, '"') if quoted else ""
+    seed_table(database, objects, quote)
+    app = make_app(table=SEED)
+    app.create_schema()
+    assert app.create_schema() == []
+    watch = Watch()
+
+    @app.handler()
+    def handle(msg: Message, ctx: Context) -> None:
+        assert (msg.topic, msg.payload, msg.created_at) == ("default", None, None)
+        watch.saw(msg.object_id, msg.msg_id, breathe)
+        if msg.msg_id == 2 and ctx.attempt < 3:
+            raise ValueError("again")
+        if msg.msg_id == 5:
+            raise ValueError("never")
+
+    object_id = quote + "objectID" + quote
+    values = ["'1'", "'1'", "'2'", "'2'", "'3'", "'3'", "NULL", "NULL"]
+    if objects != "VARCHAR(50)":
+        values = [v.strip("'") for v in values]
+    with database.engine().begin() as conn:
+        for value in values:
+            conn.exec_driver_sql(f"INSERT INTO tb_cus_msg ({object_id}) VALUES ({value})")
+    report = app.drain(threads=4, linger=1)
+    assert (report.done, report.failed) == (7, 1)
+    rows = Table(app).rows("status", "error_try_times")
+    assert rows == [(2, 0), (2, 2), (2, 0), (2, 0), (-1, 3), (2, 0), (2, 0), (2, 0)]
+    watch.assert_exclusive()
+    kind = str if objects == "VARCHAR(50)" else int
+    assert watch.of(kind("1")) == [1, 2, 2, 2]
+
+
+def test_send_into_the_seed_s_table(database, make_app):
+    seed_table(database)
+    app = make_app(table=SEED)
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    assert send(app, "a", "a", None) == [1, 2, 3]
+    with app.engine.begin() as conn:
+        assert app.send_many(conn, "t", [(None, "b"), (None, "a")]) == 2
+    assert app.drain(linger=0).done == 5
+
+
+def test_two_workers_on_the_seed_s_table(database, make_app):
+    seed_table(database, "INTEGER")
+    watch = Watch()
+    apps = [make_app(table=SEED), make_app(table=SEED)]
+    apps[0].create_schema()
+    for one in apps:
+        one.add_handler(None, lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
+    ids = send(apps[0], *[i % 7 for i in range(140)])
+    with apps[0].worker(threads=3) as a, apps[1].worker(threads=3) as b:
+        a.start()
+        b.start()
+        table = Table(apps[0])
+        until(lambda: set(table.statuses) == {2}, "all done")
+    watch.assert_exclusive()
+    watch.assert_in_order(ids)
+
+
+def test_a_mixed_case_table(database, make_app):
+    spec = MessageTable("TbCusMsg", **{k: v.title() for k, v in OTHER_NAMES.items()})
+    app = make_app(table=spec)
+    app.create_schema()
+    assert app.create_schema() == []
+    app.add_handler("t", lambda msg: None)
+    send(app, "a", "a", "b")
+    assert app.drain(linger=0).done == 3

@@ -1,0 +1,103 @@
+"""Order and exclusion per object, over threads and instances."""
+
+from __future__ import annotations
+
+import threading
+
+import sqlalchemy as sa
+from tenacity.wait import wait_fixed, wait_none
+
+from msgworker import Context, Message
+from tests.support.rows import send
+from tests.support.waiting import until
+from tests.support.watching import Watch, breathe
+
+
+def test_order_and_exclusion_over_threads(app, table):
+    watch = Watch()
+    app.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
+    ids = send(app, *[f"o{i % 9}" for i in range(180)])
+    assert app.drain(threads=8, linger=0).done == 180
+    watch.assert_exclusive()
+    watch.assert_in_order(ids)
+
+
+def test_order_and_exclusion_over_two_workers_and_apps(app, make_app, table):
+    watch = Watch()
+    other = make_app()
+    for one in (app, other):
+        one.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
+    with app.worker(threads=3) as a, app.worker(threads=3) as b, other.worker(threads=3) as c:
+        for worker in (a, b, c):
+            worker.start()
+        ids: list[int] = []
+        for _ in range(10):
+            ids += send(app, *[f"o{i % 9}" for i in range(30)])
+        until(lambda: set(table.statuses) == {2}, "all done")
+    watch.assert_exclusive()
+    watch.assert_in_order(ids)
+
+
+def test_objects_run_beside_each_other(app):
+    both = threading.Barrier(2)
+    app.add_handler("t", lambda msg: both.wait(60))
+    send(app, "o", "p")
+    assert app.drain(threads=2, linger=0).done == 2
+
+
+def test_messages_without_an_object_have_no_order(app):
+    both = threading.Barrier(3)
+    app.add_handler("t", lambda msg: both.wait(60))
+    send(app, None, None, None)
+    assert app.drain(threads=3, linger=0).done == 3
+
+
+def test_failed_head_holds_back_its_successors(app, table):
+    @app.handler("t", wait=wait_fixed(3600))
+    def handle(msg: Message) -> None:
+        if msg.payload == "bad":
+            raise ValueError("bad")
+
+    send(app, "o", "o", payload="good")
+    send(app, "o", payload="bad")
+    send(app, "o", "o", "p", payload="good")
+    report = app.drain(linger=0)
+    assert (report.done, report.retried, report.left) == (3, 1, 3)
+    assert table.statuses == [2, 2, -1, 0, 0, 2]
+
+
+def test_a_failing_object_does_not_hold_up_others(app, table):
+    @app.handler("t", wait=wait_fixed(3600))
+    def handle(msg: Message) -> None:
+        if str(msg.object_id).startswith("bad"):
+            raise ValueError("bad")
+
+    send(app, *[f"bad{i % 50}" for i in range(500)])
+    ids = send(app, *range(50))
+    report = app.drain(threads=4, linger=0)
+    assert (report.done, report.retried) == (50, 50)
+    t = app.tables
+    with app.engine.connect() as conn:
+        done = conn.scalars(sa.select(t.message.c.msg_id).where(t.message.c.status == 2))
+        assert sorted(done) == ids
+
+
+def test_order_holds_over_failures_and_workers(app, make_app, table):
+    watch = Watch()
+    other = make_app()
+
+    def handle(msg: Message, ctx: Context) -> None:
+        watch.saw(msg.object_id, msg.msg_id, breathe)
+        if msg.msg_id % 5 == 0 and ctx.attempt < 3:
+            raise ValueError("again")
+
+    for one in (app, other):
+        one.add_handler("t", handle, wait=wait_none())
+    send(app, *[f"o{i % 6}" for i in range(120)])
+    with app.worker(threads=3) as a, other.worker(threads=3) as b:
+        a.start()
+        b.start()
+        until(lambda: set(table.statuses) == {2}, "all done")
+    watch.assert_exclusive()
+    for object_id in {span[0] for span in watch.spans}:
+        assert watch.of(object_id) == sorted(watch.of(object_id))

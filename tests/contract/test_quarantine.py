@@ -1,0 +1,75 @@
+"""A message that may have killed an instance runs alone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import sqlalchemy as sa
+
+from msgworker.instance import quiesce
+from tests.support.rounds import fetch
+from tests.support.rows import send
+from tests.support.sessions import only_servers
+from tests.support.waiting import until
+
+
+def test_a_message_in_quarantine_runs_alone(one, app, table):
+    ids = send(app, "a", "b", "q", "c")
+    last = table.where(msg_id=ids[2])
+    table.edit(last, status=-1, error_try_times=2, crash_times=1)
+    assert fetch(one) == 1
+    assert table.statuses == [0, 0, 1, 0]
+    assert fetch(one) == -1
+    assert table.statuses == [0, 0, 1, 0]
+
+
+def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
+    send(app, "a", "b")
+    assert fetch(one) == 2
+    (started,) = one.lanes.take_back()[:1]
+    one.lanes.put(lane for lane in one.runtime.hand.lanes if lane is not started)
+    send(app, "q")
+    table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
+    assert fetch(one) == 0
+    assert table.statuses == [1, 0, -1]  # what has not started is given back
+    assert table.rows("object_id")[0] == (started.row.object_id,)
+
+
+def test_a_locked_message_in_quarantine_does_not_stop_the_others(app, table):
+    only_servers(app)
+    app.add_handler("t", lambda msg: None)
+    (poison,) = send(app, None)
+    table.edit(status=-1, error_try_times=2, crash_times=1)
+    c = app.tables.message.c
+    with app.worker(threads=1) as worker, app.engine.connect() as somebody:
+        somebody.execute(sa.select(c.msg_id).where(c.msg_id == poison).with_for_update()).all()
+        send(app, *["a"] * 5, *range(15))
+        worker.start()
+        until(lambda: table.statuses == [-1] + [2] * 20, "the others are done")
+        somebody.rollback()
+        until(lambda: table.statuses == [2] * 21, "and that one")
+
+
+def test_a_message_in_quarantine_gets_its_turn_among_slow_handlers(app, table, monkeypatch):
+    """Runs behind the heads would keep the hands full for ever."""
+    monkeypatch.setattr(quiesce, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(quiesce, "PAUSE_SECONDS", 0.2)
+    ran: list[str] = []
+
+    def slow(msg: Any) -> None:
+        ran.append(msg.object_id)
+        time.sleep(0.1)
+
+    app.add_handler("t", slow)
+    send(app, *["a", "b", "c", "d", "e", "f"] * 100)
+    send(app, "q")
+    table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
+    with app.worker(threads=2) as worker:
+        worker.start()
+        until(lambda: "q" in ran, "it had its turn")
+        until(lambda: len(ran) > ran.index("q") + 4, "the others go on")
+        worker.stop(grace=30)
+    assert len(ran) < 601  # long before all the others
+    table_of = dict(table.rows("object_id", "status"))
+    assert table_of["q"] == 2

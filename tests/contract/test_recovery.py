@@ -1,0 +1,289 @@
+"""What the dead had is given back."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+
+from msgworker import MessageTable
+from msgworker.instance import recovery
+from msgworker.store import lease, recover
+from tests.support.leases import dead_holds, leases, renewed
+from tests.support.refusing import refuse
+from tests.support.rounds import fetch
+from tests.support.rows import Table, send
+from tests.support.sessions import only_servers
+from tests.support.waiting import until
+
+
+def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
+    """A frozen instance may hold the lock: whoever waited for it would lose its own lease."""
+    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
+    app.create_schema()
+    only_servers(app)
+    table, ran = Table(app), list[int]()
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    first, second, third = send(app, "a", "b", "c")
+    dead_holds(app, table)
+    c = app.tables.message.c
+    with app.worker(threads=1) as worker, app.engine.connect() as frozen:
+        frozen.execute(sa.select(c.msg_id).where(c.msg_id == first).with_for_update()).all()
+        worker.start()
+        me = worker.instance_id
+        until(lambda: sorted(ran) == [second, third], "the others are recovered")
+        renewed(app, me)
+        assert worker.instance_id == me
+        assert table.statuses == [1, 2, 2]
+        frozen.rollback()
+        until(lambda: table.statuses == [2, 2, 2], "and the last one, when it is free")
+    with app.engine.begin() as conn:
+        assert lease.read_all(conn, app.tables) == []
+
+
+def test_a_long_recovery_does_not_cost_us_our_own_lease(make_app, monkeypatch):
+    monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
+    monkeypatch.setattr(recovery, "REST_SHARE", 0.5)
+    monkeypatch.setattr(recover, "BATCH", 5)
+    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
+    app.create_schema()
+    table, ran = Table(app), list[int]()
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    ids = send(app, *(f"o{i}" for i in range(30)))
+    for name, where in (("dead-1", "msg_id % 2 = 0"), ("dead-2", "msg_id % 2 = 1")):
+        dead_holds(app, table, name, where=sa.text(where))
+    with app.worker(threads=1) as worker:
+        worker.start()
+        me = worker.instance_id
+        until(lambda: sorted(ran) == ids, "all are recovered and done")
+        assert worker.instance_id == me
+
+
+def test_a_row_that_cannot_be_recovered_does_not_hold_up_the_others(make_app, caplog):
+    app = make_app(lease_seconds=15.0, poll_seconds=0.05)
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    send(app, "refused", "a", "b")
+    for name, object_id in (("dead-1", "refused"), ("dead-2", "b")):
+        dead_holds(app, table, name, object_id=object_id)
+    table.edit(table.where(object_id="a"), status=1, claimed_by="dead-1")
+    refuse(app, "status <> -1 OR object_id <> 'refused'")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        me = worker.instance_id
+        until(lambda: table.statuses == [1, 2, 2], "the others are recovered and done")
+        assert worker.instance_id == me
+    told = [r for r in caplog.records if "cannot be recovered" in r.getMessage()]
+    assert len(told) == 1
+
+
+def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(make_app, monkeypatch):
+    """Time runs out after each batch here: the next round goes on where the last one ended."""
+    monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
+    monkeypatch.setattr(recovery, "REST_SHARE", 0.5)
+    monkeypatch.setattr(recover, "BATCH", 2)
+    app = make_app(lease_seconds=9.0, poll_seconds=0.05)
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    send(app, "refused", "refused2", "refused3", "refused4", "a", "b", "c")
+    dead_holds(app, table)
+    refuse(app, "status <> -1 OR substr(object_id, 1, 7) <> 'refused'")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        me = worker.instance_id
+        until(lambda: table.statuses == [1, 1, 1, 1, 2, 2, 2], "the others are recovered and done")
+        assert worker.instance_id == me
+
+
+def test_recovery_into_a_column_that_is_too_short_for_its_words(make_app):
+    app = make_app(poll_seconds=0.05)
+    app.create_schema()
+    only_servers(app)
+    with app.engine.begin() as conn:
+        kind = "MODIFY last_error varchar(35)"
+        if app.engine.dialect.name == "postgresql":
+            kind = "ALTER last_error TYPE varchar(35)"
+        conn.exec_driver_sql(f"ALTER TABLE msgworker_message {kind}")
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    ids = send(app, *(f"o{i}" for i in range(240)))
+    dead_holds(app, table)
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: table.statuses == [2] * len(ids), "recovered and done")
+    cut = "instance dead-1 died while it had this message"[:35]
+    assert set(table.rows("error_try_times", "last_error")) == {(1, cut)}
+
+
+def test_recovery_on_a_table_with_a_small_key(make_app):
+    app = make_app(table=MessageTable("small", payload=None), poll_seconds=0.05)
+    name = app.engine.dialect.name
+    key = {"postgresql": "SERIAL", "mysql": "INT AUTO_INCREMENT", "sqlite": "INTEGER"}[name]
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE small (msg_id {key} PRIMARY KEY, object_id VARCHAR(20), status INT "
+            "NOT NULL DEFAULT 0, error_try_times INT NOT NULL DEFAULT 0, claimed_by VARCHAR(64), "
+            "topic VARCHAR(100))"
+        )
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("INSERT INTO small (object_id, topic) VALUES ('a', 't'), ('b', 't')")
+    dead_holds(app, table)
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: table.statuses == [2, 2], "recovered and done")
+    with app.engine.begin() as conn:
+        assert lease.read_all(conn, app.tables) == []
+
+
+def test_a_lease_that_somebody_has_locked_is_not_waited_for(make_app):
+    """A session of its frozen holder, say: the others are recovered all the same."""
+    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
+    app.create_schema()
+    only_servers(app)
+    table, ran = Table(app), list[int]()
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    frozen, other = send(app, "a", "b")
+    dead_holds(app, table, "dead-1", where=sa.text(f"msg_id = {frozen}"))
+    dead_holds(app, table, "dead-2", where=sa.text(f"msg_id = {other}"))
+    with app.engine.begin() as conn:
+        own = app.tables.lease.c.name == "dead-1"  # the first to be looked at
+        conn.execute(sa.update(app.tables.lease).where(own).values(in_hand=1))
+        with app.worker(threads=1) as worker:
+            worker.start()
+            me = worker.instance_id
+            until(lambda: ran == [other], "the other is recovered")
+            renewed(app, me)
+            (later,) = send(app, "c")
+            until(lambda: ran == [other, later], "we are trusted")
+            assert worker.instance_id == me
+            conn.rollback()
+            until(lambda: ran == [other, later, frozen], "then this one, too")
+
+
+def test_a_beat_that_has_taken_long_recovers_all_the_same(one, app, table):
+    send(app, "a", "b")
+    table.edit(None, status=1, claimed_by="dead-1")
+    assert one.heartbeat.recovery.run(time.monotonic() - 100.0) == 2
+    assert table.rows("status", "error_try_times") == [(-1, 1)] * 2
+
+
+def test_a_dead_lease_is_taken_over_and_then_goes(one, app, table):
+    """Its rows are given back only by who has won the lease, and the lease goes last."""
+    send(app, "a")
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "dead-1", ttl=30.0)
+    table.edit(status=1, claimed_by="dead-1")
+    one.heartbeat.run_once()
+    assert table.statuses == [1]
+    names = app.tables.lease.c
+    past = datetime.now(UTC) - timedelta(hours=1)
+    with app.engine.begin() as conn:
+        dead = sa.update(app.tables.lease).where(names.name == "dead-1")
+        conn.execute(dead.values(expires_at=past))
+    assert one.heartbeat.run_once() == 1
+    rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
+    assert rows == [(-1, 1, 1, None)]
+    assert list(leases(app)) == [one.runtime.identity.id]
+
+
+def test_the_dead_do_not_live_on_where_the_clock_was_put_back(one, app, table, caplog):
+    send(app, "a")
+    with app.engine.begin() as conn:
+        for name in ("dead-1", "dead-2"):
+            lease.register(conn, app.tables, name, ttl=30.0)
+    table.edit(status=1, claimed_by="dead-1")
+    c = app.tables.lease.c
+    day = datetime.now(UTC) + timedelta(days=1)
+    for columns in ({"renewed_at": day, "expires_at": day + timedelta(seconds=30)}, {}):
+        with app.engine.begin() as conn:  # our own too: we renew it
+            conn.execute(sa.update(app.tables.lease).values(**columns or {"label": "x"}))
+        assert one.heartbeat.run_once() == 0
+        assert table.statuses == [1]
+        soon = datetime.now(UTC) + timedelta(seconds=60)
+        assert all(found.live and found.expires_at < soon for found in leases(app).values())
+    told = [r.getMessage() for r in caplog.records if "put back" in r.getMessage()]
+    assert told == ["the database's clock was put back: the time of 2 leases counts from now"]
+    with app.engine.begin() as conn:
+        past = datetime.now(UTC) - timedelta(hours=1)
+        conn.execute(sa.update(app.tables.lease).where(c.name == "dead-1").values(expires_at=past))
+    assert one.heartbeat.run_once() == 1
+
+
+def test_a_recovery_makes_way_for_a_doubt_of_our_own_lease(one, app, table):
+    send(app, *(f"o{i}" for i in range(recover.BATCH + 1)))
+    table.edit(status=1, claimed_by="gone-1")
+    assert one.runtime.identity.renewed_at == 0.0
+    assert one.runtime.identity.doubt(least_age=1.0)
+    assert not one.runtime.identity.trusted()
+    assert one.heartbeat.recovery.run(time.monotonic()) == recover.BATCH
+    assert one.heartbeat.pause_seconds(0) == 0.0
+    assert one.heartbeat.run_once() == 1
+    assert one.runtime.identity.trusted()
+    assert one.heartbeat.pause_seconds(1) > 0.0
+
+
+def test_rows_of_an_id_without_a_lease_are_recovered(one, app, table):
+    send(app, "a", "b")
+    table.edit(table.where(object_id="a"), status=1, claimed_by="gone-1")
+    table.edit(table.where(object_id="b"), status=1)  # a foreign consumer's
+    assert one.heartbeat.run_once() == 1
+    rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
+    assert rows == [(-1, 1, 1, None), (1, 0, 0, None)]
+
+
+def test_each_death_is_told_also_of_an_instance_with_empty_hands(one, app, table, caplog):
+    send(app, "a")
+    names = ("idle-1", "busy-1", "taken-over-before", "alive-1")
+    with app.engine.begin() as conn:
+        for name in names:
+            lease.register(conn, app.tables, name, ttl=30.0)
+        past, c = datetime.now(UTC) - timedelta(hours=1), app.tables.lease.c
+        changed = sa.update(app.tables.lease).where(c.name.in_(names[:3]))
+        conn.execute(changed.values(renewed_at=past, expires_at=past))
+        conn.execute(changed.where(c.name == names[2]).values(taken_by="somebody"))
+    table.edit(status=1, claimed_by="busy-1")
+    assert one.heartbeat.run_once() == 1
+    assert set(leases(app)) == {"alive-1", one.runtime.identity.id}
+    one.heartbeat.run_once()
+    told = sorted(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert told == [
+        "instance idle-1 is dead; it had nothing in hand",
+        "recovered 1 messages of dead instance busy-1",
+    ]
+
+
+def test_an_outage_longer_than_the_lease_counts_a_try(one, app, table):
+    """Nobody could renew: all leases have expired when the database is back."""
+    send(app, "a", "a")
+    assert fetch(one) == 1
+    old = one.runtime.identity.id
+    past = datetime.now(UTC) - timedelta(hours=1)
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(app.tables.lease).values(expires_at=past))
+    assert one.heartbeat.run_once() == 1
+    assert one.runtime.identity.id != old
+    assert not one.runtime.hand.lanes
+    rows = table.rows("status", "error_try_times", "crash_times", "claimed_by")
+    assert rows == [(-1, 1, 1, None), (0, 0, 0, None)]
+
+
+def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(make_app):
+    app = make_app()
+    app.create_schema()
+    table = Table(app)
+    send(app, "o", "o", "p")
+    t = app.tables
+    first = t.message.c.msg_id == table.column("msg_id")[0]
+    table.edit(first, status=1, claimed_by="host-1-gone")
+    app.add_handler("t", lambda msg: None)
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: table.statuses == [2, 2, 2], "recovered and done")
+    rows = table.rows("error_try_times", "crash_times", "claimed_by")
+    assert rows == [(1, 1, None), (0, 0, None), (0, 0, None)]

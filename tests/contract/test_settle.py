@@ -1,0 +1,123 @@
+"""Outcomes that are late, refused or in doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from tenacity import wait_none
+
+from tests.support.leases import leases
+from tests.support.logged import assert_facts
+from tests.support.refusing import refuse
+from tests.support.rounds import fetch, loses_its_lease
+from tests.support.rows import Table, send
+from tests.support.waiting import until
+
+
+def test_an_outcome_that_a_unique_index_of_the_user_refuses_ends_its_lane(make_app, caplog):
+    app = make_app(lease_seconds=30.0, poll_seconds=0.02)
+    app.create_schema()
+    table = Table(app)
+    error = app.tables.message.c.last_error
+    length = {"mysql_length": 200}
+    index = sa.Index("theirs", error, unique=True, **length)
+    index.create(app.engine)
+
+    @app.handler("t", wait=wait_none())
+    def fail(msg: Any) -> None:
+        raise ValueError("the same text")
+
+    send(app, "a")
+    app.drain(linger=0)
+    assert table.statuses == [-1]
+    app.add_handler("u", lambda msg: None)
+    send(app, "b")
+    send(app, "c", topic="u")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: table.statuses[1:] == [-1, 2], "the other goes on")
+    assert_facts(caplog, "message 2:")
+
+
+def test_messages_whose_outcome_cannot_be_written_are_recovered_while_we_go_on(make_app, caplog):
+    """They stay flagged by our id: so we go on under another one, and its lease expires."""
+    app = make_app(lease_seconds=1.0, poll_seconds=0.02)
+    app.create_schema()
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    send(app, "a")
+    refuse(app, "status <> 2 OR object_id <> 'a'")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        before = worker.instance_id
+        until(lambda: table.rows("status", "error_try_times") == [(-1, 3)], "dead of crashes")
+        send(app, "b", "c")
+        until(lambda: table.statuses[1:] == [2, 2], "work goes on")
+        assert worker.instance_id != before
+    assert table.rows("crash_times")[0] == (3,)
+    assert_facts(caplog, "its outcome is not written")
+
+
+def test_a_settle_of_an_id_that_was_lost_is_not_sent_again(one, app, table, monkeypatch):
+    """Whoever recovers it may have the rows locked and stand still: the new self has to settle."""
+    send(app, "a")
+    assert fetch(one) == 1
+    (lane,) = one.lanes.take_back()
+    sent = []
+
+    def refused(*args: Any) -> None:
+        sent.append(args)
+        assert len(sent) == 1
+        loses_its_lease(one)
+        raise DBAPIError("", {}, psycopg.errors.LockNotAvailable())
+
+    monkeypatch.setattr(one.settler, "_write_once", refused)
+    one.settler.add(lane, True)
+    assert len(sent) == 1
+    assert one.runtime.tally.lost == 1
+
+
+def test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only(app, table):
+    ran: list[str] = []
+    app.add_handler("t", lambda msg, ctx: ran.append(ctx.instance_id))
+    (first,) = send(app, "o")
+    with app.worker(threads=2) as worker:
+        worker.start()
+        until(lambda: table.statuses == [2], "done")
+        assert worker._instance is not None
+        worker._instance.runtime.identity.doubtful.add(first)
+        send(app, *range(5))
+        until(lambda: table.statuses == [2] * 6, "others are not in doubt")
+        assert {*ran} == {worker.instance_id}
+        app.ops.rerun([first], force=True)
+        until(lambda: table.statuses == [2] * 6 and len(ran) == 7, "done again")
+        assert ran[6] == worker.instance_id != ran[0]
+        until(lambda: list(leases(app)) == [ran[6]], "the old lease is gone")
+    assert leases(app) == {}
+
+
+def test_settle_whose_connection_is_lost_is_in_doubt(database, app):
+    if database.name != "postgresql":
+        pytest.skip("elsewhere a settle is a transaction: none arrives after its sender gave up")
+    cut: list[int] = []
+
+    @sa.event.listens_for(app.engine, "before_cursor_execute")
+    def cut_once(conn, cursor, statement, *rest):
+        if "finished_at" in statement and statement.lstrip().startswith("UPDATE") and not cut:
+            cut.append(1)
+            with app.engine.connect() as other:
+                pid = cursor.connection.info.backend_pid
+                other.execute(sa.text("SELECT pg_terminate_backend(:p)"), {"p": pid})
+
+    app.add_handler("t", lambda msg: None)
+    (first,) = send(app, "o")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: Table(app).statuses == [2], "sent again")
+        assert cut == [1]
+        assert worker._instance is not None
+        assert worker._instance.runtime.identity.doubtful == {first}

@@ -1,0 +1,184 @@
+"""Transactional handlers: their effects and the outcome are one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from tenacity.wait import wait_fixed, wait_none
+
+from msgworker import App, Context, Message, Reject, RetryLater
+from tests.support.fan_out import EFFECT, Trying, effects, records, write_effect
+from tests.support.rows import send
+from tests.support.sessions import cut, only_servers
+
+EFFECTS = sa.Table(
+    "effects",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("msg_id", sa.BigInteger, nullable=False),
+    sa.Column("amount", sa.Integer),
+)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Ledger(Base):
+    __tablename__ = "ledger"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    msg_id: Mapped[int] = mapped_column(sa.BigInteger)
+
+
+def rows_of(app: App, table: sa.Table = EFFECTS) -> list[int]:
+    with app.engine.connect() as conn:
+        return sorted(conn.scalars(sa.select(table.c.msg_id)))
+
+
+def test_transactional_effects_commit_with_the_outcome(app, database, table):
+    EFFECTS.metadata.create_all(app.engine)
+    early: list[int] = []
+
+    @app.handler("t", transactional=True, wait=wait_none())
+    def post(msg: Message, ctx: Context) -> None:
+        ctx.connection.execute(EFFECTS.insert().values(msg_id=msg.msg_id, amount=1))
+        with outside.connect() as other:  # not to be seen before the outcome
+            mine = EFFECTS.c.msg_id == msg.msg_id
+            early.extend(other.scalars(sa.select(EFFECTS.c.msg_id).where(mine)))
+
+    outside = database.engine()
+    ids = send(app, *[f"o{i % 5}" for i in range(40)])
+    assert app.drain(linger=1).done == 40
+    assert early == []
+    assert rows_of(app) == ids
+    assert set(table.statuses) == {2}
+
+
+def test_transactional_effects_are_rolled_back_on_failure(app, table):
+    EFFECTS.metadata.create_all(app.engine)
+
+    @app.handler("t", transactional=True, wait=wait_none())
+    def post(msg: Message, ctx: Context) -> Any:
+        ctx.connection.execute(EFFECTS.insert().values(msg_id=msg.msg_id, amount=1))
+        if msg.payload == "reject":
+            return Reject("no")
+        if msg.payload == "later":
+            raise RetryLater(3600)
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+        return None
+
+    (first,) = send(app, "o", payload="twice")
+    send(app, "p", payload="reject")
+    send(app, "q", payload="later")
+    report = app.drain(linger=1)
+    assert (report.done, report.failed, report.retried) == (1, 1, 2)
+    assert rows_of(app) == [first]
+    assert table.rows("status", "error_try_times") == [(2, 2), (-1, 3), (0, 0)]
+
+
+def test_transactional_handler_with_an_orm_session(app):
+    Base.metadata.create_all(app.engine)
+
+    @app.handler("t", transactional=True, wait=wait_none())
+    def post(msg: Message, ctx: Context) -> None:
+        ctx.session.add(Ledger(msg_id=msg.msg_id))
+        if msg.payload == "flush":
+            ctx.session.flush()
+        if msg.payload == "commit":
+            ctx.session.commit()  # its savepoint only
+        if msg.payload == "fail" and ctx.attempt == 1:
+            ctx.session.commit()
+            raise ValueError
+
+    ids = [send(app, "o", payload=payload)[0] for payload in ("add", "flush", "commit", "fail")]
+    assert app.drain(linger=1).done == 4
+    assert rows_of(app, Ledger.__table__) == ids
+
+
+def test_transactional_handler_may_send(app, table):
+    @app.handler("t", transactional=True)
+    def handle(msg: Message, ctx: Context) -> None:
+        if msg.payload < 3:
+            app.send(ctx.connection, "t", msg.payload + 1, object_id=msg.object_id)
+
+    send(app, "o", payload=0)
+    assert app.drain(linger=0).done == 4
+    assert table.column("payload") == ["0", "1", "2", "3"]
+
+
+def test_connection_is_for_transactional_handlers_only(app, table):
+    @app.handler("t", wait=wait_fixed(3600))
+    def handle(msg: Message, ctx: Context) -> None:
+        _ = ctx.connection
+
+    send(app, "o")
+    app.drain(linger=0)
+    assert "transactional=True" in table.one("last_error")
+
+
+def test_effects_of_a_lost_claim_are_rolled_back(app, table):
+    """In the handler's own transaction somebody else gets the row: nothing may be committed."""
+    effects = sa.Table("effects", sa.MetaData(), sa.Column("msg_id", sa.BigInteger))
+    effects.create(app.engine)
+    message = app.tables.message
+
+    @app.handler("t", transactional=True, wait=wait_none())
+    def handle(msg: Message, ctx: Any) -> None:
+        ctx.connection.execute(effects.insert().values(msg_id=msg.msg_id))
+        row = message.c.msg_id == msg.msg_id
+        ctx.connection.execute(sa.update(message).where(row).values(claimed_by="other"))
+
+    send(app, "a")
+    app.drain(time_limit=30, linger=0.5)
+    with app.engine.connect() as conn:
+        assert conn.execute(sa.select(effects)).all() == []
+    assert table.rows("status", "error_try_times", "claimed_by") == [(-1, 3, None)]
+
+
+def lose(app: App, conn: sa.Connection) -> None:
+    """Lose the connection and hide it, as an `except Exception` would."""
+    cut(app, conn)
+    with pytest.raises(DBAPIError):
+        conn.execute(sa.text("SELECT 1"))
+
+
+def test_a_handler_that_swallows_a_lost_connection_is_run_again(app, table):
+    only_servers(app)
+    EFFECT.create(app.engine)
+    runs: list[int] = []
+
+    @app.handler("t", transactional=True)
+    def handle(msg: Any, ctx: Any) -> None:
+        runs.append(msg.msg_id)
+        write_effect(1, ctx.connection)
+        if len(runs) == 1:
+            lose(app, ctx.connection)
+
+    send(app, "a")
+    assert app.drain(linger=0).done == 1
+    assert effects(app) == {"1": 1}
+    assert len(runs) == 2
+    assert table.one("error_try_times") == 0
+
+
+def test_an_item_that_swallows_a_lost_connection_is_run_again(app):
+    only_servers(app)
+    EFFECT.create(app.engine)
+    runs: list[int] = []
+
+    def act(n: int, conn: sa.Connection) -> None:
+        runs.append(n)
+        write_effect(n, conn)
+        if len(runs) == 1:
+            lose(app, conn)
+
+    trying = Trying(app, lambda ctx: ctx.fan_out(act, [1], threads=1, transactional_items=True))
+    assert trying.drain().done == 1
+    assert runs == [1, 1]
+    assert effects(app) == {"1": 1}
+    assert set(records(app)) == {"1"}

@@ -1,0 +1,32 @@
+"""What the errors of drivers mean."""
+
+from __future__ import annotations
+
+import psycopg
+import pymysql
+import pytest
+
+from msgworker.dialects import Trouble, no_connection_left, trouble
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (psycopg.errors.ConnectionTimeout("connection timeout expired"), Trouble.LOST),
+        (psycopg.OperationalError("connection failed: timeout expired"), Trouble.LOST),
+        (psycopg.OperationalError("consuming input failed: SSL SYSCALL error"), Trouble.LOST),
+        (psycopg.errors.DiskFull("could not extend file"), Trouble.LOST),
+        (psycopg.errors.OutOfMemory("out of memory"), Trouble.LOST),
+        (psycopg.errors.TooManyConnections("Too many clients"), Trouble.LOST),
+        (psycopg.OperationalError("connection failed: FATAL:  Too many clients"), Trouble.LOST),
+        (psycopg.errors.DivisionByZero("division by zero"), Trouble.OTHER),
+        (pymysql.err.OperationalError(1021, "Disk full"), Trouble.LOST),
+        (pymysql.err.OperationalError(1114, "The table is full"), Trouble.LOST),
+        (pymysql.err.OperationalError(1040, "Too many connections"), Trouble.LOST),
+        (pymysql.err.DataError(1406, "Data too long"), Trouble.OTHER),
+    ],
+    ids=str,
+)
+def test_what_drivers_say(error: Exception, kind: Trouble) -> None:
+    assert trouble(error) is kind
+    assert no_connection_left(error) is ("Too many" in str(error))

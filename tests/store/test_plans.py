@@ -1,0 +1,140 @@
+"""The indexes that statements use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, dialects
+from msgworker.message import Settlement
+from msgworker.store import candidates, claim, done, following, recover, settle
+from msgworker.store.candidates import Candidate
+from msgworker.store.due import coming
+from msgworker.store.rows import Row
+from tests.support.flags import ME
+from tests.support.plans import plan_of
+from tests.support.rows import Table, send
+from tests.support.store import Store
+
+FINISHED, WAITING, OBJECTS = 20_000, 5_000, 500
+
+
+@pytest.fixture
+def large(app: App) -> Store:
+    """20,000 finished rows and 5,000 waiting ones of 500 objects, with fresh statistics."""
+    store = Store(app)
+    with app.engine.begin() as conn:
+        pairs = [({"n": i}, f"o{i % OBJECTS}") for i in range(FINISHED)]
+        app.send_many(conn, "t", pairs)
+        conn.execute(sa.update(store.t.message).values(status=2, finished_at=datetime.now(UTC)))
+        app.send_many(conn, "t", pairs[: WAITING - 200])
+        app.send_many(conn, "t", [(None, None)] * 100)
+        app.send_many(conn, "t", [(None, f"w{i}") for i in range(50)], delay=3600)
+        app.send_many(
+            conn, "t", [(None, f"d{i}") for i in range(50)], at=datetime(2001, 1, 1, tzinfo=UTC)
+        )
+    with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        name = store.t.message.name
+        conn.exec_driver_sql(f"ANALYZE TABLE {name}" if _is_mysql(app) else f"ANALYZE {name}")
+    return store
+
+
+def _is_mysql(app: App) -> bool:
+    return app.engine.dialect.name in ("mysql", "mariadb")
+
+
+class Recorder:
+    """Every statement on the message table that an act sends, with its parameters."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.sent: list[tuple[str, Any]] = []
+
+    def __call__(self, act: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        def note(conn: Any, cursor: Any, text: str, parameters: Any, *rest: Any) -> None:
+            if self.store.t.message.name in text:
+                self.sent.append((text, parameters))
+
+        engine = self.store.app.engine
+        with engine.connect() as conn:
+            sa.event.listen(conn, "before_cursor_execute", note)
+            try:
+                return act(conn, self.store.t, *args, **options)
+            finally:
+                conn.rollback()
+
+
+def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Recorder], Any]]]:
+    """Name, indexes of which one must be used, the act."""
+    open_ids = [i for i, s in store.table.rows("msg_id", "status") if s == 0]
+    seen = store.seen(*open_ids[:100])
+    rows = [Row(c.msg_id, c.object_id, "t", None, 0, 0, 0, None, None) for c in seen]
+    moves = [Settlement(i, next_id=i + OBJECTS) for i in open_ids[:50]]
+    key, obj, oldest, due, guard = "primary", "object", "oldest", "due", "guard"
+    if store.t.dialect.oldest_index:
+        yield "oldest", (oldest,), lambda r: r(candidates.oldest, mark=0, limit=100)
+    yield "heads from start", (obj,), lambda r: r(candidates.heads, after=None, limit=100)
+    yield "heads", (obj,), lambda r: r(candidates.heads, after="o250", limit=100)
+    yield "due", (due,), lambda r: r(candidates.due_after, since=None, limit=100)
+    waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
+    yield "coming", (due, obj, guard), lambda r: r(coming, **waits)
+    yield "loose", (obj, oldest), lambda r: r(candidates.loose, after=0, limit=100)
+    yield "flag", (key,), lambda r: r(claim.flag, seen, me=ME)
+    yield "flag one", (key,), lambda r: r(claim.flag, seen[:1], me=ME)
+    yield "runs", (obj,), lambda r: r(following.read_runs, rows, limit=20)
+    yield "run of one", (obj,), lambda r: r(following.read_runs, rows[:1], limit=20)
+    yield "settle one", (key,), lambda r: r(settle.settle_one, moves[0], me=ME)
+    yield "still mine", (key, guard), lambda r: r(done.still_mine, open_ids[:100], me=ME)
+    yield "flagged by", (guard, obj), lambda r: r(recover.flagged_by, ME)
+    yield "owners", (guard, obj), lambda r: r(recover.owners)
+
+
+def test_hot_statements_use_the_claim_indexes(large):
+    wrong: list[str] = []
+    tuned = large.t.dialect.tuned
+    for name, indexes, act in _acts(large):
+        recorder = Recorder(large)
+        act(recorder)
+        assert recorder.sent, name
+        with large.app.engine.connect() as conn:
+            if tuned:
+                conn.exec_driver_sql(tuned[0])
+            steps = [s for text, p in recorder.sent for s in plan_of(conn, text, p)]
+            conn.rollback()
+        if any(how == "scan" for how, _ in steps):
+            wrong.append(f"{name}: reads the whole table: {steps}")
+        if not any(index.endswith(suffix) for _, index in steps for suffix in indexes):
+            wrong.append(f"{name}: uses none of {indexes}: {steps}")
+    assert wrong == []
+
+
+def test_flagging_reads_its_candidates_by_key_although_statistics_say_nothing_waits(postgresql):
+    """Statistics of a quiet hour, then a burst: an index of open rows looks empty to the planner,
+    and is not."""
+    app = App(postgresql.url)
+    try:
+        app.create_schema()
+        table = Table(app)
+        send(app, *(f"o{i}" for i in range(3000)))
+        table.edit(status=2)
+        with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+            conn.exec_driver_sql("VACUUM ANALYZE msgworker_message")
+        ids = send(app, *(f"p{i}" for i in range(500)))[:100]
+        candidates = [Candidate(i, None, 0, 0, 0, "t", 1, None) for i in ids]
+        t = app.tables
+        with app.engine.connect() as conn:
+            conn.exec_driver_sql(dialects.DIALECTS["postgresql"].tuned[0])  # type: ignore[index]
+            sent: list[Any] = []
+            sa.event.listen(conn, "before_cursor_execute", lambda *a: sent.append(a[2:4]))
+            assert len(claim.flag(conn, t, candidates, me="me")) == 100
+            statement, parameters = sent[0]
+            plan = conn.exec_driver_sql(f"EXPLAIN {statement}", parameters).scalars().all()
+            conn.rollback()
+        (read,) = [line for line in plan if line.split("  (")[0].endswith("msgworker_message m")]
+        assert "msgworker_message_pkey" in read, "\n".join(plan)
+    finally:
+        app.engine.dispose()

@@ -1,0 +1,191 @@
+"""What a settle writes, and what it reports as lost."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker.message import Outcome, Settled, Settlement
+from msgworker.store import done, settle
+from tests.support.flags import ME, flagged
+from tests.support.rows import send
+from tests.support.store import OTHER, bad
+
+
+def test_settle_moves_the_flag_on(store):
+    a1, a2, b1, b2, n = send(store.app, "a", "a", "b", "b", None)
+    store.flagged(a1, b1, n)
+    batch = [Settlement(a1, next_id=a2), Settlement(b1, next_id=b2), Settlement(n)]
+    became = store.settle(*batch)
+    assert became == {a1: Settled.WENT_ON, b1: Settled.WENT_ON, n: Settled.ENDED}
+    assert [store.state(i) for i in (a1, b1, n)] == [(2, 0, None)] * 3
+    assert [store.state(i) for i in (a2, b2)] == [(1, 0, ME)] * 2
+    assert None not in [row[0] for row in store.table.rows("finished_at", "status") if row[1] == 2]
+
+
+@pytest.mark.parametrize("edit", [{"claimed_by": OTHER}, {"status": 0}, {"status": 2}, None])
+def test_settle_reports_what_is_lost_and_writes_nothing_for_it(store, edit):
+    a1, a2, b1, b2 = send(store.app, "a", "a", "b", "b")
+    store.flagged(a1, b1)
+    if edit is None:
+        with store.app.engine.begin() as conn:
+            conn.execute(sa.delete(store.t.message).where(store.t.message.c.msg_id == a1))
+    else:
+        store.row(a1, **edit)
+        before = store.state(a1)
+    became = store.settle(Settlement(a1, next_id=a2), Settlement(b1, next_id=b2))
+    assert became == {a1: Settled.LOST, b1: Settled.WENT_ON}
+    assert store.state(a2) == (0, 0, None)
+    assert store.state(b2) == (1, 0, ME)
+    if edit is not None:
+        assert store.state(a1) == before
+
+
+@pytest.mark.parametrize(
+    "edit", [{"status": 2}, {"status": -1, "error_try_times": 1}, {"status": 1}, None, "later"]
+)
+def test_settle_ends_the_lane_when_the_next_one_is_gone(store, edit):
+    a1, a2, b1, b2 = send(store.app, "a", "a", "b", "b")
+    store.flagged(a1, b1)
+    if edit is None:
+        with store.app.engine.begin() as conn:
+            conn.execute(sa.delete(store.t.message).where(store.t.message.c.msg_id == a2))
+    elif edit == "later":
+        store.row(a2, available_at=datetime.now(UTC) + timedelta(hours=1))
+    elif edit == {"status": 1}:
+        store.row(a2, object_id="c")  # to get by the guard
+        store.row(a2, status=1)
+    else:
+        store.row(a2, **edit)
+    became = store.settle(Settlement(a1, next_id=a2), Settlement(b1, next_id=b2))
+    assert became == {a1: Settled.ENDED, b1: Settled.WENT_ON}
+    assert store.state(a1) == (2, 0, None)
+    assert store.state(b2) == (1, 0, ME)
+
+
+def test_a_guard_violation_of_one_lane_does_not_hold_up_the_others(store):
+    """While we held a1, somebody gave a2 to another object, one of whose rows runs."""
+    a1, a2, b1, b2, c = send(store.app, "a", "a", "b", "b", "c")
+    store.flagged(a1, b1, c)
+    store.row(a2, object_id="c")
+    became = store.settle(Settlement(a1, next_id=a2), Settlement(b1, next_id=b2))
+    assert became == {a1: Settled.ENDED, b1: Settled.WENT_ON}
+    assert store.state(a1) == (2, 0, None)
+    assert store.state(a2) == (0, 0, None)
+    assert store.state(b2) == (1, 0, ME)
+
+
+def test_settle_writes_every_outcome(store):
+    ids = send(store.app, *"abcdef")
+    store.row(ids[4], status=-1, error_try_times=1)
+    store.row(ids[5], status=-1, error_try_times=2)
+    store.flagged(*ids)
+    became = store.settle(
+        Settlement(ids[0]),
+        bad(ids[1], delay_seconds=3600.0),
+        bad(ids[2], Outcome.DEAD),
+        bad(ids[3], Outcome.LATER, delay_seconds=3600.0),
+        Settlement(ids[4], Outcome.RELEASED, tries=1),
+        bad(ids[5], tries=2),
+    )
+    assert set(became.values()) == {Settled.ENDED}
+    assert [store.state(i)[:2] for i in ids] == [(2, 0), (-1, 1), (-1, 3), (0, 0), (-1, 1), (-1, 3)]
+    rows = store.table.rows("claimed_by", "available_at", "finished_at", "last_error")
+    assert {row[0] for row in rows} == {None}
+    assert [row[1] is not None for row in rows] == [False, True, False, True, False, False]
+    assert [row[2] is not None for row in rows] == [True, False, True, False, False, True]
+    assert [row[3] for row in rows] == [None, "E: x", "E: x", "E: x", None, "E: x"]
+    assert store.table.column("later_times")[3] == 1
+
+
+def test_an_outcome_of_an_earlier_claim_is_not_written(store):
+    """The same instance has the row again, one try later: a late statement must not count twice."""
+    (a,) = send(store.app, "a")
+    store.row(a, status=-1, error_try_times=1)
+    store.flagged(a)
+    assert store.settle(bad(a, tries=0)) == {a: Settled.LOST}
+    assert store.state(a) == (1, 1, ME)
+    assert store.settle(bad(a, tries=1)) == {a: Settled.ENDED}
+    assert store.state(a) == (-1, 2, None)
+
+
+def test_settle_one(store):
+    a1, a2 = send(store.app, "a", "a")
+    store.flagged(a1)
+    assert store(settle.settle_one, Settlement(a1, next_id=a2), me=OTHER) is Settled.LOST
+    assert store.state(a1) == (1, 0, ME)
+    assert store(settle.settle_one, Settlement(a1, next_id=a2), me=ME) is Settled.WENT_ON
+    assert store.state(a2) == (1, 0, ME)
+    assert store(settle.settle_one, Settlement(a2), me=ME) is Settled.ENDED
+    assert store(settle.settle_one, Settlement(a2), me=ME) is Settled.LOST
+    assert store(settle.settle_one, Settlement(10**9), me=ME) is Settled.LOST
+
+
+def test_settle_one_ends_the_lane_when_the_next_one_cannot_be_flagged(store):
+    a1, a2, c = send(store.app, "a", "a", "c")
+    store.flagged(a1, c)
+    store.row(a2, object_id="c")
+    assert store(settle.settle_one, Settlement(a1, next_id=a2), me=ME) is Settled.ENDED
+    assert store.state(a1) == (2, 0, None)
+    assert store.state(a2) == (0, 0, None)
+
+
+def test_settles_of_many_lanes(store):
+    objects = [f"o{i}" for i in range(1200)]
+    ids = send(store.app, *objects)
+    more = send(store.app, *objects)
+    store.flagged(*ids)
+    became = store.settle(*(Settlement(a, next_id=b) for a, b in zip(ids, more, strict=True)))
+    assert set(became.values()) == {Settled.WENT_ON}
+    assert store.table.statuses == [2] * 1200 + [1] * 1200
+
+
+def test_still_mine(store):
+    a, b, c, d = send(store.app, "a", "b", "c", "d")
+    store.flagged(a, b)
+    store.flagged(c, me=OTHER)
+    store.settle(Settlement(b))
+    assert store(done.still_mine, [a, b, c, d, 10**9], me=ME) == {a}
+    assert store(done.still_mine, [], me=ME) == set()
+    assert store(done.still_mine, range(10**6, 10**6 + 2500), me=ME) == set()
+
+
+def test_the_last_failure_but_one_waits_for_its_back_off(store):
+    (one,) = send(store.app, "a")
+    store.flagged(one)
+    store.row(one, error_try_times=1)
+    failed = Settlement(one, Outcome.FAILED, delay_seconds=50, tries=1, error="x")
+    assert store.settle(failed) == {one: Settled.ENDED}
+    tries, waits, finished = store.table.one("error_try_times", "available_at", "finished_at")
+    assert (tries, waits is not None, finished) == (2, True, None)
+
+
+def test_outcome_and_next_flag_commit_together(app, table):
+    a1, a2, b1, b2 = send(app, "a", "a", "b", "b")
+    flagged(app, a1, b1)
+    before = table.rows("msg_id", "status", "claimed_by")
+    batch = [Settlement(a1, next_id=a2), Settlement(b1, next_id=b2)]
+    with app.engine.connect() as conn:
+        conn.begin()
+        assert set(settle.settle(conn, app.tables, batch, me=ME).values()) == {Settled.WENT_ON}
+        conn.rollback()
+    assert table.rows("msg_id", "status", "claimed_by") == before
+
+
+def test_an_outcome_from_before_a_retry_later_is_not_written(app, table):
+    """The same instance has the row again, with the same tries: only the count of RetryLater tells
+    the claims apart."""
+    (a,) = send(app, "a")
+    late = Settlement(a, Outcome.FAILED, None, "E: x", 0.0, 0, 0)
+    for times in (0, 1):
+        flagged(app, a)
+        if times == 0:
+            now = Settlement(a, Outcome.LATER, None, "later", 0.0, 0, 0)
+            with app.engine.begin() as conn:
+                settle.settle(conn, app.tables, [now], me=ME)
+            table.edit(available_at=None)
+    with app.engine.begin() as conn:
+        assert settle.settle_one(conn, app.tables, late, me=ME) is Settled.LOST
+    assert table.rows("status", "error_try_times", "claimed_by") == [(1, 0, ME)]

@@ -1,0 +1,51 @@
+"""Fixtures: an App on a fresh database, and what a test sees of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from msgworker import App, MessageTable
+from tests.support.rows import Table
+
+MakeApp = Callable[..., App]
+
+
+@pytest.fixture
+def make_app(database: Any) -> Iterator[MakeApp]:
+    """Apps on the test's database; their connections are given back at the end."""
+    made: list[App] = []
+
+    def make(url_or_engine: Any = None, **options: Any) -> App:
+        app = App(url_or_engine or database.url, **{"backoff_seconds": 1, **options})
+        made.append(app)
+        return app
+
+    yield make
+    for app in made:
+        app.engine.dispose()
+
+
+@pytest.fixture
+def app(ready: None, database: Any, make_app: MakeApp) -> App:
+    """An App whose schema exists."""
+    app = make_app()
+    if not database.ready:
+        app.create_schema()
+    return app
+
+
+@pytest.fixture
+def blocking_app(make_app: MakeApp) -> App:
+    """An App whose dead messages block their object."""
+    app = make_app(table=MessageTable(on_dead="block"))
+    app.create_schema()
+    return app
+
+
+@pytest.fixture
+def table(app: App) -> Table:
+    """What stands in the table of `app`."""
+    return Table(app)

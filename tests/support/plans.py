@@ -1,0 +1,47 @@
+"""Which index a database takes for a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Connection
+
+
+def plan_of(conn: Connection, text: str, parameters: Any) -> list[tuple[str, str]]:
+    """(how, index) of each access to the message table; how is "scan" where no index is used."""
+    if conn.dialect.name == "sqlite":
+        found = conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)
+        return [_sqlite_step(row[3]) for row in found if _sqlite_step(row[3])[0]]
+    if conn.dialect.name == "postgresql":
+        (found,) = conn.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {text}", parameters).one()
+        return list(_postgresql_steps(found[0]["Plan"]))
+    found = conn.exec_driver_sql(f"EXPLAIN {text}", parameters).mappings().all()
+    return [
+        ("scan" if row["key"] is None else "index", str(row["key"]).lower())
+        for row in found
+        if row["table"] is not None and not str(row["table"]).startswith("<")
+    ]
+
+
+def _sqlite_step(text: str) -> tuple[str, str]:
+    words = text.split()
+    if words[0] not in ("SCAN", "SEARCH") or "CONSTANT" in text:
+        return "", ""
+    if "USING INTEGER PRIMARY KEY" in text:
+        return "index", "primary"
+    if "INDEX" in words:
+        return "index", words[words.index("INDEX") + 1].lower()
+    if words[1] in ("ring", "w", "g", "q0") or words[1].startswith(("(", "q")):
+        return "", ""  # a step over what another step has found
+    return "scan", text
+
+
+def _postgresql_steps(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if node["Node Type"] == "Seq Scan" and node["Relation Name"] == "msgworker_message":
+        yield "scan", str(node.get("Filter"))
+    if "Index Name" in node:
+        name = node["Index Name"]
+        yield "index", "primary" if name.endswith("_pkey") else name
+    for child in node.get("Plans", ()):
+        yield from _postgresql_steps(child)

@@ -1,0 +1,19 @@
+"""What a constraint or trigger of the user refuses."""
+
+from __future__ import annotations
+
+from msgworker import App
+
+
+def refuse(app: App, check: str) -> None:
+    """Forbid what does not fulfil `check`, as a constraint or trigger of the user's would."""
+    if app.engine.dialect.name == "sqlite":
+        new = check.replace("status", "NEW.status").replace("object_id", "NEW.object_id")
+        statement = (
+            f"CREATE TRIGGER theirs BEFORE UPDATE ON msgworker_message WHEN NOT ({new}) "
+            "BEGIN SELECT RAISE(ABORT, 'theirs'); END"
+        )
+    else:
+        statement = f"ALTER TABLE msgworker_message ADD CONSTRAINT theirs CHECK ({check})"
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(statement)

@@ -1,0 +1,24 @@
+"""Sessions of a database server."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App
+
+SLEEP = {"postgresql": "SELECT pg_sleep(60)", "mysql": "SELECT sleep(60)"}
+
+
+def only_servers(app: App) -> None:
+    if app.engine.dialect.name == "sqlite":
+        pytest.skip("one writer, no sessions")
+
+
+def cut(app: App, conn: sa.Connection) -> None:
+    """End the session of `conn`, from another one."""
+    mysql = app.engine.dialect.name == "mysql"
+    number = conn.scalar(sa.text("SELECT connection_id()" if mysql else "SELECT pg_backend_pid()"))
+    end = f"KILL {number}" if mysql else f"SELECT pg_terminate_backend({number})"
+    with app.engine.connect() as other:
+        other.execute(sa.text(end))
