@@ -29,6 +29,13 @@ ANY_ROW = "c.msg_id.is_not(None)"  # true, but not folded away: the parameters s
 MUTANTS = (
     # --- P1 exclusion
     _m(
+        "the look after a lost answer does not wait for the commit",
+        "store/done.py",
+        '            conn.execute(locking(t), {"mw_ids": part}).all()\n    return still_mine',
+        "            pass\n    return still_mine",
+        "test_a_commit_that_is_still_under_way_is_waited_for",
+    ),
+    _m(
         "no guard",
         "table/indexes.py",
         'partial("guard", c.object_id, where=t.running(c), unique=True)',

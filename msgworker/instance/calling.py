@@ -312,7 +312,7 @@ class Caller:
         ids = set(lanes) | ({lane.next_row.msg_id} if lane.next_row else set())
         link = self._link()
         with link.lock, link.transaction() as conn:
-            flagged = done.still_mine(conn, self._runtime.tables, ids, me=lane.owner)
+            flagged = done.look(conn, self._runtime.tables, ids, me=lane.owner)
         became = what_became(lanes, flagged)
         if not became:
             return False

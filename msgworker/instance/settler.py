@@ -261,7 +261,7 @@ class Settler:
         """
         ids = set(lanes) | {r.msg_id for lane in lanes.values() if (r := lane.next_row)}
         with self._link.transaction() as conn:
-            flagged = done.still_mine(conn, self._runtime.tables, ids, me=me)
+            flagged = done.look(conn, self._runtime.tables, ids, me=me)
         return what_became(lanes, flagged)
 
     def _write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:

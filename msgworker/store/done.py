@@ -19,8 +19,21 @@ class FlagMissing(Exception):
     one."""
 
 
+def look(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
+    """Those of `ids` that are flagged by us, after a COMMIT whose outcome is unknown.
+
+    The server may still be at work on that commit, so the rows are locked first: a plain read would
+    see the state before it, and the handler would start again while the old commit goes through.
+    """
+    wanted = sorted(ids)
+    if t.dialect.row_locks:
+        for part in _parts(t, wanted):
+            conn.execute(locking(t), {"mw_ids": part}).all()
+    return still_mine(conn, t, wanted, me=me)
+
+
 def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
-    """Those of `ids` that are flagged by us: the answer to a COMMIT whose outcome is unknown."""
+    """Those of `ids` that are flagged by us."""
     wanted = list(ids)
     found: set[int] = set()
     for start in range(0, len(wanted), t.dialect.max_ids):

@@ -28,6 +28,9 @@ TICK_SECONDS = 0.02
 CHUNK = 65536
 
 
+Side = Literal["before", "during", "after"]
+
+
 class Mode(Enum):
     PASS = "pass"
     REFUSE = "refuse"
@@ -38,11 +41,12 @@ class Mode(Enum):
 class Cut:
     """Reset the connection of commits whose text matches, `every`-th of them, `times` at most.
 
-    side "before": the server never sees the commit. "after": it has committed, nobody is told.
+    side "before": the server never sees the commit. "during": it goes on with it, without a client.
+    "after": it has committed, nobody is told.
     """
 
     match: str
-    side: Literal["before", "after"]
+    side: Side
     times: int = 1
     every: int = 1
     done: int = 0
@@ -210,8 +214,8 @@ class _Pair:
     answer: bytes = b""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def reset(self) -> None:
-        for end in (self.client, self.server):
+    def reset(self, *, client_only: bool = False) -> None:
+        for end in (self.client,) if client_only else (self.client, self.server):
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             with contextlib.suppress(OSError):
@@ -288,7 +292,7 @@ class Proxy:
             pair.reset()
         return len(pairs)
 
-    def cut_at(self, match: str, side: Literal["before", "after"], **how: int) -> Cut:
+    def cut_at(self, match: str, side: Side, **how: int) -> Cut:
         """From now on cut at these commits."""
         cut = Cut(match, side, **how)
         with self._lock:
@@ -359,6 +363,10 @@ class Proxy:
                 continue
             if cut.side == "before":
                 pair.reset()
+                return False
+            if cut.side == "during":
+                pair.server.sendall(data)
+                pair.reset(client_only=True)
                 return False
             pair.doomed = True
         return True
