@@ -38,15 +38,15 @@ MUTANTS = (
     _m(
         "no guard",
         "table/indexes.py",
-        'partial("guard", c.object_id, where=t.running(c), unique=True)',
-        'partial("guard", c.object_id, where=t.running(c))',
+        'self._add("guard", c.object_id, where=self.running(c), unique=True)',
+        'self._add("guard", c.object_id, where=self.running(c))',
         *_on("test_the_database_refuses_a_second_running_row", "sqlite", "postgresql"),
     ),
     _m(
         "no guard, generated column",
         "table/indexes.py",
-        'sa.Index(spec.index_name("guard"), key, unique=True)',
-        'sa.Index(spec.index_name("guard"), key)',
+        'sa.Index(name("guard"), self._guard_key(c), unique=True)',
+        'sa.Index(name("guard"), self._guard_key(c))',
         *_on("test_the_database_refuses_a_second_running_row", "mariadb"),
     ),
     _m(

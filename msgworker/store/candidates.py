@@ -22,7 +22,7 @@ from msgworker.dialects import (
     whole_number,
 )
 from msgworker.store.rows import INT, key_column, or_zero, types_of
-from msgworker.table import NO_OBJECT, Cols, Tables, text_lit
+from msgworker.table import Cols, Tables
 
 PAGE = 1000
 
@@ -237,17 +237,15 @@ def loose(conn: Connection, t: Tables, *, after: int, limit: int) -> list[Candid
 
     def build() -> Select[Any]:
         c = t.cols()
-        if t.dialect.partial_indexes:
-            where: Sequence[ColumnElement[bool]] = (t.unfinished(c), c.object_id.is_(None))
-        else:
-            where = (t.open_object(c) == text_lit(NO_OBJECT),)
         key = t.open_msg_id(c)
         # Without a hint a planner may prefer the primary key, and walk over all finished rows; this
         # order, whose first key is the same in all rows, is one that only the object index gives.
         order = [] if t.dialect.index_hint else [c.object_id]
         query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "object")
         return (
-            query.where(*where, key > bindparam("after", type_=sa.BigInteger()))
+            query.where(
+                *t.waiting_without_object(c), key > bindparam("after", type_=sa.BigInteger())
+            )
             .order_by(*order, key)
             .limit(bindparam("rows", type_=sa.Integer()))
         )

@@ -62,13 +62,14 @@ def flags_of(conn: Connection, t: Tables, objects: Collection[Any]) -> dict[Any,
         columns: tuple[Any, ...] = (c.object_id, flag)
         query = t.hinted(sa.select(*columns), t.message, "object")
         key = t.open_object(c)
-        asked = [str(one) for one in part] if t.dialect.case_index else part
         query = query.where(
             key.in_(bindparam("objects", expanding=True, type_=t.key_type)),
             t.open_rows(c),
             flag.is_not(None),
         )
-        for object_id, whose in conn.execute(query.order_by(c.msg_id), {"objects": asked}):
+        for object_id, whose in conn.execute(
+            query.order_by(c.msg_id), {"objects": [t.key(one) for one in part]}
+        ):
             found.setdefault(object_id, whose)
     return found
 

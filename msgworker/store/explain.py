@@ -236,11 +236,7 @@ def _in_front(conn: Connection, t: Tables, info: MessageInfo) -> MessageInfo | N
     first = conn.scalar(
         query.where(t.open_msg_id(c) < info.msg_id).order_by(t.open_msg_id(c)).limit(1)
     )
-    flagged = t.hinted(sa.select(c.msg_id), source, "guard")
-    if t.dialect.partial_indexes:
-        flagged = flagged.where(c.object_id == own, t.running(c))
-    else:
-        flagged = flagged.where(t.running_object(c) == own)
+    flagged = t.hinted(sa.select(c.msg_id), source, "guard").where(t.runs(c, own))
     held = conn.scalar(flagged.limit(1))
     for other in (held, first):
         if other is not None and other != info.msg_id:

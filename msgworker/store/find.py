@@ -35,9 +35,7 @@ def unfinished(conn: Connection, t: Tables) -> int:
     def build() -> Any:
         c = t.cols()
         query = t.hinted(sa.select(sa.func.count()).select_from(t.message), t.message, "object")
-        if t.dialect.partial_indexes:
-            return query.where(t.unfinished(c))
-        return query.where(t.open_object(c).is_not(None))
+        return query.where(t.all_open(c))
 
     return int(conn.execute(t.built("unfinished", build)).scalar_one())
 
@@ -125,8 +123,7 @@ def _failed(
     last = conn.scalar(bound.limit(1).offset(window.SCAN - 1))
     query = t.hinted(query, t.message, "failed")
     query = query.where(t.failed_rows(c), t.failed_key(c) > _id(start))
-    if t.dialect.case_index == "function":  # the order that the index gives
-        query = query.order_by(None).order_by(t.failed_key(c))
+    query = query.order_by(None).order_by(t.failed_key(c))  # the order that the index gives
     if last is not None:
         query = query.where(t.failed_key(c) <= _id(last))
     rows = [info_of(t, row) for row in conn.execute(query)]

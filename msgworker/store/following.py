@@ -112,10 +112,6 @@ def _placed(
     return [(start + f[0], f[1], None if role is None else f[2], row) for f, row in rows]
 
 
-def _key(t: Tables, object_id: Any) -> Any:
-    return str(object_id) if t.dialect.case_index else object_id
-
-
 def _runs_union(
     conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
 ) -> Iterable[tuple[int, int, Any, Row]]:
@@ -148,7 +144,7 @@ def _runs_union(
         part = asked[start : start + RUNS_PER_STATEMENT]
         branches = 1 if len(part) == 1 else RUNS_PER_STATEMENT
         params: dict[str, Any] = {f"o{i}": None for i in range(branches)}
-        params |= {f"o{i}": _key(t, row.object_id) for i, row in enumerate(part)}
+        params |= {f"o{i}": t.key(row.object_id) for i, row in enumerate(part)}
         params["rows"] = limit
         statement = t.built(("runs_union", branches, role), partial(build, branches))
         found = _placed(t, fetch(conn, statement, params), start, role)

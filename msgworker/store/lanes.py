@@ -20,7 +20,7 @@ from msgworker.store import find, window
 from msgworker.store.info import MessageInfo
 from msgworker.store.instances import UNKNOWN, Started, leased
 from msgworker.store.window import Found
-from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, text_lit
+from msgworker.table import Cols, Tables
 
 BEHIND = 1000
 """Messages behind a head are counted up to this number."""
@@ -121,9 +121,7 @@ def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any
             c.msg_id.label("i"),
         ]
         waits = t.hinted(sa.select(*columns), t.message, "due")
-        waits = waits.where(c.available_at.is_not(None))
-        if t.dialect.partial_indexes:
-            waits = waits.where(t.unfinished(c))
+        waits = waits.where(c.available_at.is_not(None), *t.due_rows(c))
         # Not all that wait have failed: a million may be delayed.
         most = bindparam("scan", type_=sa.Integer())
         w = waits.order_by(c.available_at, c.msg_id).limit(most).subquery("w").c
@@ -223,11 +221,7 @@ def _entries(t: Tables) -> tuple[sa.Select[Any], ColumnElement[Any], ColumnEleme
     c = t.cols()
     key = t.open_object(c)
     query = t.hinted(sa.select(key.label("o")), t.message, "object").where(t.open_rows(c))
-    if t.dialect.case_index is None:
-        return query.where(key.is_not(None)), key, t.open_msg_id(c)
-    none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
-    between = sa.and_(key > none, key < busy)
-    return query.where(sa.or_(key < none, between, key > busy)), key, t.open_msg_id(c)
+    return query.where(t.between_objects(key)), key, t.open_msg_id(c)
 
 
 def _heads(conn: Connection, t: Tables, keys: Sequence[Any]) -> dict[Any, tuple[int, int]]:

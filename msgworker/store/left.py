@@ -6,7 +6,7 @@ A message waits for what holds its object: the running message if there is one, 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from msgworker.payload import shown
 from msgworker.store import find, pause
 from msgworker.store.instances import InstanceInfo, Life, instances
 from msgworker.store.recover import giving_back, running_rows, undated
-from msgworker.table import NO_OBJECT, NO_OBJECT_RUNNING, Cols, Tables, text_lit
+from msgworker.table import Cols, Tables
 
 ONE: ColumnElement[int] = sa.literal_column("1")
 MOST = 200_000
@@ -188,7 +188,7 @@ def _of_objects(t: Tables, cut: bool) -> sa.Select[Any]:
     m = t.cols(source)
     key = t.open_object(m)
     entries = t.hinted(sa.select(key.label("o"), t.open_msg_id(m).label("i")), source, "object")
-    entries = entries.where(*_with_object(t, m))
+    entries = entries.where(*t.with_object(m))
     if cut:
         some = entries.order_by(key, t.open_msg_id(m)).limit(bindparam("most", type_=sa.Integer()))
         e = some.subquery("e").c
@@ -200,8 +200,9 @@ def _of_objects(t: Tables, cut: bool) -> sa.Select[Any]:
         grouped = grouped.group_by(key)
     g = grouped.subquery("g")
     _, c, index, where = next(iter(running_rows(t)))
-    held = t.object_key(c) if t.dialect.partial_indexes else t.running_object(c)
-    running = t.hinted(sa.select(held.label("o"), c.msg_id.label("i")), _source(c), index)
+    running = t.hinted(
+        sa.select(t.running_object(c).label("o"), c.msg_id.label("i")), _source(c), index
+    )
     r = running.where(where, c.object_id.is_not(None)).subquery("r")
     h = t.cols(t.message.alias("h"))
     one = sa.func.coalesce(r.c.i, g.c.i)
@@ -214,8 +215,8 @@ def _loose(t: Tables, cut: bool) -> sa.Select[Any]:
     source = t.message.alias("l")
     c = t.cols(source)
     if not cut:
-        return t.hinted(_facts(t, c, ONE), source, "object").where(*_without(t, c))
-    ids = t.hinted(sa.select(c.msg_id.label("i")), source, "object").where(*_without(t, c))
+        return t.hinted(_facts(t, c, ONE), source, "object").where(*t.without_object(c))
+    ids = t.hinted(sa.select(c.msg_id.label("i")), source, "object").where(*t.without_object(c))
     some = ids.limit(bindparam("most", type_=sa.Integer())).subquery("s")
     h = t.cols(t.message.alias("k"))
     rows = some.join(h.msg_id.table, h.msg_id == some.c.i)
@@ -224,20 +225,6 @@ def _loose(t: Tables, cut: bool) -> sa.Select[Any]:
 
 def _source(c: Cols) -> Any:
     return c.msg_id.table
-
-
-def _with_object(t: Tables, c: Cols) -> Iterable[ColumnElement[bool]]:
-    key = t.open_object(c)
-    if t.dialect.partial_indexes:
-        return (t.open_rows(c), key.is_not(None))
-    none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
-    return (key.is_not(None), key != none, key != busy)
-
-
-def _without(t: Tables, c: Cols) -> Iterable[ColumnElement[bool]]:
-    if t.dialect.partial_indexes:
-        return (t.open_rows(c), c.object_id.is_(None))
-    return (t.open_object(c).in_([text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)]),)
 
 
 def _facts(t: Tables, c: Cols, count: ColumnElement[Any]) -> sa.Select[Any]:

@@ -64,13 +64,9 @@ def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int
     def build() -> sa.Select[Any]:
         source = t.message.alias("r")
         c, other = t.cols(), t.cols(source)
-        if t.dialect.partial_indexes:
-            same = sa.and_(other.object_id == c.object_id, t.running(other))
-        else:
-            same = t.running_object(other) == t.object_key(c)
         columns: list[Any] = [c.msg_id, other.msg_id.label("other_id")]
         query = t.hinted(sa.select(*columns), source, "guard")
-        behind = sa.and_(same, other.msg_id > c.msg_id)
+        behind = sa.and_(t.runs(other, t.object_key(c)), other.msg_id > c.msg_id)
         return query.select_from(t.message.join(source, behind)).where(t.among(c.msg_id))
 
     if not ids:

@@ -22,7 +22,7 @@ from msgworker.payload import shown
 from msgworker.store import tries
 from msgworker.store.rows import ME, or_zero
 from msgworker.store.settle import back_to
-from msgworker.table import NO_OBJECT_RUNNING, Cols, Tables, lit, text_lit
+from msgworker.table import Cols, Tables, lit
 
 BATCH = 250
 FIRST = -(1 << 63)
@@ -310,16 +310,9 @@ def running_rows(
     t: Tables,
 ) -> Iterable[tuple[FromClause, Cols, str, ColumnElement[bool]]]:
     """Where running rows stand: few rows of an index, whatever the size of the table."""
-    a = t.message.alias("a")
-    c = t.cols(a)
-    if t.dialect.partial_indexes:
-        return [(a, c, "guard", t.running(c))]
-    b = t.message.alias("b")
-    d = t.cols(b)
-    return [
-        (a, c, "guard", t.running_object(c).is_not(None)),
-        (b, d, "object", t.open_object(d) == text_lit(NO_OBJECT_RUNNING)),
-    ]
+    sources = (t.message.alias("a"), t.message.alias("b"))
+    looks = t.running_rows(*map(t.cols, sources))
+    return [(source, *look) for source, look in zip(sources, looks, strict=False)]
 
 
 def _first(found: Any) -> Select[Any]:

@@ -222,10 +222,9 @@ def resolve(
     problems += storage_problem(storage, live)
     if not problems and [t.names["msg_id"]] not in unique:
         problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
-    if dialect.case_index == "column":
-        there = {str(c["name"]) for c in columns}
-        lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in there]
-        problems += [f"generated column {name} is missing" for name in lacking]
+    there = {str(c["name"]) for c in columns}
+    lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in there]
+    problems += [f"generated column {name} is missing" for name in lacking]
     problems += own
     if problems:
         raise SchemaError(

@@ -113,5 +113,4 @@ def running(t: Tables) -> sa.Subquery:
 
 def same_object(t: Tables, c: Cols, object_id: Any) -> ColumnElement[bool]:
     """Open rows of an object, as the object index finds them."""
-    key = str(object_id) if t.dialect.case_index else object_id
-    return sa.and_(t.open_object(c) == sa.literal(key, t.key_type), t.open_rows(c))
+    return sa.and_(t.open_object(c) == sa.literal(t.key(object_id), t.key_type), t.open_rows(c))

@@ -9,7 +9,7 @@ spec        MessageTable
 columns     Cols: the columns by role
 tables      Tables: the predicates of the protocol
 build       Tables from a MessageTable and the columns of a database
-indexes     the guard and the indexes by which messages are found
+indexes     the guard and the indexes by which messages are found: a class of Tables for each way
 own         the tables of ours that every instance uses
 """
 

@@ -11,7 +11,7 @@ from sqlalchemy.types import TypeEngine
 from msgworker import dialects
 from msgworker.dialects import Dialect, KeyText, UtcDateTime
 from msgworker.message import DEFAULT_TOPIC
-from msgworker.table.indexes import add_indexes
+from msgworker.table.indexes import indexing
 from msgworker.table.names import (
     MAX_ERROR,
     MAX_FLAG,
@@ -48,7 +48,7 @@ def tables_for(
     made_as = getattr(generated, "collation", None)
     kind = (present or {}).get(names.get("object_id", ""))
     other = made_as == dialect.key_collation and made_as != getattr(kind, "collation", None)
-    tables = Tables(
+    tables = indexing(dialect)(
         spec=spec,
         dialect=dialect,
         message=message,
@@ -59,7 +59,7 @@ def tables_for(
         indexes=indexes,
         key_collation=made_as if other else None,
     )
-    add_indexes(tables)
+    tables.add_indexes()
     return tables
 
 

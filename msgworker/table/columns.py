@@ -43,9 +43,6 @@ class Cols:
     finished_at: ColumnElement[Any] | None = None
     shard: ColumnElement[Any] | None = None
     instance_type: ColumnElement[Any] | None = None
-    open_object_column: ColumnElement[Any] | None = None
-    running_object_column: ColumnElement[Any] | None = None
-    failed_column: ColumnElement[Any] | None = None
 
 
 def lit(status: Status) -> ColumnElement[int]:

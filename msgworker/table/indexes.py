@@ -1,21 +1,39 @@
-"""The guard and the indexes by which messages are found, and why each exists."""
+"""The guard and the indexes by which messages are found, why each exists, and one class of `Tables`
+for each way in which databases keep finished rows out of an index.
+
+PartialIndexes     an index has a WHERE
+GeneratedColumns   an index of a column that is computed by a CASE: NULL for finished rows
+FunctionIndexes    an index of the CASE itself
+
+guard   at most one PROCESSING row per object: the database's own promise (P1)
+object  unfinished rows by object and age: heads, runs, "is an earlier one unfinished"
+oldest  unfinished rows by age: old before new
+due     rows that wait for an instant, by that instant: retries and delayed messages
+failed  failed and dead rows by age: what people look for among millions that are done
+shard, flag  unfinished rows by slice, object and age, where scopes are used (`spec.slices`);
+        the object stands before the age, so that a deep one is passed in one step
+Finished rows stay out of all of them, so they cost nothing (P7; see docs/guarantees.md).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.types import TypeEngine
 
 from msgworker import dialects
-from msgworker.dialects import KeyText
-from msgworker.table.columns import Cols
+from msgworker.dialects import Dialect, KeyText
+from msgworker.table.columns import Cols, text_lit
 from msgworker.table.names import (
     FAILED,
     FAILED_MARK,
     MAX_OBJECT_ID,
+    NO_OBJECT,
+    NO_OBJECT_RUNNING,
     OPEN_OBJECT,
     RUNNING_OBJECT,
     SLICES,
@@ -23,80 +41,286 @@ from msgworker.table.names import (
 from msgworker.table.tables import Tables
 
 
-def add_indexes(t: Tables) -> None:
-    """The guard and the claim indexes, attached to `t.message` with the reason for each.
+def indexing(dialect: Dialect) -> type[Tables]:
+    """The class of the tables of a database."""
+    if dialect.partial_indexes:
+        return PartialIndexes
+    return GeneratedColumns if dialect.case_index == "column" else FunctionIndexes
 
-    guard   at most one PROCESSING row per object: the database's own promise (P1)
-    object  unfinished rows by object and age: heads, runs, "is an earlier one unfinished"
-    oldest  unfinished rows by age: old before new
-    due     rows that wait for an instant, by that instant: retries and delayed messages
-    failed  failed and dead rows by age: what people look for among millions that are done
-    shard, flag  unfinished rows by slice, object and age, where scopes are used (`spec.slices`);
-            the object stands before the age, so that a deep one is passed in one step
-    Finished rows stay out of all of them, so they cost nothing (P7; see docs/guarantees.md).
-    """
-    if t.dialect.case_index == "column":
-        _add_generated_columns(t)
-    c = t.cols()
-    spec, kind = t.spec, t.dialect.name
-    if t.dialect.partial_indexes:
 
-        def partial(name: str, *keys: ColumnElement[Any], where: Any, unique: bool = False) -> None:
-            option = {f"{kind}_where": where}
-            sa.Index(spec.index_name(name), *keys, unique=unique, **option)
+class PartialIndexes(Tables):
+    """An index holds the column itself; a query that is to use it repeats its WHERE literally."""
 
-        partial("guard", c.object_id, where=t.running(c), unique=True)
-        partial("object", c.object_id, c.msg_id, where=t.unfinished(c))
-        partial("oldest", c.msg_id, where=t.waits_for_no_instant(c))
+    def add_indexes(self) -> None:
+        c = self.cols()
+        self._add("guard", c.object_id, where=self.running(c), unique=True)
+        self._add("object", c.object_id, c.msg_id, where=self.unfinished(c))
+        self._add("oldest", c.msg_id, where=self.waits_for_no_instant(c))
         if c.available_at is not None:
-            waits = sa.and_(t.unfinished(c), c.available_at.is_not(None))
-            partial("due", c.available_at, c.msg_id, where=waits)
-        partial(FAILED, c.msg_id, where=t.failed(c))
-        for role in (role for role in spec.slices if role in t.names):
-            keys = (t.slice_key(c, role), c.object_id, c.msg_id)
-            partial(SLICES[role], *keys, where=t.in_slices(c))
-        return
-    key = t.running_object(c)
-    if t.dialect.case_index == "column" and t.dialect.guard_case == "function":
-        key = Grouping(key)  # there, a key part that is an expression stands in parentheses
-    sa.Index(spec.index_name("guard"), key, unique=True)
-    sa.Index(spec.index_name("object"), t.open_object(c), t.open_msg_id(c))
-    if t.dialect.oldest_index:
-        sa.Index(spec.index_name("oldest"), t.oldest_case(c))
-    if c.available_at is not None:
-        # Flagging and finishing set available_at to NULL, so finished rows are not met here.
-        sa.Index(spec.index_name("due"), c.available_at, c.msg_id)
-    mark = [] if c.failed_column is None else [c.failed_column]
-    sa.Index(spec.index_name(FAILED), *mark, t.failed_key(c))
-    for role in (role for role in spec.slices if role in t.names):
-        name = spec.index_name(SLICES[role])
-        sa.Index(name, t.slice_key(c, role), t.open_object(c), t.open_msg_id(c))
+            waits = sa.and_(self.unfinished(c), c.available_at.is_not(None))
+            self._add("due", c.available_at, c.msg_id, where=waits)
+        self._add(FAILED, c.msg_id, where=self.failed(c))
+        for role in self.sliced:
+            keys = (self.slice_key(c, role), c.object_id, c.msg_id)
+            self._add(SLICES[role], *keys, where=self.in_slices(c))
+
+    def _add(self, name: str, *keys: Any, where: Any, unique: bool = False) -> None:
+        option = {f"{self.dialect.name}_where": where}
+        sa.Index(self.spec.index_name(name), *keys, unique=unique, **option)
+
+    def key(self, object_id: Any) -> Any:
+        return object_id
+
+    @property
+    def key_type(self) -> TypeEngine[Any]:
+        kind = self.object_type
+        return dialects.AnyText() if isinstance(kind, sa.String | KeyText) else kind
+
+    def object_key(self, c: Cols) -> ColumnElement[Any]:
+        return c.object_id
+
+    def running_object(self, c: Cols) -> ColumnElement[Any]:
+        return c.object_id
+
+    def runs(self, c: Cols, key: Any) -> ColumnElement[bool]:
+        return sa.and_(c.object_id == key, self.running(c))
+
+    def open_object(self, c: Cols) -> ColumnElement[Any]:
+        return c.object_id
+
+    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
+        return c.msg_id
+
+    def open_rows(self, c: Cols) -> ColumnElement[bool]:
+        return self.unfinished(c)
+
+    def all_open(self, c: Cols) -> ColumnElement[bool]:
+        return self.unfinished(c)
+
+    def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
+        return ((c, "guard", self.running(c)),)
+
+    def with_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        return self.unfinished(c), c.object_id.is_not(None)
+
+    def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
+        return key.is_not(None)
+
+    def without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        return self.unfinished(c), c.object_id.is_(None)
+
+    def waiting_without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        return self.without_object(c)
+
+    def due_rows(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        return (self.unfinished(c),)
+
+    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
+        return c.msg_id
+
+    def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
+        return self.waits_for_no_instant(c)
+
+    def failed_key(self, c: Cols) -> ColumnElement[Any]:
+        return c.msg_id
+
+    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
+        return self.failed(c)
+
+    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
+        return _column(c, role)
+
+    def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
+        there = self.indexes is None or self.spec.index_name(SLICES[role]) in self.indexes
+        return self.in_slices(c) if there else self.unfinished(c)
 
 
-def _add_generated_columns(t: Tables) -> None:
-    c = t.message.c
-    plain = Cols(**{role: c[name] for role, name in t.names.items()})
-    kind = plain.object_id.type
-    length = max(MAX_OBJECT_ID, getattr(kind, "length", 0) or 0)
-    own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
-    room = dialects.key_room(t.dialect, kind if own else KeyText())
-    length = length if room is None else min(length, room)
-    key = dialects.key_like(kind, length) if own else dialects.key_text(length)
-    wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
-        OPEN_OBJECT + t.spec.rule: (t.open_case(plain), key)
-    }
-    if t.dialect.guard_case == "column":
-        running = sa.case((t.running(plain), t.object_key(plain)))
-        wanted[RUNNING_OBJECT] = (running, key)
-    # Not the id itself: MySQL computes nothing from a column that counts itself up.
-    wanted[FAILED_MARK] = (sa.case((t.failed(plain), sa.literal_column("1"))), sa.SmallInteger())
-    for name, (expression, kind) in wanted.items():
-        t.message.append_column(
-            sa.Column(
-                name,
-                kind,
-                sa.Computed(expression, persisted=t.dialect.stored_columns),
-                nullable=True,
-                info={dialects.HIDDEN: True},
-            )
+class CaseIndexes(Tables):
+    """What an index holds is a CASE that is NULL for every row it is not about; ids stand as texts
+    there, and unfinished rows without an object under names of their own."""
+
+    def add_indexes(self) -> None:
+        c, name = self.cols(), self.spec.index_name
+        sa.Index(name("guard"), self._guard_key(c), unique=True)
+        sa.Index(name("object"), self.open_object(c), self.open_msg_id(c))
+        if self.dialect.oldest_index:
+            sa.Index(name("oldest"), self._oldest_case(c))
+        if c.available_at is not None:
+            # Flagging and finishing set available_at to NULL, so finished rows are not met here.
+            sa.Index(name("due"), c.available_at, c.msg_id)
+        sa.Index(name(FAILED), *self._failed_keys(c))
+        for role in self.sliced:
+            keys = (self.slice_key(c, role), self.open_object(c), self.open_msg_id(c))
+            sa.Index(name(SLICES[role]), *keys)
+
+    def _guard_key(self, c: Cols) -> Any:
+        return self.running_object(c)
+
+    def _failed_keys(self, c: Cols) -> Sequence[ColumnElement[Any]]:
+        return (self.failed_key(c),)
+
+    def _open_case(self, c: Cols) -> ColumnElement[Any]:
+        none = sa.case((self.running(c), text_lit(NO_OBJECT_RUNNING)), else_=text_lit(NO_OBJECT))
+        return sa.case((self.unfinished(c), sa.func.coalesce(self.object_key(c), none)))
+
+    def _oldest_case(self, c: Cols) -> ColumnElement[Any]:
+        return sa.case((self.waits_for_no_instant(c), c.msg_id))
+
+    def key(self, object_id: Any) -> Any:
+        return str(object_id)
+
+    @property
+    def key_type(self) -> TypeEngine[Any]:
+        return sa.String()
+
+    def object_key(self, c: Cols) -> ColumnElement[Any]:
+        if not isinstance(c.object_id.type, sa.String | KeyText):
+            return sa.cast(c.object_id, sa.String(MAX_OBJECT_ID))
+        key = self._text_key(c.object_id)
+        return dialects.recollated(key, self.key_collation) if self.key_collation else key
+
+    def _text_key(self, object_id: ColumnElement[Any]) -> ColumnElement[Any]:
+        return object_id
+
+    def running_object(self, c: Cols) -> ColumnElement[Any]:
+        return sa.case((self.running(c), self.object_key(c)))
+
+    def runs(self, c: Cols, key: Any) -> ColumnElement[bool]:
+        found: ColumnElement[bool] = self.running_object(c) == key
+        return found
+
+    def open_rows(self, c: Cols) -> ColumnElement[bool]:
+        return sa.true()
+
+    def all_open(self, c: Cols) -> ColumnElement[bool]:
+        return self.open_object(c).is_not(None)
+
+    def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
+        return (
+            (c, "guard", self.running_object(c).is_not(None)),
+            (d, "object", self.open_object(d) == text_lit(NO_OBJECT_RUNNING)),
         )
+
+    def with_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        key = self.open_object(c)
+        none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
+        return key.is_not(None), key != none, key != busy
+
+    def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
+        none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
+        return sa.or_(key < none, sa.and_(key > none, key < busy), key > busy)
+
+    def without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        return (self.open_object(c).in_([text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)]),)
+
+    def waiting_without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        return (self.open_object(c) == text_lit(NO_OBJECT),)
+
+    def due_rows(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        return ()
+
+    def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
+        return sa.true()
+
+    def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
+        return self.all_open(c)
+
+
+class GeneratedColumns(CaseIndexes):
+    """The CASE stands in a column of ours; but the guard's where a key part may be an expression
+    (`dialect.guard_case`)."""
+
+    def add_indexes(self) -> None:
+        self._add_columns()
+        super().add_indexes()
+
+    def _add_columns(self) -> None:
+        t, plain = self, self.cols()
+        kind = plain.object_id.type
+        length = max(MAX_OBJECT_ID, getattr(kind, "length", 0) or 0)
+        own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
+        room = dialects.key_room(t.dialect, kind if own else KeyText())
+        length = length if room is None else min(length, room)
+        key = dialects.key_like(kind, length) if own else dialects.key_text(length)
+        wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
+            OPEN_OBJECT + t.spec.rule: (self._open_case(plain), key)
+        }
+        if t.dialect.guard_case == "column":
+            wanted[RUNNING_OBJECT] = (super().running_object(plain), key)
+        # Not the id itself: MySQL computes nothing from a column that counts itself up.
+        failed = sa.case((t.failed(plain), sa.literal_column("1")))
+        wanted[FAILED_MARK] = (failed, sa.SmallInteger())
+        for name, (expression, kind) in wanted.items():
+            computed = sa.Computed(expression, persisted=t.dialect.stored_columns)
+            hidden = {dialects.HIDDEN: True}
+            t.message.append_column(sa.Column(name, kind, computed, nullable=True, info=hidden))
+
+    def _guard_key(self, c: Cols) -> Any:
+        # An expression as a key part stands in parentheses.
+        key = self.running_object(c)
+        return Grouping(key) if self.dialect.guard_case == "function" else key
+
+    def _failed_keys(self, c: Cols) -> Sequence[ColumnElement[Any]]:
+        return self._own(c, FAILED_MARK), c.msg_id
+
+    def _text_key(self, object_id: ColumnElement[Any]) -> ColumnElement[Any]:
+        # Which does not depend on a setting of the session.
+        return sa.func.rtrim(object_id) if isinstance(object_id.type, sa.CHAR) else object_id
+
+    def _own(self, c: Cols, name: str) -> ColumnElement[Any]:
+        """One of our generated columns, of the source that `c` is of."""
+        source: FromClause = c.msg_id.table
+        found: ColumnElement[Any] = source.c[name]
+        return found
+
+    def running_object(self, c: Cols) -> ColumnElement[Any]:
+        if self.dialect.guard_case == "function":
+            return super().running_object(c)
+        return self._own(c, RUNNING_OBJECT)
+
+    def open_object(self, c: Cols) -> ColumnElement[Any]:
+        return self._own(c, OPEN_OBJECT + self.spec.rule)
+
+    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
+        return c.msg_id
+
+    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
+        return c.msg_id
+
+    def failed_key(self, c: Cols) -> ColumnElement[Any]:
+        return c.msg_id
+
+    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
+        return self._own(c, FAILED_MARK) == sa.literal_column("1")
+
+    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
+        return _column(c, role)
+
+
+class FunctionIndexes(CaseIndexes):
+    """The CASE is the key: each key part has one, for an entry of NULLs only is not in the
+    index."""
+
+    def open_object(self, c: Cols) -> ColumnElement[Any]:
+        return self._open_case(c)
+
+    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
+        return sa.case((self.unfinished(c), c.msg_id))
+
+    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
+        return self._oldest_case(c)
+
+    def failed_key(self, c: Cols) -> ColumnElement[Any]:
+        return sa.case((self.failed(c), c.msg_id))
+
+    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
+        return self.failed_key(c).is_not(None)
+
+    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
+        return sa.case((self.unfinished(c), self.slice_value(c, role)))
+
+
+def _column(c: Cols, role: str) -> ColumnElement[Any]:
+    column: ColumnElement[Any] | None = getattr(c, role)
+    assert column is not None
+    return column

@@ -4,7 +4,8 @@ protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,18 +14,11 @@ from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
 from msgworker import dialects
-from msgworker.dialects import Dialect, Instants, KeyText, now, now_plus
+from msgworker.dialects import Dialect, Instants, now, now_plus
 from msgworker.message import Status
-from msgworker.table.columns import Cols, lit, text_lit
+from msgworker.table.columns import Cols, lit
 from msgworker.table.names import (
-    FAILED_MARK,
     MAX_ERROR,
-    MAX_OBJECT_ID,
-    NO_OBJECT,
-    NO_OBJECT_RUNNING,
-    OPEN_OBJECT,
-    RUNNING_OBJECT,
-    SLICES,
 )
 from msgworker.table.spec import MessageTable
 
@@ -32,7 +26,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class Tables(ABC):
     """The tables for one database, the predicates of the protocol, and a cache of built statements.
 
     names: role -> column name, of the columns that are there. indexes: the names of the indexes
@@ -78,13 +72,7 @@ class Tables:
     def cols(self, source: FromClause | None = None) -> Cols:
         """The columns by role, of the table or of an alias of it."""
         source = self.message if source is None else source
-        found = {role: source.c[name] for role, name in self.names.items()}
-        if self.dialect.case_index == "column":
-            found["open_object_column"] = source.c[OPEN_OBJECT + self.spec.rule]
-            found["failed_column"] = source.c[FAILED_MARK]
-        if self.dialect.guard_case == "column":
-            found["running_object_column"] = source.c[RUNNING_OBJECT]
-        return Cols(**found)
+        return Cols(**{role: source.c[name] for role, name in self.names.items()})
 
     def hinted(self, query: sa.Select[Any], source: FromClause, suffix: str) -> sa.Select[Any]:
         """The query with the advice to read `source` by one of our indexes, if it is there."""
@@ -155,18 +143,6 @@ class Tables:
         """Failed or dead; the predicate of their index."""
         return c.status == lit(Status.FAILED)
 
-    def failed_key(self, c: Cols) -> ColumnElement[Any]:
-        """What the index of failed rows is ordered by: `msg_id`, or NULL for every other row."""
-        if self.dialect.case_index == "function":
-            return sa.case((self.failed(c), c.msg_id))
-        return c.msg_id
-
-    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
-        """Failed and dead rows, as a query by their index asks for them."""
-        if c.failed_column is not None:
-            return c.failed_column == sa.literal_column("1")
-        return self.failed(c) if self.dialect.partial_indexes else self.failed_key(c).is_not(None)
-
     def mine(self, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
         """The fence: flagged, and by us. Without `claimed_by` only the status can be asked, and
         `same_tries`, since whoever takes a flag away counts a try.
@@ -185,65 +161,10 @@ class Tables:
             return []
         return [self.tries(c) == sa.bindparam("mw_tries", type_=sa.Integer())]
 
-    def open_object(self, c: Cols) -> ColumnElement[Any]:
-        """`object_id` of unfinished rows as the object index holds it."""
-        if self.dialect.case_index == "column":
-            assert c.open_object_column is not None
-            return c.open_object_column
-        if self.dialect.case_index == "function":
-            return self.open_case(c)
-        return c.object_id
-
-    def object_key(self, c: Cols) -> ColumnElement[Any]:
-        """`object_id` as `open_object` and the guard write it: text, where they are a CASE."""
-        if self.dialect.case_index is None:
-            return c.object_id
-        kind = c.object_id.type
-        if isinstance(kind, sa.String | KeyText):
-            key: Any = c.object_id
-            if self.dialect.case_index == "column" and isinstance(kind, sa.CHAR):
-                key = sa.func.rtrim(key)  # which does not depend on a setting of the session
-            return dialects.recollated(key, self.key_collation) if self.key_collation else key
-        return sa.cast(c.object_id, sa.String(MAX_OBJECT_ID))
-
-    def open_case(self, c: Cols) -> ColumnElement[Any]:
-        loose = sa.case((self.running(c), text_lit(NO_OBJECT_RUNNING)), else_=text_lit(NO_OBJECT))
-        return sa.case((self.unfinished(c), sa.func.coalesce(self.object_key(c), loose)))
-
-    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
-        """`msg_id` as the object index holds it."""
-        if self.dialect.case_index == "function":  # an entry of NULLs only is not in the index
-            return sa.case((self.unfinished(c), c.msg_id))
-        return c.msg_id
-
-    def open_rows(self, c: Cols) -> ColumnElement[bool]:
-        """The predicate that lets a query use the object index."""
-        return self.unfinished(c) if self.dialect.partial_indexes else sa.true()
-
-    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
-        """What the index of open rows by age is ordered by."""
-        return self.oldest_case(c) if self.dialect.case_index == "function" else c.msg_id
-
-    def oldest_case(self, c: Cols) -> ColumnElement[Any]:
-        return sa.case((self.waits_for_no_instant(c), c.msg_id))
-
     def waits_for_no_instant(self, c: Cols) -> ColumnElement[bool]:
         if c.available_at is None:
             return self.unfinished(c)
         return sa.and_(self.unfinished(c), c.available_at.is_(None))
-
-    def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
-        """Open rows that wait for no instant; the predicate of the index by age."""
-        return self.waits_for_no_instant(c) if self.dialect.partial_indexes else sa.true()
-
-    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
-        """The column of a slice as its index holds it."""
-        column = getattr(c, role)
-        if self.dialect.case_index == "function":  # an entry of NULLs only is not in the index
-            return sa.case((self.unfinished(c), self.slice_value(c, role)))
-        assert column is not None
-        found: ColumnElement[Any] = column
-        return found
 
     def in_slices(self, c: Cols) -> ColumnElement[bool]:
         """Unfinished and not running, as the partial index of slices says it.
@@ -255,13 +176,6 @@ class Tables:
         one: ColumnElement[int] = sa.literal_column("1")
         return sa.case((waits, one), else_=sa.literal_column("0")) == one
 
-    def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
-        """The predicate that lets a query use the index of a slice."""
-        if not self.dialect.partial_indexes:
-            return self.open_object(c).is_not(None)
-        there = self.indexes is None or self.spec.index_name(SLICES[role]) in self.indexes
-        return self.in_slices(c) if there else self.unfinished(c)
-
     def slice_value(self, c: Cols, role: str) -> ColumnElement[Any]:
         """In which slice a row is; a NULL that a foreign producer left counts as shard 0."""
         column = getattr(c, role)
@@ -269,20 +183,10 @@ class Tables:
         none: ColumnElement[int] = sa.literal_column("0")
         return sa.func.coalesce(column, none) if role == "shard" else column
 
-    def running_object(self, c: Cols) -> ColumnElement[Any]:
-        """`object_id` of the running row, NULL for every other: the guard's key."""
-        if c.running_object_column is not None:
-            return c.running_object_column
-        return sa.case((self.running(c), self.object_key(c)))
-
     def object_is_running(self, of: Cols) -> ColumnElement[bool]:
         """Another row of the object is flagged."""
         source = self.message.alias("r")
-        other = self.cols(source)
-        if self.dialect.partial_indexes:
-            match = sa.and_(other.object_id == of.object_id, self.running(other))
-        else:
-            match = self.running_object(other) == self.object_key(of)
+        match = self.runs(self.cols(source), self.object_key(of))
         found = self.hinted(sa.select(sa.literal_column("1")), source, "guard").where(match)
         return sa.and_(of.object_id.is_not(None), sa.exists(found))
 
@@ -298,17 +202,14 @@ class Tables:
         return sa.and_(of.object_id.is_not(None), sa.exists(found))
 
     @property
+    def sliced(self) -> tuple[str, ...]:
+        """The roles by which an index of slices is made."""
+        return tuple(role for role in self.spec.slices if role in self.names)
+
+    @property
     def object_type(self) -> TypeEngine[Any]:
         """The type of `object_id`, for parameters that are compared with it."""
         return self.cols().object_id.type
-
-    @property
-    def key_type(self) -> TypeEngine[Any]:
-        """The type of `open_object`, for cursors."""
-        if self.dialect.case_index:
-            return sa.String()
-        kind = self.object_type
-        return dialects.AnyText() if isinstance(kind, sa.String | KeyText) else kind
 
     def values(self, **roles: Any) -> dict[str, Any]:
         """Values for an UPDATE or INSERT by role; columns that are not there are left out."""
@@ -327,3 +228,95 @@ class Tables:
     @property
     def guard_name(self) -> str:
         return self.spec.index_name("guard")
+
+    # -- what the guard and the indexes of open rows hold, see indexes.py
+
+    @abstractmethod
+    def add_indexes(self) -> None:
+        """Attach the guard and the indexes to `message`."""
+
+    @abstractmethod
+    def key(self, object_id: Any) -> Any:
+        """A value of `object_key`."""
+
+    @property
+    @abstractmethod
+    def key_type(self) -> TypeEngine[Any]:
+        """The type of `open_object`, for cursors."""
+
+    @abstractmethod
+    def object_key(self, c: Cols) -> ColumnElement[Any]:
+        """`object_id` as `open_object` and the guard write it."""
+
+    @abstractmethod
+    def running_object(self, c: Cols) -> ColumnElement[Any]:
+        """`object_id` of the running row as the guard holds it."""
+
+    @abstractmethod
+    def runs(self, c: Cols, key: Any) -> ColumnElement[bool]:
+        """It is the running row of the object with this key."""
+
+    @abstractmethod
+    def open_object(self, c: Cols) -> ColumnElement[Any]:
+        """`object_id` of unfinished rows as the object index holds it."""
+
+    @abstractmethod
+    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
+        """`msg_id` as the object index holds it."""
+
+    @abstractmethod
+    def open_rows(self, c: Cols) -> ColumnElement[bool]:
+        """The predicate that lets a query use the object index."""
+
+    @abstractmethod
+    def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
+        """How all running rows are found: by `c`, and by `d` too where it takes two looks; the
+        index and the predicate of each."""
+
+    @abstractmethod
+    def all_open(self, c: Cols) -> ColumnElement[bool]:
+        """All unfinished rows, for a query that reads the whole object index."""
+
+    @abstractmethod
+    def with_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        """The entries of the object index that have an object."""
+
+    @abstractmethod
+    def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
+        """The same, of its key, as ranges."""
+
+    @abstractmethod
+    def without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        """The entries of the object index that have none."""
+
+    @abstractmethod
+    def waiting_without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        """Those of them that do not run; where that costs nothing, else all."""
+
+    @abstractmethod
+    def due_rows(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+        """The predicate that lets a query use the index of rows that wait for an instant."""
+
+    @abstractmethod
+    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
+        """What the index of open rows by age is ordered by."""
+
+    @abstractmethod
+    def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
+        """Open rows that wait for no instant; the predicate of the index by age."""
+
+    @abstractmethod
+    def failed_key(self, c: Cols) -> ColumnElement[Any]:
+        """What the index of failed rows is ordered by: `msg_id`, or NULL for every other row."""
+
+    @abstractmethod
+    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
+        """Failed and dead rows, as a query by their index asks for them."""
+
+    @abstractmethod
+    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
+        """The column of a slice as its index holds it."""
+
+    @abstractmethod
+    def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
+        """The predicate that lets a query use the index of a slice."""
