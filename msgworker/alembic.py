@@ -1,7 +1,7 @@
-"""For Alembic: what `--autogenerate` must not drop, because msgworker has made it.
+"""The hook for Alembic that keeps `--autogenerate` from dropping objects of msgworker.
 
-The rule: only what stands in the database and not in your metadata is ever hidden, and of that only
-what carries a name of ours. Alembic itself is not imported here.
+It hides only objects that are in the database but not in your metadata, and of these only objects
+with a name of msgworker. Alembic itself is not imported here.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _COLUMN = re.compile(rf"{OPEN_OBJECT}{_RULE}|{RUNNING_OBJECT}|{FAILED_MARK}")
 def include_object(
     object: Any, name: str | None, type_: str, reflected: bool, compare_to: Any
 ) -> bool:
-    """Alembic's hook of this name: False for what msgworker has made and your metadata has not.
+    """Alembic's hook of this name: False for objects of msgworker that your metadata lacks.
 
-    That is: our tables; message tables that are in the database only; on a message table of yours
-    the guard, the claim indexes and, on MariaDB and MySQL, the hidden generated columns. With a
-    hook of your own: `include_object(...) and mine(...)`.
+    These are msgworker's tables; message tables that are only in the database; and on your own
+    message table the guard, the claim indexes and, on MariaDB and MySQL, the hidden generated
+    columns. Combine it with a hook of your own: `include_object(...) and mine(...)`.
     """
     if not reflected or compare_to is not None or name is None:
         return True
@@ -62,16 +62,16 @@ def _our_tables() -> frozenset[str]:
 
 
 def _is_message_table(table: sa.Table) -> bool:
-    """Whether a reflected table has our guard; an index `orders_due` alone may be anybody's.
+    """Whether a reflected table has the guard; an index `orders_due` alone proves nothing.
 
-    Two of the others do as well: SQLAlchemy does not read every index on an expression.
+    Two of the other indexes count too: SQLAlchemy does not read every index on an expression.
     """
     ours = {str(i.name).lower() for i in table.indexes if _is_ours(str(i.name), table.name)}
     return len(ours) > 1 or any(name.endswith("_guard") for name in ours)
 
 
 def _is_ours(name: str, table: str) -> bool:
-    """Whether an index is called as one of ours on this table is, for whatever rule."""
+    """Whether an index has the name of a msgworker index on this table, under any rule."""
     found = _INDEX.search(name.lower())
     if found is None:
         return False
@@ -81,6 +81,6 @@ def _is_ours(name: str, table: str) -> bool:
         rules.append({"max_tries": int(tries), "on_dead": "block" if block else "continue"})
     try:
         specs = [MessageTable(table.replace(".", "_"), **rule) for rule in rules]
-    except ConfigError:  # no table of ours is called so, or has this rule
+    except ConfigError:  # not a valid name or rule of a message table
         return False
     return any(spec.index_name(suffix) == name.lower() for spec in specs)

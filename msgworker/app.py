@@ -1,6 +1,6 @@
-"""App: the handlers, the engine, the table; the one place that wires the parts.
+"""App: the handlers, the engine and the table; the place that wires the parts.
 
-One file, because it is what a user sees: half of it is the documentation of its methods.
+One file, because it is the user's view: half of it is the documentation of its methods.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from msgworker.store import send as store
 from msgworker.store.rule import Rule
 from msgworker.table import COLUMNS, MessageTable, Tables
 
-if TYPE_CHECKING:  # who has a Session has imported the ORM
+if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
     from tenacity.wait import wait_base
 from msgworker.producing import connection_of, is_session, row_of, seconds_of
@@ -45,18 +45,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=Event)
 SEND_CHUNK = 5000
 RULE_SECONDS = 1.0
-"""A rule that was read so long ago is read again by those who look and repair."""
+"""Seconds after which ops calls read the rule of the table again."""
 log = logger("msgworker.app")
 
 
 class App:
     """Handlers, a database and a message table.
 
-    url_or_engine: a SQLAlchemy URL or an Engine. table: a MessageTable, the default one if left
-    out. label: how its instances are named, in `msgworker instances` and in their ids
-    (the host if left out). Further keywords are those of `config.Settings` (lease_seconds,
-    poll_seconds, ...). Nothing is connected before it is needed. Raises ConfigError for settings
-    that are wrong.
+    url_or_engine: a SQLAlchemy URL or an Engine. table: a MessageTable, by default the table
+    msgworker_message. label: the name of its instances in `msgworker instances` and in their ids,
+    by default the host. Further keywords are those of `config.Settings` (lease_seconds,
+    poll_seconds, ...). It connects when a connection is first needed. Raises ConfigError for wrong
+    settings.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class App:
         self.table = table or MessageTable()
         if self.settings.foreign_stale_after is not None and self.table.claimed_by is None:
             raise ConfigError(
-                "foreign_stale_after needs a column claimed_by: without it our own messages look "
-                "like a foreign consumer's"
+                "foreign_stale_after needs a column claimed_by: without it messages of msgworker "
+                "look like those of a foreign consumer"
             )
         self.engine = dialects.open_engine(url_or_engine)
         self.label = clean(str(label), 200)
@@ -89,7 +89,7 @@ class App:
         self._fit = False
         self._names_rule = True
         self._rule_read_at = 0.0  # on the monotonic clock
-        # Those to wake; one that runs is kept alive by its threads.
+        # Workers to wake. Weak: the threads of a running worker keep it alive.
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._workers_lock = threading.Lock()
         self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
@@ -100,9 +100,9 @@ class App:
     def from_config(cls, conf: Configuration | None = None, *, label: str = "") -> App:
         """An App with the database, table and settings of the configuration.
 
-        conf: what `config.load` gives; left out, it is read as the command line reads it:
-        environment, ./msgworker.toml, ./pyproject.toml. A table that is there keeps its max_tries
-        and on_dead where the configuration names neither. Raises ConfigError.
+        conf: the result of `config.load`; by default it is read as the command line reads it:
+        environment, ./msgworker.toml, ./pyproject.toml. An existing table keeps its max_tries
+        and on_dead if the configuration sets neither. Raises ConfigError.
         """
         conf = load() if conf is None else conf
         made = cls(conf.url, table=table_from(conf), label=label, **conf.group("app"))
@@ -113,14 +113,14 @@ class App:
         return f"App({dialects.masked(self.engine.url)!r}, table={self.table.name!r})"
 
     def create_schema(self) -> list[str]:
-        """Create what is missing of tables and indexes; return the names of what was created.
+        """Create missing tables and indexes; return the names of what was created.
 
-        Safe to call at every start and from several processes at once. A table that exists already
-        only gets indexes (on MariaDB and MySQL also the hidden generated columns that they are on);
-        at the first time, rows with a status that nobody knows are told of in a warning.
+        Safe to call at every start and from several processes at once. An existing table only gets
+        indexes (on MariaDB and MySQL also the hidden generated columns that they use). The first
+        call on a table logs a warning if it has rows with an unknown status.
 
-        max_tries and on_dead of a table that has others become those of this App if no instance
-        works on it, and that is in the list too; else it keeps them, which is told in a warning.
+        If the table has another max_tries or on_dead, it takes those of this App if no instance is
+        alive on it (the returned list says so); otherwise it keeps its own and logs a warning.
         Raises DatabaseUnavailable, SchemaError.
         """
         dialect = dialects.dialect_of(self.engine)
@@ -145,8 +145,8 @@ class App:
     def tables(self) -> Tables:
         """The live tables; read once. Raises DatabaseUnavailable, SchemaError.
 
-        Their `spec` has max_tries and on_dead as they are recorded in the database, which may be
-        others than those of this App's `table`.
+        Their `spec` has max_tries and on_dead as recorded in the database, which may differ from
+        those of this App's `table`.
         """
         with self._lock:
             if self._tables is None:
@@ -160,7 +160,7 @@ class App:
             return schema.resolve(self.engine, self.table, dialect, recorded=recorded)
 
     def _tables_now(self) -> Tables:
-        """The tables by the rule as it was recorded a moment ago, for who lives for long."""
+        """The tables with a freshly read rule, for long-lived callers."""
         tables = self.tables
         if time.monotonic() - self._rule_read_at < RULE_SECONDS:
             return tables
@@ -177,8 +177,8 @@ class App:
             return schema.record_rule(self.engine, self.tables)
 
     def _by_rule(self, *, may_bury: bool = False) -> Tables:
-        """The tables by the rule to work by: this App's, if it is the table's or can be made so
-        now, else the table's. may_bury: also where failed messages are dead by it."""
+        """The tables with the rule in force: this App's, if it is or can become the table's rule,
+        else the table's. may_bury: change the rule even if failed messages become dead by that."""
         wanted = Rule.of(self.table)
         while True:
             found = self._recorded_rule()
@@ -191,7 +191,7 @@ class App:
                 with dialects.connecting(self.engine) as conn:
                     idle = not rules.living(conn, self.tables)
                 if idle:
-                    self._resolved(recorded=False)  # or tell what is missing for it
+                    self._resolved(recorded=False)  # raises if something is missing for it
                 state = self._new_state(self.tables, None)
                 verdict = ruling.change(state, wanted, log, may_bury=may_bury)
             if verdict.state in ruling.IN_THE_WAY:
@@ -220,14 +220,14 @@ class App:
         """Register a function as the handler of a topic (no topic: of every other topic).
 
         The function takes (msg) or (msg, ctx), plain or async. Returning means done; an exception
-        means failed, tried again after a back-off; see Reject and RetryLater for other wishes.
+        means failed, tried again after a back-off; see Reject and RetryLater for other outcomes.
         transactional: `ctx.connection` belongs to the transaction that settles the message.
         timeout: seconds; a handler that runs longer is reported and its try fails when it returns.
         timeout_action: "restart" = the instance also finishes the rest and leaves, and `run` or
         `drain` raises HandlerStuck: end the process, the message is then recovered.
-        wait: a tenacity wait strategy for the back-off; left out: `backoff_seconds` of the App, by
-        default about 20 s, then about 100 s. max_tries: dead after so many failed tries, at most
-        the table's `max_tries`; tries that a crash ended go by the table's alone.
+        wait: a tenacity wait strategy for the back-off, by default `backoff_seconds` of the App:
+        about 20 s, then about 100 s. max_tries: dead after so many failed tries, at most
+        the table's `max_tries`; for tries that ended in a crash only the table's counts.
         Raises HandlerError at once for bad functions and options.
         """
         if callable(topic):  # @app.handler without parentheses
@@ -249,7 +249,7 @@ class App:
         return register
 
     def add_handler(self, topic: str | None, fn: Callable[..., Any], **options: Any) -> None:
-        """`handler` as a plain call."""
+        """`handler` as a plain function call."""
         made = make_handler(topic, fn, **options)
         if made.max_tries is not None and made.max_tries > self.table.max_tries:
             raise HandlerError(
@@ -263,15 +263,15 @@ class App:
         """Call `fn(event)` for every event of a type of `msgworker.events`, or of its name, in all
         instances of this App in this process, from now on; returns a function that ends it.
 
-        It is called in the thread in which it happens and should return at once. What it raises is
-        logged, once for each type of error, and changes nothing. Raises ConfigError for what is no
-        event or no function.
+        It is called in the thread that emits the event and should return quickly. Its exceptions
+        are logged, once for each type of error, and have no other effect. Raises ConfigError for an
+        unknown event or something that is not a function.
         """
         return self._events.on(event, fn)
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """The topics that have a handler; None if one handler takes every topic."""
+        """The topics that have a handler; None if a handler takes every topic."""
         return self._registry.topics()
 
     def send(
@@ -287,9 +287,10 @@ class App:
         """Insert one message in the caller's transaction; return its msg_id.
 
         payload: JSON, a dataclass or a pydantic model, of texts, numbers, Decimal, date, time,
-        datetime, timedelta, UUID, Enum, lists, tuples, sets and dicts by text; a handler of
-        `Message[T]` gets it as it was, see docs/payloads.md. object_id: whose message it is; None =
-        no order wanted. delay: seconds from now on the database's clock; at: an aware datetime.
+        datetime, timedelta, UUID, Enum, lists, tuples, sets and dicts with text keys; a handler of
+        `Message[T]` gets it unchanged, see docs/payloads.md. object_id: the object of the message;
+        None = no order required. delay: seconds from now on the database's clock; at: an aware
+        datetime.
         Raises PayloadError, ConfigError, SchemaError or DatabaseUnavailable before anything is
         inserted.
         """
@@ -333,12 +334,12 @@ class App:
         return count
 
     def _sent(self, target: Connection | Session, connection: Connection) -> None:
-        """Wake up workers once the caller has committed."""
+        """Wake up the workers when the caller has committed."""
         if self.settings.notify and self.tables.dialect.notify:
             store.notify(connection, self._channel)
         if not self._workers:
             return
-        self.wake()  # for a connection that commits by itself
+        self.wake()  # for a connection in autocommit mode
         if target not in self._producing:
             self._producing.add(target)
             name = "after_commit" if is_session(target) else "commit"
@@ -349,7 +350,7 @@ class App:
         return store.channel(self.table)
 
     def wake(self) -> None:
-        """Tell the workers of this App in this process that there is something to do."""
+        """Make the workers of this App in this process look for messages now."""
         with self._workers_lock:
             workers = list(self._workers)
         for worker in workers:
@@ -364,10 +365,10 @@ class App:
     ) -> Worker:
         """A worker: `run`, `start`, `stop`, `drain`; as a context manager it stops at the end.
 
-        threads: how many handlers run at once, 1 or more. topics: only these, of those registered.
-        scope: where it looks, see `msgworker.coordination`; None = everywhere.
-        Raises ConfigError, also if there is no handler. Nothing is connected before it starts; then
-        SchemaError is raised where the column of the scope is missing.
+        threads: how many handlers run at once, 1 or more. topics: only these of the registered
+        topics. scope: where it looks, see `msgworker.coordination`; None = everywhere.
+        Raises ConfigError, also if there is no handler. It connects when it starts, and raises
+        SchemaError then if the column of the scope is missing.
         """
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
@@ -403,18 +404,18 @@ class App:
         """Handle messages until none is due now or soon, or until `time_limit`.
 
         For batch jobs and timers. All times are in seconds. threads, topics, scope: as in `worker`.
-        linger: wait for what becomes due within this time, and for the lease of another instance
-        that has messages to end. retry_linger: and so long for the next
-        try of messages that have failed; None = 300, or 0 where linger is 0.
+        linger: wait for messages that become due within this time, and for leases of other
+        instances with messages that end within it. retry_linger: the same for the next try of
+        messages that have failed; None = 300, or 0 if linger is 0.
         time_limit: stop in order after this time; None = no limit. grace: how long running handlers
-        may go on at a stop. overlap: "skip" returns at once (Report.skipped) while another drain of
-        this App runs in this process; "allow" lets up to `max_concurrent` run. signals: SIGTERM and
-        SIGINT stop in order, a second one at once; only in the main thread. outage_limit: give up
-        (Report.database_lost) when the database has been away for so long.
+        may continue at a stop. overlap: "skip" returns at once (Report.skipped) while another drain
+        of this App runs in this process; "allow" lets up to `max_concurrent` run. signals: SIGTERM
+        and SIGINT stop in order, a second one at once; only in the main thread. outage_limit: give
+        up (Report.database_lost) when the database has been unreachable for this long.
 
         Raises ConfigError before anything is done; DatabaseUnavailable if the database cannot be
-        reached at the start or denies access; SchemaError for what is missing; HandlerStuck for a
-        handler with timeout_action="restart" that did not end in time.
+        reached at the start or denies access; SchemaError if something is missing; HandlerStuck for
+        a handler with timeout_action="restart" that did not end in time.
         """
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')
@@ -481,7 +482,7 @@ class App:
             raise SchemaError(f"{scope!r} needs a column in table {self.table.name}. Add it: {add}")
         index = additions.slice_index(self.engine, tables, role)
         if index:
-            text = "table %s: %r reads the messages of all others, too, without an index; run: %s"
+            text = "table %s: without an index %r also reads the messages of all others; run: %s"
             log.warning(text, self.table.name, scope, index)
 
     def _state(
@@ -497,10 +498,10 @@ class App:
         if self.settings.foreign_stale_after is not None and not tables.has("claimed_by"):
             raise ConfigError(
                 f"foreign_stale_after needs a column {self.table.claimed_by} (claimed_by) in table "
-                f"{self.table.name}: without it our own messages look like those of others"
+                f"{self.table.name}: without it messages of msgworker look like foreign ones"
             )
         if not self._fit:
-            if tables.unfit:  # read before it was mended, maybe
+            if tables.unfit:  # perhaps fixed since it was read
                 self._tables = None
                 tables = self.tables
             schema.check_fit(self.engine, tables)
@@ -533,7 +534,7 @@ class App:
 
     @property
     def ops(self) -> Ops:
-        """What people may do: look and repair."""
+        """Reads and repairs for operators."""
         return Ops(self.engine, self._tables_now, self.table, names_rule=self._names_rule)
 
 

@@ -1,4 +1,4 @@
-"""The local clock of leases: durations only, never an instant that others are told."""
+"""The local clock for leases: durations only, never an instant that others can see."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def clock() -> float:
-    """Seconds, for what we believe of our lease: they go on while the machine sleeps, which those
-    of `time.monotonic` do not everywhere."""
+    """Seconds, to judge our own lease locally. They include the time in which the machine sleeps,
+    which `time.monotonic` does not on every platform."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)

@@ -1,7 +1,7 @@
-"""One queue in several databases: which object lives where, and workers for all of them.
+"""One queue in several databases: the home of each object, and workers for all databases.
 
-Exclusion and order are those of one database. So each object has one home, by its shard, and moves
-only while it has no unfinished message: docs/scaling.md tells how.
+Exclusion and order hold within one database. So each object has one home, by its shard, and may
+move only while it has no unfinished message: see docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MAX_NAME = 30
 
 
 class Databases:
-    """Several databases that share the work of one queue: an App for each, by its name.
+    """Several databases that share the work of one queue, with a named App for each.
 
     apps: name -> App, of different databases or of different tables of one. Their tables must have
-    the same number of `shards`. homes: name -> the shards that live there, each shard in one place;
-    left out: as many to each, in one piece, in the order of `apps`. An object lives where its shard
-    does: homes are the same for all producers, and where they change an object must have no
-    unfinished message (see `misplaced`). Name them before a database is added: other equal parts
-    would be other homes.
+    the same number of `shards`. homes: name -> its shards, each shard in one database; by default
+    equal ranges in the order of `apps`. The home of an object is the home of its shard. All
+    producers must use the same homes, and when a home changes its objects must have no
+    unfinished message (see `misplaced`). Set homes explicitly before you add a database, because
+    the default ranges would change.
 
-    An App without a label gets NAME.HOST, so that the log tells the databases apart.
+    An App without a label gets NAME.HOST, so that the log shows the database.
     Raises ConfigError.
     """
 
@@ -65,7 +65,7 @@ class Databases:
         return {name: app.create_schema() for name, app in self.apps.items()}
 
     def handler(self, topic: str | None = None, **options: Any) -> Callable[[F], F]:
-        """`App.handler` in all of them."""
+        """`App.handler` for all databases."""
         if callable(topic):
             raise ConfigError("write @databases.handler(), with parentheses")
 
@@ -79,13 +79,13 @@ class Databases:
     # ------------------------------------------------------------ producing
 
     def name_of(self, object_id: Any) -> str:
-        """The name of the database in which an object lives; None, no object: each in turn."""
+        """The name of an object's home; for None, no object: each database in turn."""
         if object_id is None:
             return next(self._turn)
         return self._name_of[shard_of(object_id, self.shards)]
 
     def of(self, object_id: Any) -> App:
-        """The App of the database in which an object lives: begin your transaction there."""
+        """The App of an object's home: begin your transaction there."""
         return self.apps[self.name_of(object_id)]
 
     def send(
@@ -98,8 +98,8 @@ class Databases:
         delay: float | timedelta | None = None,
         at: datetime | None = None,
     ) -> Any:
-        """`App.send` in the database in which the object lives, which must be that of `conn`; a
-        message without an object goes where `conn` is. Returns its msg_id there.
+        """`App.send` in the object's home, which must be the database of `conn`; a message without
+        an object goes to the database of `conn`. Returns its msg_id there.
 
         Raises ConfigError for a connection of another database; nothing is inserted then.
         """
@@ -107,15 +107,15 @@ class Databases:
         return self.apps[name].send(conn, topic, payload, object_id=object_id, delay=delay, at=at)
 
     def split(self, messages: Iterable[tuple[Any, Any]]) -> list[tuple[App, list[tuple[Any, Any]]]]:
-        """(payload, object_id) pairs by the App to which they go, in their order: for
-        `App.send_many`, in a transaction for each."""
+        """(payload, object_id) pairs by the App of their home, in order: for `App.send_many` in a
+        transaction per database."""
         parts: dict[str, list[tuple[Any, Any]]] = {}
         for payload, object_id in messages:
             parts.setdefault(self.name_of(object_id), []).append((payload, object_id))
         return [(self.apps[name], parts[name]) for name in self.apps if name in parts]
 
     def _place_of(self, conn: Connection | Session, object_id: Any) -> str:
-        """The database of a send; raises ConfigError where `conn` is of another one of ours."""
+        """The database of a send; raises ConfigError if `conn` belongs to another of ours."""
         url = connection_of(conn).engine.url
         ours = [name for name, app in self.apps.items() if app.engine.url == url]
         if object_id is None:
@@ -123,18 +123,18 @@ class Databases:
         name = self.name_of(object_id)
         if ours and name not in ours:
             raise ConfigError(
-                f"object {object_id!r:.80} lives in database {name}, and the connection is of "
+                f"object {object_id!r:.80} belongs to database {name}, but the connection is of "
                 f"{ours[0]}; begin the transaction there: databases.of(object_id).engine.begin()"
             )
         return name
 
     def misplaced(self) -> dict[str, list[int]]:
-        """The shards of which a database has unfinished messages of objects although they live
-        elsewhere, by its name; {} = all is where it belongs.
+        """By database, the shards of which it has unfinished messages although their home is
+        elsewhere; {} = all messages are in their homes.
 
-        After `homes` were changed, and before messages are sent by the new ones. It goes by the
-        column `shard`, which all producers must fill. Costs a step along the index of slices for
-        each shard. Raises SchemaError for a table without a column `shard`,
+        Call it after `homes` were changed, and before messages are sent to the new homes. It uses
+        the column `shard`, which all producers must fill, and reads one entry of the index of
+        slices per shard. Raises SchemaError for a table without a column `shard`,
         DatabaseUnavailable.
         """
         found = {name: self._strangers(name, app) for name, app in self.apps.items()}
@@ -144,8 +144,8 @@ class Databases:
         tables = app.tables
         if not tables.has("shard"):
             raise SchemaError(
-                f"table {tables.spec.name} of database {name} has no column shard: nobody can tell "
-                "which objects live there"
+                f"table {tables.spec.name} of database {name} has no column shard, which says "
+                "where an object belongs"
             )
         strange = [slices.Place(n) for n in range(self.shards) if n not in self.homes[name]]
         with dialects.reaching(app.engine), dialects.connecting(app.engine) as conn:
@@ -165,9 +165,9 @@ class Databases:
     ) -> Workers:
         """Workers for all databases in this process, with `threads` handlers in each.
 
-        scope: where each looks, name -> scope; left out: everywhere. With locks of its own database
-        each goes on while another is away; with one lock centre for all, `Partitions(group=name)`
-        keeps them apart.
+        scope: where each looks, name -> scope; by default everywhere. With locks in its own
+        database, each continues during an outage of another; with one lock centre for all,
+        `Partitions(group=name)` separates them.
         Raises ConfigError.
         """
         scopes = self._scopes(scope)
@@ -192,7 +192,7 @@ class Databases:
                 if other != name:
                     raise ConfigError(
                         f"databases {other} and {name} would share the locks {lock[1]!r} at "
-                        f"{lock[0]}, and neither would be looked at as a whole; give each its own: "
+                        f"{lock[0]}, so no worker would look at all of either; give each its own: "
                         f"Partitions(group={name!r}), or other names of segments"
                     )
         return scope
@@ -224,8 +224,8 @@ def _checked(apps: Mapping[str, App]) -> dict[str, App]:
     counts = {app.table.shards for app in apps.values()}
     if len(counts) > 1:
         raise ConfigError(
-            "all tables must have the same number of shards, MessageTable(shards=...): objects "
-            f"live by it; got {sorted(counts)}"
+            "all tables must have the same number of shards, MessageTable(shards=...), which "
+            f"decides the homes; got {sorted(counts)}"
         )
     return dict(apps)
 

@@ -8,16 +8,16 @@ MsgworkerError
 +-- SchemaError                  a table, column or index is missing or of a wrong kind  exit 4
 +-- PayloadError (ValueError)    a payload is not JSON, too large or not of its type
 +-- RuleChanged                  max_tries or on_dead of the table changed meanwhile      exit 75
-+-- LostClaim                    a message in our hands was recovered, edited or deleted
-+-- LeaseBusy                    a lock is held by somebody else
-+-- LeaseLost                    a lock that we held ran out, was taken away, or is in doubt
-+-- HandlerMisuse                a handler ended our transaction or returned what it may not
++-- LostClaim                    a message of this instance was recovered, edited or deleted
++-- LeaseBusy                    a lock is held by another owner
++-- LeaseLost                    a held lock expired, was taken away, or may have expired
++-- HandlerMisuse                a handler ended our transaction or returned a forbidden value
 +-- HandlerTimeout               a handler ran longer than its `timeout`
-|   +-- HandlerStuck             ... and its instance left because of it: end the process  exit 75
+|   +-- HandlerStuck             ... and its instance left because of that: end the process exit 75
 +-- ItemsFailed                  some items of a fan-out failed; the others are done and recorded
 
-Reject and RetryLater are not errors but wishes of a handler: raise or return them.
-Losing a race is never an error: functions return what was won.
+Reject and RetryLater are requests of a handler, not errors: raise or return them.
+Losing a race is never an error: functions return the rows that they won.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_LATER_MAX_SECONDS = 30 * 86_400.0
 
 
 class ExitCode(enum.IntEnum):
-    """How the command line ends; `means` is what its --help and docs/cli.md say."""
+    """Exit codes of the command line; `means` is their text in --help and docs/cli.md."""
 
     means: str
 
@@ -46,13 +46,13 @@ class ExitCode(enum.IntEnum):
     OK = 0, "ok"
     REFUSED = (
         1,
-        "some messages became dead, or nobody does what is left; or another refusal, which a line "
-        "on stderr explains",
+        "some messages became dead, or messages are left that no instance will handle; or the "
+        "command was refused, with the reason on stderr",
     )
     USAGE = 2, "the command line or the configuration is wrong; nothing was done"
-    UNREACHABLE = 3, "the database cannot be reached, denies access, or was lost on the way"
+    UNREACHABLE = 3, "the database cannot be reached, denies access, or was lost during the command"
     SCHEMA = 4, "a table, column or index is missing or of a wrong kind: see init-db"
-    NOTHING_MATCHED = 5, "nothing matched; or a write left some of the given ids alone"
+    NOTHING_MATCHED = 5, "nothing matched; or a write skipped some of the given ids"
     RETRIES = (
         6,
         "messages wait for their retry, or for the lease of a silent instance to end: run again",
@@ -60,18 +60,19 @@ class ExitCode(enum.IntEnum):
     OUR_FAULT = 70, "an error of msgworker itself; please report it with the output of --debug"
     OUTPUT = (
         74,
-        "stdout is closed or cannot be written, on a full disk say; what the command did is done",
+        "stdout is closed or cannot be written, for example on a full disk; the command has done "
+        "its work",
     )
     STUCK = (
         75,
-        "the process must be started anew: a handler with timeout_action=restart hangs, or "
+        "the process must be restarted: a handler with timeout_action=restart hangs, or "
         "max_tries or on_dead of the table was changed meanwhile",
     )
     INTERRUPTED = 130, "interrupted at a question or in a short command"
 
 
 class MsgworkerError(Exception):
-    """Root of every error this library raises on its own account."""
+    """Base class of all errors of this library."""
 
     exit_code = ExitCode.REFUSED
 
@@ -97,7 +98,7 @@ class LocksUnavailable(DatabaseUnavailable):
 
 
 class SchemaError(MsgworkerError):
-    """The live schema lacks something; the text says what and how to mend it."""
+    """The live schema lacks something; the text says what, and how to fix it."""
 
     exit_code = ExitCode.SCHEMA
 
@@ -107,9 +108,9 @@ class PayloadError(MsgworkerError, ValueError):
 
 
 class RuleChanged(MsgworkerError):
-    """The rule of the table was changed since it was read; nothing was done by the old one.
+    """The rule of the table was changed since it was read; nothing was done under the old one.
 
-    What is started again, or called again, goes by the new one.
+    Start the instance, or call the function, again: it then uses the new rule.
     """
 
     exit_code = ExitCode.STUCK
@@ -117,12 +118,12 @@ class RuleChanged(MsgworkerError):
     def __init__(self, table: str, before: str, now: str) -> None:
         super().__init__(
             f"the rule of table {table} was changed from {before} to {now} meanwhile; nothing was "
-            "done by the old one: start this again"
+            "done under the old one: start this again"
         )
 
 
 class LostClaim(MsgworkerError):
-    """The flag of a message was no longer ours when its outcome was to be written."""
+    """A message was no longer flagged by this instance when its outcome was to be written."""
 
     def __init__(self, msg_id: object, instance_id: str) -> None:
         super().__init__(
@@ -134,13 +135,13 @@ class LostClaim(MsgworkerError):
 
 
 class LeaseBusy(MsgworkerError):
-    """A lock is held by somebody else; nothing was waited for, or not for long enough.
+    """A lock is held by another owner, and stayed so for the time of `wait`.
 
-    name: the lock. owner: who held it when that was asked, None if nobody knows.
+    name: the lock. owner: its holder at that time, None if unknown.
     """
 
     def __init__(self, name: str, owner: str | None = None, waited: float = 0.0) -> None:
-        whom = "somebody else" if owner is None else owner
+        whom = "another owner" if owner is None else owner
         after = f", waited {waited:.1f} s" if waited else ""
         super().__init__(f"lock {name!r} is held by {whom}{after}; see `msgworker locks`")
         self.name = name
@@ -148,15 +149,15 @@ class LeaseBusy(MsgworkerError):
 
 
 class LeaseLost(MsgworkerError):
-    """A lock is not held any more, or may not be: what is done under it must stop.
+    """A lock is no longer held, or may not be: stop the work that it protects.
 
-    name, owner, token: of the lease that was lost. why: in words.
+    name, owner, token: of the lost lease. why: a text.
     """
 
     def __init__(self, name: str, owner: str, token: int, why: str) -> None:
         super().__init__(
-            f"lock {name!r} is lost to {owner} (token {token}): {why}. Somebody else may hold it; "
-            "writes that carry the token are refused where the token is checked"
+            f"lock {name!r} is lost to {owner} (token {token}): {why}. Another owner may hold it; "
+            "writes with this token are refused where the token is checked"
         )
         self.name = name
         self.owner = owner
@@ -165,7 +166,7 @@ class LeaseLost(MsgworkerError):
 
 
 class HandlerMisuse(MsgworkerError):
-    """A handler did what it may not, such as committing `ctx.connection` itself."""
+    """A handler did something forbidden, such as committing `ctx.connection` itself."""
 
 
 class HandlerTimeout(MsgworkerError):
@@ -173,8 +174,8 @@ class HandlerTimeout(MsgworkerError):
 
 
 class HandlerStuck(HandlerTimeout):
-    """A handler with `timeout_action="restart"` did not end; the instance has left, only the end of
-    the process ends the handler. Its message is recovered by others, with a crash counted."""
+    """A handler with `timeout_action="restart"` did not end, so the instance has left. Only the end
+    of the process ends the handler. Another instance recovers its message and counts a crash."""
 
     exit_code = ExitCode.STUCK
 
@@ -183,7 +184,7 @@ class ItemsFailed(MsgworkerError):
     """Items of a fan-out failed: the first ones with their errors, and how many in all.
 
     failed: key -> error text, of the first ones. count: how many failed. total: of how many.
-    held_back: items that were not run because one before them in their order failed.
+    held_back: items that did not run because an earlier item of their sub-key failed.
     """
 
     SHOWN = 5
@@ -203,7 +204,7 @@ class ItemsFailed(MsgworkerError):
 
 
 class Reject(Exception):
-    """A handler's wish: this message is dead at once, no more tries.
+    """A handler's request: this message becomes dead at once, without more tries.
 
     `Reject("no such customer")` is raised or returned; the reason is kept in `last_error`.
     """
@@ -214,10 +215,10 @@ class Reject(Exception):
 
 
 class RetryLater(Exception):
-    """A handler's wish: come back later; not counted as a failed try.
+    """A handler's request: call me again later; not counted as a failed try.
 
-    after: seconds or a timedelta, 0 to 30 days. A message may ask for it `later_limit` times (see
-    MessageTable); after that each wish counts as a failed try.
+    after: seconds or a timedelta, 0 to 30 days. A message may be postponed `later_limit` times (see
+    MessageTable); after that each request counts as a failed try.
     Raises ConfigError for a delay that is negative, not finite or too long (the try then fails).
     """
 

@@ -1,8 +1,8 @@
-"""What happens in an instance, as typed events: for logs, counts, metrics and traces.
+"""Typed events of an instance, for logs, counts, metrics and traces.
 
-`App.on(Dead, fn)` calls `fn(event)` for each event of a type. It is called in the thread in which
-it happens, so it should return at once: outcomes of other messages may wait for it. What takes long
-belongs in a queue of its own. What it raises is logged and changes nothing.
+`App.on(Dead, fn)` calls `fn(event)` for each event of a type. It is called in the thread that emits
+the event and should return quickly, because outcomes of other messages may wait for it. Put slow
+work into a queue of your own. Exceptions of the function are logged and have no other effect.
 
 Every event has `instance`, the id of the instance. A message in an event has `msg_id`, `object_id`,
 `topic` and `tries`, the failed tries before this one.
@@ -43,7 +43,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class InstanceStarted(Event):
-    """An instance has its lease and begins to claim, with so many handler threads."""
+    """An instance has its lease and begins to claim. threads: its number of handler threads."""
 
     threads: int
 
@@ -57,7 +57,7 @@ class InstanceStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class Claimed(Event):
-    """Messages were flagged, of so many candidates; others had been faster with the rest."""
+    """Messages were flagged. offered: how many candidates there were; other instances won some."""
 
     messages: Sequence[Facts]
     offered: int
@@ -72,15 +72,15 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True)
 class Settled(Event):
-    """Outcomes of a batch were written. done: those that are done; each other outcome is an event
-    of its own, before this one."""
+    """Outcomes of a batch were written. done: the messages that are done; every other outcome has
+    an event of its own, before this one."""
 
     done: Sequence[Facts]
 
 
 @dataclass(frozen=True, slots=True)
 class Retried(Event):
-    """A try has failed; the message is tried again after so many seconds (None = at once).
+    """A try has failed; the message is tried again after `delay_seconds` (None = at once).
 
     raised: what the handler raised, None if it was no exception.
     """
@@ -102,7 +102,7 @@ class Dead(Event):
 
 @dataclass(frozen=True, slots=True)
 class Later(Event):
-    """A handler raised RetryLater: no try is counted. times: how often this message has."""
+    """A handler raised RetryLater: no try is counted. times: how often it did for this message."""
 
     message: Facts
     error: str
@@ -113,7 +113,7 @@ class Later(Event):
 
 @dataclass(frozen=True, slots=True)
 class Released(Event):
-    """A message was given back, since its handler had not started. stopping: because of a stop."""
+    """A message was released, because its handler had not started. stopping: because of a stop."""
 
     message: Facts
     stopping: bool
@@ -121,16 +121,18 @@ class Released(Event):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """A message is no longer ours: recovered, edited or deleted. Its outcome was not written."""
+    """The claim of a message was lost: it was recovered, edited or deleted. Its outcome was not
+    written."""
 
     message: Facts
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost(Event):
-    """The instance was declared dead, or silent for too long, and goes on under the id `now`.
+    """The instance was declared dead, or did not renew for too long, and continues under the id
+    `now`.
 
-    kept: how many messages it still has in hand; 0 but on a table without `claimed_by`.
+    kept: how many messages it keeps; 0 except on a table without `claimed_by`.
     """
 
     now: str
@@ -139,7 +141,7 @@ class LeaseLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Event):
-    """So many messages of a dead instance were given back; dead: its id."""
+    """Messages of a dead instance were given back. dead: its id. messages: how many."""
 
     dead: str
     messages: int
@@ -147,7 +149,7 @@ class Recovered(Event):
 
 @dataclass(frozen=True, slots=True)
 class OutageBegan(Event):
-    """The database is in trouble. role: which part of the instance met it first."""
+    """The database fails or cannot be reached. role: the part of the instance that noticed."""
 
     role: str
     reason: str
@@ -155,7 +157,7 @@ class OutageBegan(Event):
 
 @dataclass(frozen=True, slots=True)
 class OutageEnded(Event):
-    """The database works again, after so many failures in a row."""
+    """The database works again. failures: how many there were in a row."""
 
     role: str
     failures: int
@@ -169,7 +171,7 @@ EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subcla
 
 @dataclass(slots=True, eq=False)
 class Events:
-    """Who is told of what; `above` is told, too.
+    """Subscribers by event. `above` gets every event too.
 
     _by is replaced under the lock, and read without it.
     """
@@ -180,7 +182,7 @@ class Events:
     _told: set[tuple[int, type[BaseException]]] = field(default_factory=set)
 
     def on(self, event: type[E] | str, fn: Callable[[E], object]) -> Callable[[], None]:
-        """Call `fn(event)` from now on; returns what ends it. Raises ConfigError for no event."""
+        """Call `fn(event)` from now on; returns a function that ends it. Raises ConfigError."""
         kind: Any = EVENTS.get(event) if isinstance(event, str) else event
         if kind not in EVENTS.values():
             known = ", ".join(EVENTS)
@@ -193,18 +195,18 @@ class Events:
         def off() -> None:
             with self._lock:
                 left = list(self._by[kind])
-                if fn in left:  # once for each time it was asked for
+                if fn in left:  # one subscription of several
                     left.remove(fn)
                 self._by = self._by | {kind: tuple(left)}
 
         return off
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether anybody is told of such an event: to make none where nobody is."""
+        """Whether the event has a subscriber; without one it need not be created."""
         return bool(self._by.get(kind)) or (self.above is not None and self.above.wants(kind))
 
     def emit(self, event: Event) -> None:
-        """Tell everybody, in the order in which they asked."""
+        """Call all subscribers, in the order in which they subscribed."""
         for fn in self._by.get(type(event), ()):
             try:
                 fn(event)
@@ -214,12 +216,12 @@ class Events:
             self.above.emit(event)
 
     def _complain(self, fn: Subscriber, event: Event, error: BaseException) -> None:
-        """Once for each subscriber and type of error."""
+        """Log an error, once for each subscriber and type of error."""
         which = (id(fn), type(error))
         if which in self._told:
             return
         self._told.add(which)
         name = getattr(fn, "__qualname__", repr(fn))
-        text = "%s, told of %s, raised %s; work goes on, and this is told once"
+        text = "subscriber %s of %s raised %s; work continues, and this is logged once"
         what = (name, type(event).__name__, type(error).__name__)
         log.error(text, *what, exc_info=error)

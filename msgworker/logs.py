@@ -1,8 +1,8 @@
-"""Our loggers: what others wrote stands in a record as one line, whatever prints the record.
+"""msgworker's loggers. They escape text from outside, so that a record is always one line.
 
-Topics, object ids, errors and URLs may hold line ends and escapes, with which a message could fake
-a line of the log or talk to a terminal. So they are escaped here, in the record itself, before any
-handler or formatter of the user's sees it; no call that logs need think of it.
+Topics, object ids, errors and URLs may contain line ends and terminal escapes, with which a message
+could fake a log line or control a terminal. They are escaped here, in the record itself, before a
+handler or formatter of the user sees it, so that calls that log need not care.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 from msgworker.payload import shown
 
 FACTS = ("object_id", "topic")
-"""Attributes of records about a message that others wrote."""
+"""Attributes of records about a message with text from outside."""
 MOST = 100_000
-"""Characters of a line."""
+"""The most characters of a line."""
 
 
 def logger(name: str, *, of_user: bool = False) -> logging.Logger:
-    """The logger of this name. of_user: what is logged is the user's own, only FACTS are not."""
+    """The logger of this name. of_user: the user's handlers log with it, so only FACTS are
+    escaped."""
     found = logging.getLogger(name)
     wanted = _FACTS_ONLY if of_user else _ALL
     if wanted not in found.filters:
@@ -53,7 +54,7 @@ _ALL, _FACTS_ONLY = _OneLine(facts_only=False), _OneLine(facts_only=True)
 
 
 def traceback_text(error: BaseException) -> str:
-    """A traceback as Python prints it, in which each exception's own text is one line."""
+    """A traceback as Python prints it, with the text of each exception on one line."""
     told = traceback.TracebackException.from_exception(error)
     _on_one_line(told)
     lines = "".join(told.format()).rstrip("\n").split("\n")
@@ -61,7 +62,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def _on_one_line(told: Any) -> None:
-    """Escape the texts of an exception and of those that led to it, which `format` prints."""
+    """Escape the texts of an exception and of its causes."""
     for name in ("_str", "msg"):
         text = getattr(told, name, None)
         if isinstance(text, str):

@@ -1,7 +1,7 @@
 """A message, its status, and the state machine as data.
 
-`status` is one of four numbers and never anything else: foreign consumers and reports read the
-same column. Everything finer (failed with tries left, dead) follows from `error_try_times`.
+`status` is one of four numbers, because foreign consumers and reports read the same column. Finer
+states (failed with tries left, dead) follow from `error_try_times`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 DEFAULT_TOPIC = "default"
-"""What a message without a topic is handled as."""
+"""The topic of a message whose topic is NULL."""
 
 
 class Status(enum.IntEnum):
@@ -26,7 +26,7 @@ class Status(enum.IntEnum):
 
 
 class Word(enum.StrEnum):
-    """What people call a state: status and tries taken together."""
+    """The name of a state: status and tries taken together."""
 
     NEW = "new"
     PROCESSING = "processing"
@@ -37,7 +37,7 @@ class Word(enum.StrEnum):
 
 
 class Act(enum.StrEnum):
-    """Who may move a message; see TRANSITIONS."""
+    """The acts that move a message; see TRANSITIONS."""
 
     CLAIM = "claim"
     SETTLE = "settle"
@@ -59,14 +59,16 @@ TRANSITIONS: dict[tuple[Word, Word], frozenset[Act]] = {
     (Word.DONE, Word.NEW): frozenset({Act.RERUN}),
     (Word.NEW, Word.DEAD): frozenset({Act.DISCARD}),
     (Word.FAILED, Word.DEAD): frozenset({Act.DISCARD}),
-    (Word.DEAD, Word.DEAD): frozenset({Act.DISCARD}),  # given up: its object goes on under "block"
+    (Word.DEAD, Word.DEAD): frozenset(
+        {Act.DISCARD}
+    ),  # given up: its object continues under "block"
 }
-"""Every move a row may make and the acts that may make it; the simulation judges by it."""
+"""Every move of a row and the acts that may make it; the simulation checks against it."""
 
 
 def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> Word:
-    """The word for a row; an odd status gives UNKNOWN, it is shown and never claimed. Tries that
-    are no number leave none, as in SQL."""
+    """The state of a row. An odd status gives UNKNOWN: such a row is shown and never claimed. If
+    the tries are not a number, no tries are left, as in SQL."""
     if status == Status.FAILED:
         try:
             return Word.FAILED if (error_try_times or 0) < max_tries else Word.DEAD
@@ -84,7 +86,7 @@ def in_quarantine(crash_times: int, tries: int, max_tries: int) -> bool:
 
 
 def topic_of(topic: str | None) -> str:
-    """The topic that a row is handled as; an empty text is a topic of its own."""
+    """The topic that selects the handler; an empty text is a topic of its own."""
     return DEFAULT_TOPIC if topic is None else topic
 
 
@@ -94,7 +96,7 @@ class Message(Generic[T]):
 
     payload: the decoded JSON, or the type of the handler's annotation (`Message[Invoice]`).
     error_try_times: failed tries so far; 0 at the first try.
-    created_at: aware UTC, None where the table has no such column, or the row no instant in it.
+    created_at: aware UTC; None if the table has no such column or the row no valid instant in it.
     """
 
     msg_id: int
@@ -107,13 +109,13 @@ class Message(Generic[T]):
 
     @property
     def idempotency_key(self) -> str:
-        """A text that stays the same over retries and reruns; for outside systems."""
+        """A text that is the same in every try and rerun; for outside systems."""
         return f"{self.table_name}:{self.msg_id}"
 
 
 class _Lazily:
-    """A slot that may hold a function, called when the value is asked for first: most handlers
-    never do."""
+    """A slot that may hold a function, which is called when the value is first read: most handlers
+    never read it."""
 
     def __init__(self, slot: Any) -> None:
         self._slot = slot
@@ -135,19 +137,19 @@ type.__setattr__(Message, "created_at", _Lazily(Message.__dict__["created_at"]))
 
 
 UNWRITABLE = "(the error could not be stored)"
-"""Stands in `last_error` where the table did not take the text."""
+"""The `last_error` of a message whose error text the table refused."""
 
 
 SPENT = " (dead after {} of {} tries that its handler allows)"
-"""How the error of a message ends that is dead before the table's rule says so."""
+"""Suffix of the error of a message that is dead by the handler's own `max_tries`."""
 
 
 LATER = "retry later: "
-"""How `last_error` begins where it tells of a wish (RetryLater), not of an error."""
+"""Prefix of `last_error` for a RetryLater, which is not an error."""
 
 
 class Outcome(enum.StrEnum):
-    """What is written for a message that was in our hands."""
+    """What a settle writes for a message."""
 
     DONE = "done"
     FAILED = "failed"
@@ -163,9 +165,9 @@ class Settlement:
 
     next_id: the next message of the run, None if the lane ends here.
     delay_seconds: back-off of FAILED, delay of LATER.
-    tries, later_times: as they were when the message was claimed; tries None where they are no
+    tries, later_times: as they were when the message was claimed; tries is None if they are not
     numbers.
-    trace: the traceback that is kept with the try.
+    trace: the traceback that is stored with the try.
     """
 
     msg_id: int
@@ -179,8 +181,8 @@ class Settlement:
 
 
 class Settled(enum.Enum):
-    """What became of a settlement."""
+    """The result of a settlement."""
 
-    LOST = "lost"  # the flag was not ours any more: nothing was written
+    LOST = "lost"  # the message was no longer flagged by us: nothing was written
     ENDED = "ended"  # written; the lane ends here
     WENT_ON = "went on"  # written, and the next message is flagged

@@ -1,5 +1,5 @@
-"""Payloads between Python and the table: strict JSON in the table, whatever they are in Python;
-and text that every database keeps."""
+"""Payloads between Python and the table, where they are strict JSON; and text that every database
+can store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key[:50]!r} stands twice")
+                raise ValueError(f"the key {key[:50]!r} appears twice")
             seen.add(key)
     return found
 
@@ -90,7 +90,7 @@ def decode(raw: Any, oversize: int | None = None) -> Any:
 
 # ---------------------------------------------------------------- from Python to text
 
-# A circle is found before, by `_is_json` and `_jsonable`.
+# `_is_json` and `_jsonable` detect circular references before.
 _encoder = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
 )
@@ -100,8 +100,8 @@ _SCALARS = frozenset((str, int, float, bool, type(None)))
 def encode(payload: Any) -> str | None:
     """A payload as JSON text, None for None.
 
-    JSON values, and what pydantic writes as JSON: see `_jsonable`. Raises PayloadError for all
-    else, with the place.
+    Takes JSON values, and values that pydantic writes as JSON: see `_jsonable`. Raises PayloadError
+    with the place for other values.
     """
     if payload is None:
         return None
@@ -129,7 +129,7 @@ def _text(value: Any) -> str:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether a value is of JSON's own types all through; quickly, for that is the rule."""
+    """Whether a value consists only of JSON's own types. Fast, because this is the usual case."""
     kind = type(value)
     if kind is dict:
         for key, item in value.items():
@@ -146,7 +146,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _jsonable(value: Any, place: str) -> Any:
-    """A value in JSON's own types; each comes back through `Message[T]` as it was.
+    """A value in JSON's own types, from which `Message[T]` restores the original value.
 
     A Decimal is a text, exact to its last zero; dates, times and durations are ISO 8601, a UUID is
     its text, an Enum its value; lists, tuples and sets are arrays; dataclasses are objects by the
@@ -194,7 +194,7 @@ def _cut_place(place: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Without a subclass of the user's, whose own text JSON would write."""
+    """The value as a plain str or int: JSON would write the text of a subclass."""
     if value is None or type(value) in _SCALARS:
         return value
     return str.__str__(value) if isinstance(value, str) else int(value)
@@ -215,13 +215,13 @@ def _key(key: Any, place: str) -> str:
     if not isinstance(text, str):
         raise PayloadError(
             f"{_cut_place(place)} has the key {key!r:.80} of type {type(key).__name__}; the keys "
-            "of JSON are texts: it would not come back. Write it as a text, or as a list of pairs"
+            "of JSON are texts, so its type would be lost. Use a text, or a list of pairs"
         )
     return str.__str__(text)
 
 
 def _in_order(items: list[Any]) -> list[Any]:
-    """The items of a set in an order that is the same in every process, where they have one."""
+    """The items of a set in an order that is the same in every process, if they can be sorted."""
     try:
         return sorted(items)
     except TypeError:
@@ -247,14 +247,14 @@ def _of_pydantic(value: Any, place: str) -> Any:
 
 
 def clean(text: str, most: int = 2000) -> str:
-    """Text that every database keeps: no NUL or half surrogate, at most `most` bytes in UTF-8."""
+    """Text that every database can store: no NUL or half surrogate, at most `most` UTF-8 bytes."""
     raw = text[: most + 1].replace("\x00", "\\0").encode("utf-8", "replace")
     return _cut(raw, most)
 
 
 def shown(value: Any, most: int = 64) -> str:
-    r"""What somebody else wrote, for a line of text: at most `most` characters, on one line, what
-    cannot be printed, or is not UTF-8, as an escape (\n, \xff)."""
+    r"""Text from outside, for one line of output: at most `most` characters; characters that cannot
+    be printed, or are not UTF-8, become escapes (\n, \xff)."""
     text = value if isinstance(value, str) else str(value)
     line = "".join(_printable(char) for char in text[:most])
     return line if len(text) <= most else f"{line}..."
@@ -266,13 +266,15 @@ def quoted(value: Any) -> str:
 
 
 def _printable(char: str) -> str:
-    if "\udc80" <= char <= "\udcff":  # a byte that was no text, as Python keeps it
+    if (
+        "\udc80" <= char <= "\udcff"
+    ):  # a byte that is not UTF-8, as Python's surrogateescape keeps it
         return f"\\x{ord(char) - 0xDC00:02x}"
     return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
 def is_text(value: str) -> bool:
-    """Whether a text was UTF-8 where it came from."""
+    """Whether a text was valid UTF-8 at its source."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What is checked of a message before it is sent, and the row that comes of it."""
+"""Checks of a message before it is sent, and the row made from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from msgworker.payload import encode, is_text
 from msgworker.store import send as store
 from msgworker.table import MAX_OBJECT_ID, Tables
 
-if TYPE_CHECKING:  # who has a Session has imported the ORM
+if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
 
 
@@ -40,7 +40,7 @@ def row_of(
         raise ConfigError(f"the topic {topic!r:.120} holds a NUL or half of a surrogate pair")
     if tables.unfilled:
         raise SchemaError(
-            f"table {tables.spec.name} cannot be sent to: nobody fills its column "
+            f"table {tables.spec.name} cannot be sent to: msgworker does not fill its column "
             f"{', '.join(tables.unfilled)}, which is NOT NULL and has no default"
         )
     if not tables.has("payload") and payload is not None:
@@ -56,14 +56,14 @@ def row_of(
 
 
 def is_session(target: object) -> TypeGuard[Session]:
-    """Whether it is a Session of the ORM, which is not imported for this."""
+    """Whether it is a Session of the ORM, checked without importing the ORM."""
     orm = sys.modules.get("sqlalchemy.orm")
     return orm is not None and isinstance(target, orm.Session)
 
 
 def connection_of(target: object, engine: sa.Engine | None = None) -> Connection:
-    """The caller's connection; raises ConfigError for what is none, or certainly of another
-    database than `engine`."""
+    """The caller's connection; raises ConfigError if it is not a connection, or certainly one to
+    another database than that of `engine`."""
     orm = sys.modules.get("sqlalchemy.orm")
     if orm is not None and isinstance(target, orm.scoped_session):
         target = target()
@@ -90,7 +90,7 @@ def payload_text(payload: Any, tables: Tables) -> str | None:
     if length > most:
         raise PayloadError(
             f"the payload has {length} {'bytes' if in_bytes else 'characters'} as JSON, at most "
-            f"{most} are read (max_payload); send where it is kept instead"
+            f"{most} are read (max_payload); store it elsewhere and send a reference"
         )
     return text
 
@@ -148,8 +148,7 @@ def seconds_of(
 
 
 def _check_instant(name: str, instant: datetime, tables: Tables) -> None:
-    """Raise ConfigError where `available_at` cannot hold an instant: databases refuse it, or keep
-    another one."""
+    """Raise ConfigError if `available_at` cannot hold an instant: databases refuse or change it."""
     held, column = tables.instants, tables.names["available_at"]
     if held.last < held.first:
         raise ConfigError(f"column {column} is {held.kind} and holds no instants: nothing can wait")

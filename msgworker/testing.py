@@ -1,4 +1,4 @@
-"""For tests of code that uses msgworker: a fresh database, a clock, a drain on this thread.
+"""Helpers to test code that uses msgworker: a fresh database, a clock, a drain on this thread.
 
     def test_settles(msgworker_db):
         app = msgworker_db.app(crm.app)              # its handlers, on a fresh database
@@ -6,8 +6,8 @@
             app.send(conn, "customer.settle", {"month": "2026-10"}, object_id="C-1")
         assert drain(app).done == 1                  # on this thread: breakpoints, coverage, mocks
 
-The fixture `msgworker_db` is there wherever pytest and msgworker are installed. `drain` works on
-any database; the clock and the fresh database are SQLite's.
+The fixture `msgworker_db` is available if pytest and msgworker are installed. `drain` works on
+any database; the clock and the fresh database use SQLite.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ TEXT = "%Y-%m-%d %H:%M:%S.%f"
 
 
 class Clock:
-    """The clock of a test database. It stands still until it is moved.
+    """The clock of a test database. Its time changes only when you move it.
 
-    Back-off, delays, leases and every time that msgworker writes go by it. How long a handler runs
-    does not.
+    Back-offs, delays, leases and all times that msgworker writes use it. Timeouts of handlers do
+    not.
     """
 
     def __init__(self, now: datetime | None = None) -> None:
@@ -52,7 +52,7 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        """What the database says; UTC."""
+        """The time of the database; UTC."""
         return self._now
 
     def set(self, now: datetime) -> None:
@@ -62,11 +62,11 @@ class Clock:
         self._now = now.astimezone(UTC)
 
     def advance(self, by: float | timedelta) -> None:
-        """Move on by seconds or a timedelta."""
+        """Move forward by seconds or a timedelta."""
         self._now += by if isinstance(by, timedelta) else timedelta(seconds=by)
 
     def attach(self, engine: sa.Engine) -> None:
-        """Make an SQLite engine's connections go by this clock, those opened from now on."""
+        """Make connections of an SQLite engine use this clock, those opened from now on."""
         if engine.dialect.name != "sqlite":
             raise ConfigError("the clock of a database server cannot be set; use SQLite")
         event.listen(engine, "connect", self._connected)
@@ -99,8 +99,8 @@ class Database:
     def app(self, like: App | None = None, **settings: Any) -> App:
         """An App on this database, its schema created.
 
-        like: an App whose table, settings and handlers it shares; handlers registered later, too.
-        A schema of its table is left out: SQLite has none.
+        like: an App whose table, settings and handlers it shares, including handlers registered
+        later. A schema of its table is left out: SQLite has none.
         """
         table = settings.pop("table", like.table if like else None)
         if isinstance(table, MessageTable) and table.schema is not None:
@@ -133,7 +133,7 @@ def msgworker_db(tmp_path: Path) -> Iterator[Database]:
 
 
 class At(StrEnum):
-    """Where a process may die: after a claim, before the outcome is written, after it was."""
+    """Points at which a process may die: after a claim, before and after the outcome is written."""
 
     CLAIMED = "claimed"
     HANDLED = "handled"
@@ -141,25 +141,25 @@ class At(StrEnum):
 
 
 class Crashed(BaseException):
-    """Raised by `drain(crash=...)`: from here on nothing of this instance is done.
+    """Raised by `drain(crash=...)` in place of a crash of the instance.
 
-    Its messages stay flagged until its lease is over: `clock.advance(app.settings.lease_seconds)`,
-    then another drain recovers them, each with a try counted.
+    Its messages stay flagged until its lease expires: `clock.advance(app.settings.lease_seconds)`.
+    Then another drain recovers them, with a try counted for each.
     """
 
 
 def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report:
     """Handle messages on this thread until none is due now.
 
-    Each failed try is logged at warning with its traceback: pytest shows it with a test that fails.
+    Each failed try is logged as a warning with its traceback: pytest shows it when a test fails.
 
     crash: "claimed", "handled" or "settled": raise Crashed there, as if the process had died: after
     a claim was committed, after a handler has returned (a transactional one is rolled back), after
-    its outcome was committed. crash_on: at this msg_id; left out: at the first message.
+    its outcome was committed. crash_on: only at this msg_id; default: at the first message.
     """
     dies = _Dies(None if crash is None else _place(crash), crash_on)
-    # No other instance is at work that could unblock anything: what is due and cannot be claimed is
-    # left at once.
+    # No other instance could unblock a message: due messages that cannot be claimed are left at
+    # once.
     instance = Instance(
         app._state(app._chosen(None)),
         1,

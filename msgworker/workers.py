@@ -32,7 +32,7 @@ class Reports:
     @property
     def total(self) -> Report:
         """The sums over all databases. seconds and lease_seconds are the longest, next_seconds is
-        the shortest; stopped and database_lost are true if they are so of one."""
+        the shortest; stopped and database_lost are true if they are true for one."""
         reports = list(self.by.values())
         waits: Counter[str] = sum((Counter(one.left_by) for one in reports), Counter())
         nexts = [one.next_seconds for one in reports if one.next_seconds is not None]
@@ -55,7 +55,7 @@ class Reports:
 
     @property
     def exit_code(self) -> int:
-        """The gravest of them: 3, then 1, then 6, else 0; see `Report.exit_code`."""
+        """The worst of them: 3, then 1, then 6, else 0; see `Report.exit_code`."""
         codes = {one.exit_code for one in self.by.values()}
         return next((code for code in BY_WEIGHT if code in codes), ExitCode.OK)
 
@@ -65,7 +65,7 @@ class Reports:
 
 
 class _Part:
-    """The worker of one database, at work in a thread of its own."""
+    """The worker of one database, which runs in a thread of its own."""
 
     def __init__(self, name: str, worker: Worker, work: Callable[[_Part], Report | None]) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class _Part:
         return self.away is not None and self.worker.instance_id is None
 
     def look(self) -> None:
-        """Notice that its instance runs."""
+        """Note that its instance runs."""
         if self.was_up or self.worker.instance_id is None:
             return
         self.was_up = True
@@ -107,8 +107,8 @@ class Workers:
     """The workers of several databases: one instance in each, all with the same handlers.
 
     `run` until stopped, `drain` until all are empty, or `start` and `stop`; as a context manager it
-    stops at the end. A database that is away does not stop the others: its own worker waits for it.
-    What ends one worker for good, such as a table that is missing, ends all of them, in order.
+    stops at the end. An outage of one database does not stop the others: its own worker waits. A
+    permanent error of one worker, such as a missing table, stops all of them in order.
     """
 
     def __init__(self, workers: Mapping[str, Worker]) -> None:
@@ -144,7 +144,7 @@ class Workers:
             worker.wake()
 
     def start(self) -> None:
-        """Start all and return at once; `stop` belongs to it. If one cannot start, those that did
+        """Start all and return at once; end with `stop`. If one cannot start, those that did
         are stopped and its error is raised."""
         with self._lock:
             self._refuse_twice()
@@ -158,7 +158,7 @@ class Workers:
     def stop(self, grace: float = GRACE) -> bool:
         """Stop all at the same time, in order; True if every handler ended within `grace` seconds.
 
-        As `Worker.stop`: from any thread, any number of times; inside a handler it asks for the
+        Like `Worker.stop`: from any thread, any number of times; inside a handler it requests the
         stop and returns False.
         """
         self._told.stop()
@@ -174,11 +174,11 @@ class Workers:
     def run(
         self, *, signals: bool = False, grace: float = GRACE, time_limit: float | None = None
     ) -> None:
-        """Work until `stop` is called, or a signal comes if asked for; see `Worker.run`.
+        """Work until `stop` is called, or until a signal if `signals`; see `Worker.run`.
 
-        A database that cannot be reached or denies access at the start is tried again and again,
-        with a warning, while the others work. Raises DatabaseUnavailable if none of them can be
-        used; and what ends the worker of one, after the others have been stopped in order.
+        A database that cannot be reached or denies access at the start is retried, with a warning,
+        while the others work. Raises DatabaseUnavailable if none of them can be used. A permanent
+        error of one worker is raised after the others have been stopped in order.
         """
         until = None if time_limit is None else time.monotonic() + time_limit
         self._go(lambda part: _run(part, grace, until), signals=signals)
@@ -193,10 +193,10 @@ class Workers:
         signals: bool = False,
         outage_limit: float = 60.0,
     ) -> Reports:
-        """Work in each database until nothing is due there; the arguments are of `Worker.drain`.
+        """Work in each database until nothing is due there; arguments as in `Worker.drain`.
 
-        A database that cannot be used is reported as lost (exit code 3), and the others are drained
-        all the same. Raises what ends the worker of one, as `run`.
+        A database that cannot be used is reported as lost (exit code 3), and the others are still
+        drained. Raises a permanent error of one worker, as `run` does.
         """
 
         def work(part: _Part) -> Report:
@@ -220,10 +220,10 @@ class Workers:
 
     def _refuse_twice(self) -> None:
         if self._parts or any(self.instance_ids.values()):
-            raise MsgworkerError("these workers run already; make others beside them")
+            raise MsgworkerError("these workers run already; create other ones")
 
     def _go(self, work: Callable[[_Part], Report | None], *, signals: bool) -> list[_Part]:
-        """Let all work until each has ended; raise what has ended one of them."""
+        """Let all work until each has ended; raise the error that ended one of them."""
         with self._lock:
             self._refuse_twice()
             parts = [_Part(name, worker, work) for name, worker in self._workers.items()]
@@ -251,7 +251,7 @@ class Workers:
         return parts
 
     def _pass_on(self, told: Asked, parts: list[_Part]) -> None:
-        """Tell all of a stop that somebody asks for, or for which there is a reason."""
+        """Pass on to all a stop that was requested or that an error requires."""
         if not told.in_order:
             told.wait(TICK_SECONDS)
         for part in parts if told.in_order else []:
@@ -269,7 +269,7 @@ class Workers:
 
 
 def _run(part: _Part, grace: float, until: float | None) -> None:
-    """One worker, until it is stopped; as often as its database cannot be used."""
+    """Run one worker until it is stopped; start it again while its database cannot be used."""
     failures = 0
     while not part.asked.in_order:
         rest = None if until is None else max(0.0, until - time.monotonic())
@@ -288,7 +288,7 @@ def _run(part: _Part, grace: float, until: float | None) -> None:
 
 
 def _raise_first(parts: list[_Part]) -> None:
-    """What has ended one of them; or that none of the databases could be used."""
+    """The error that ended one of them; or that none of the databases could be used."""
     for part in parts:
         if part.error is not None:
             part.error.add_note(f"in database {part.name}; the workers of all were stopped")

@@ -1,4 +1,4 @@
-"""`audit`: what people did, and what it was before."""
+"""`audit`: what operators did, and the state before it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COLUMNS = (
 def audit(
     ctx: click.Context, /, msg_id: str | None, limit: int, as_json: bool, **given: Any
 ) -> int:
-    """What people did, newest first: all operations, or those that changed message ID."""
+    """List what operators did, newest first: all operations, or those that changed message ID."""
     number = None if msg_id is None else message_id(msg_id)
     app = open_app(ctx, given)
     found = app.ops.audit(number, limit=limit)
@@ -79,7 +79,7 @@ def line_of(entry: AuditEntry) -> str:
 
 
 def entry_dict(entry: AuditEntry) -> dict[str, Any]:
-    """An entry as JSON has it; what belongs to a message only where there is one."""
+    """An entry for JSON; the keys of a message only if it has one."""
     found = asdict(entry)
     if entry.msg_id is None:
         for name in [name for name in found if name.startswith("was_")] + ["msg_id", "changed_at"]:
@@ -88,7 +88,7 @@ def entry_dict(entry: AuditEntry) -> dict[str, Any]:
 
 
 def of_message(app: App, msg_id: int) -> list[AuditEntry]:
-    """What was done to a message; nothing where the tables of ops are not there."""
+    """What operators did to a message; nothing if the tables of ops are missing."""
     try:
         return app.ops.audit(msg_id)
     except SchemaError:

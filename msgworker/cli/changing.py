@@ -1,4 +1,4 @@
-"""What the commands that write share: their options, the question, progress, what is printed."""
+"""Shared parts of the commands that write: options, confirmation, progress, output."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint")
 def writes(fn: F) -> F:
     """The options of every write."""
     for option in (
-        click.option("--actor", metavar="TEXT", help="Who does it; the user and host if left out."),
+        click.option("--actor", metavar="TEXT", help="Who does it; default: user and host."),
         click.option("--reason", metavar="TEXT", help="Why, for the audit."),
         click.option("--yes", is_flag=True, help="Do not ask before more than one is changed."),
-        click.option("--dry-run", is_flag=True, help="Say how many it would be; change nothing."),
+        click.option(
+            "--dry-run", is_flag=True, help="Print how many it would change; change nothing."
+        ),
     ):
         fn = option(fn)
     return fn
 
 
 def long_work(fn: F) -> F:
-    """The options of writes that may take long."""
+    """The options of long-running writes."""
     fn = click.option(
-        "--resume", metavar="N", help="Go on with the interrupted operation of this number."
+        "--resume", metavar="N", help="Continue the interrupted operation of this number."
     )(fn)
     return click.option("--rate", metavar="N", help="At most so many a second: 50, or 50/s.")(fn)
 
@@ -72,7 +74,7 @@ def choice_of(given: dict[str, Any]) -> dict[str, Any]:
     if ids and named:
         raise Usage(f"give ids or a filter, not both: --{named[0].replace('_', '-')}")
     if chosen["resume"] is not None and named:
-        raise Usage("--resume goes on with what was asked for then; give no other choice")
+        raise Usage("--resume continues with the original selection; give no ids and no filter")
     if not ids and not named and chosen["resume"] is None:
         raise Usage("give ids, or a filter such as --status dead, --topic or --error")
     return chosen | {"ids": list(dict.fromkeys(ids)) or None}
@@ -108,9 +110,9 @@ def carry_out(
     always_ask: bool = False,
     **asked: Any,
 ) -> Repaired:
-    """Count, ask, do; returns what was done, or would be.
+    """Count the messages, ask for confirmation, do it; returns what was done, or would be.
 
-    question: with {} for how many, such as "Set {} to new?".
+    question: with {} for the number, such as "Set {} to new?".
     """
     total: int | None = None
     if asked.get("resume") is None:
@@ -124,13 +126,13 @@ def carry_out(
         if _aside(would):
             note(f"{plural(total, 'message')}{_aside(would)}")
     elif dry_run:
-        raise Usage("--resume has no --dry-run; `msgworker audit` shows how far it has come")
+        raise Usage("--resume has no --dry-run; `msgworker audit` shows the progress so far")
     with _watched(None if total is None else would.matched) as tell:
         return write(**asked, progress=tell)
 
 
 def _aside(would: Repaired) -> str:
-    """What a rerun does that its number does not tell."""
+    """Details of a rerun beside its number."""
     said = []
     if would.done_again:
         said.append(f"{would.done_again:,} of them done: handled again")
@@ -141,7 +143,7 @@ def _aside(would: Repaired) -> str:
 
 @contextmanager
 def _watched(total: int | None) -> Iterator[Tell]:
-    """A progress bar on a terminal; and how to go on, if the block is cut short."""
+    """A progress bar on a terminal; if the block is interrupted, print how to continue."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -161,14 +163,14 @@ def _watched(total: int | None) -> Iterator[Tell]:
         except BaseException:
             if last:
                 bar.stop()
-                how = f"go on with: msgworker {command} --resume {last[0].op_id}"
+                how = f"continue with: msgworker {command} --resume {last[0].op_id}"
                 how = how if command != "release" else "run it again"
-                note(f"cut short: {last[0].changed:,} changed so far; {how}")
+                note(f"interrupted: {last[0].changed:,} changed so far; {how}")
             raise
 
 
 def nothing_of(app: App, chosen: dict[str, Any]) -> str:
-    """Why a choice that nothing matches may be wrong."""
+    """Why a selection may match nothing."""
     group = chosen["fingerprint"]
     if group is None:
         return "no message matches"
@@ -188,15 +190,15 @@ def tell_result(
     named: int = 0,
     nothing: Callable[[], str] = lambda: "no message matches",
 ) -> int:
-    """Print what was done, and why some were left alone; returns the exit code.
+    """Print what was done, and why some were skipped; returns the exit code.
 
-    word: "discarded". verb: "discard". named: how many were asked for by id. nothing: what to say
-    where nothing matches.
+    word: "discarded". verb: "discard". named: how many were given by id. nothing: the text if
+    nothing matches.
     """
     if json:
         print_json(as_json_of(done, word))
     elif done.matched == 0:
-        pass  # the error says it
+        pass  # the error is printed
     elif done.dry_run:
         click.echo(f"would {verb} {plural(done.changed, 'message')}{_aside(done)}")
         for info in done.sample:
@@ -214,20 +216,20 @@ def tell_result(
 
 
 def _tell_skips(done: Repaired) -> None:
-    """What was left alone, and why; what to do about it once for all of one reason."""
+    """Print what was skipped and why, with one advice per reason."""
     same = Counter(skip.why for skip in done.skips)
     for skip in done.skips:
         note(str(skip) if same[skip.why] == 1 else skip.fact)
     if done.skipped > len(done.skips) and done.skips:
         why = ", ".join(f"{count:,} {reason}" for reason, count in done.why)
-        note(f"... {done.skipped:,} were left alone: {why}")
+        note(f"... {done.skipped:,} were skipped: {why}")
     for reason, count in same.items():
         if count > 1 and reason in ADVICE:
-            note(f"where {reason}: {ADVICE[reason]}")
+            note(f"if {reason}: {ADVICE[reason]}")
 
 
 def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
-    """What a write did, with stable keys."""
+    """The result of a write, with stable keys."""
     found: dict[str, Any] = {
         "operation": done.op_id,
         "matched": done.matched,

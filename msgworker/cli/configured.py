@@ -23,7 +23,7 @@ from msgworker.errors import ConfigError
 @common
 @click.pass_context
 def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: Any) -> None:
-    """Every setting, its value, and where it came from; with an App, what it was built with.
+    """List every setting with its value and origin; with an App, the settings it was built with.
 
     Passwords are masked.
     """
@@ -46,7 +46,7 @@ def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: A
 
 
 def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
-    """A value as it may be shown."""
+    """A value for display."""
     call = ctx.find_object(Call)
     if name == "locks":
         if call is not None:

@@ -1,4 +1,4 @@
-"""`demo`: see it work in a minute."""
+"""`demo`: a demonstration that takes a minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgworker.cli.options import common, configure
 @common
 @click.pass_context
 def demo(ctx: click.Context, /, **given: Any) -> int:
-    """Real purchases on embedded SQLite: several instances, failures, one killed, and the proof."""
+    """Handle real purchases on embedded SQLite: several instances, failures, one killed process."""
     configure(ctx, given)
     from msgworker.demo.run import run
 

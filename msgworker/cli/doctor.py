@@ -1,4 +1,4 @@
-"""`doctor`: what is needed and is not there, and the SQL that mends it."""
+"""`doctor`: what is missing, and the SQL that fixes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = {Severity.NEEDED: "red", Severity.ADVISED: "yellow", Severity.FINE: "g
 
 
 @click.command("doctor")
-@click.option("--sql", is_flag=True, help="Print only the statements that mend what is needed.")
+@click.option("--sql", is_flag=True, help="Print only the statements that are needed.")
 @click.option("--plan", is_flag=True, help="Show the plan of the claim's query in full.")
 @target
 @as_json
@@ -40,17 +40,15 @@ def doctor(ctx: click.Context, /, as_json: bool, sql: bool, plan: bool, **given:
             click.echo(f"{visible(statement)};")
         for one in needed:
             if not one.mend:
-                click.echo(f"no statement mends this: {visible(one.text)}", err=True)
+                click.echo(f"no statement fixes this: {visible(one.text)}", err=True)
         return code
     click.echo(f"{dialects.masked(app.engine.url)}, table {visible(app.table.name)}\n")
     for one in found:
         _print(one, plan)
     advised = sum(one.severity is Severity.ADVISED for one in found)
-    click.echo(f"\n{plural(len(needed), 'finding')} to mend, {advised} advised")
+    click.echo(f"\n{plural(len(needed), 'finding')} to fix, {advised} advised")
     if needed and to_terminal():
-        click.echo(
-            "`msgworker doctor --sql` prints the statements alone; read them first", err=True
-        )
+        click.echo("`msgworker doctor --sql` prints only the statements; read them first", err=True)
     return code
 
 

@@ -1,4 +1,4 @@
-"""From an exception to one line for people and an exit code for scripts: `errors.ExitCode`."""
+"""Turns an exception into one line of text and an exit code: `errors.ExitCode`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ OUR_FAULT = ExitCode.OUR_FAULT
 
 
 class NothingMatched(click.ClickException):
-    """What was asked for is not there; nothing was changed."""
+    """Nothing matches the request; nothing was changed."""
 
     exit_code = NOTHING_MATCHED
 
 
 class Declined(click.ClickException):
-    """Somebody was asked and said no; nothing was changed."""
+    """A confirmation was answered with no; nothing was changed."""
 
     exit_code = ExitCode.REFUSED
 
 
 class Usage(click.ClickException):
-    """The command line asks for something that cannot be done as written."""
+    """The command line is wrong."""
 
     exit_code = USAGE
 
@@ -45,7 +45,7 @@ def exit_code_of(error: BaseException, engine: sa.Engine | None = None) -> int:
 
 
 def sentence(error: BaseException, engine: sa.Engine | None = None, debug: bool = False) -> str:
-    """What, where, how to mend, in one line."""
+    """What, where and how to fix it, in one line."""
     error = _ours(error, engine)
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx is not None else "msgworker"

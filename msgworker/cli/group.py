@@ -1,8 +1,8 @@
-"""The main group: which commands there are, and what every end of a command means.
+"""The main group: all commands, and the exit code of each end of a command.
 
-A command is a line in COMMANDS: name -> module of this package, where the command is the attribute
-of the same name (a dash becomes an underscore), and what --help says of it. Modules are imported
-only when a command of theirs is called; nor does this one, or what it imports, need a database.
+COMMANDS has a line per command: name -> module of this package, where the command is the attribute
+of the same name (a dash becomes an underscore), and its summary in --help. A module is imported
+only when one of its commands is called; this module and its imports need no database.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "demo": ("demo", "Real purchases on embedded SQLite, one process killed."),
-    "init-db": ("schema", "Create what is missing of tables and indexes."),
+    "init-db": ("schema", "Create missing tables and indexes."),
     "ddl": ("schema", "Print the script that creates the schema, for a DBA."),
-    "run": ("work", "Handle messages until a signal comes."),
+    "run": ("work", "Handle messages until a signal arrives."),
     "drain": ("work", "Handle messages until none is due now or soon."),
     "send": ("produce", "Send one message; print its id."),
-    "status": ("look", "How many messages are in each state, by topic."),
-    "list": ("look", "Messages by filter, the oldest first."),
-    "show": ("show", "One message: payload, errors, tries and what was done to it."),
-    "explain": ("why", "Why a message is not running, and what is in front of it."),
-    "failures": ("why", "Dead and failing messages, grouped by what went wrong."),
-    "rerun": ("repair", "Try failed and dead messages again, with no tries counted."),
-    "discard": ("repair", "Give messages up: they are dead, with your reason."),
-    "release": ("release", "Give back what a dead instance, or nobody, has in hand."),
-    "purge": ("purge", "Delete done messages that were finished long ago."),
-    "pause": ("pause", "Let no handler of a topic start; list what is paused."),
-    "resume": ("pause", "Let a paused topic go on."),
-    "audit": ("audit", "What people did, newest first."),
-    "lanes": ("why", "Objects that wait: the first message of each, and how many."),
-    "instances": ("why", "Who lives, since when, with what in hand; and who is dead."),
-    "locks": ("locking", "Who holds which lock, its token, since when and for how long."),
-    "partitions": ("scoping", "Who owns each shard, and who is to have it."),
+    "status": ("look", "Count messages by state and topic."),
+    "list": ("look", "List messages by filter, the oldest first."),
+    "show": ("show", "Show a message: payload, errors, tries, and its audit."),
+    "explain": ("why", "Say why a message is not running, and what is before it."),
+    "failures": ("why", "Group dead and failing messages by error."),
+    "rerun": ("repair", "Try failed and dead messages again, with their tries set to 0."),
+    "discard": ("repair", "Give up messages: they become dead, with your reason."),
+    "release": ("release", "Give back messages of a dead instance, or without an owner."),
+    "purge": ("purge", "Delete done messages that finished long ago."),
+    "pause": ("pause", "Stop handlers of a topic from starting; list paused topics."),
+    "resume": ("pause", "Resume a paused topic."),
+    "audit": ("audit", "List what operators did, newest first."),
+    "lanes": ("why", "List objects that wait: the head of each, and how many behind."),
+    "instances": ("why", "List live and dead instances with their messages."),
+    "locks": ("locking", "List locks: holder, token, since when and for how long."),
+    "partitions": ("scoping", "Show the current and the next owner of each shard."),
     "deal": ("scoping", "Deal messages to slices, a few at a time."),
     "doctor": ("doctor", "Compare table, indexes, rights and server with what is needed."),
-    "config": ("configured", "Every setting, its value, and where it came from."),
+    "config": ("configured", "List every setting with its value and origin."),
 }
 """Summaries fit into a line of 80 characters beside the longest name."""
 NEED_APP = ("run", "drain")
@@ -62,11 +62,11 @@ _URL = re.compile(r"[A-Za-z][\w+.-]*://.*", re.S)
 
 @dataclass(slots=True)
 class Call:
-    """One call of the program: what error handling has to know. `ctx.obj` of every command.
+    """One call of the program, for error handling. `ctx.obj` of every command.
 
-    secrets: texts that must not be shown, found when a URL is read.
+    secrets: texts that must not be shown, collected when a URL is read.
     engine: the database in use, once it is known.
-    streams: where it writes to.
+    streams: its stdout and stderr.
     """
 
     debug: bool = False
@@ -76,7 +76,7 @@ class Call:
 
 
 class Main(click.Group):
-    """Loads commands when asked for; turns every error into one line and an exit code."""
+    """Loads commands when they are called; turns every error into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -124,7 +124,7 @@ class Main(click.Group):
         call: Call,
         extra: dict[str, Any],
     ) -> int:
-        """Run it; returns the exit code of what it did."""
+        """Run the command; returns its exit code."""
         for word in sys.argv[1:] if args is None else args:
             if found := _URL.search(word):  # also one in the wrong place, such as --table=URL
                 from msgworker.dialects import secrets_of
@@ -132,7 +132,7 @@ class Main(click.Group):
                 call.secrets |= secrets_of(found[0])
         try:
             code = super().main(args, prog_name, standalone_mode=False, obj=call, **extra)
-        except ClosedPipe:  # `| head` has seen enough
+        except ClosedPipe:  # `| head` has closed it
             code = 0
         except (KeyboardInterrupt, click.Abort):
             print_error("interrupted")
@@ -190,4 +190,4 @@ def exit_codes() -> str:
     help="Show the traceback of an error.",
 )
 def main() -> None:
-    """A relational message table as a reliable, ordered, fast work queue."""
+    """A reliable, ordered, fast work queue on a relational message table."""

@@ -1,4 +1,4 @@
-"""`locks`: who holds which lock; and to take one away."""
+"""`locks`: list locks, and take one away from its holder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from msgworker.coordination.centres import DATABASE, open_centre, secrets_of_cen
 
 
 @click.command("locks")
-@click.option("--prefix", metavar="TEXT", default="", help="Only names that begin so.")
+@click.option("--prefix", metavar="TEXT", default="", help="Only names with this prefix.")
 @click.option("--release", "name", metavar="NAME", help="Take this lock away from its holder.")
-@click.option("--force", is_flag=True, help="With --release: although its lease lives.")
-@click.option("--actor", metavar="TEXT", help="Who; the user and host if left out.")
+@click.option("--force", is_flag=True, help="With --release: even if its lease is live.")
+@click.option("--actor", metavar="TEXT", help="Who; default: user and host.")
 @click.option("--reason", metavar="TEXT", help="Why, for the audit.")
 @click.option("--dry-run", is_flag=True, help="With --release: change nothing.")
 @flags("locks")
@@ -40,9 +40,9 @@ def locks(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Who holds which lock, its token, since when and for how long.
+    """List locks: holder, token, since when and for how long.
 
-    With --release NAME: free a lock at once. Its holder hears of it at its next renewal.
+    With --release NAME: free a lock at once. Its holder notices at its next renewal.
     """
     if name is None and (force or dry_run or actor or reason):
         raise Usage("--force, --dry-run, --actor and --reason go with --release NAME")

@@ -1,7 +1,7 @@
 """Logs and progress on stderr, for the command line only: the library itself configures no logging.
 
-One event is one line. Control characters are written out, so that no message can fake a line or
-talk to the terminal. All of it goes through `Screen`, which keeps the status line below the log.
+One event is one line. Control characters are escaped, so that no message can fake a line or
+control the terminal. All output goes through `Screen`, which keeps the status line below the log.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from msgworker.payload import shown
 from msgworker.table import MAX_ERROR
 
 FACTS = ("instance", "msg_id", "object_id", "topic", "try")
-"""What records of an instance carry besides their text, all of them where about a message."""
+"""Attributes of the records of an instance; records about a message have all of them."""
 STATUS_SECONDS = 0.5
 LOG_PROGRESS_SECONDS = 10.0
 LONG_TRACE = 32_000
-"""Characters of a traceback in a JSON line."""
+"""The most characters of a traceback in a JSON line."""
 SHORT_TRACE = 2000
-"""Bytes of a traceback in the text log, without --debug."""
+"""The most bytes of a traceback in the text log, without --debug."""
 
 
 class Lines(logging.Formatter):
-    """One record, one line, text or JSON; in text a warning has its error's traceback below."""
+    """Formats a record as one line, text or JSON; in text the traceback of a warning follows."""
 
     def __init__(self, *, form: str, secrets: set[str], tracebacks: bool) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Lines(logging.Formatter):
         return line
 
     def _trace(self, record: logging.LogRecord, error: BaseException) -> str | None:
-        """Whole with --debug; else the user's frames, of what nobody will mend but people."""
+        """The traceback: in full with --debug, else the user's frames."""
         if self._tracebacks:
             return "".join(traceback.format_exception(error))
         return trace_of(error, most=SHORT_TRACE) if record.levelno >= logging.WARNING else None
@@ -95,12 +95,12 @@ def _error(record: logging.LogRecord) -> BaseException | None:
 
 
 def _short(text: str, most: int) -> str:
-    """The beginning and the end of a text that is too long for a line."""
+    """The beginning and the end of a text that is too long."""
     return text if len(text) <= most else f"{text[: most // 2]}\n...\n{text[-most // 2 :]}"
 
 
 def _without_module(told: str) -> str:
-    """`json.decoder.JSONDecodeError: x` as `last_error` has it."""
+    """`json.decoder.JSONDecodeError: x` in the form of `last_error`."""
     kind, colon, said = told.partition(":")
     return kind.rpartition(".")[2] + colon + said
 
@@ -110,7 +110,7 @@ def _last_line(error: BaseException) -> str:
 
 
 class Screen(logging.Handler):
-    """Stderr: log lines, and below them a status line that is drawn anew. Safe for all threads."""
+    """Stderr: log lines, and below them a status line that is redrawn. Thread-safe."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Screen(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self.line(self.format(record))
-        except OSError:  # stderr is closed: work goes on
+        except OSError:  # stderr is closed: work continues
             pass
         except Exception:
             self.handleError(record)
@@ -134,7 +134,7 @@ class Screen(logging.Handler):
             self._stream.flush()
 
     def status(self, text: str) -> None:
-        """Draw the status line anew; "" takes it away. Nothing where there is no terminal."""
+        """Redraw the status line; "" removes it. Does nothing without a terminal."""
         if not self.is_terminal:
             return
         with self._write_lock:
@@ -182,7 +182,7 @@ def screen() -> Screen:
 
 
 class Progress:
-    """Says how far long work is: a status line on a terminal, a log line now and then elsewhere."""
+    """Shows the progress of long work: a status line on a terminal, else a periodic log line."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._screen = screen()
@@ -191,7 +191,7 @@ class Progress:
         self._shown_at = self._begun
         self._before = (self._begun, 0)
         self._rate = 0.0
-        self._told: dict[str, int] | None = None  # what the log says, or would say at the beginning
+        self._told: dict[str, int] | None = None  # the last logged counts
 
     def show(self, counts: dict[str, int]) -> None:
         """Called often; counts by word, "done" among them."""
@@ -211,10 +211,10 @@ class Progress:
         text = f"{now - self._begun:.0f} s  {words}  {self._rate:,.0f}/s"
         if self._screen.is_terminal:
             self._screen.status(text)
-        elif counts != self._told:  # an idle service says nothing
+        elif counts != self._told:  # an idle service logs nothing
             self._told = dict(counts)
             logger("msgworker.cli").info("progress: %s", text)
 
     def end(self) -> None:
-        """Take the status line away."""
+        """Remove the status line."""
         self._screen.status("")

@@ -30,7 +30,7 @@ OPEN = (Word.NEW, Word.PROCESSING, Word.FAILED)
 @common
 @click.pass_context
 def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
-    """How many messages are in each state, by topic, and the age of the oldest."""
+    """Count messages by state and topic, with the age of the oldest."""
     app = open_app(ctx, given)
     counts = app.ops.counts()
     if as_json:
@@ -52,7 +52,7 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     if any(c.exact is not Exact.EXACT for c in counts):
         note("a large table: + means at least, ~ is from the database's statistics")
     if to_terminal() and any(c.status is Word.DEAD for c in counts):
-        note("dead messages wait for you: msgworker failures, then msgworker rerun")
+        note("dead messages wait for an operator: msgworker failures, then msgworker rerun")
 
 
 def _count_dict(count: Count) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def status_rows(counts: list[Count], words: list[Word]) -> list[list[str]]:
     """A row for each topic, and one for all of them if there are several."""
     by_topic: dict[str | None, list[Count]] = defaultdict(list)
     for count in counts:
-        if count.exact is not Exact.ABOUT:  # that one is of all topics together
+        if count.exact is not Exact.ABOUT:  # an estimate is for all topics together
             by_topic[count.topic].append(count)
     topics = sorted(by_topic, key=lambda topic: topic or "")
     rows = [_status_row(topic, by_topic[topic], words) for topic in topics]
@@ -88,7 +88,7 @@ def _number(counts: list[Count]) -> str:
 
 
 def rounded(number: int) -> int:
-    """A number from statistics, with three digits that may be right."""
+    """An estimate from statistics, rounded to three digits."""
     step = int(f"1{'0' * max(0, len(str(number)) - 3)}")
     return round(number / step) * step
 
@@ -102,13 +102,13 @@ def rounded(number: int) -> int:
 @click.option(
     "--limit", metavar="N", type=int, default=50, help="At most so many, 50 if not given."
 )
-@click.option("--after", metavar="ID", type=int, help="Behind this id: the next page.")
+@click.option("--after", metavar="ID", type=int, help="After this id: the next page.")
 @target
 @as_json
 @common
 @click.pass_context
 def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
-    """Messages by filter, the oldest first."""
+    """List messages by filter, the oldest first."""
     filters = {name: given.pop(name) for name in ("status", "topic", "object_id", "error", "limit")}
     filters["after"] = id_in_range(given.pop("after"))
     filters["since"] = instant_of(given.pop("since"))
@@ -120,12 +120,12 @@ def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
         return 0 if len(found) or not found.complete else NOTHING_MATCHED
     more = f"msgworker list ... --after {found.next_after}"
     if not found and not found.complete:
-        raise NothingMatched(f"no message matches so far; look further with: {more}")
+        raise NothingMatched(f"no message matches so far; continue with: {more}")
     if not found:
         raise NothingMatched("no message matches")
     print_with_text(LIST_COLUMNS, [list_row(info, app) for info in found])
     if not found.complete:
-        note(f"only a part of this large table was looked at; further: {more}")
+        note(f"only a part of this large table was searched; continue with: {more}")
     elif found.next_after is not None:
         note(f"there may be more: {more}")
     return 0
@@ -150,14 +150,14 @@ def list_row(info: MessageInfo, app: App) -> list[Any]:
 
 
 def age_of(info: MessageInfo, app: App) -> str:
-    """How long ago a message was made; "-" where the table has no column for it."""
+    """The age of a message; "-" if the table has no column for it."""
     known = info.created_at is not None or not app.tables.has("created_at")
     return age(since(info.created_at)) if known else "unknown"
 
 
 def tries_of(info: MessageInfo, app: App) -> str:
-    """How many tries have failed, and of how many; of a dead message only the first, by its row
-    where its tries are not kept, "-" where that cannot tell: it was discarded."""
+    """Failed and allowed tries; for a dead message only the failed ones, taken from its row if its
+    tries are not stored, or "-" if the row cannot tell (it was discarded)."""
     if info.ending is None:
         return f"{info.error_try_times}/{app.tables.spec.max_tries}"
     if info.ending.tries is not None:
@@ -166,23 +166,23 @@ def tries_of(info: MessageInfo, app: App) -> str:
 
 
 def what(info: MessageInfo) -> str:
-    """What there is to know about a message in its state."""
+    """Details of a message in its state."""
     away = since(info.available_at)
     waits = f"due in {age(-away)}" if away is not None and away <= -1 else ""
     if info.status is Word.PROCESSING:
-        return f"since {age(since(info.claimed_at))}, by {info.claimed_by or 'somebody else'}"
+        return f"since {age(since(info.claimed_at))}, by {info.claimed_by or 'a foreign consumer'}"
     if info.status is Word.DONE:
         return f"done {ago(info.finished_at)}" if info.finished_at else ""
     if info.later_times and info.later_reason is not None:
-        back = f"comes back in {age(-away)}, " if away is not None and waits else ""
-        return f"{back}asked {plural(info.later_times, 'time')}: {info.later_reason}"
+        back = f"due again in {age(-away)}, " if away is not None and waits else ""
+        return f"{back}postponed {plural(info.later_times, 'time')}: {info.later_reason}"
     rejected = info.ending is not None and info.ending.how is How.REJECTED
     ended = info.ending.text if info.ending is not None and rejected else ""
     return "; ".join(part for part in (waits, ended, info.last_error) if part)
 
 
 def as_dict(info: MessageInfo) -> dict[str, Any]:
-    """A message as JSON has it, without its payload."""
+    """A message for JSON, without its payload."""
     left_out = ("payload", "tries", "items", "ending")
     return {name: v for name, v in asdict(info).items() if name not in left_out}
 

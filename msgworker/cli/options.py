@@ -1,7 +1,7 @@
-"""Options that several commands share, and the way from options to the configuration.
+"""Options that several commands share, and how they become the configuration.
 
 Every option that is a setting is read as text and checked by `config.Setting`, so that a flag, a
-variable and a line in a file mean the same and fail with the same words.
+variable and a line in a file have the same meaning and the same errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONFIG_FILE = "config_file"
 
 
 def setting(name: str, *, metavar: str | None = None, help: str | None = None) -> Callable[[F], F]:
-    """An option for a setting; None where it is not given."""
+    """An option for a setting; None if it is not given."""
     spec = SETTINGS[name]
     shown = {"seconds": "TIME", "whole": "N", "choice": "|".join(spec.choices)}
     text = help or spec.about
@@ -46,7 +46,7 @@ def flags(*names: str) -> Callable[[F], F]:
 
 
 def common(fn: F) -> F:
-    """What every command takes: --config, the log, --debug."""
+    """The options of every command: --config, the log, --debug."""
     fn = click.option(
         "--debug",
         is_flag=True,
@@ -72,10 +72,10 @@ def as_json(fn: F) -> F:
 def configure(
     ctx: click.Context, given: dict[str, Any], *, level: str = "warning"
 ) -> Configuration:
-    """The configuration of this call; starts the log. `given`: the command's options, all of them.
+    """The configuration of this call; starts the log. `given`: all options of the command.
 
-    Takes the settings out of `given`, so that what is left are the command's own options.
-    level: the log level where nobody has chosen one.
+    Removes the settings from `given`, so that the command's own options are left.
+    level: the default log level.
     """
     file = given.pop(CONFIG_FILE, None)
     chosen = {name: given.pop(name) for name in list(given) if name in SETTINGS}

@@ -1,7 +1,7 @@
-"""Text for people and for programs: safe, aligned, masked.
+"""Output for people and for programs: safe, aligned, masked.
 
-Rule: nothing that somebody else wrote (object ids, topics, errors, payloads) reaches a terminal
-raw. A control character in an object id could retitle the window, hide a line, or turn text around.
+Rule: text from outside (object ids, topics, errors, payloads) never reaches a terminal raw. A
+control character in an object id could retitle the window, hide a line, or reverse text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgworker.cli.words import UNSAFE, safe, visible, wrapped
 
 
 def print_error(text: str, secrets: Collection[str] = ()) -> None:
-    """One line on stderr: `msgworker: what, where, how to mend`; wrapped on a terminal."""
+    """One line on stderr: `msgworker: what, where, how to fix it`; wrapped on a terminal."""
     if secrets:
         from msgworker.dialects import without
 
@@ -33,7 +33,7 @@ def print_error(text: str, secrets: Collection[str] = ()) -> None:
 
 
 def note(text: str) -> None:
-    """A line for people, beside the data; wrapped on a terminal."""
+    """A note on stderr, separate from the data; wrapped on a terminal."""
     _tell(visible(text))
 
 
@@ -68,7 +68,7 @@ def _delete(char: str) -> str:
 
 
 def print_text(text: str, *, first: str = "", rest: str = "") -> None:
-    """A text that is safe already, on stdout: wrapped on a terminal, one line in a pipe."""
+    """Print an already safe text on stdout: wrapped on a terminal, one line in a pipe."""
     width = terminal_width() if to_terminal() else None
     for line in wrapped(text, width, first=first, rest=rest):
         print_line(line)
@@ -99,7 +99,7 @@ GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a listing. share: 0 = never cut; else its part of the room that is left."""
+    """A column of a listing. share: 0 = never truncated; else its part of the remaining width."""
 
     title: str
     align: Literal["left", "right"] = "left"
@@ -114,9 +114,9 @@ NARROW = 110
 def print_with_text(
     columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, whole: bool = False
 ) -> None:
-    """A table whose last column is a text: on a narrow terminal it stands below its row.
+    """A table whose last column is a text: on a narrow terminal it is printed below its row.
 
-    whole: it is never cut; it stands below its row in several lines wherever it does not fit.
+    whole: it is never truncated; if it does not fit, it is printed below its row in several lines.
     """
     cells = [[safe(value) for value in row] for row in rows]
     narrow = to_terminal() and terminal_width() < NARROW
@@ -135,8 +135,8 @@ def print_with_text(
 
 
 def print_with_name(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
-    """A table whose first column is a name to be copied: never cut. Where others cannot make room
-    for it, it stands below its row."""
+    """A table whose first column is a name to be copied: never truncated. If there is no room for
+    it, it is printed below its row."""
     cells = [[safe(value) for value in row] for row in rows]
     room = terminal_width() - (len(columns) - 1)
     if not to_terminal() or sum(fitted(columns, _natural(columns, cells), room)) <= room:
@@ -148,7 +148,7 @@ def print_with_name(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) ->
 
 
 def _natural(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
-    """How wide each column is when nothing is cut."""
+    """The full width of each column."""
     from rich.cells import cell_len
 
     return [
@@ -160,9 +160,9 @@ def _natural(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[
 def print_table(
     columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, below: Sequence[str] = ()
 ) -> None:
-    """Aligned columns on stdout: cut to the width of a terminal, never cut in a pipe.
+    """Aligned columns on stdout: truncated to the width of a terminal, never in a pipe.
 
-    below: what stands under each row, already safe and in lines that fit.
+    below: lines to print under each row, already safe and short enough.
     """
     cells = [[safe(value) for value in row] for row in rows]
     natural = _natural(columns, cells)
@@ -191,7 +191,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
-    """The width of each column: what is short is shown whole, what is long shares the rest."""
+    """The width of each column: short columns are complete, long ones share the rest."""
     widths = list(natural)
     cut = [i for i, column in enumerate(columns) if column.share]
     left = room - sum(width for i, width in enumerate(natural) if i not in cut)
@@ -217,7 +217,7 @@ def _row(
     room: int | None,
     head: bool = False,
 ) -> str:
-    """One line; what does not fit even in narrow columns is cut off at the end."""
+    """One line, truncated at the end if it does not fit even with narrow columns."""
     from rich.cells import cell_len, set_cell_size
 
     parts: list[str] = []
@@ -238,12 +238,12 @@ def _row(
 
 
 def print_line(text: str) -> None:
-    """A line of data; coloured only on a terminal, and not where NO_COLOR is set."""
+    """A line of data; coloured only on a terminal, and not if NO_COLOR is set."""
     click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def to_terminal() -> bool:
-    """Whether people read stdout as it comes."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -253,7 +253,7 @@ def terminal_width() -> int:
 
 
 def styled(word: str) -> str:
-    """A status word in its colour; click takes the colour away where there is no terminal."""
+    """A status word in its colour; click removes the colour if there is no terminal."""
     return click.style(word, fg=STYLES.get(word))
 
 
@@ -263,11 +263,11 @@ def styled_as(text: str, colour: str) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on stderr before many rows are written; raises Usage where nobody can answer, Declined
-    where the answer is no."""
+    """Ask on stderr before many rows are written; raises Usage without a terminal, Declined if the
+    answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Usage(f"{question} Nobody can be asked here; add --yes, or look with --dry-run")
+        raise Usage(f"{question} There is no terminal to ask; add --yes, or try --dry-run")
     if not click.confirm(visible(question), err=True):
         raise Declined("nothing changed")

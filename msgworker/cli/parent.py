@@ -1,8 +1,8 @@
-"""What a process of a fleet hears from its parent, and tells it.
+"""The connection of a child process to its parent (`--processes`).
 
-The parent's words are lines on the pipe that was our standard input (see processes.py); the end of
-the pipe means that the parent is gone, and is a stop in order. Nobody else reads them: the standard
-input of what handlers start is empty.
+The parent sends lines on the pipe that is our standard input (see processes.py). The end of
+the pipe means that the parent has died, and starts an orderly stop. No other process reads the
+pipe: the standard input of processes that handlers start is empty.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from msgworker.instance.stopping import NUMBERS, Asked
 
 
 class Parent:
-    """The parent of this process; made as early as possible, in the main thread.
+    """The parent of this process; created as early as possible, in the main thread.
 
-    Until `begin`, there is nothing to stop: a word of the parent, or a signal, ends the process.
+    Until `begin`, there is nothing to stop: a line of the parent, or a signal, ends the process.
     """
 
     def __init__(self, fd: int) -> None:
@@ -39,13 +39,13 @@ class Parent:
         ).start()
 
     def begin(self) -> None:
-        """From now on there may be something to stop."""
+        """From now on a worker may run, which has to be stopped in order."""
         with self._lock:
             self._begun = True
 
     def tell(self, **event: Any) -> None:
-        """Tell the parent: `progress`, counts by word; `report`, that of a drain."""
-        with suppress(OSError):  # it is gone; `_listen` sees to it
+        """Send to the parent: `progress`, counts by word; `report`, that of a drain."""
+        with suppress(OSError):  # the parent has died; `_listen` handles that
             os.write(self._fd, json.dumps(event).encode() + b"\n")
 
     def _listen(self, words: int) -> None:

@@ -1,4 +1,4 @@
-"""`pause` and `resume`: let no handler of a topic start, on any instance."""
+"""`pause` and `resume`: stop handlers of a topic from starting, on every instance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from msgworker.ops.results import Repaired
 
 
 def _says(fn: Any) -> Any:
-    fn = click.option("--actor", metavar="TEXT", help="Who; the user and host if left out.")(fn)
+    fn = click.option("--actor", metavar="TEXT", help="Who; default: user and host.")(fn)
     fn = click.option("--reason", metavar="TEXT", help="Why, for the audit.")(fn)
     return click.option("--dry-run", is_flag=True, help="Change nothing.")(fn)
 
@@ -32,9 +32,9 @@ def _says(fn: Any) -> Any:
 def pause(
     ctx: click.Context, /, topic: str | None, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
-    """Let no handler of TOPIC start; without TOPIC, list what is paused.
+    """Stop handlers of TOPIC from starting; without TOPIC, list paused topics.
 
-    Instances hear of it at their next heartbeat. What runs goes on to its end.
+    Instances notice at their next heartbeat. Running handlers continue to their end.
     """
     said = {"actor": given.pop("actor"), "reason": given.pop("reason")}
     app = open_app(ctx, given)
@@ -57,7 +57,7 @@ def pause(
 @common
 @click.pass_context
 def resume(ctx: click.Context, /, topic: str, dry_run: bool, as_json: bool, **given: Any) -> None:
-    """Let a paused TOPIC go on."""
+    """Resume a paused TOPIC."""
     said = {"actor": given.pop("actor"), "reason": given.pop("reason")}
     app = open_app(ctx, given)
     done = app.ops.resume(topic, dry_run=dry_run, **said)
@@ -67,7 +67,7 @@ def resume(ctx: click.Context, /, topic: str, dry_run: bool, as_json: bool, **gi
 
 
 def _tell(done: Repaired, topic: str, json: bool, word: str, already: str) -> None:
-    if json:  # what it is, or would be, whoever has made it so
+    if json:  # the state after the call, also if it was so before
         print_json({"operation": done.op_id, "topic": topic, word: True, "dry_run": done.dry_run})
     elif not done:
         click.echo(f"topic {safe(topic)} {already}")

@@ -1,9 +1,9 @@
-"""Several processes side by side: children of this one, each an instance of its own.
+"""Several processes (`--processes`): children of this one, each with its own instance.
 
-The parent handles no message. It starts the children, starts one again that died under `run`, and
-sums what they tell it. That somebody wants a stop it says on the pipe that is their standard input,
-not by a signal: a manager that signals a whole group reaches a child by itself, and what comes
-twice would look like somebody who insists.
+The parent handles no message. It starts the children, restarts one that died under `run`, and
+sums their reports. It passes on a stop through the pipe that is their standard input, not by a
+signal: a manager that signals the whole group reaches each child, and a second signal from the
+parent would count as a request to stop at once.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ RESPAWN_MOST_SECONDS = 30.0
 HEALTHY_SECONDS = 60.0
 TICK_SECONDS = 0.2
 STOP, NOW = "stop", "now"
-"""What is said to a child: stop in order; stop at once, and end by the signal of this number."""
+"""The lines sent to a child: stop in order; stop at once, and end by the signal of this number."""
 
 
 @dataclass(slots=True)
 class Child:
-    """One child process and what it has told."""
+    """One child process and its last reports."""
 
     process: subprocess.Popen[bytes]
     fd: int
@@ -57,7 +57,7 @@ class Child:
         return bool(self.counts)
 
     def say(self, word: str) -> None:
-        """Say a line to it; see `parent.Parent`."""
+        """Send it a line; see `parent.Parent`."""
         assert self.process.stdin is not None
         with suppress(OSError):  # it has ended
             os.write(self.process.stdin.fileno(), word.encode() + b"\n")
@@ -79,7 +79,7 @@ class Fleet:
         self._reports: list[dict[str, Any]] = []
         self._asked = Asked()
         self._asked.begun = True
-        self._words: list[str] = []  # that every child has been told
+        self._words: list[str] = []  # sent to every child
         self._codes: list[int] = []
         self._killed_early: list[int] = []
         self._respawn_at: list[float] = []
@@ -87,23 +87,23 @@ class Fleet:
         self._lost: set[str] = set()  # what the children cannot write
 
     def run(self) -> int:
-        """Until a signal comes or the time is over; returns the worst exit code."""
+        """Run until a signal arrives or the time is over; returns the worst exit code."""
         self._work(respawn=True)
         return self._worst()
 
     def drain(self) -> tuple[Report, int]:
-        """Until every child has drained; returns the sum of the reports and the worst exit code."""
+        """Run until every child has drained; returns the summed report and the worst exit code."""
         begun = time.monotonic()
         self._work(respawn=False)
         found = total(self._reports, time.monotonic() - begun)
         if self._asked.in_order and len(self._reports) < self._size:
             found = replace(
                 found, stopped=True
-            )  # who was stopped before it had begun tells nothing
+            )  # a child that was stopped before it began sends no report
         return found, self._worst()
 
     def _worst(self) -> int:
-        """The worst exit code; a child that a stop killed before it had begun has done no wrong."""
+        """The worst exit code; a child that a stop killed before it began counts as 0."""
         early = [] if self._asked.in_order else self._killed_early
         return max(self._codes + early, default=0)
 
@@ -160,7 +160,7 @@ class Fleet:
             child.say(word)
 
     def _pass_on(self) -> None:
-        """Tell the children of a stop that somebody asks for."""
+        """Pass on a requested stop to the children."""
         if self._asked.in_order and STOP not in self._words:
             log.info(
                 "stopping: running handlers may end; another signal after %g s stops at once",
@@ -173,7 +173,7 @@ class Fleet:
             self._say(now)
 
     def _say(self, word: str) -> None:
-        """To all, and to those that are started later."""
+        """Send a line to all children, and to those that are started later."""
         self._words.append(word)
         for child in self._children.values():
             child.say(word)
@@ -192,7 +192,7 @@ class Fleet:
         return data != b""
 
     def _close(self, child: Child) -> None:
-        """Take in the last words of a child that has ended, and let go of its pipes."""
+        """Read the last lines of a child that has ended, and close its pipes."""
         _hear(child)
         self._tell_loss(child)
         fds = [child.fd]
@@ -225,13 +225,13 @@ class Fleet:
             self._gone(child, code)
 
     def _tell_loss(self, child: Child) -> None:
-        """Say once what no process can write: our own log line meets the same."""
+        """Log once that a stream of the children is lost; our own log may be lost too."""
         if child.lost and child.lost not in self._lost:
             self._lost.add(child.lost)
             log.warning("in the processes %s", child.lost)
 
     def _again(self, child: Child, code: int) -> None:
-        """A crash: it is recovered by the others; the place is filled again, each time later."""
+        """A child crashed; others recover its messages. Start a new one after a growing pause."""
         healthy = time.monotonic() - child.begun > HEALTHY_SECONDS
         self._failures = 0 if healthy else self._failures + 1
         pause = min(RESPAWN_MOST_SECONDS, 2.0 ** min(self._failures, 10) / 2)
@@ -246,11 +246,11 @@ class Fleet:
     def _gone(self, child: Child, code: int) -> None:
         if code not in FINAL:
             log.warning("process %d %s", child.process.pid, ending(code))
-        elif code != 0:  # the child has said why; the others would meet the same
+        elif code != 0:  # the child has logged why; a new one would fail too
             self._say(STOP)
 
     def _end_all(self) -> None:
-        """Nothing that we started may outlive us, whatever happened here."""
+        """End all children: none may outlive this process."""
         self._say(STOP)
         for child in list(self._children.values()):
             child.process.wait()
@@ -258,14 +258,14 @@ class Fleet:
         self._selector.close()
 
     def _kill(self, number: int) -> None:
-        """Somebody insists once more: nothing is waited for."""
+        """A third signal: end everything without waiting."""
         for child in list(self._children.values()):
             child.process.kill()
         end_by(number)
 
 
 def _read(fd: int) -> bytes | None:
-    """What there is to read; b"" at the end, None if there is nothing now."""
+    """The available bytes; b"" at the end, None if there is nothing now."""
     try:
         return os.read(fd, 65_536)
     except BlockingIOError:
@@ -273,7 +273,7 @@ def _read(fd: int) -> bytes | None:
 
 
 def _hear(child: Child) -> bool:
-    """Take in what a child tells about its work; False at the end of its pipe."""
+    """Read the reports of a child; False at the end of its pipe."""
     data = _read(child.fd)
     lines = (child.said + (data or b"")).split(b"\n")
     child.said = lines.pop()
@@ -298,7 +298,7 @@ def ending(code: int) -> str:
 
 
 def total(reports: list[dict[str, Any]], seconds: float) -> Report:
-    """The sum of the reports of several drains of one table, without what is left."""
+    """The sum of the reports of several drains of one table, without the messages left."""
     names = ("done", "failed", "retried", "released")
     summed = {name: sum(report[name] for report in reports) for name in names}
     return Report(
@@ -306,5 +306,5 @@ def total(reports: list[dict[str, Any]], seconds: float) -> Report:
         seconds=seconds,
         database_lost=any(r["database_lost"] for r in reports),
         stopped=any(r["stopped"] for r in reports),
-        refused=max((r["refused"] for r in reports), default=0),  # each meets the same ones
+        refused=max((r["refused"] for r in reports), default=0),  # each finds the same ones
     )

@@ -1,4 +1,4 @@
-"""`send`: one message into the table."""
+"""`send`: insert one message."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ log = logger("msgworker.cli")
 
 @click.command("send")
 @click.argument("topic")
-@click.option("--object-id", metavar="TEXT", help="Whose message it is; none: no order wanted.")
-@click.option(
-    "--payload", metavar="JSON|@FILE|-", help="JSON, or a file that holds it, or - for stdin."
-)
+@click.option("--object-id", metavar="TEXT", help="The object of the message; none: no order.")
+@click.option("--payload", metavar="JSON|@FILE|-", help="JSON, a file that has it, or - for stdin.")
 @click.option("--delay", metavar="TIME", help="Not before this time has passed: 30, 30s, 5m.")
 @target
 @as_json

@@ -1,4 +1,4 @@
-"""`purge`: finished messages that are old."""
+"""`purge`: delete old finished messages."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def purge(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Delete done messages that were finished long ago, in short transactions."""
+    """Delete done messages that finished long ago, in short transactions."""
     resume, rate = resume_of(given), rate_of(given)
     if (older_than is None) == (resume is None):
         raise Usage("give --older-than, such as 30d, or --resume")
     asked: dict[str, Any] = {"topic": topic, "dead": dead, "archive_to": archive_to}
     if resume is not None and any(asked.values()):
-        raise Usage("--resume goes on with what was asked for then; give no other choice")
+        raise Usage("--resume continues with the original selection; give no other one")
     app = open_app(ctx, given)
     done = carry_out(
         app,
         app.ops.purge,
-        question="Delete {} for ever?" if archive_to is None else "Move {} to the archive?",
+        question="Delete {} permanently?" if archive_to is None else "Move {} to the archive?",
         dry_run=dry_run,
         yes=yes,
         older_than=age_or_instant(older_than),

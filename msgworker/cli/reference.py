@@ -1,7 +1,7 @@
 """The App as an argument: `msgworker show crm:app 42` is `msgworker show --app=crm:app 42`.
 
-Rule: an id is a number and an App is `pkg.module:app`, so neither is taken for the other. A topic
-or the id of an instance may look like an App: then the App is the first of two.
+Rule: an id is a number and an App is `pkg.module:app`, so they cannot be confused. A topic
+or the id of an instance may look like an App: then the App is the first of two arguments.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def takes_app(command: click.Command) -> bool:
 def app_as_option(
     ctx: click.Context, name: str, command: click.Command, args: Sequence[str]
 ) -> list[str]:
-    """The arguments of a command with its App, if it stands first, as --app.
+    """The arguments of a command, with an App in the first place turned into --app.
 
-    Raises Usage where two Apps are given.
+    Raises Usage if two Apps are given.
     """
     options: list[click.Parameter] = [p for p in command.params if isinstance(p, click.Option)]
     bare = click.Command(name, params=options)
@@ -57,13 +57,13 @@ def app_as_option(
 
 
 def _is_app(command: click.Command, given: dict[str, Any], words: list[str]) -> bool:
-    """Whether the first word is the App."""
+    """Whether the first argument is the App."""
     own = [param for param in command.params if isinstance(param, click.Argument)]
-    if not own:  # whatever it looks like: it can be nothing else
+    if not own:  # the command has no other argument
         return True
     if not is_reference(words[0]) or own[0].name not in _TEXTS:
         return is_reference(words[0])
     known = given.get("app_ref") is not None or given.get("url") is not None
-    if own[0].name == "instance":  # of `release`: needed unless --nobody stands in its place
+    if own[0].name == "instance":  # of `release`: required unless --nobody is given
         return len(words) > (0 if given.get("nobody") else 1)
     return len(words) > (len(own) if known else sum(param.required for param in own))

@@ -1,4 +1,4 @@
-"""`release`: take what an instance, or nobody, has in hand away."""
+"""`release`: give back the messages of an instance, or messages without an owner."""
 
 from __future__ import annotations
 
@@ -15,21 +15,17 @@ from msgworker.cli.purge import age_or_instant
 from msgworker.cli.target import open_app, target
 
 OF_NOBODY = (
-    "Give {} back that nobody owns, a try counted for each? If a foreign consumer still works on "
-    "one, it is handled twice."
+    "Give back {} without an owner, with a try counted for each? If a foreign consumer still works "
+    "on one, it is handled twice."
 )
 
 
 @click.command("release")
 @click.argument("instance", metavar="[INSTANCE]", required=False)
-@click.option(
-    "--force", is_flag=True, help="Of an instance that lives, too; takes its lease's time."
-)
-@click.option("--nobody", is_flag=True, help="What stands at 1 and nobody owns, in its place.")
-@click.option(
-    "--older-than", metavar="AGE", help="With --nobody: at 1, or there, for so long: 1h, or since."
-)
-@click.option("--any-age", is_flag=True, help="With --nobody: however long it is there.")
+@click.option("--force", is_flag=True, help="Also of a live instance; waits until its lease ends.")
+@click.option("--nobody", is_flag=True, help="Messages at 1 without an owner.")
+@click.option("--older-than", metavar="AGE", help="With --nobody: claimed, or created, longer ago.")
+@click.option("--any-age", is_flag=True, help="With --nobody: of any age, or unknown age.")
 @writes
 @target
 @as_json
@@ -50,18 +46,18 @@ def release(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Give back what a dead instance has in hand, with a try counted, without waiting for recovery.
+    """Give back the messages of a dead instance, with a try counted, without waiting for recovery.
 
-    A living one only with --force: its lease is taken over, and its messages are given back when it
-    can start no handler any more.
+    A live instance needs --force: its lease is taken over, and its messages are given back when it
+    can no longer start handlers.
 
-    With --nobody: what stands at 1 without an owner, flagged by a foreign consumer that is gone, or
-    before msgworker worked on the table.
+    With --nobody: messages at 1 without an owner, left by a foreign consumer that no longer runs,
+    or from before the table was adopted.
     """
     if nobody == (instance is not None):
         raise Usage("give the id of an instance, or --nobody")
     if nobody and force:
-        raise Usage("--force is for an instance; nobody needs none")
+        raise Usage("--force is for an instance; --nobody needs no --force")
     if not nobody and (older_than is not None or any_age):
         raise Usage("--older-than and --any-age go with --nobody")
     app = open_app(ctx, given)
@@ -77,10 +73,10 @@ def release(
             **write,
         )
         if done.matched == 0:
-            raise NothingMatched("no message stands at 1 without an owner, or none for so long")
+            raise NothingMatched("no message is at 1 without an owner, or none for so long")
         return tell_result(done, word="released", verb="release", json=as_json)
     if force and not dry_run:
-        note("if it lives, its messages are given back when its lease would have ended; wait")
+        note("if it is alive, its messages are given back when its lease would have ended; wait")
     assert instance is not None
     done = carry_out(
         app,
@@ -99,7 +95,7 @@ def release(
 def _nothing_of(app: App, instance: str) -> str:
     known = [one.instance_id or "" for one in app.ops.instances()]
     if instance in known:
-        return f"instance {instance} has nothing in hand"
+        return f"instance {instance} has claimed nothing"
     near = [one for one in known if one.startswith(instance)]
     hint = f"; did you mean {near[0]}?" if len(near) == 1 else ""
     return f"no such instance: {instance}; see `msgworker instances`{hint}"

@@ -1,4 +1,4 @@
-"""`rerun` and `discard`: counted first, asked about, then done."""
+"""`rerun` and `discard`: count, ask for confirmation, then change."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from msgworker.cli.target import open_app, target
 @click.command("rerun")
 @chooses
 @click.option("--dead", is_flag=True, help="All dead messages: --status dead.")
-@click.option("--force", is_flag=True, help="Those that are done, or behind their time, too.")
+@click.option("--force", is_flag=True, help="Also done ones, and ones that run out of order.")
 @click.option(
     "--with-successors",
     is_flag=True,
-    help="And what is failed or dead behind them, in order; done ones stay done.",
+    help="Also failed and dead ones behind them, in order; done ones stay done.",
 )
 @click.option(
-    "--also-done", is_flag=True, help="With --with-successors: what is done behind them, too."
+    "--also-done", is_flag=True, help="With --with-successors: also done ones behind them."
 )
 @long_work
 @writes
@@ -52,12 +52,12 @@ def rerun(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Try failed and dead messages again, with no tries counted.
+    """Try failed and dead messages again, with their tries set to 0.
 
-    By id, or by filter: dead ones, if no --status is given. New and running messages are left
-    alone. So are those behind which a later one of their object has run: see --force and
-    --with-successors. What is done is handled again only with --force or --also-done: its handler
-    then meets what it wrote before.
+    By id, or by filter: dead ones, if no --status is given. New and running messages are skipped.
+    So is a message if a later one of its object has run: see --force and
+    --with-successors. Done messages run again only with --force or --also-done: their handlers
+    then find what they wrote before.
     """
     if dead and given["status"] not in (None, "dead"):
         raise Usage("--dead means --status dead; give one of them")
@@ -107,14 +107,14 @@ def discard(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Give messages up: dead, with the --reason as their last error; their object goes on.
+    """Give up messages: dead, with the --reason as their last error; their object continues.
 
-    By id, or by filter: those unfinished, if no --status is given. Running ones are left alone:
+    By id, or by filter: unfinished ones, if no --status is given. Running ones are skipped:
     see `release`. A discarded message can be rerun by its id.
     """
     chosen = choice_of(given)
     if not dry_run and chosen["resume"] is None and not (reason or "").strip():
-        raise Usage("--reason is needed, for those who ask later why")
+        raise Usage("--reason is required; it is kept in the audit")
     app = open_app(ctx, given)
     done = carry_out(
         app,

@@ -1,4 +1,4 @@
-"""`init-db` and `ddl`: make the tables, or print the script that makes them."""
+"""`init-db` and `ddl`: create the tables, or print the script that creates them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from msgworker.store import ddl_script
 @common
 @click.pass_context
 def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
-    """Create what is missing of tables and indexes.
+    """Create missing tables and indexes.
 
-    Safe to run again, and from several hosts at once. A table that exists already only gets
-    indexes (on MariaDB and MySQL also the hidden generated columns that they are on).
+    Safe to run again, and from several hosts at once. An existing table only gets
+    indexes (on MariaDB and MySQL also the hidden generated columns that they use).
     """
     app = open_app(ctx, given)
     made = app.create_schema()
@@ -34,7 +34,7 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     for name in made:
         click.echo(f"created {safe(name)}")
     if not made:
-        click.echo(f"nothing to do: {safe(app.table.name)} and its indexes are there")
+        click.echo(f"nothing to do: {safe(app.table.name)} and its indexes exist")
 
 
 @click.command("ddl")
@@ -42,7 +42,7 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     "--dialect",
     required=True,
     type=click.Choice(dialects.NAMES),
-    help="The database that the script is for.",
+    help="The database of the script.",
 )
 @app_option
 @flags("table", "on_dead", "max_tries")

@@ -54,13 +54,13 @@ def scoped(conf: Configuration, app: App) -> Iterator[Scope | None]:
 
 
 def check_scope(conf: Configuration, app: App) -> None:
-    """Raise ConfigError for a scope that cannot be."""
+    """Raise ConfigError for an impossible scope."""
     with scoped(conf, app) as scope:
         (scope or Everywhere()).check(app.table)
 
 
 def keep_secrets(ctx: click.Context, conf: Configuration) -> None:
-    """Let no message show the password of the locks."""
+    """Keep the password of the locks out of all output."""
     call = ctx.find_object(Call)
     if call is not None:
         call.secrets |= secrets_of_centre(conf.locks)
@@ -97,9 +97,9 @@ def _opened(ctx: click.Context, given: dict[str, Any]) -> tuple[App, Configurati
 @common
 @click.pass_context
 def partitions(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
-    """Who owns each shard (CUR), and who is to have it (REQ).
+    """Show the current (CUR) and the next (REQ) owner of each shard.
 
-    The number of shards is that of --scope partitions:SHARDS, 64 if it says nothing.
+    The number of shards is that of --scope partitions:SHARDS, by default 64.
     """
     app, conf = _opened(ctx, given)
     kind, _, rest = conf["scope"].strip().partition(":")
@@ -120,13 +120,15 @@ def partitions(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     moving = sum(one.req is not None and one.cur is not None for one in found)
     note(f"{len(members)} members; {lost} shards without an owner, {moving} to move")
     if not members:
-        raise NothingMatched("no instance shares out the shards of this table now")
+        raise NothingMatched("no instance works with partitions of this table now")
 
 
 @click.command("deal")
 @click.argument("flag", nargs=-1, required=True)
-@click.option("--size", default=3, show_default=True, help="So many to one, then to the next.")
-@click.option("--once", is_flag=True, help="Deal what is there now, and end.")
+@click.option(
+    "--size", default=3, show_default=True, help="How many messages a flag gets in a row."
+)
+@click.option("--once", is_flag=True, help="Deal the existing messages, then end.")
 @app_option
 @flags(*FLAGS, "locks")
 @as_json
@@ -141,10 +143,10 @@ def deal(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Deal messages to FLAGs, a few at a time, until a signal comes.
+    """Deal messages to FLAGs, a few at a time, until a signal arrives.
 
-    An object with an unfinished message follows that one. What an instance that is gone has left is
-    dealt again. Only one dealer deals at a time; another stands by.
+    An object with an unfinished message keeps its flag. Messages of an instance that no longer
+    exists are dealt again. Only one dealer deals at a time; others stand by.
     """
     app, conf = _opened(ctx, given)
     with _locks(conf, app) as locks:

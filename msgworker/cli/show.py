@@ -1,4 +1,4 @@
-"""`msgworker show`: one message, whole."""
+"""`msgworker show`: one message in full."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PAYLOAD_SHOWN = 10_000
 
 @click.command("show")
 @click.argument("msg_id", metavar="ID")
-@click.option("--all", "all_", is_flag=True, help="Every traceback whole, not only the newest.")
+@click.option("--all", "all_", is_flag=True, help="Every traceback in full, not only the newest.")
 @click.option(
     "--items",
     metavar="N",
     type=int,
     default=20,
-    help="So many items of a fan-out, 20 if not given.",
+    help="How many items of a fan-out; default 20.",
 )
 @target
 @as_json
@@ -46,7 +46,7 @@ PAYLOAD_SHOWN = 10_000
 def show(
     ctx: click.Context, /, msg_id: str, all_: bool, items: int, as_json: bool, **given: Any
 ) -> None:
-    """One message with its payload, its last error, its failed tries and its items."""
+    """Show a message with its payload, last error, failed tries and items."""
     number = message_id(msg_id)
     app = open_app(ctx, given)
     info = app.ops.show(number, items=items)
@@ -72,7 +72,7 @@ def show(
     if info.items is not None:
         print_items(info)
     if audit:
-        click.echo("done to it")
+        click.echo("audit")
         for one in audit:
             print_text(line_of(one), first="  ", rest="    ")
     if info.payload is not None:
@@ -112,7 +112,7 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
         ("message", f"{info.msg_id}"),
         ("status", state),
         ("topic", safe(info.topic)),
-        ("object", "none: no order wanted" if info.object_id is None else safe(info.object_id)),
+        ("object", "none: no order required" if info.object_id is None else safe(info.object_id)),
     ]
     if info.crash_times:
         lines.append(("crashes", f"{info.crash_times} of the tries ended with their process"))
@@ -134,12 +134,12 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
 
 
 def _later(info: MessageInfo) -> str:
-    """What it has asked for with RetryLater."""
+    """Its postponements by RetryLater."""
     at, why = info.available_at, info.later_reason
     waits = at is not None and why is not None and info.status in (Word.NEW, Word.FAILED)
-    back = f"comes back later at {when(at)}, " if at is not None and waits else ""
+    back = f"due again at {when(at)}, " if at is not None and waits else ""
     reason = "" if why is None else f": {safe(why)}"
-    return f"{back}asked {plural(info.later_times or 0, 'time')}{reason}"
+    return f"{back}postponed {plural(info.later_times or 0, 'time')}{reason}"
 
 
 def _pretty(payload: str) -> str:

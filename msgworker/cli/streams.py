@@ -1,9 +1,9 @@
-"""The standard streams of a call, whatever it was started with.
+"""The standard streams of a call, also if some were closed at its start.
 
-A stream that is closed is opened on the null device before anything else can take its number: what
-prints would write into the first socket or database file. A write that fails (closed, disk full)
-raises nothing, because work must go on: it is said once on the other stream, and `Main` decides
-what it means for the exit code.
+A closed stream is opened on the null device before another file can take its number: otherwise
+output would go into the first socket or database file. A write that fails (closed, disk full)
+raises nothing, because work must continue: it is reported once on the other stream, and `Main`
+decides the exit code.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 NAMES = ("stdin", "stdout", "stderr")
-LOST = "{} cannot be written: {}; what is written there is lost"
+LOST = "{} cannot be written: {}; output there is lost"
 
 
 class ClosedPipe(Exception):
-    """Nobody reads our output any more."""
+    """The reader of our output has closed the pipe."""
 
 
 class Output(io.FileIO):
-    """Stdout or stderr. lost: why the first write failed that did; None as long as none has.
+    """Stdout or stderr. lost: why the first failed write failed; None if none has.
 
     on_loss: called with a line, once, when a write fails.
-    ends: a pipe that nobody reads raises ClosedPipe, once: there is nothing else to do.
+    ends: a pipe without a reader raises ClosedPipe, once, which ends the command.
     """
 
     def __init__(self, fd: int, *, closed: bool) -> None:
@@ -41,7 +41,7 @@ class Output(io.FileIO):
         self._was_closed = closed
 
     def write(self, data: Any) -> int:
-        """All of `data`, or nothing and no error."""
+        """Write all of `data`, or nothing; raises no error."""
         try:
             if self._was_closed:
                 raise OSError(errno.EBADF, "it is closed")
@@ -63,7 +63,7 @@ class Output(io.FileIO):
 
 
 class Kept(io.TextIOWrapper):
-    """A stream that nobody can close: a handler may try, and the log goes on."""
+    """A stream that cannot be closed: a handler may try, and the log still works."""
 
     def close(self) -> None:
         with suppress(ValueError):
@@ -71,7 +71,7 @@ class Kept(io.TextIOWrapper):
 
 
 class Streams:
-    """Stdout and stderr of this call; None where somebody has put others in their place."""
+    """Stdout and stderr of this call; None if they were replaced."""
 
     def __init__(self, out: Output | None = None, err: Output | None = None) -> None:
         self._out, self._err = out, err
@@ -79,23 +79,25 @@ class Streams:
             out.ends, out.on_loss = True, _onto(err)
 
     def of_work(self, *, text: bool) -> None:
-        """The command is there for its work: nobody need read what it prints.
+        """The purpose of the command is its work, not its output.
 
-        text: what it prints is for people, so that a line more does no harm.
+        text: the output is text for people, so that an extra line does no harm.
         """
         if self._out is not None and self._err is not None:
             self._out.ends = False
             self._err.on_loss = _onto(self._out) if text else _nobody
-            self._err.write(b"")  # what is closed is said now: the log may be that of children
+            self._err.write(
+                b""
+            )  # report a closed stream now: later the log may be that of children
 
     def of_child(self, tell: Callable[[str], None]) -> None:
-        """The command works for another process, which hears of a loss."""
+        """The command works for another process, which is told of a loss."""
         for stream in (self._out, self._err):
             if stream is not None:
                 stream.ends, stream.on_loss = False, tell
 
     def output_is_lost(self) -> bool:
-        """Whether somebody misses what was written to stdout; asked at the end."""
+        """Whether lost output on stdout counts as a failure; called at the end."""
         with suppress(ClosedPipe, ValueError):
             sys.stdout.flush()
         out = self._out
@@ -135,7 +137,7 @@ def standard_streams() -> Iterator[Streams]:
 
 
 def _opened(fd: int) -> bool:
-    """Open the null device under this number, if nothing is open; returns whether that was so."""
+    """Open the null device under this number, if nothing is open; returns whether it did."""
     try:
         os.fstat(fd)
         return False
@@ -149,7 +151,7 @@ def _opened(fd: int) -> bool:
 
 
 def _taken(fd: int, closed: bool) -> Output | None:
-    """Put an Output in the place of the interpreter's own stream."""
+    """Replace a stream of the interpreter with an Output."""
     name = NAMES[fd]
     old: TextIO | None = getattr(sys, name)
     if old is not getattr(sys, f"__{name}__"):

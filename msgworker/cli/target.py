@@ -1,4 +1,4 @@
-"""What a command works on: an App that is imported, or one made from the configuration."""
+"""The App of a command: imported, or made from the configuration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLAGS = ("url", "table", "on_dead", "max_tries")
 def app_option(fn: F) -> F:
     """--app; and the App as the first argument, see `reference`."""
     return click.option(
-        "--app", "app_ref", metavar=METAVAR, help="This App; may be given as an argument, too."
+        "--app", "app_ref", metavar=METAVAR, help="The App; may also be given as an argument."
     )(fn)
 
 
@@ -41,7 +41,7 @@ def target(fn: F) -> F:
 def open_app(ctx: click.Context, given: dict[str, Any]) -> App:
     """The App of this call: --app, or url and table of the configuration.
 
-    Takes the options of `target` and `common` out of `given`. Nothing is connected yet.
+    Removes the options of `target` and `common` from `given`. Does not connect.
     """
     ref = app_ref_of(given)
     conf = configure(ctx, given)
@@ -49,7 +49,7 @@ def open_app(ctx: click.Context, given: dict[str, Any]) -> App:
 
 
 def app_ref_of(given: dict[str, Any]) -> str | None:
-    """Takes --app out of `given`; raises Usage where a table is given beside it."""
+    """Removes --app from `given`; raises Usage if a table is given too."""
     ref: str | None = given.pop("app_ref", None)
     both = [name for name in FLAGS if given.get(name) is not None]
     if ref is not None and both:
@@ -58,7 +58,7 @@ def app_ref_of(given: dict[str, Any]) -> str | None:
 
 
 def needed_app(ctx: click.Context, ref: str | None) -> str:
-    """The App of a command that cannot do without one; raises Usage."""
+    """The App of a command that requires one; raises Usage."""
     if ref is None:
         raise Usage(f"name an App: msgworker {ctx.info_name} pkg.module:app")
     return ref
@@ -113,7 +113,7 @@ def _import(name: str, ref: str) -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the user's own code it happened."""
+    """The place of an error in the user's own code."""
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [
@@ -140,7 +140,7 @@ def settings_of(app: App) -> dict[str, Any]:
 
 
 def columns_of(table: MessageTable) -> dict[str, str | None]:
-    """The columns that are not named as in a table of our own."""
+    """The columns whose names differ from the default table."""
     names, plain = table.names(), MessageTable().names()
     return {role: names.get(role) for role in COLUMNS if names.get(role) != plain[role]}
 
@@ -154,7 +154,7 @@ def _opened(ctx: click.Context, app: App) -> App:
 
 
 def _keep_secrets(ctx: click.Context, url: str | sa.URL) -> None:
-    """Remember what must not be shown, before anything can fail."""
+    """Register secrets before anything can fail."""
     call = ctx.find_object(Call)
     if call is not None:
         call.secrets |= dialects.secrets_of(url)

@@ -1,4 +1,4 @@
-"""`explain`, `failures`, `lanes` and `instances`: why something does not go on."""
+"""`explain`, `failures`, `lanes` and `instances`: why messages do not run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ limited = click.option(
 @common
 @click.pass_context
 def explain(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> None:
-    """Why a message is not running, and what the one in front of it waits for."""
+    """Say why a message is not running, and what the message before it waits for."""
     number = message_id(msg_id)
     app = open_app(ctx, given)
     found = app.ops.explain(number)
@@ -104,7 +104,7 @@ def _explained(one: Explanation) -> dict[str, Any]:
 @common
 @click.pass_context
 def failures(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
-    """Dead and failing messages, grouped by what went wrong."""
+    """Group dead and failing messages by error."""
     app = open_app(ctx, given)
     found = app.ops.failures(limit=limit)
     if as_json:
@@ -151,7 +151,7 @@ def _failure_row(one: Failures) -> list[Any]:
 @common
 @click.pass_context
 def lanes(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
-    """Objects that wait: the first message of each, and how many wait behind it."""
+    """List objects that wait: the head of each, and how many messages wait behind it."""
     app = open_app(ctx, given)
     found = app.ops.lanes(limit=limit)
     if as_json:
@@ -213,7 +213,7 @@ def _lane_what(one: LaneInfo) -> str:
 @common
 @click.pass_context
 def instances(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
-    """Who lives, since when, with what in hand; and the dead that still hold messages."""
+    """List live instances with their messages, and dead ones that still hold messages."""
     app = open_app(ctx, given)
     found = app.ops.instances()
     if as_json:
@@ -225,7 +225,7 @@ def instances(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     print_with_name(INSTANCE_COLUMNS, [_instance_row(one) for one in found])
     dead = sum(one.running for one in found if one.life not in (Life.LIVE, Life.FOREIGN))
     if dead and not any(one.life is Life.LIVE and not one.stopped for one in found):
-        note(f"{plural(dead, 'message')} of the dead: given back when an instance is started")
+        note(f"{plural(dead, 'message')} of dead instances: recovered when an instance starts")
 
 
 INSTANCE_COLUMNS = (
@@ -265,8 +265,8 @@ def _life(one: InstanceInfo) -> str:
 
 
 def _running(one: InstanceInfo) -> str:
-    """Handlers that ran at the last heartbeat, of the messages claimed now; only these where that
-    heartbeat was before they were claimed."""
+    """Handlers that ran at the last heartbeat, of the messages claimed now; only the latter if all
+    were claimed after that heartbeat."""
     claimed, heard = one.oldest_claim_at, one.renewed_at
     if claimed is not None and heard is not None and claimed > heard:
         return f"{one.running:,}"

@@ -1,4 +1,4 @@
-"""What one message holds, for `show`: tracebacks of its tries, items of its fan-outs."""
+"""Parts of a message for `show`: tracebacks of its tries, items of its fan-outs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FRAME = '  File "'
 
 
 def print_traces(tries: Sequence[Try], *, whole: bool) -> None:
-    """The traceback of each try, the newest first; the same one once. Older ones are cut to their
-    end, unless `whole`."""
+    """The traceback of each try, the newest first; equal ones once. Older ones show only their end,
+    unless `whole`."""
     same: dict[str, list[int]] = {}
     for one in reversed(tries):
         if one.traceback is not None:
@@ -58,7 +58,7 @@ ITEM_COLUMNS = (
 
 
 def print_items(info: MessageInfo) -> None:
-    """The counts, and those that were asked for."""
+    """The counts, and the listed items."""
     items = info.items
     assert items is not None
     click.echo(f"items: {counted(items, running=info.status is Word.PROCESSING)}")
@@ -91,5 +91,5 @@ def _item_row(one: ItemInfo) -> list[Any]:
 
 
 def items_dict(items: Items | None) -> dict[str, Any] | None:
-    """The items as JSON has them."""
+    """The items for JSON."""
     return None if items is None else asdict(items) | {"not_started": items.not_started}

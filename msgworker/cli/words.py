@@ -1,4 +1,4 @@
-"""Texts and numbers as people read them: ages, instants, plurals, and what others wrote."""
+"""Texts and numbers for people: ages, instants, plurals, and text from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: str) -> str:
-    r"""Text with everything that a terminal would act on written out: \x1b, \u202e, \n."""
+    r"""Text with all characters that control a terminal escaped: \x1b, \u202e, \n."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_visible(char) for char in text)
@@ -32,7 +32,7 @@ def _visible(char: str) -> str:
 
 
 def safe(value: Any) -> str:
-    """A value as a cell or a line: "-" for None, control characters written out."""
+    """A value as a cell or a line: "-" for None, control characters escaped."""
     return "-" if value is None else visible(str(value))
 
 
@@ -40,7 +40,7 @@ _STEPS = ((86_400 * 7, "week"), (86_400, "day"), (3_600, "hour"), (60, "minute")
 
 
 def age(seconds: float | None) -> str:
-    """How long ago, in one unit that people say: "6 minutes"; "-" if it is not known."""
+    """An age in one unit: "6 minutes"; "-" if it is unknown."""
     if seconds is None:
         return "-"
     for size, unit in _STEPS:
@@ -62,7 +62,7 @@ def since(instant: datetime | None) -> float | None:
 
 
 def when(instant: datetime) -> str:
-    """An instant for people: UTC to the second, and how far away it is."""
+    """An instant for people: UTC to the second, and its distance from now."""
     away = since(instant) or 0.0
     told = f"in {age(-away)}" if away <= -1 else f"{age(away)} ago" if away >= 1 else "just now"
     return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({told})"
@@ -79,9 +79,8 @@ _BLANKS = re.compile(r"( +)")
 def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") -> list[str]:
     """A text in lines of at most `width` columns, broken at blanks; None = in one line.
 
-    first, rest: what stands before the first line, and before the others. What the text itself is
-    indented by is repeated. A word is broken only if it is longer than a line. Colours take no
-    room.
+    first, rest: the prefix of the first line, and of the others. The indent of the text itself is
+    repeated. A word is broken only if it is longer than a line. Colours do not count as width.
     """
     from rich.cells import cell_len
 

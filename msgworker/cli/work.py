@@ -1,4 +1,5 @@
-"""`run` and `drain`: an instance for ever, or until nothing is left; in one process or several."""
+"""`run` and `drain`: an instance until it is stopped, or until nothing is left; in one process or
+several."""
 
 from __future__ import annotations
 
@@ -66,11 +67,11 @@ def working(fn: F) -> F:
 def run(
     ctx: click.Context, /, app_ref: str | None, quiet: bool, report_fd: int | None, **given: Any
 ) -> int:
-    """Handle messages until a signal comes.
+    """Handle messages until a signal arrives.
 
-    SIGTERM and SIGINT stop in order: running handlers may end within --grace, the rest is given
-    back. Another signal, 2 s later or more, stops at once; what was running is then recovered by
-    another instance.
+    SIGTERM and SIGINT stop in order: running handlers may end within --grace, messages that have
+    not started are released. Another signal, 2 s later or more, stops at once; running messages are
+    then recovered by another instance.
     """
     ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
     parent = _parent(ctx, report_fd)
@@ -102,9 +103,9 @@ def drain(
 ) -> int:
     """Handle messages until none is due now or soon; print what was done.
 
-    Ends with 0 if all went well, 1 if messages became dead or nobody does what is left, 3 if the
-    database was lost, 6 if messages wait for their retry, or for the lease of a silent instance to
-    end: run again.
+    Ends with 0 if all went well, 1 if messages became dead or are left that no instance will
+    handle, 3 if the database was lost, 6 if messages wait for their retry, or for the lease of a
+    silent instance to end: run again.
     """
     ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
     parent = _parent(ctx, report_fd, text=not as_json)
@@ -112,7 +113,7 @@ def drain(
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
         report, code = _fleet("drain", ref, conf, ctx, file, quiet).drain()
-        if not report.database_lost:  # each process sees only what is left when itself ends
+        if not report.database_lost:  # each process counted what was left at its own end
             report = _leaving(app, conf, report)
     else:
         report, code = _drain_here(app, conf, quiet, parent), 0
@@ -126,9 +127,9 @@ def drain(
 
 
 def _parent(ctx: click.Context, report_fd: int | None, *, text: bool = True) -> Parent | None:
-    """The parent of this process, if there is one. Nothing that cannot be written ends the work.
+    """The parent of this process, if there is one. A failed write to a stream never ends the work.
 
-    text: what the command prints is for people.
+    text: the output is text for people.
     """
     streams = (ctx.find_object(Call) or Call()).streams
     if report_fd is None:
@@ -140,7 +141,7 @@ def _parent(ctx: click.Context, report_fd: int | None, *, text: bool = True) -> 
 
 
 def _leaving(app: App, conf: Configuration, report: Report) -> Report:
-    """The report of several processes, with what is left after the last one has ended."""
+    """The report of several processes, with the messages left after the last one has ended."""
     found = app.worker(threads=1, topics=conf["topics"] or None).left()
     report = report.leaving(found)
     for line in complaints(report, found):
@@ -163,12 +164,12 @@ def _drain_here(app: App, conf: Configuration, quiet: bool, parent: Parent | Non
 
 
 def _retry_linger(conf: Configuration) -> float | None:
-    """None: left to the drain, which waits for nothing without `linger`."""
+    """`retry_linger`; None = decided by the drain, which waits for nothing without `linger`."""
     return float(conf["retry_linger"]) if conf.given("retry_linger") else None
 
 
 def _checked_app(ctx: click.Context, ref: str, conf: Configuration) -> App:
-    """The App; its table is looked at here, so that a fleet does not fail once per process."""
+    """The App; its table is checked here, so that a fleet does not fail once per process."""
     app = import_app(ref, ctx)
     for name in unused(conf, settings_of(app)):
         log.warning("%s (%s) is not used: %s sets it in its code", name, conf.origins[name], ref)
@@ -182,21 +183,21 @@ def _checked_app(ctx: click.Context, ref: str, conf: Configuration) -> App:
 
 
 def unused(conf: Configuration, own: dict[str, Any]) -> list[str]:
-    """Settings that somebody made and that an imported App overrules with another value.
+    """Settings of the configuration that an imported App overrides with another value.
 
-    own: as of `settings_of`.
+    own: from `settings_of`.
     """
     return [name for name in own if conf.given(name) and not _same(conf, name, own[name])]
 
 
 def _same(conf: Configuration, name: str, value: Any) -> bool:
-    if name == "columns":  # a column may be named as it is named anyway
+    if name == "columns":  # a column may be given its default name
         return bool(columns_of(table_from(conf)) == value)
     if name != "url":
         return bool(conf[name] == value)
     try:
         return dialects.same_database(conf.url, value)
-    except ConfigError:  # a placeholder that nobody fills in, say: the App has not asked for it
+    except ConfigError:  # an unset placeholder, for example: the App does not use it
         return False
 
 
@@ -205,8 +206,8 @@ def _same(conf: Configuration, name: str, value: Any) -> bool:
 
 @contextmanager
 def _watched(worker: Worker, quiet: bool, parent: Parent | None) -> Iterator[None]:
-    """Tell about progress while the block runs: on stderr, or to the parent process. Signals stop
-    the worker, and so does the parent."""
+    """Report progress while the block runs: on stderr, or to the parent process. Signals and the
+    parent stop the worker."""
     over = threading.Event()
     progress = Progress(quiet=quiet)
     worker.orders = asked = Asked() if parent is None else parent.asked
@@ -222,7 +223,7 @@ def _watched(worker: Worker, quiet: bool, parent: Parent | None) -> Iterator[Non
     with Signals(asked):
         if parent is not None:
             parent.begin()
-            parent.tell(progress=counts(worker))  # it knows from this that we have begun
+            parent.tell(progress=counts(worker))  # tells the parent that we have begun
         teller.start()
         try:
             yield
@@ -233,7 +234,7 @@ def _watched(worker: Worker, quiet: bool, parent: Parent | None) -> Iterator[Non
 
 
 def counts(worker: Worker) -> dict[str, int]:
-    """What the status line shows."""
+    """The counts for the status line."""
     tally = worker.tally
     return {"done": tally.done, "retried": tally.retried, "dead": tally.dead}
 
@@ -244,12 +245,12 @@ def counts(worker: Worker) -> dict[str, int]:
 def _fleet(
     command: str, ref: str, conf: Configuration, ctx: click.Context, file: str | None, quiet: bool
 ) -> Fleet:
-    """The child's command line says every setting itself, so that all children agree."""
+    """The child's command line sets every setting, so that all children agree."""
     arguments = [command, ref, "--processes", "1"]
     for name in HANDED_ON:
         value = conf[name]
         if name in OF_SCOPE and not conf.origins[name].startswith("flag"):
-            continue  # a child reads it where we have; on a command line everybody does
+            continue  # a secret: a child reads it from the same place, not from its command line
         if value is None or (name in OF_DRAIN and command == "run"):
             continue
         if name == "retry_linger" and not conf.given(name):

@@ -1,8 +1,8 @@
-"""Settings: what there is to set, the limits of each, and where a value came from.
+"""Settings: their limits, and the origin of each value.
 
-values      single values and their limits
-settings    what there is to set
-layers      keyword, flag, environment, files: which one wins
+values      checks of single values
+settings    all settings
+layers      precedence of keyword, flag, environment and files
 """
 
 from msgworker.config.layers import Configuration, fill, load

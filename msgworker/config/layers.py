@@ -1,8 +1,8 @@
-"""Where a value comes from.
+"""The precedence of values.
 
 Keyword > flag > MSGWORKER_* environment > msgworker.toml > [tool.msgworker] in pyproject.toml >
-default. A value is checked where it is read, so that an error names its place; a key that nobody
-knows is an error, because a setting that is silently ignored is found out at night.
+default. A value is checked where it is read, so that an error names its place. An unknown key is an
+error, because a silently ignored setting would be noticed only in production.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_FILE_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The value of every setting and where each came from."""
+    """The value of every setting and its origin."""
 
     values: dict[str, Any]
     origins: dict[str, str]
@@ -36,7 +36,7 @@ class Configuration:
         return self.values[name]
 
     def given(self, name: str) -> bool:
-        """Whether somebody has set it."""
+        """Whether it was set explicitly."""
         return self.origins[name] != "default"
 
     def group(self, group: Group) -> dict[str, Any]:
@@ -71,12 +71,12 @@ def load(
     folder: str | os.PathLike[str] = ".",
     file: str | os.PathLike[str] | None = None,
 ) -> Configuration:
-    """The configuration as this process would use it.
+    """The configuration of this process.
 
     flags: values from the command line by setting name; None = not given. keywords: values from
-    code, which win over all others. folder: where msgworker.toml and pyproject.toml are looked for.
-    file: read instead of msgworker.toml, and must be there.
-    Raises ConfigError for values, keys or files that are wrong, and names the place.
+    code, which win over all others. folder: the folder of msgworker.toml and pyproject.toml.
+    file: read instead of msgworker.toml, and must exist.
+    Raises ConfigError for wrong values, keys or files, and names the place.
     """
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {name: s.default for name, s in SETTINGS.items()}
@@ -87,7 +87,7 @@ def load(
     ) -> None:
         for name, value in found.items():
             setting = SETTINGS[name]
-            unset = value is None and setting.default is None  # by code: nobody else can say so
+            unset = value is None and setting.default is None  # only code can unset a value
             values[name] = None if unset else setting.read(value, place(name))
             origins[name] = origin(name)
 
@@ -131,8 +131,8 @@ def _foreign(variable: str, value: str) -> bool:
     """Variables with our prefix that are not settings.
 
     Kubernetes gives every container MSGWORKER_SERVICE_HOST, MSGWORKER_WEB_PORT_80_TCP and so on for
-    the services named msgworker and msgworker-web. Its MSGWORKER_WEB_PORT holds tcp://host:port:
-    with a bare number it is something that a person has meant as a setting.
+    the services named msgworker and msgworker-web. Its MSGWORKER_WEB_PORT holds tcp://host:port;
+    with a bare number, a person has meant it as a setting.
     """
     rest = variable.removeprefix(PREFIX)
     if rest.startswith("TEST_") or _SERVICE_LINK.fullmatch(rest):
@@ -150,7 +150,7 @@ def _section(path: Path) -> dict[str, Any]:
 
 
 IN_SCOPE = {"kind": "scope", "segments": "segments", "on_outage": "on_outage", "locks": "locks"}
-"""What may stand in the table [scope] of a file, and the setting that each is."""
+"""The keys of the table [scope] in a file, and the setting of each."""
 
 
 def _known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -172,14 +172,14 @@ def _known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _toml(path: Path, *, needed: bool) -> dict[str, Any]:
-    """A TOML file as a dict, {} if there is none; every other trouble is a ConfigError."""
+    """A TOML file as a dict, {} if there is none; raises ConfigError for any other problem."""
     try:
         if not needed and not path.exists():
             return {}
         if path.is_dir():
             raise ConfigError(f"{path} is a folder, but must be a TOML file")
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # to read a FIFO may last for ever
+        if not stat.S_ISREG(found.st_mode):  # reading a FIFO may block
             raise ConfigError(f"{path} is not a regular file; a configuration must be one")
         if found.st_size > MAX_FILE_BYTES:
             raise ConfigError(f"{path} is too large for a configuration ({MAX_FILE_BYTES:,} bytes)")
@@ -204,10 +204,10 @@ _USERINFO = re.compile(r"://[^/]*@")
 
 
 def fill(url: str, environ: Mapping[str, str], place: str = "url") -> str:
-    """Put the values of environment variables where ${NAME} stands.
+    """Replace ${NAME} with the values of environment variables.
 
     In the user, the password and the query they are percent-encoded, so that a password may hold
-    any character; elsewhere, and when the whole url is one placeholder, they are taken as they are.
+    any character; elsewhere, and when the whole url is one placeholder, they are used unchanged.
     """
     userinfo = _USERINFO.search(url)
     query = url.find("?")

@@ -1,4 +1,4 @@
-"""What there is to set: every setting, its limits and its default."""
+"""All settings with their limits and defaults."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _LIMITS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How instances of an App behave.
+    """Settings of the instances of an App.
 
-    lease_seconds: how long an instance is believed to live without a heartbeat (sent every third).
-    poll_seconds: the longest pause between looks at an idle table; a busy one is looked at often.
+    lease_seconds: how long an instance counts as alive without a heartbeat (one per third of it).
+    poll_seconds: the longest pause between looks at an idle table; a busy table has shorter ones.
     run_limit: how many messages of an object are read ahead behind its head.
-    lanes_limit: how many objects an instance has in hand at most.
+    lanes_limit: how many objects an instance claims at once, at most.
     notify: on PostgreSQL, wake up workers of other processes when a message is sent.
-    foreign_stale_after: seconds after which a message that a foreign consumer has flagged is taken
-    from it; None = never. Its price: a foreign consumer that is only slow is then not excluded.
-    backoff_seconds: the pause after a first failed try; each further one is five times as long, all
-    are up to a quarter longer, so that not all come back at once, and 600 s at most. 0 = none. A
-    handler's own `wait` goes before it.
+    foreign_stale_after: seconds after which a message that a foreign consumer has flagged is
+    recovered; None = never. The risk: a foreign consumer that is only slow is then not excluded.
+    backoff_seconds: the pause after a first failed try; each further one is five times as long,
+    plus up to a quarter at random, so that retries spread, at most 600 s. 0 = none. A
+    handler's own `wait` has precedence.
     """
 
     lease_seconds: float = 30.0
@@ -86,9 +86,9 @@ Group = Literal["database", "table", "app", "work", "locks", "log"]
 class Setting:
     """One setting: its name in files, its kind and limits, and its default.
 
-    kind: "texts" is a list of texts, "names" a table of role = column name (false = not there).
-    group: who is told: the engine, MessageTable, App, `run` and `drain`, the lock centre, or the
-    log.
+    kind: "texts" is a list of texts, "names" a table of role = column name (false = no column).
+    group: the part that reads it: the engine, MessageTable, App, `run` and `drain`, the lock
+    centre, or the log.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Setting:
         return PREFIX + self.name.upper()
 
     def read(self, value: Any, place: str) -> Any:
-        """The value, checked; `place` is how people know it: --threads, MSGWORKER_THREADS, ..."""
+        """The value, checked; `place` names it in errors: --threads, MSGWORKER_THREADS, ..."""
         if self.kind == "seconds":
             return seconds(place, value, self.least, self.most)
         if self.kind == "whole":
@@ -152,14 +152,14 @@ SETTINGS: dict[str, Setting] = {
             name="columns",
             kind="names",
             group="table",
-            about="column names of a table that exists already, role = name, false = not there",
+            about="column names of an existing table, role = name, false = no column",
             default={},
         ),
         Setting(
             name="on_dead",
             kind="choice",
             group="table",
-            about="what becomes of an object whose message is dead",
+            about="what an object does after a dead message",
             default="continue",
             choices=("continue", "block"),
         ),
@@ -176,7 +176,7 @@ SETTINGS: dict[str, Setting] = {
             name="later_limit",
             kind="whole",
             group="table",
-            about="how often a message may ask for RetryLater",
+            about="how often a message may be postponed by RetryLater",
             default=100,
             most=1_000_000,
         ),
@@ -206,15 +206,17 @@ SETTINGS: dict[str, Setting] = {
             least=1,
             most=32_767,
         ),
-        _app("lease_seconds", "seconds", "how long an instance is believed to live unheard of"),
+        _app(
+            "lease_seconds", "seconds", "how long an instance counts as alive without a heartbeat"
+        ),
         _app("poll_seconds", "seconds", "the longest pause between two looks at an idle table"),
         _app("run_limit", "whole", "how many messages of an object are read ahead"),
-        _app("lanes_limit", "whole", "how many objects an instance has in hand at most"),
+        _app("lanes_limit", "whole", "how many objects an instance claims at once, at most"),
         _app("notify", "flag", "on PostgreSQL, wake up other processes when a message is sent"),
         _app(
             "foreign_stale_after",
             "seconds",
-            "take messages from a foreign consumer after this time; unset: never",
+            "recover messages of a foreign consumer after this time; unset: never",
         ),
         _app("backoff_seconds", "seconds", "the pause after a first failed try; then 5 times it"),
         Setting(
@@ -230,7 +232,7 @@ SETTINGS: dict[str, Setting] = {
             name="processes",
             kind="whole",
             group="work",
-            about="how many processes work side by side",
+            about="how many processes run and drain start",
             default=1,
             least=1,
             most=MAX_PROCESSES,
@@ -266,14 +268,14 @@ SETTINGS: dict[str, Setting] = {
             name="outage_limit",
             kind="seconds",
             group="work",
-            about="drain gives up when the database has been away for so long",
+            about="drain gives up when the database has been unreachable for so long",
             default=60.0,
         ),
         Setting(
             name="grace",
             kind="seconds",
             group="work",
-            about="how long running handlers may go on at a stop",
+            about="how long running handlers may continue at a stop",
             default=30.0,
             most=86_400,
         ),
@@ -323,7 +325,7 @@ SETTINGS: dict[str, Setting] = {
         ),
     )
 }
-"""Every setting there is, in the order in which people are shown them."""
+"""All settings, in the order of the documentation."""
 
 
 def flag_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Single values: numbers, durations, lists, and the errors that name what is wrong."""
+"""Checks of single values: numbers, durations, lists."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The only package that knows a database's name.
+"""The only package that knows the names of databases.
 
-Everything else asks for a capability (`Dialect`), for a clock expression (`now`, `now_plus`), for a
-column type, or what kind of trouble an exception is, and asks it here: what is not in `__all__` is
-the package's own. A new database is a new row in DIALECTS.
+All other packages use its capabilities (`Dialect`), clock expressions (`now`, `now_plus`), column
+types and error kinds (`Trouble`), imported from here: names outside `__all__` are
+private. A new database is a new row in DIALECTS.
 """
 
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect

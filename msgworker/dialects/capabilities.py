@@ -1,4 +1,4 @@
-"""What each database can do: a row in DIALECTS for each that we know."""
+"""The capabilities of each supported database: a row in DIALECTS."""
 
 from __future__ import annotations
 
@@ -8,39 +8,37 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What a database can do, as far as our statements differ for it.
+    """Capabilities of a database by which our statements differ.
 
     partial_indexes: an index may have a WHERE; else finished rows are kept out by a CASE.
     case_index: how a CASE is indexed: "column" (a generated column) or "function".
     guard_case: the same for the guard.
     stored_columns: generated columns are stored, not virtual.
-    oldest_index: open rows can be walked in order of age without meeting finished ones.
-    hops: a recursive query can hop from object to object along an index.
-    arrays: a whole batch travels as arrays, and an UPDATE may stand in a WITH.
+    oldest_index: open rows can be read in order of age without reading finished ones.
+    hops: a recursive query can skip from object to object along an index (skip scan).
+    arrays: a whole batch is sent as arrays, and a WITH may contain an UPDATE.
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
-    share_locks: so does a lock of a row, with SKIP LOCKED, that several may hold.
-    defers: constraints and triggers may be deferred to the COMMIT, unless a transaction says not.
-    update_ignore: the prefix that turns a guard violation into "row left alone".
-    counts_ignored: the row count of such an UPDATE says how many rows matched, those left alone
-    included.
-    max_ids: how many ids one IN list takes.
-    bare_unions: a branch of a UNION may have ORDER BY and LIMIT of its own, without a derived
-    table.
-    json_lists: a list of ids travels as one JSON text, so that the statement stays the same.
+    share_locks: shared row locks exist, with SKIP LOCKED.
+    defers: constraints and triggers may be deferred to the COMMIT, unless a transaction forbids it.
+    update_ignore: the prefix that makes an UPDATE skip rows that violate the guard.
+    counts_ignored: the row count of such an UPDATE includes the skipped rows.
+    max_ids: how many ids one IN list may have.
+    bare_unions: a branch of a UNION may have its own ORDER BY and LIMIT, without a derived table.
+    json_lists: a list of ids is sent as one JSON text, so that the statement stays the same.
     index_hint: how a query names the index it must use; planners guess badly about indexes that
     hold a
         small, fast-changing part of a table.
-    tuned: statements that set and reset what keeps the claim's plans good, for the claim's
+    tuned: statements that set and reset planner options for the plans of the claim, on the claim's
     connection.
     wide: the same for joins of a large part of the table with itself.
     notify: a commit can wake up listeners.
     one_writer: transactions that write exclude each other in the whole database.
     max_name: the longest name of a table or column, in bytes.
-    loose_types: the type of a column is advice: it takes every value.
+    loose_types: a column takes every value, whatever its type.
     text_in_bytes: the length of a text is counted in bytes, not in characters.
-    pads_chars: what is read from a CHAR(n) ends in blanks that were not written.
-    texts_as_instants: a column of texts is compared with instants.
-    key_collation: how object ids are compared where a column of another collation must be.
+    pads_chars: values read from a CHAR(n) are padded with blanks.
+    texts_as_instants: a column of texts can be compared with instants.
+    key_collation: the collation of object ids, if a column needs one of its own.
     """
 
     name: str
@@ -130,7 +128,7 @@ DIALECTS = {
             texts_as_instants=True,
             key_collation="utf8mb4_0900_bin",
             case_index="column",
-            guard_case="function",  # MySQL 8 takes a CASE as a key part: no column needed
+            guard_case="function",  # MySQL 8 allows a CASE as a key part: no column needed
             update_ignore="IGNORE",
             counts_ignored=True,
             bare_unions=True,

@@ -1,4 +1,4 @@
-"""What a database says of its tables and indexes."""
+"""Tables and indexes in the catalogue of a database."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from msgworker.dialects.troubles import Trouble, trouble
 
 
 def is_there(inspector: Inspector, table: sa.Table) -> bool | None:
-    """Whether a table exists; None if this login may not look at it."""
+    """Whether a table exists; None if this login may not see it."""
     try:
         return inspector.has_table(table.name, schema=table.schema)
-    except DBAPIError as error:  # MySQL describes only what one has a right on
+    except DBAPIError as error:  # MySQL describes only tables on which the login has a right
         if trouble(error) is not Trouble.REFUSED:
             raise
         return None
@@ -31,7 +31,7 @@ OTHER_SCHEMAS = {
     " AND object_name IN (:name, upper(:name))"
     " AND owner <> upper(coalesce(:own, sys_context('userenv', 'current_schema')))",
 }
-"""Where this login sees a table or view of a name, but for the schema that is looked at."""
+"""Other schemas in which this login sees a table or view of this name."""
 
 
 def schemas_with(conn: sa.Connection, name: str, *, but: str | None) -> list[str]:
@@ -58,7 +58,7 @@ def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
             " WHERE type = 'index' AND lower(tbl_name) = lower(:table)"
         )
         return set(conn.scalars(sa.text(query), {"table": table.name}))
-    if conn.dialect.name == "postgresql":  # a small part of what the inspector asks
+    if conn.dialect.name == "postgresql":  # much less than the inspector's queries
         query = (
             "SELECT lower(c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
             " WHERE i.indrelid = to_regclass(:table)"
@@ -74,7 +74,7 @@ def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
 
 
 def invalid_indexes(conn: sa.Connection, table: sa.Table) -> set[str]:
-    """Indexes whose building was broken off: they are there and promise nothing."""
+    """Indexes whose creation was interrupted: they exist but are not valid."""
     if conn.dialect.name != "postgresql":
         return set()
     query = (
@@ -110,9 +110,9 @@ _ROW_ESTIMATES = {
 
 
 def row_estimate(conn: sa.Connection, table: sa.Table) -> int | None:
-    """How many rows a table has according to the database's statistics; None if it cannot say.
+    """How many rows a table has according to the database's statistics; None if unknown.
 
-    SQLite keeps none; there ids are given one after the other, and the highest one is close.
+    SQLite has no statistics; there ids are consecutive, and the highest one is close.
     """
     name = {"mariadb": "mysql"}.get(conn.dialect.name, conn.dialect.name)
     if name not in _ROW_ESTIMATES:
@@ -130,7 +130,7 @@ def row_estimate(conn: sa.Connection, table: sa.Table) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class IdSource:
-    """The sequence that counts up a column. name: as SQL writes it. last: what it gave last; None
+    """The sequence of a column. name: in SQL. last: its last value; None
     if it gave none yet, or this login may not see it."""
 
     name: str
@@ -139,7 +139,7 @@ class IdSource:
 
 
 def id_source(conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
-    """The sequence of a column; None where there is none, or the database counts without one."""
+    """The sequence of a column; None if there is none, or the database needs none."""
     if conn.dialect.name != "postgresql":
         return None
     query = sa.text(

@@ -1,8 +1,8 @@
-"""Time in SQL: the database's clock, and the instants that stand in rows.
+"""Time in SQL: the database's clock, and the instants in rows.
 
-Anybody may have written those: `infinity`, the year 20000, '0000-00-00', any text at all (SQLite).
-Drivers fail on what Python has no datetime for, and with it all rows of a statement; so an instant
-of a message is read by `instant_text` or `real_instant`.
+Any program may have written those: `infinity`, the year 20000, '0000-00-00', any text (SQLite).
+A value without a Python datetime makes the driver fail, and with it all rows of a statement. So an
+instant of a message is read by `instant_text` or `real_instant`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class now(FunctionElement[datetime]):
 
 
 class now_ms(FunctionElement[int]):
-    """The database's clock as whole milliseconds since 1970, UTC: no type of instants, no time zone
-    and no driver has a say in it. The start of the statement: one that waits for a row judges by a
-    clock that is early, never late."""
+    """The database's clock as whole milliseconds since 1970, UTC: independent of instant types,
+    time zones and drivers. It is the start of the statement: a statement that waits for a row
+    uses a time that is too early, never too late."""
 
     inherit_cache = True
     type = sa.BigInteger()
@@ -49,28 +49,28 @@ class now_plus(FunctionElement[datetime]):
 
 
 class seconds_since(FunctionElement[float]):
-    """Seconds from an instant until now, as a float; NULL or infinite for what is no instant."""
+    """Seconds from an instant until now, as a float; NULL or infinite for an invalid one."""
 
     inherit_cache = True
     type = sa.Float()
 
 
 class instant_text(FunctionElement[Any]):
-    """An instant as a driver can read it, whatever stands there; for `read_instant`."""
+    """An instant in a form that a driver can always read; for `read_instant`."""
 
     inherit_cache = True
     type = NullType()
 
 
 class instant_of(FunctionElement[datetime]):
-    """The instant again of what `instant_text` has read, to compare a column with."""
+    """The inverse of `instant_text`, to compare a column with it."""
 
     inherit_cache = True
     type = UtcDateTime()
 
 
 class real_instant(FunctionElement[datetime]):
-    """An instant of the years 1 to 9999; NULL for whatever else stands there."""
+    """An instant of the years 1 to 9999; NULL for any other value."""
 
     inherit_cache = True
     type = UtcDateTime()
@@ -87,7 +87,7 @@ def _now(element: now, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(now, "postgresql")
 def _now_postgresql(element: now, compiler: SQLCompiler, **kw: Any) -> str:
-    # now() stands still in a transaction, which a transactional handler may keep open for long.
+    # now() is constant in a transaction, which a transactional handler may keep open for long.
     return "statement_timestamp()"
 
 
@@ -114,7 +114,7 @@ def _ms_postgresql(element: now_ms, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(now_ms, "sqlite")
 def _ms_sqlite(element: now_ms, compiler: SQLCompiler, **kw: Any) -> str:
-    # Rounded: a double holds a Julian day to 40 microseconds, a whole millisecond maybe just below.
+    # Rounded: a double has a Julian day to 40 microseconds, perhaps just below a millisecond.
     return "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 
@@ -225,13 +225,13 @@ def _of_oracle(element: instant_of, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(real_instant, "postgresql", "mysql", "mariadb")
 def _real(element: real_instant, compiler: SQLCompiler, **kw: Any) -> str:
-    instant = _clause(element, compiler, **kw)  # a day less at both ends: for all time zones
+    instant = _clause(element, compiler, **kw)  # a day less at both ends, for all time zones
     return f"CASE WHEN {instant} BETWEEN '0001-01-02' AND '9999-12-30' THEN {instant} END"
 
 
 @compiles(real_instant, "sqlite")
 def _real_sqlite(element: real_instant, compiler: SQLCompiler, **kw: Any) -> str:
-    instant = _clause(element, compiler, **kw)  # julianday() takes 'now' and numbers, too
+    instant = _clause(element, compiler, **kw)  # julianday() also accepts 'now' and numbers
     looks = f"{instant} GLOB '[0-9][0-9][0-9][0-9]-*' AND julianday({instant}) IS NOT NULL"
     return f"CASE WHEN {looks} THEN {instant} END"
 

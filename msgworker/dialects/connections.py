@@ -1,4 +1,4 @@
-"""Connections to look and to write with, and the errors of a database that cannot be used."""
+"""Connections for reads and writes, and the errors of an unusable database."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ANY_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")
 
 @contextmanager
 def reading_any_text(conn: sa.Connection) -> Iterator[None]:
-    """The block's queries read texts that are not UTF-8, too: what is not stands in them as half
-    surrogates. SQLite keeps whatever bytes a producer gives it, and the driver fails on them."""
+    """The block's queries also read texts that are not UTF-8: invalid bytes become half
+    surrogates. SQLite stores any bytes of a producer, and its driver fails on them."""
     raw: Any = conn.connection.driver_connection
     if not hasattr(raw, "text_factory"):
         yield
@@ -37,11 +37,11 @@ def reading_any_text(conn: sa.Connection) -> Iterator[None]:
 
 
 class Escaped(list[Any]):
-    """Rows in which texts that are not UTF-8 may stand, with half surrogates."""
+    """Rows whose texts may contain half surrogates for bytes that are not UTF-8."""
 
 
 def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> Sequence[Any]:
-    """All rows of a query; as Escaped if the driver cannot decode some text of one of them."""
+    """All rows of a query; as Escaped if the driver cannot decode a text of one of them."""
     odd_texts.met = False
     try:
         found = conn.execute(query, params).all()
@@ -55,9 +55,9 @@ def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> Sequence[A
 
 @contextmanager
 def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection to look around with, each statement on its own; no lock is held between them.
+    """A connection for reads in autocommit mode; no lock is held between statements.
 
-    Raises DatabaseUnavailable, with a masked URL, if there is none to be had.
+    Raises DatabaseUnavailable, with a masked URL, if it cannot connect.
     """
     try:
         conn = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -100,7 +100,7 @@ def joining_widely(conn: sa.Connection, dialect: Dialect) -> Iterator[None]:
 
 @contextmanager
 def reaching(engine: sa.Engine) -> Iterator[None]:
-    """What a database that goes away, or refuses, raises in here becomes DatabaseUnavailable or
+    """Turns errors of a lost connection, or of a refused statement, into DatabaseUnavailable or
     SchemaError."""
     try:
         yield
@@ -113,7 +113,7 @@ def reaching(engine: sa.Engine) -> Iterator[None]:
 
 
 def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | SchemaError:
-    """The error for what people must mend: a missing table or column, or a right or a password."""
+    """The error for a missing table or column, a missing right or a wrong password."""
     text = reason_of(error)
     if re.search(
         r"no such|does not exist|doesn.t exist|unknown column|ORA-00904|ORA-00942", text, re.I
@@ -123,7 +123,7 @@ def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | Sc
 
 
 def unavailable(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable:
-    """The error that names the database (masked) and repeats what it said."""
+    """The error with the name of the database (masked) and its own error text."""
     text = without(reason_of(error) + _rights(error), secrets_of(engine.url))
     return DatabaseUnavailable(f"cannot use the database {masked(engine.url)}: {text}")
 
@@ -132,7 +132,7 @@ _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE")
 
 
 def _rights(error: BaseException) -> str:
-    """What a login must be granted that may not do what it tried; locks (FOR UPDATE) included."""
+    """The rights that a refused statement needs, including those for locks (FOR UPDATE)."""
     if not isinstance(error, DBAPIError) or not is_denied(error):
         return ""
     words = set(re.findall(r"\w+", str(error.statement).upper()))

@@ -1,4 +1,4 @@
-"""What CREATE, ALTER and DROP say on each database."""
+"""CREATE, ALTER and DROP for each database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.types import TypeEngine
 
 
 def compiler_for(name: str) -> sa.Dialect:
-    """A SQLAlchemy dialect object to print DDL with, without a connection."""
+    """A SQLAlchemy dialect object to print DDL without a connection."""
     drivers = {
         "postgresql": "postgresql+psycopg",
         "sqlite": "sqlite",
@@ -40,17 +40,17 @@ def created_default(name: str) -> sa.TextClause:
 
 
 def table_options(name: str) -> dict[str, Any]:
-    """What CREATE TABLE of the message table says besides its columns."""
+    """Options of CREATE TABLE for the message table."""
     if name == "sqlite":
-        return {"sqlite_autoincrement": True}  # else the id of a deleted last row is given again
+        return {"sqlite_autoincrement": True}  # else the id of a deleted last row is reused
     if name == "postgresql":
-        # Room in each page for the new version of a row that changes state.
+        # Room in each page for new versions of rows.
         return {"postgresql_with": {"fillfactor": 90}}
     return engine_options(name)
 
 
 def engine_options(name: str) -> dict[str, Any]:
-    """The storage engine, where there is a choice: one with transactions."""
+    """The storage engine, if there is a choice: one with transactions."""
     if name not in ("mysql", "mariadb"):
         return {}
     options = {"engine": "InnoDB", "default_charset": "utf8mb4"}
@@ -58,7 +58,7 @@ def engine_options(name: str) -> dict[str, Any]:
 
 
 HIDDEN = "msgworker_hidden"
-"""Key in Column.info: keep this generated column out of SELECT * and of INSERT without columns."""
+"""Key in Column.info: hide this generated column from SELECT * and INSERT without columns."""
 
 
 @compiles(CreateColumn, "mysql", "mariadb")
@@ -67,24 +67,24 @@ def _create_column(element: CreateColumn, compiler: DDLCompiler, **kw: Any) -> s
     return f"{text} INVISIBLE" if element.element.info.get(HIDDEN) else text
 
 
-# SQLAlchemy 2.1 asks for another name.
+# SQLAlchemy 2.1 uses another name.
 _ORDER: dict[str, Any] = {"oracle_order" if hasattr(sa.Identity, "argument_for") else "order": True}
 
 
 def identity(name: str) -> tuple[Any, ...]:
-    """What counts msg_id up, where the type alone does not say it."""
+    """The generator of msg_id, on databases where the type does not imply it."""
     # BY DEFAULT (always=False): a restore or a copy may bring its own ids.
     if name == "postgresql":
         return (sa.Identity(always=False),)
     if name == "oracle":
-        # ORDER: else each node of a RAC gives out ids of a range of its own, and what is inserted
-        # later by another node gets a lower one. On a single node it costs nothing.
+        # ORDER: else each node of a RAC uses its own range of ids, so that a message inserted
+        # later on another node may get a lower one. On a single node it costs nothing.
         return (sa.Identity(always=False, cache=100, **_ORDER),)
     return ()
 
 
 def takes_default(name: str, column: sa.Column[Any]) -> bool:
-    """Whether a column may be added with its default to a table that holds rows."""
+    """Whether a column may be added with its default to a table with rows."""
     default = getattr(column.server_default, "arg", None)
     return name != "sqlite" or default is None or "(" not in str(default)
 
@@ -100,9 +100,9 @@ def retyping(
 ) -> list[str]:
     """Statements that give a column the type, default and nullability of `column`.
 
-    instant: it holds instants in UTC already. number: it holds numbers; instants are then seconds
-    since 1970. counts: the database counts it up. [] where there is no such statement (on SQLite
-    the table is made anew).
+    instant: it holds instants in UTC. number: it holds numbers; instants are then seconds
+    since 1970. counts: the database generates its values. [] if there is no such statement (on
+    SQLite the table must be created again).
     """
     if dialect.name == "sqlite":
         return []
@@ -112,7 +112,7 @@ def retyping(
     set_default = "" if default is None else f" DEFAULT {_default_text(default)}"
     null = " NULL" if column.nullable else " NOT NULL"
     if dialect.name == "postgresql":
-        # By way of text, which every type can be cast to: what does not convert is refused.
+        # Via text, to which every type can be cast: values that do not convert are refused.
         using = f"{quoted}::text::{kind.split(' COLLATE')[0]}"
         if isinstance(column.type, sa.Integer):
             using = f"{quoted}::text::numeric::{kind}"
@@ -132,7 +132,7 @@ def retyping(
     alter = f"ALTER TABLE {table} MODIFY {quoted} {kind}{set_default}{null}"
     if not set_default or column.nullable:
         return [alter]
-    # Its type first: the old one may not take the default.
+    # The type first: the old type may refuse the default.
     return [f"ALTER TABLE {table} MODIFY {quoted} {kind} NULL", fill, alter]
 
 
@@ -142,8 +142,8 @@ _ONLY_TO_TEXT = ("UUID", "INET4", "INET6")
 def can_retype(
     dialect: sa.Dialect, kind: TypeEngine[Any], to: TypeEngine[Any], *, generated: bool
 ) -> bool:
-    """Whether `retyping` can change a column of type `kind`: a generated column is not converted,
-    and MODIFY makes a UUID or an address (INET6) a text only."""
+    """Whether `retyping` can change a column of type `kind`: a generated column cannot be
+    converted, and MODIFY can turn a UUID or an address (INET6) only into a text."""
     if dialect.name not in ("mysql", "mariadb"):
         return not generated
     if generated or isinstance(kind, sa.types.NullType):
@@ -152,16 +152,16 @@ def can_retype(
 
 
 def check_calls(dialect: sa.Dialect, check: str, column: str) -> bool:
-    """Whether a CHECK gives the column to a function, which may take its old type only: then the
-    type cannot be changed while the CHECK is there."""
+    """Whether a CHECK passes the column to a function, which may accept only its old type: then the
+    type cannot be changed while the CHECK exists."""
     if dialect.name != "postgresql":
         return False
     return re.search(rf'\w\s*\(+"?{re.escape(column)}"?\b', check) is not None
 
 
 def taking_null(dialect: sa.Dialect, table: str, column: str, kind: TypeEngine[Any]) -> list[str]:
-    """Statements by which a column of type `kind` takes NULL, which is its default then. []: none,
-    on SQLite."""
+    """Statements that make a column of type `kind` nullable, with NULL as its default. []: none, on
+    SQLite."""
     quoted = dialect.identifier_preparer.quote(column)
     if dialect.name == "sqlite":
         return []
@@ -176,8 +176,7 @@ def taking_null(dialect: sa.Dialect, table: str, column: str, kind: TypeEngine[A
 
 
 def storing(dialect: sa.Dialect, table: str, column: str) -> list[str]:
-    """Statements that make a generated column one that can be written, with the values it has. []:
-    there are none."""
+    """Statements that turn a generated column into an ordinary one with its values; [] = none."""
     if dialect.name != "postgresql":
         return []
     quoted = dialect.identifier_preparer.quote(column)
@@ -197,7 +196,7 @@ def setting_default(dialect: sa.Dialect, table: str, column: str, default: str) 
 
 
 class Described(Protocol):
-    """A column as the database describes it."""
+    """A column in the catalogue of the database."""
 
     @property
     def kind(self) -> Any: ...
@@ -210,8 +209,8 @@ class Described(Protocol):
 def dropping_check(
     dialect: sa.Dialect, table: str, name: str, column: Described | None
 ) -> tuple[str, ...]:
-    """The statement that drops a CHECK; () where there is none, or it has no name. column: the one
-    of the same name, whose own it is on MariaDB."""
+    """The statement that drops a CHECK; () if there is none, or it has no name. column: the one
+    of the same name, to which it belongs on MariaDB."""
     if dialect.name == "sqlite" or not name:
         return ()
     quoted = dialect.identifier_preparer.quote(name)
@@ -226,13 +225,13 @@ def dropping_check(
 
 
 def plain_layout(dialect: sa.Dialect, table: str, layout: str) -> str:
-    """The statement that makes a table with a `layout` (see Rule) a plain one."""
+    """The statement that turns a table with a `layout` (see Rule) into a plain one."""
     change = {"versions": "DROP SYSTEM VERSIONING", "partitions": "REMOVE PARTITIONING"}
     return f"ALTER TABLE {table} {change[layout]}"
 
 
 def zone_is_lost(dialect: sa.Dialect, kind: TypeEngine[Any]) -> bool:
-    """Whether a column of instants means another instant in a session of another time zone."""
+    """Whether the instants of a column depend on the time zone of the session."""
     return dialect.name == "postgresql" and not getattr(kind, "timezone", True)
 
 
@@ -241,13 +240,12 @@ def _default_text(default: Any) -> str:
 
 
 def adding(name: str, column: str) -> str:
-    """What ALTER TABLE says to add a column; `column` is its name and type."""
+    """The ADD clause of ALTER TABLE; `column` is its name and type."""
     return f"ADD ({column})" if name == "oracle" else f"ADD COLUMN {column}"
 
 
 def adds_many(name: str) -> bool:
-    """Whether one ALTER TABLE adds several columns better than several: there each may copy the
-    table."""
+    """Whether one ALTER TABLE should add several columns, because each ALTER may copy the table."""
     return name in ("mysql", "mariadb")
 
 

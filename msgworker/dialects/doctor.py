@@ -1,4 +1,4 @@
-"""What `doctor` asks of each database: settings of the server, users, plans."""
+"""Checks of `doctor` on each database: settings of the server, users, plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgworker.dialects.sqlite import DATABASE_SET_UP
 
 @dataclass(frozen=True, slots=True)
 class ServerSetting:
-    """A setting of the server that a promise rests on. good: what it should be, in lower case."""
+    """A setting of the server that a promise needs. good: the right values, in lower case."""
 
     query: str
     name: str
@@ -24,9 +24,9 @@ class ServerSetting:
     needed: bool = False
 
 
-_READ_ONLY = "the database takes no writes; is it a standby?"
+_READ_ONLY = "the database refuses writes; is it a standby?"
 _TORN = "a page that is half written when the machine crashes cannot be repaired"
-_LAST_MOMENTS = "what was committed just before a crash of the server can be lost"
+_LAST_MOMENTS = "transactions committed just before a crash of the server can be lost"
 _INNODB = (
     ServerSetting(
         "SELECT @@innodb_flush_log_at_trx_commit",
@@ -41,7 +41,7 @@ _INNODB = (
         "SELECT CASE WHEN @@sql_mode LIKE '%STRICT%' THEN 'strict' ELSE 'not strict' END",
         "sql_mode",
         ("strict",),
-        "values that do not fit are cut instead of refused",
+        "values that do not fit are truncated instead of refused",
         "SET GLOBAL sql_mode = CONCAT(@@global.sql_mode, ',STRICT_TRANS_TABLES')",
     ),
 )
@@ -106,7 +106,7 @@ CURRENT_USER = {
     "mariadb": _MYSQL_USER,
     "oracle": "SELECT user FROM dual",
 }
-"""How a GRANT names who is connected; SQLite has no users."""
+"""The current login in the form that GRANT needs; SQLite has no users."""
 
 _EXPLAIN = {
     "postgresql": "EXPLAIN ",
@@ -130,7 +130,7 @@ def _explained(element: _Explained, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 def plan_of(conn: sa.Connection, name: str, query: Any, params: dict[str, Any]) -> list[str] | None:
-    """The database's plan of a query, a line each; None where a plan takes more than reading."""
+    """The database's plan of a query, in lines; None if a plan needs more than reading."""
     if name not in _EXPLAIN:
         return None
     found = conn.execute(_Explained(query, _EXPLAIN[name]), params).all()

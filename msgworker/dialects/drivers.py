@@ -1,4 +1,4 @@
-"""What is asked of a driver itself: how long it waits, to be cut off, to listen."""
+"""Features of drivers: timeouts, cutting a connection, listening."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 ISOLATION: Final = "READ COMMITTED"
-"""Of every connection of ours, whatever the server's or the engine's default is."""
+"""The isolation level of all our connections, whatever the default of server or engine."""
 CONNECT_SECONDS = 10
 READ_SECONDS = 600
 WRITE_SECONDS = 60
@@ -25,7 +25,7 @@ _LIBPQ = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,  # milliseconds: for what was sent and never acknowledged
+    "tcp_user_timeout": 25_000,  # milliseconds: for data that was never acknowledged
 }
 _MYSQL_WAITS = {
     "connect_timeout": CONNECT_SECONDS,
@@ -39,11 +39,11 @@ _WAITS: dict[str, dict[str, int]] = {
     "mysqldb": _MYSQL_WAITS,
     "oracledb": {"tcp_connect_timeout": CONNECT_SECONDS, "expire_time": 1},  # minutes
 }
-"""How long a driver waits for a network that does not answer; by default most wait for ever."""
+"""Timeouts of drivers for a network that does not answer; by default most have none."""
 
 
 def connect_defaults(url: URL) -> dict[str, Any]:
-    """What we tell the driver of a URL that we open; what the URL's query says itself is left."""
+    """Options for the driver of a URL that we open; options in the URL's query have precedence."""
     waits = _WAITS.get(url.get_driver_name(), {})
     args: dict[str, Any] = {k: v for k, v in waits.items() if k not in url.query}
     if url.get_backend_name() in ("mysql", "mariadb"):
@@ -52,8 +52,8 @@ def connect_defaults(url: URL) -> dict[str, Any]:
 
 
 def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, Any]) -> Any:
-    # Its connect_timeout is for the socket only: a server, or a proxy, that accepts and stays
-    # silent is waited for as long as for the answer to a query.
+    # Its connect_timeout is for the socket only: if a server, or a proxy, accepts and stays
+    # silent, the driver waits as long as for the answer to a query.
     args = cparams | {"defer_connect": True}
     asks_for_tls = any(name.startswith("ssl") or name == "read_default_file" for name in cparams)
     context = None if cargs or asks_for_tls else _preferred_tls(dialect.dbapi)
@@ -69,7 +69,7 @@ def _connect_pymysql(dialect: Any, record: Any, cargs: Any, cparams: dict[str, A
     conn._sock.settimeout(limit)
     if conn._sock.family != getattr(socket, "AF_UNIX", None):
         for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-            if hasattr(socket, name):  # keepalive itself PyMySQL has switched on
+            if hasattr(socket, name):  # PyMySQL switches keepalive itself on
                 conn._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return conn
 
@@ -78,8 +78,8 @@ _PLAIN = ("NO_CHAIN", 2**64 - 1)
 
 
 def _end_plainly(conn: Any) -> None:
-    """A server, or an `init_command`, may say that a COMMIT ends the session or begins another
-    transaction (completion_type), or that queries give a few rows only (sql_select_limit)."""
+    """Reset settings by which a server, or an `init_command`, makes COMMIT end the session or begin
+    another transaction (completion_type), or limits the rows of queries (sql_select_limit)."""
     with conn.cursor() as cursor:
         cursor.execute("SELECT @@completion_type, @@sql_select_limit")
         if tuple(cursor.fetchone()) != _PLAIN:
@@ -88,14 +88,15 @@ def _end_plainly(conn: Any) -> None:
 
 @cache
 def _preferred_tls(dbapi: Any) -> Any:
-    """What PyMySQL makes anew for each connection without TLS options, reading all certificates of
-    the system for it, which takes ten times as long as connecting; None if it makes none."""
+    """The TLS context that PyMySQL would create for each connection without TLS options. It reads
+    all certificates of the system, which takes ten times as long as connecting. None if not
+    needed."""
     made = dbapi.connect(defer_connect=True)
     return made.ctx if made.ssl and hasattr(made, "_ssl_required") else None
 
 
 class _OddTexts(threading.local):
-    """met: whether this thread has read a text that is not UTF-8 since that was set to False."""
+    """met: whether this thread has read a text that is not UTF-8 since `met` was set to False."""
 
     met = False
 
@@ -122,8 +123,8 @@ def _any_utf8(name: str) -> codecs.CodecInfo | None:
 
 
 def _any_text(conn: sa.Connection) -> None:
-    # MariaDB keeps half surrogates, on which PyMySQL fails in the middle of an answer: nothing can
-    # be read on the connection any more.
+    # MariaDB stores half surrogates, on which PyMySQL fails in the middle of an answer: the
+    # connection is then unusable.
     raw: Any = conn.connection.driver_connection
     if getattr(raw, "encoding", None) == "utf8":
         raw.encoding = _ANY_UTF8
@@ -131,7 +132,7 @@ def _any_text(conn: sa.Connection) -> None:
 
 def _iso_dates(conn: sa.Connection) -> None:
     # psycopg reads instants in the ISO style only; roles, databases and URLs may set another. The
-    # server has told the driver which it is, so nothing is asked.
+    # driver already knows the style from the server, so this needs no statement.
     raw: Any = conn.connection.driver_connection
     told = getattr(getattr(raw, "pgconn", None), "parameter_status", lambda _: None)(b"DateStyle")
     if told is not None and not told.startswith(b"ISO"):
@@ -141,9 +142,9 @@ def _iso_dates(conn: sa.Connection) -> None:
 
 @contextmanager
 def committing_each(conn: sa.Connection) -> Iterator[None]:
-    """Between two transactions, not on SQLite: each statement of the block commits by itself. After
-    an error the connection has to be given back."""
-    # Not by execution options: each change of them is remembered as long as the connection lives.
+    """Autocommit for the statements of the block, between two transactions; not on SQLite. After an
+    error the connection must be returned."""
+    # Not by execution options: each change of them is kept for the life of the connection.
     raw: Any = conn.connection.dbapi_connection
     conn.dialect.set_isolation_level(raw, "AUTOCOMMIT")
     yield
@@ -151,8 +152,8 @@ def committing_each(conn: sa.Connection) -> Iterator[None]:
 
 
 def sever(conn: sa.Connection) -> None:
-    """Break the network connection under `conn`, from whatever thread: who waits for an answer on
-    it gets an error at once. SQLite has none."""
+    """Break the network connection of `conn`, from any thread: a thread that waits for an answer
+    gets an error at once. SQLite has none."""
     raw: Any = conn.connection.driver_connection
     if hasattr(raw, "cancel") and not hasattr(raw, "fileno"):  # Oracle: ask the server
         raw.cancel()
@@ -163,11 +164,11 @@ def sever(conn: sa.Connection) -> None:
 
 
 def listen(conn: sa.Connection, channel: str) -> None:
-    """Ask for the notifications of a channel on this connection (PostgreSQL with psycopg 3)."""
+    """Listen to a channel on this connection (PostgreSQL with psycopg 3)."""
     conn.exec_driver_sql(f"LISTEN {conn.dialect.identifier_preparer.quote(channel)}")
 
 
 def wait_for_notice(conn: sa.Connection, seconds: float) -> bool:
-    """Wait for a notification; True if one came. Several at once count as one."""
+    """Wait for a notification; True if one arrived. Several at once count as one."""
     driver: Any = conn.connection.driver_connection
     return any(True for _ in driver.notifies(timeout=seconds, stop_after=1))

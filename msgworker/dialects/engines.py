@@ -1,4 +1,4 @@
-"""From a URL, or a user's Engine, to the engine that we use."""
+"""The engine of an App, from a URL or from the user's own Engine."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def parse_url(url: object) -> URL:
     rest = [parsed.host or "", *parsed.query]
     if backend != "sqlite":
         rest.append(parsed.database or "")
-    if any("@" in part for part in rest):  # what stands there may be half a password
+    if any("@" in part for part in rest):  # this may be half of a password
         raise ConfigError(
             "the database url holds an @ behind the host: the password is not escaped; "
             "build the url with sqlalchemy.URL.create"
@@ -84,8 +84,8 @@ def parse_url(url: object) -> URL:
 
 
 def same_database(one: str | URL, other: str | URL) -> bool:
-    """Whether two URLs mean the same, however they are written: a default driver or port left out,
-    another encoding of the password, another order of the query, a relative path of a file.
+    """Whether two URLs mean the same, although written differently: a default driver or port left
+    out, another encoding of the password, another order of the query, a relative path of a file.
 
     Raises ConfigError for one that cannot be read.
     """
@@ -93,8 +93,8 @@ def same_database(one: str | URL, other: str | URL) -> bool:
 
 
 def other_than(engine: sa.Engine, other: sa.Engine) -> str:
-    """Why a connection of `other` is certainly none of this engine's database; "" if it may be. By
-    another name or address a server may be the same one."""
+    """Why a connection of `other` is certainly to another database than this engine's; "" if
+    unknown, since a server may have several names and addresses."""
     if other.url == engine.url:
         return ""
     ours, theirs = engine.dialect.name, other.dialect.name
@@ -111,7 +111,7 @@ def _plainly(url: URL) -> URL:
     backend = url.get_backend_name().replace("mariadb", "mysql")
     url = url.set(drivername=f"{backend}+{url.get_driver_name()}")
     if backend == "sqlite":
-        # A name such as file:x.db?uri=true is the driver's to read.
+        # A name such as file:x.db?uri=true is interpreted by the driver.
         path = url.database or ""
         return url if path.startswith("file:") else url.set(database=os.path.realpath(path))
     port = url.port or _PORTS.get(backend)
@@ -129,7 +129,7 @@ def _plain(drivername: str) -> str:
 
 
 def dialect_of(engine: sa.Engine) -> Dialect:
-    """The capabilities of an engine's database; connects once to tell MariaDB from MySQL."""
+    """The capabilities of an engine's database; connects once to distinguish MariaDB and MySQL."""
     name = engine.dialect.name
     if name in ("mysql", "mariadb"):
         if getattr(engine.dialect, "server_version_info", None) is None:
@@ -142,9 +142,9 @@ def dialect_of(engine: sa.Engine) -> Dialect:
 
 
 def open_engine(source: object) -> sa.Engine:
-    """Our engine for a URL or for a user's Engine; nothing is connected yet.
+    """Our engine for a URL or for a user's Engine; does not connect.
 
-    A user's Engine keeps its pool and its own behaviour: we use it through execution options, so
+    A user's Engine keeps its pool and its behaviour: we use it through execution options, so
     isolation level and BEGIN differ only for our connections.
     """
     if isinstance(source, sa.Engine):
@@ -152,15 +152,15 @@ def open_engine(source: object) -> sa.Engine:
         parse_url(engine.url)
         if isinstance(engine.pool, sa.StaticPool | sa.pool.SingletonThreadPool):
             raise ConfigError(
-                f"the engine's pool ({type(engine.pool).__name__}) hands one connection to "
-                "everybody; create the engine with a QueuePool"
+                f"the engine's pool ({type(engine.pool).__name__}) gives the same connection to "
+                "all threads; create the engine with a QueuePool"
             )
     else:
         engine = _create(parse_url(source))
     if not engine.dialect.supports_sane_rowcount:
         raise ConfigError(
-            f"the driver of {engine.url.drivername} cannot say how many rows an UPDATE changed, "
-            "which is how a claim is decided; use another driver"
+            f"the driver of {engine.url.drivername} does not count the rows that an UPDATE changed,"
+            " by which a claim is decided; use another driver"
         )
     if engine.dialect.name == "sqlite":
         found: tuple[int, ...] = getattr(engine.dialect.dbapi, "sqlite_version_info", SQLITE_LEAST)
@@ -183,7 +183,7 @@ def open_engine(source: object) -> sa.Engine:
 
 
 def beside(engine: sa.Engine) -> sa.Engine:
-    """Another engine, with a pool of its own, that connects as this one does."""
+    """Another engine that connects like this one, with a pool of its own."""
     return sa.Engine(
         engine.pool.recreate(),
         engine.dialect,
@@ -229,7 +229,7 @@ def _create(url: URL) -> sa.Engine:
 
 
 def _check_options(engine: sa.Engine) -> None:
-    """Raise ConfigError for an option in the URL that PyMySQL does not take: it would say so as a
+    """Raise ConfigError for an option in the URL that PyMySQL does not know: it would raise a
     TypeError at the first connection."""
     _, given = engine.dialect.create_connect_args(engine.url)
     known = inspect.signature(engine.dialect.loaded_dbapi.connect).parameters
@@ -245,24 +245,24 @@ _WHOLE_ROLLBACKS = (1213, 1020)
 
 def _note_rollback(context: Any) -> None:
     # MySQL rolls the whole transaction back at a deadlock and begins another one with the next
-    # statement. Who swallows the error would commit the second half of what was to be one. So with
-    # a lost connection, after which SQLAlchemy speaks of other things.
+    # statement. Code that swallows the error would commit only its second half. The same holds for
+    # a lost connection, after which SQLAlchemy raises other errors.
     args = getattr(context.original_exception, "args", ())
     whole = context.is_disconnect or (args and args[0] in _WHOLE_ROLLBACKS)
     if context.connection is not None and whole:
-        # Not in its `info`: that is gone when the connection is.
+        # Not in its `info`, which is lost with the connection.
         vars(context.connection)[_ROLLED_BACK] = context.sqlalchemy_exception
 
 
 def rolled_back(conn: sa.Connection) -> BaseException | None:
-    """The error with which the database itself has ended the transaction of `conn` although the
-    connection does not look like that; asking forgets it."""
+    """The error with which the database has ended the transaction of `conn` although the connection
+    does not show it; reading it clears it."""
     found: BaseException | None = vars(conn).pop(_ROLLED_BACK, None)
     return found
 
 
 def _leave_to_the_parent(engine: sa.Engine) -> None:
-    # A forked child (a server that loads the application before it forks) must not speak on the
+    # A forked child (a server that loads the application before it forks) must not use the
     # connections of its parent.
     known = weakref.ref(engine)
 

@@ -1,4 +1,4 @@
-"""What a database says of a live table beside its columns: CHECKs, triggers, how ids compare."""
+"""Properties of a live table beside its columns: CHECKs, triggers, the collation of ids."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from msgworker.dialects.troubles import Trouble, trouble
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Something that a table has beside columns and indexes.
+    """A property of a table beside columns and indexes.
 
-    text: the condition of a CHECK; when a trigger runs; how the column `name` compares; the type of
-    one that cuts texts; what changes the ids when their rows are updated; a layout in which the
-    table cannot be indexed (versions, partitions), or holds to the types of its columns (strict).
+    text: the condition of a CHECK; when a trigger runs; the collation of the column `name`; the
+    type of a column that truncates texts; an ON UPDATE that changes ids; a layout in which the
+    table cannot be indexed (versions, partitions), or enforces the types of its columns (strict).
     """
 
     kind: Literal["check", "trigger", "compare", "cut", "changes", "layout"]
@@ -93,7 +93,7 @@ _RULES: dict[str, tuple[str, ...]] = {
 def rules_of(
     conn: sa.Connection, name: str, table: sa.Table, *, object_id: str, guard: str
 ) -> list[Rule]:
-    """The CHECKs and triggers of a table that this login may see, and how its ids compare.
+    """The CHECKs and triggers of a table that this login may see, and the collation of its ids.
 
     name: of the database's Dialect. object_id: the column of the ids; guard: its index.
     """
@@ -101,11 +101,11 @@ def rules_of(
     known = {"table": _quoted(table), "schema": table.schema, "name": bare}
     known |= {"object": object_id, "guard": guard}
     found = _rows(conn, " UNION ALL ".join(_RULES[name]), known)
-    if found is None:  # an older server does not have all of it: ask for each on its own
+    if found is None:  # an older server lacks some: query each separately
         found = [row for part in _RULES[name] for row in _rows(conn, part, known) or ()]
     rules = []
     for kind, of, text in found:
-        if kind == "table":  # the statement that made it
+        if kind == "table":  # its CREATE TABLE
             rules += [Rule("check", "", check) for check in checks_in(str(text))]
             if _STRICT.search(str(text)):
                 rules.append(Rule("layout", str(of), "strict"))
@@ -155,8 +155,8 @@ def checks_in(statement: str) -> Iterator[str]:
 def refused_by(
     conn: sa.Connection, check: str, rows: Mapping[str, Mapping[str, Any]]
 ) -> list[str] | None:
-    """Which of some rows (name -> column -> value) a CHECK refuses, as the database itself judges
-    them; None if it asks for a column that they do not have.
+    """Which of some rows (name -> column -> value) a CHECK refuses, evaluated by the database;
+    None if it uses a column that they do not have.
 
     A value is a number, a text, None, or a SQL expression.
     """
@@ -182,7 +182,7 @@ def _plain(query: str) -> sa.TextClause:
 
 
 def _refuses(conn: sa.Connection, query: str) -> bool:
-    """Where a value of another type is only warned of in a SELECT, an UPDATE fails for it."""
+    """Turn warnings about the type of a value into errors: an UPDATE would fail for it."""
     refused = conn.scalars(_plain(query)).all()
     return bool(refused) or bool(conn.scalar(sa.text("SELECT @@warning_count")))
 
@@ -196,8 +196,8 @@ def _literal(conn: sa.Connection, value: Any) -> str:
 
 
 def fold_of(name: str, rules: Sequence[Rule]) -> str | None:
-    """How two ids that differ may still be one to the database, by its collation: a fold for
-    `folded`; None if only the same ones are; "unknown" if there is no telling."""
+    """How the collation makes different ids equal: a fold for `folded`; None if it does not;
+    "unknown" if that cannot be determined."""
     compares = next((rule.text for rule in rules if rule.kind == "compare"), "")
     if name == "sqlite":
         known = {"BINARY": None, "": None, "NOCASE": "lower", "RTRIM": "rtrim"}
@@ -213,8 +213,8 @@ def fold_of(name: str, rules: Sequence[Rule]) -> str | None:
 
 
 def folded(column: sa.ColumnElement[Any], fold: str) -> sa.ColumnElement[Any]:
-    """What is the same for two ids exactly where the database takes them for one."""
-    if fold in ("lower", "rtrim"):  # of texts only; 1 and '1' are two
+    """A key that is equal for two ids if and only if the database compares them as equal."""
+    if fold in ("lower", "rtrim"):  # of texts only; 1 and '1' differ
         is_text = sa.func.typeof(column) == sa.literal_column("'text'")
         by = sa.func.lower(column) if fold == "lower" else sa.func.rtrim(column)
         return sa.case((is_text, by), else_=column)
@@ -225,8 +225,8 @@ def folded(column: sa.ColumnElement[Any], fold: str) -> sa.ColumnElement[Any]:
 
 
 def cutting(rules: Sequence[Rule]) -> dict[str, TypeEngine[Any]]:
-    """The columns of texts that cut what is too long, where nothing else says so: "char" and name
-    of PostgreSQL, which are described as texts of any length."""
+    """The text columns that truncate silently: "char" and name of PostgreSQL, which the catalogue
+    describes as texts of any length."""
     rooms = {"char": 1, "name": 63 // 4}
     return {rule.name: sa.String(rooms[rule.text]) for rule in rules if rule.kind == "cut"}
 
@@ -235,14 +235,14 @@ _TINYTEXT_BYTES = 255
 
 
 def takes_any_text(kind: Any) -> bool:
-    """Whether a column of this type holds texts that nobody has listed, as an ENUM or SET does."""
+    """Whether a column of this type holds any text, unlike an ENUM or SET."""
     listed = isinstance(kind, sa.Enum) or kind.__visit_name__ in ("ENUM", "SET")
     return isinstance(kind, sa.String) and not listed
 
 
 def holds_json(kind: Any) -> bool:
-    """Whether any JSON, or only a number, can stand in a column of this type, and is read as it was
-    written: BINARY is filled up, and a number with zeros before it is no JSON."""
+    """Whether a column of this type can hold any JSON, or only a number, and returns it unchanged:
+    BINARY is padded, and a number with leading zeros is not JSON."""
     if kind.__visit_name__ == "DOMAIN":
         return holds_json(kind.data_type)
     texts = (sa.JSON, sa.LargeBinary, sa.VARBINARY)
@@ -252,7 +252,7 @@ def holds_json(kind: Any) -> bool:
 
 
 def text_room(kind: TypeEngine[Any]) -> int | None:
-    """How many characters a column of texts surely holds; None = more than we ever write."""
+    """How many characters a text column holds at least; None = more than we ever write."""
     if kind.__visit_name__ == "TINYTEXT":
         return _TINYTEXT_BYTES // 4
     length: int | None = getattr(kind, "length", None)
@@ -260,12 +260,12 @@ def text_room(kind: TypeEngine[Any]) -> int | None:
 
 
 _KEY_BYTES = 3072 - 8
-"""What an index of InnoDB holds, without the msg_id that stands in it too."""
+"""The bytes of an InnoDB index key, without the msg_id in it."""
 _CHARACTER_BYTES = {"latin1": 1, "ascii": 1, "ucs2": 2, "utf8mb3": 3, "utf8": 3}
 
 
 def key_room(dialect: Dialect, kind: TypeEngine[Any]) -> int | None:
-    """How many characters of ids an index of ours holds; None = more than a column of them."""
+    """How many characters of an id our indexes can hold; None = more than any column of ids."""
     if dialect.case_index != "column":
         return None
     collation = getattr(kind, "collation", None) or ""
@@ -274,7 +274,7 @@ def key_room(dialect: Dialect, kind: TypeEngine[Any]) -> int | None:
 
 
 def number_room(kind: TypeEngine[Any]) -> int | None:
-    """The largest number that a column of a small whole type holds; None = more than we write."""
+    """The largest number of a small integer column; None = more than we write."""
     if kind.__visit_name__ != "TINYINT":
         return None
     return 255 if getattr(kind, "unsigned", False) else 127

@@ -17,22 +17,22 @@ HARMLESS = re.compile(
     r"sslrootcert|target_session_attrs|tcp_connect_timeout|tcp_user_timeout|timeout|unix_socket|"
     r"uri|use_unicode|write_timeout"
 )
-"""Keys of a URL's query whose values are shown. All others may hold anything."""
+"""Keys of a URL's query whose values are shown. Others may hold secrets."""
 _SECRET_KEY = re.compile(r"passw|secret|token|pwd|credential|sslkey", re.I)
 _SHORT = 5
-"""Characters of a text that may be a word of any sentence."""
+"""The most characters of a secret that may also be an ordinary word."""
 
 
 def masked(url: URL) -> str:
-    """The URL as text without its password, and of its query only what is known to be harmless."""
+    """The URL as text without its password, and with only harmless parts of its query."""
     query = {key: value if HARMLESS.fullmatch(key) else "***" for key, value in url.query.items()}
     shown = url.set(query=query).render_as_string(hide_password=True)
     return shown.replace("%2A%2A%2A", "***")
 
 
 def secrets_of(url: str | URL) -> set[str]:
-    """What a URL holds that must not be shown, as it is and percent-encoded; for taking it out of
-    texts. A short value or a number is a secret only under a key that says so."""
+    """The secrets of a URL, plain and percent-encoded, to remove them from texts. A short value or
+    a number is a secret only under a key that says so."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -52,7 +52,7 @@ def _is_secret(key: str, value: str) -> bool:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """The text with "***" for each secret; a short one only where it is a word of its own."""
+    """The text with "***" for each secret; a short one only as a separate word."""
     for secret in sorted(secrets, key=len, reverse=True):
         word = re.escape(secret) if len(secret) > _SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
         text = re.sub(word, "***", text)

@@ -1,4 +1,4 @@
-"""SQLite: how its one writer begins and waits, hints, and the file it lives in."""
+"""SQLite: how its one writer begins and waits, hints, and the database file."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _hinting_compiler() -> type[SQLCompiler]:
 
 
 def _begin_immediate(conn: sa.Connection) -> None:
-    # A transaction that reads first and writes later can find the database changed in between
-    # (SQLITE_BUSY_SNAPSHOT, which no timeout cures); so writers take the write lock at once.
+    # A transaction that reads first and writes later fails if the database changed in between
+    # (SQLITE_BUSY_SNAPSHOT, which no timeout prevents); so writers take the write lock at once.
     raw = conn.connection.dbapi_connection
     begun = getattr(raw, "in_transaction", False)  # by a listener of the user's own Engine
     if not begun and conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
@@ -54,8 +54,9 @@ _lent = threading.local()
 
 @contextmanager
 def lending(conn: sa.Connection) -> Iterator[None]:
-    """The block runs a user's code on this thread in the transaction of `conn`. On SQLite another
-    one would wait for it until both time out, and every role of the instance with them."""
+    """The block runs user code on this thread in the transaction of `conn`. On SQLite another
+    transaction of this thread would wait for it until both time out, and block all other threads of
+    the instance."""
     before = getattr(_lent, "url", None)
     _lent.url = conn.engine.url if conn.dialect.name == "sqlite" else None
     try:
@@ -70,8 +71,8 @@ BUSY_LOOK_SECONDS = 0.002
 
 
 def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
-    # SQLite's own waiting looks up to 100 ms apart, so that who has just committed nearly always
-    # gets the lock again and a heartbeat beside a busy process starves. Short looks are fair.
+    # SQLite's busy handler polls up to every 100 ms, so that the last writer nearly always gets
+    # the lock again, and a heartbeat beside a busy process starves. Short intervals are fair.
     cursor = raw.cursor()
     cursor.execute("PRAGMA busy_timeout=0")
     try:
@@ -80,25 +81,25 @@ def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
             try:
                 cursor.execute("BEGIN IMMEDIATE")
                 return
-            except Exception as error:  # the driver need not be the standard library's
+            except Exception as error:  # the driver may be another than the standard library's
                 if "locked" not in str(error):
                     break
             time.sleep(random.uniform(0.25, 1) * BUSY_LOOK_SECONDS)
-        conn.exec_driver_sql("BEGIN IMMEDIATE")  # what it raises is SQLAlchemy's
+        conn.exec_driver_sql("BEGIN IMMEDIATE")  # raises SQLAlchemy's errors
     finally:
         cursor.execute(_BUSY_TIMEOUT)
         cursor.close()
 
 
 def _own_file(_dialect: Any, _record: Any, args: Any, options: Any) -> None:
-    # Payloads stand in it: a file that we create is its owner's alone; -wal and -shm follow it.
+    # It holds payloads: only the owner may read a file that we create; -wal and -shm follow it.
     if args and not options.get("uri"):
-        with suppress(OSError):  # it is there, or SQLite says what is wrong
+        with suppress(OSError):  # it exists, or SQLite reports the error
             os.close(os.open(args[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 class DatabaseFile:
-    """The file that a database is now. path: absolute; "" where there is none to look after."""
+    """The present file of a database. path: absolute; "" if there is none to watch."""
 
     def __init__(self, engine: sa.Engine) -> None:
         name = engine.url.database or ""
@@ -107,7 +108,7 @@ class DatabaseFile:
         self._was = self._is()
 
     def is_another(self) -> bool:
-        """Whether it was deleted or replaced since: open connections go on in the old one."""
+        """Whether it was deleted or replaced since: open connections still use the old file."""
         return self._was is not None and self._is() != self._was
 
     def _is(self) -> tuple[int, int] | None:
@@ -121,8 +122,8 @@ class DatabaseFile:
 
 
 def _sync_fully(raw: Any, _record: Any) -> None:
-    # The default of nearly all builds of SQLite; with less, what was committed last could be gone
-    # after a power cut.
+    # The default of nearly all builds of SQLite; with less, the last commits could be lost after a
+    # power cut.
     raw.execute("PRAGMA synchronous=FULL")
 
 
@@ -138,7 +139,7 @@ def _busy_timeout(conn: sa.Connection) -> None:
 
 
 DATABASE_SET_UP = {"sqlite": "PRAGMA journal_mode=WAL"}
-"""What is kept in the database itself and is ours to choose: readers and the writer do not wait."""
+"""Settings stored in the database itself: readers and the writer do not wait for each other."""
 
 
 def set_up_database(engine: sa.Engine) -> None:
@@ -158,7 +159,7 @@ def set_up_database(engine: sa.Engine) -> None:
 
 
 def network_mount(path: str, mounts: str) -> str | None:
-    """The kind of the mount that a file is on, if it is a network's; mounts: as /proc/mounts."""
+    """The type of the mount of a file, if it is a network mount; mounts: as in /proc/mounts."""
     longest, kind = "", ""
     full = os.path.abspath(path)
     for line in mounts.splitlines():

@@ -1,4 +1,4 @@
-"""What an exception of a driver means, by the database's own codes."""
+"""The meaning of a driver's exception, by the database's own codes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from msgworker.payload import shown
 
 
 class Trouble(enum.Enum):
-    """What an exception of the database means to us."""
+    """The kinds of database exceptions."""
 
-    RACE = "race"  # the guard index: somebody else was first
+    RACE = "race"  # the guard index: another instance was first
     AGAIN = "again"  # rolled back by the database; send again, no try counted
     LOST = "lost"  # the connection or the server; what was being committed is unknown
-    REFUSED = "refused"  # missing table or right, read-only, wrong password: people must act
+    REFUSED = "refused"  # missing table or right, read-only, wrong password: an operator must act
     OTHER = "other"
 
 
@@ -42,13 +42,13 @@ _POSTGRESQL = {
     "42883": Trouble.REFUSED,
     "42P01": Trouble.REFUSED,
 }
-_POSTGRESQL_CLASSES = {  # the first two characters of a code that is not named above
+_POSTGRESQL_CLASSES = {  # the first two characters of a code that is not listed above
     "08": Trouble.LOST,
     "53": Trouble.LOST,  # no connection, memory or disk space left
     "58": Trouble.LOST,  # trouble of the operating system
 }
 _MYSQL = {
-    0: Trouble.LOST,  # PyMySQL's word for a connection that it has closed already
+    0: Trouble.LOST,  # PyMySQL: the connection is already closed
     1062: Trouble.RACE,
     1205: Trouble.AGAIN,
     1213: Trouble.AGAIN,
@@ -133,11 +133,11 @@ _DRIVER_MODULES = {"psycopg", "pymysql", "MySQLdb", "oracledb", "cx_Oracle", "sq
 
 
 def trouble(error: BaseException) -> Trouble:
-    """What an exception means: sort by the database's own code, never by exception class."""
+    """The meaning of an exception, by the database's own code, never by its class."""
     if isinstance(error, PoolTimeout | DatabaseUnavailable):
         return Trouble.LOST
     if not isinstance(error, DBAPIError):
-        # While a connection is being set up or reset, SQLAlchemy lets the driver's own errors pass.
+        # While a connection is being set up or reset, SQLAlchemy does not wrap the driver's errors.
         from_driver = type(error).__module__.split(".")[0] in _DRIVER_MODULES
         return _by_code(error) if from_driver else Trouble.OTHER
     found = _by_code(error.orig)
@@ -147,15 +147,15 @@ def trouble(error: BaseException) -> Trouble:
 
 
 def is_denied(error: DBAPIError) -> bool:
-    """Whether the login lacks a right on a table or column. Oracle says of a table without any that
-    it is not there."""
+    """Whether the login lacks a right on a table or column. Oracle reports a table without any
+    right as missing."""
     code = error.orig.args[0] if error.orig is not None and error.orig.args else None
     oracle = re.match(r"ORA-0*(1031|41900)\b", str(error.orig))
     return getattr(error.orig, "sqlstate", None) == "42501" or code in (1142, 1143) or bool(oracle)
 
 
 def no_connection_left(error: BaseException) -> bool:
-    """Whether there are connections, but all are in use: of our pool, or of the server."""
+    """Whether all connections are in use: of our pool, or of the server."""
     if isinstance(error, PoolTimeout):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -163,7 +163,7 @@ def no_connection_left(error: BaseException) -> bool:
     oracle = re.search(r"ORA-0*(\d+)", str(cause))
     state = getattr(cause, "sqlstate", None)
     if type(cause).__module__.startswith("psycopg") and state is None:
-        # Of a refused session libpq gives only the server's words, in the server's language.
+        # For a refused session libpq gives only the server's text, in the server's language.
         return "FATAL" in str(cause)
     codes = (code, state, int(oracle[1]) if oracle else None)
     return any(isinstance(c, int | str) and c in _NO_CONNECTION_LEFT for c in codes)
@@ -172,10 +172,10 @@ def no_connection_left(error: BaseException) -> bool:
 def _by_code(error: BaseException | None) -> Trouble:
     code = error.args[0] if error is not None and error.args else None
     if code == 1305 and "SAVEPOINT" in str(error):
-        # A deadlock has rolled back the whole transaction, the savepoint we wanted to go back to
-        # included; this error has taken the place of the one that said so.
+        # A deadlock has rolled back the whole transaction, including our savepoint; this error
+        # replaces the original one.
         return Trouble.AGAIN
-    if isinstance(code, int):  # before the SQLSTATE, which newer PyMySQL gives too, but coarsely
+    if isinstance(code, int):  # before the SQLSTATE, which newer PyMySQL has too, but less precise
         return _MYSQL.get(code, Trouble.OTHER)
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
@@ -204,15 +204,15 @@ def _by_code(error: BaseException | None) -> Trouble:
 
 
 def shows_a_row(error: BaseException | None) -> bool:
-    """Whether the text of an error repeats the row that a CHECK or NOT NULL refuses, payload
-    included."""
+    """Whether the text of an error contains the row that a CHECK or NOT NULL refuses, with its
+    payload."""
     cause = getattr(error, "orig", None) or error
     return getattr(cause, "sqlstate", None) in ("23502", "23514")
 
 
 def reason_of(error: BaseException) -> str:
-    """The database's own words in one line, without parameters, and without the row that
-    PostgreSQL shows where a CHECK or NOT NULL refuses it."""
+    """The database's error text in one line, without parameters, and without the row that
+    PostgreSQL includes if a CHECK or NOT NULL refuses it."""
     cause = getattr(error, "orig", None) or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     if shows_a_row(cause):

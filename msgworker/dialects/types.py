@@ -1,4 +1,4 @@
-"""Column types, and texts as each database compares and measures them."""
+"""Column types, and how each database compares and measures texts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from msgworker.errors import ConfigError
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC datetime in Python; microseconds kept (SQLite: milliseconds, as text). None for
-    a text that is no instant."""
+    """An aware UTC datetime in Python, with microseconds (SQLite: milliseconds, as text). None for
+    a text that is not an instant."""
 
     impl = sa.DateTime
     cache_ok = True
@@ -56,8 +56,8 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def read_instant(value: Any) -> datetime | None:
-    """An aware UTC datetime of what a driver gives for an instant, or for `instant_text`; raises
-    ValueError for what is none."""
+    """An aware UTC datetime from a driver's value for an instant, or for `instant_text`; raises
+    ValueError for an invalid one."""
     if value is None:
         return None
     try:
@@ -67,7 +67,7 @@ def read_instant(value: Any) -> datetime | None:
             return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     except OverflowError as error:
         raise ValueError(str(error)) from None
-    raise ValueError(f"no instant: {value!r:.80}")
+    raise ValueError(f"not an instant: {value!r:.80}")
 
 
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -75,8 +75,8 @@ FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Instants:
-    """The first and the last instant that a column holds, in sessions of any time zone; none if
-    the last is before the first. kind: its type, for people."""
+    """The first and the last instant that a column can hold, in sessions of any time zone; none if
+    the last is before the first. kind: the name of its type."""
 
     first: datetime = FIRST
     last: datetime = LAST
@@ -84,7 +84,7 @@ class Instants:
 
 
 def instants_of(kind: TypeEngine[Any], dialect: sa.Dialect) -> Instants:
-    """The instants that a column of this type holds."""
+    """The instants that a column of this type can hold."""
     if isinstance(kind, sa.Date | sa.Time) and not isinstance(kind, sa.DateTime):
         return Instants(LAST, FIRST, str(kind))
     if dialect.name not in ("mysql", "mariadb") or not isinstance(kind, sa.TIMESTAMP):
@@ -97,7 +97,7 @@ def instants_of(kind: TypeEngine[Any], dialect: sa.Dialect) -> Instants:
 
 
 class KeyText(TypeDecorator[str]):
-    """Text that is compared byte by byte, so that an index can be walked in its order."""
+    """Text that is compared byte by byte, so that an index can be read in its order."""
 
     impl = sa.String
     cache_ok = True
@@ -123,8 +123,8 @@ def _is_mariadb(dialect: sa.Dialect) -> bool:
 
 
 class WholeId(TypeDecorator[int]):
-    """An id that its table declares as NUMERIC or DECIMAL: whole numbers in Python all the same.
-    None for a fraction and for NaN, which nothing here can name."""
+    """An id that its table declares as NUMERIC or DECIMAL: still a whole number in Python. None for
+    a fraction and for NaN."""
 
     impl = sa.BigInteger
     cache_ok = True
@@ -134,7 +134,7 @@ class WholeId(TypeDecorator[int]):
 
 
 def whole_number(value: Any) -> int | None:
-    """The whole number that a number of a driver stands for, None if it stands for none."""
+    """A driver's number as a whole number, None if it is not one."""
     if type(value) is int:
         return value
     if not isinstance(value, int | float | Decimal):
@@ -146,7 +146,7 @@ def whole_number(value: Any) -> int | None:
 
 
 class AnyText(TypeDecorator[str]):
-    """A text that was read from a column and is given back, also one that is not UTF-8."""
+    """A text that was read from a column and is used as a parameter, also if it is not UTF-8."""
 
     impl = sa.String
     cache_ok = True
@@ -180,7 +180,7 @@ def _as_text(element: _given_back, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 class AnyId(TypeDecorator[Any]):
-    """An id as it stands in a column that takes every value: what is read means the same again."""
+    """An id in a column that takes every value; a read value can be used as a parameter."""
 
     impl = sa.types.NullType
     cache_ok = True
@@ -192,8 +192,8 @@ class AnyId(TypeDecorator[Any]):
 
 
 def key_like(kind: TypeEngine[Any], length: int) -> TypeEngine[str]:
-    """The type of a generated column that holds texts of a column of type `kind`, and compares them
-    as that does."""
+    """The type of a generated column for texts of a column of type `kind`, with the same
+    collation."""
     if isinstance(kind, KeyText):
         return KeyText(length)
     from sqlalchemy.dialects import mysql
@@ -203,7 +203,7 @@ def key_like(kind: TypeEngine[Any], length: int) -> TypeEngine[str]:
 
 
 def recollated(column: sa.ColumnElement[Any], collation: str) -> sa.ColumnElement[Any]:
-    """A text column as our keys hold it; two columns of different collations cannot be compared."""
+    """A text column in the form of our keys; columns of different collations cannot be compared."""
     kept = getattr(column.type, "collation", None)
     if kept == collation or isinstance(column.type, KeyText):
         return column
@@ -233,7 +233,7 @@ def plain_text(length: int) -> TypeEngine[str]:
 
 
 class LongText(TypeDecorator[str]):
-    """Text of any length, also where TEXT has an end."""
+    """Text of any length, also on databases whose TEXT is limited."""
 
     impl = sa.Text
     cache_ok = True
@@ -252,18 +252,18 @@ def long_text() -> TypeEngine[str]:
 
 
 def big_id() -> TypeEngine[int]:
-    """A 64-bit key that the database itself counts up."""
+    """A 64-bit key that the database generates."""
     return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def text_length(column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-    """The length of a text, in the unit that costs least on the database."""
+    """The length of a text, in the cheapest unit of the database."""
     return sa.func.length(column, type_=sa.BigInteger())
 
 
 def json_text(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """A parameter that is JSON already, as text, for a column that may be of a type of JSON: which
-    would make a JSON text of it once more."""
+    """A parameter that is already JSON text, for a column that may have a JSON type, which would
+    encode it again."""
     if not isinstance(column.type, sa.JSON):
         return sa.bindparam(name)
     from sqlalchemy.dialects import postgresql

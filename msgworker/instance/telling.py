@@ -49,8 +49,8 @@ class Telling:
         self._outcome(logging.WARNING, "is dead", event)
 
     def _later(self, event: events.Later) -> None:
-        asked = f"asked {event.times} time{'s' * (event.times > 1)}"
-        self._outcome(logging.INFO, f"comes back in {event.delay_seconds:g} s ({asked})", event)
+        asked = f"postponed {event.times} time{'s' * (event.times > 1)}"
+        self._outcome(logging.INFO, f"due again in {event.delay_seconds:g} s ({asked})", event)
 
     def _outcome(
         self, level: int, what: str, event: events.Retried | events.Dead | events.Later

@@ -1,4 +1,4 @@
-"""What people may do with a message table; the CLI and the web page both call it."""
+"""Reads and repairs for operators; the CLI calls them."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ __all__ = ["Ops"]
 
 
 class Ops(Looks, Repairs, Upkeep, Locking):
-    """Looking and repairing; every call is a short transaction of its own."""
+    """Reads and repairs for operators, in short transactions."""

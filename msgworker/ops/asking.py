@@ -1,4 +1,4 @@
-"""What is asked of a write, checked before anything is done."""
+"""Arguments of a write, checked before anything is done."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from msgworker.store.pause import MAX_TOPIC
 
 MAX_RATE = 1_000_000
 KEPT_IDS = 10_000
-"""So many ids are kept in the audit; a longer list is named by its ends."""
+"""The most ids that the audit stores; of a longer list it keeps the first and the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who does it, and why."""
+    """The actor and the reason."""
 
     actor: str
     reason: str | None
 
 
 def who(actor: str | None, reason: str | None, *, needs_reason: str | None = None) -> Who:
-    """The actor (left out: the user and host of this process) and the reason, or ConfigError."""
+    """The actor (default: user and host of this process) and the reason; raises ConfigError."""
     for name, value, most in (("actor", actor, MAX_ACTOR), ("reason", reason, MAX_REASON)):
         if value is not None and (not isinstance(value, str) or len(value) > most):
             raise ConfigError(f"{name} is a text of at most {most} characters, got {value!r:.80}")
     if needs_reason is not None and not (reason or "").strip():
-        raise ConfigError(f"{needs_reason} needs a reason, for those who ask later why")
+        raise ConfigError(f"{needs_reason} needs a reason; it is kept in the audit")
     named = (actor or "").strip() or _user()
     return Who(clean(named, MAX_ACTOR), clean(reason, MAX_REASON) if reason else None)
 
@@ -52,7 +52,7 @@ def _user() -> str:
 
 
 def ids_of(ids: Any) -> list[int] | None:
-    """Ids in order, each once; None for None. Raises ConfigError for what cannot be an id."""
+    """Ids in order, each once; None for None. Raises ConfigError for an impossible id."""
     if ids is None:
         return None
     if isinstance(ids, int) and not isinstance(ids, bool):
@@ -82,7 +82,7 @@ def filter_of(words: tuple[Word, ...], **given: Any) -> Filter:
 
 
 def since_of(since: Any) -> datetime | None:
-    """Messages made from this instant on; raises ConfigError if it is not aware."""
+    """Messages created from this instant on; raises ConfigError if it is not aware."""
     if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
         raise ConfigError(f"since must be an aware datetime, got {since!r:.80}")
     if since is not None:
@@ -96,7 +96,7 @@ def since_of(since: Any) -> datetime | None:
 
 
 def item_state(given: Any) -> ItemState:
-    """The state of an item; raises ConfigError for one that it is not."""
+    """The state of an item; raises ConfigError for an unknown one."""
     try:
         return ItemState(given)
     except ValueError:
@@ -106,7 +106,7 @@ def item_state(given: Any) -> ItemState:
 def word(
     status: str | Word | None, allowed: tuple[Word, ...] = tuple(Word), why: str = ""
 ) -> Word | None:
-    """A state to choose from; raises ConfigError with `why` for others."""
+    """An allowed state; raises ConfigError with `why` for others."""
     if status is None:
         return None
     try:
@@ -120,7 +120,7 @@ def word(
 
 
 def rate_of(rate: Any) -> float | None:
-    """Messages a second at most; None = as fast as it goes."""
+    """The most messages a second; None = no limit."""
     return None if rate is None else number("rate", rate, 0.001, MAX_RATE)
 
 
@@ -144,12 +144,12 @@ def age_of(older_than: Any) -> float | datetime:
                 f"older_than needs its time zone, got {older_than!r}; use datetime.now(UTC)"
             )
         if older_than >= datetime.now(UTC):
-            raise ConfigError(f"older_than lies in the future: {older_than.isoformat()}")
+            raise ConfigError(f"older_than is in the future: {older_than.isoformat()}")
         return older_than
     if isinstance(older_than, timedelta):
         older_than = older_than.total_seconds()
     if older_than is None:
-        raise ConfigError("older_than is needed: how old messages must be, such as 30d")
+        raise ConfigError("older_than is required: how old messages must be, such as 30d")
     age = seconds("older_than", older_than, -math.inf, 100 * YEAR_SECONDS)
     if age <= 0:
         raise ConfigError(
@@ -159,7 +159,7 @@ def age_of(older_than: Any) -> float | datetime:
 
 
 def kept(ids: list[int]) -> dict[str, Any]:
-    """A list of ids as the audit keeps it."""
+    """A list of ids in the form stored in the audit."""
     if len(ids) <= KEPT_IDS:
         return {"ids": ids}
     return {"ids_from": ids[0], "ids_to": ids[-1], "ids_count": len(ids)}

@@ -1,7 +1,7 @@
-"""One operation over many messages: short transactions, booked in the audit as they go.
+"""One operation over many messages, in short transactions that are recorded in the audit.
 
-Each step commits its changes together with its counts, so an operation that is cut off at any
-point has counted exactly what it did.
+Each step commits its changes together with its counts, so the counts of an operation are exact
+wherever it is interrupted.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ FIRST_SIZE = 100
 LEAST_SIZE = 50
 MOST_SIZE = 1000
 STEP_SECONDS = 0.04
-"""How long a transaction may take: claims and settles may wait for it."""
+"""The target duration of a transaction, since claims and settles may wait for it."""
 LET_OTHERS_SECONDS = 0.005
 LET_START_SECONDS = 0.01
-"""Where each step has the rule of the table locked alone, a start must come between two of them."""
+"""On databases where a step locks the rule exclusively, this pause lets a starting instance in."""
 TRIES = 8
 RULE_PATIENCE_SECONDS = 5.0
 
@@ -56,10 +56,10 @@ class Step:
 
 
 class Pace:
-    """How many messages the next transaction takes, so that each is short; and the rate.
+    """Chooses the size of the next transaction, so that each is short, and limits the rate.
 
-    rate: messages a second at most. most: what a statement takes. rest: so many seconds at least
-    after each.
+    rate: the most messages a second. most: the most that a statement takes. rest: the least pause
+    after each transaction, in seconds.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Pace:
     def took(self, count: int, seconds: float) -> None:
         """After a transaction of `count` messages."""
         if count * 2 >= self.size:
-            # Where there is one writer at a time, all wait for the whole of it.
+            # With a single writer, all others wait during the whole transaction.
             target = STEP_SECONDS / 2 if self._lets_others else STEP_SECONDS
             wanted = int(count * target / max(seconds, 1e-4))
             least = min(LEAST_SIZE, self._most)
@@ -126,7 +126,7 @@ class Bulk:
         asked: dict[str, Any],
         **more: Any,
     ) -> Bulk:
-        """A new operation, in the audit from now on."""
+        """Record a new operation in the audit."""
         with writing(engine) as conn:
             op_id = audit.begin(
                 conn, tables, kind=kind, actor=by.actor, reason=by.reason, asked=asked
@@ -136,10 +136,10 @@ class Bulk:
         return cls(engine, tables, op, **more)
 
     def step(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
-        """`work` in a transaction, and its counts with it.
+        """Run `work` and record its counts in one transaction.
 
-        What the database rolled back is done again. If the connection is lost, the audit says
-        whether the step had been committed. Raises MsgworkerError if somebody else goes on with
+        A step that the database rolled back is repeated. If the connection is lost, the audit says
+        whether the step had been committed. Raises MsgworkerError if another process continues
         this operation at the same time.
         """
         done = self._until_known(last_id, work)
@@ -164,7 +164,7 @@ class Bulk:
         look: Callable[[], T | None],
         judge: Callable[[BaseException, bool], Fate],
     ) -> T:
-        """`until_known`, so many times at most."""
+        """`until_known` with a limit of attempts."""
         failures = Failures()
         known = until_known(send, look, lambda: failures.count < TRIES, failures, judge=judge)
         if known is None:
@@ -177,7 +177,7 @@ class Bulk:
         with self._by_the_rule() as conn:
             begun = time.monotonic()
             done = work(conn)
-            # Without the COMMIT: how long that takes is not a matter of how much was changed.
+            # Without the COMMIT, whose duration does not depend on the number of changes.
             self._worked_seconds = time.monotonic() - begun
             counts = {
                 "matched": done.matched,
@@ -186,8 +186,8 @@ class Bulk:
             }
             if not audit.advance(conn, self._tables, op, last_id=last_id, **counts):
                 raise MsgworkerError(
-                    f"operation {op.op_id} is over, or goes on somewhere else; this step was not "
-                    "done. `msgworker audit` shows it"
+                    f"operation {op.op_id} is over, or another process continues it; this step was "
+                    "not done. `msgworker audit` shows it"
                 )
         self.op = replace(
             op,
@@ -201,7 +201,7 @@ class Bulk:
 
     @contextmanager
     def _by_the_rule(self) -> Iterator[Connection]:
-        """A transaction in which nobody changes the rule; raises RuleChanged if somebody has."""
+        """A transaction in which the rule cannot change; raises RuleChanged if it has changed."""
         deadline = time.monotonic() + RULE_PATIENCE_SECONDS
         while True:
             with writing(self._engine) as conn:
@@ -213,11 +213,11 @@ class Bulk:
             threading.Event().wait(rule.look_seconds(self._tables))
         raise MsgworkerError(
             f"the rule of table {self._tables.spec.name} is being changed; operation "
-            f"{self.op.op_id} was not finished: go on with it later (resume)"
+            f"{self.op.op_id} was not finished: continue it later (resume)"
         )
 
     def _committed(self) -> Step | None:
-        """What the step did whose COMMIT was not answered; None if it was not committed."""
+        """The result of a step whose COMMIT got no answer; None if it was not committed."""
         with connecting(self._engine) as conn:
             now = audit.read(conn, self._tables, self.op.op_id)
         before = self.op
@@ -227,7 +227,7 @@ class Bulk:
         return Step(now.matched - before.matched, now.changed - before.changed)
 
     def finish(self) -> None:
-        """Note that all was done."""
+        """Record the end of the operation."""
 
         def send() -> bool:
             with writing(self._engine) as conn:
@@ -237,7 +237,7 @@ class Bulk:
         self._known(send, nothing, repeatable)
 
     def result(self) -> Repaired:
-        """What it did so far, with what an interrupted part of it had done before."""
+        """The counts so far, including those from before an interruption."""
         op = self.op
         return Repaired(
             kind=op.kind,

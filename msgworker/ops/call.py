@@ -1,4 +1,4 @@
-"""What every call of ops needs."""
+"""The base of all calls of ops."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from msgworker.table import MessageTable, Tables
 
 
 class Call:
-    """The database and the tables it works on; they are read when they are needed first.
+    """The database and its tables, which are read when first needed.
 
-    names_rule: whether max_tries and on_dead of `spec` were given by somebody.
+    names_rule: whether max_tries and on_dead of `spec` were given explicitly.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Call:
         self._read_tables = tables
         self._spec = spec
         self._names_rule = names_rule
-        self._found: Tables | None = None  # newer than what the App has read
+        self._found: Tables | None = None  # newer than those of the App
 
     @property
     def _tables(self) -> Tables:

@@ -1,4 +1,4 @@
-"""Which messages a write takes, piece by piece, and which it leaves alone."""
+"""Which messages a write changes, page by page, and which it skips."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _WENT_ON = {
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Messages in order of msg_id; `skips`: those of them that are left alone; `behind`: what
-    stood behind the others when they were looked at, if their order counts."""
+    """Messages in order of msg_id. skips: those that are skipped. behind: the messages behind the
+    others when they were read, if their order matters."""
 
     ids: list[int]
     skips: dict[int, Skip]
@@ -45,8 +45,8 @@ class Chunk:
 class Choice:
     """Messages by id or by filter.
 
-    ids: in order; None = by `wanted`. words: the states that may be changed. in_order: messages
-    whose later ones have run are left alone. given_up: discarded ones may be changed.
+    ids: in order; None = by `wanted`. words: the states that may be changed. in_order: skip
+    messages whose later ones have run. given_up: discarded ones may be changed.
     """
 
     engine: sa.Engine
@@ -59,7 +59,7 @@ class Choice:
     chunk_size: int = field(default=CHUNK)
 
     def chunks(self, after: int | None = None) -> Iterator[Chunk]:
-        """All of them behind `after`, each piece as it is when it is its turn."""
+        """All of them after `after`, in pages that are read one by one."""
         return self._of_ids(after) if self.ids is not None else self._of_filter(after)
 
     def _of_ids(self, after: int | None) -> Iterator[Chunk]:
@@ -91,17 +91,17 @@ class Choice:
     ) -> tuple[Behind | None, dict[int, Skip]]:
         if not self.in_order or not ids:
             return None, {}
-        # In this order: what ends between the two is seen by the second.
+        # In this order: the second read sees messages that end between the two.
         behind = order.behind(conn, self.tables, ids)
         late = order.ran_later(conn, self.tables, ids, wanted=wanted)
         return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
 
     def overtaken(self, conn: Connection, ids: list[int], behind: Behind) -> dict[int, Skip]:
-        """Those of the messages whose object has gone on behind them since the look."""
+        """Those of the messages behind which a later one of their object has run since the read."""
         t = self.tables
         runs = order.runs_later(conn, t, ids)
         found = {i: Skip(i, Why.RUNS_LATER, other) for i, other in runs.items()}
-        # Asked after that: what runs no more by now has an outcome.
+        # Read after that: a message that no longer runs has an outcome by now.
         firsts = sorted({behind.first[i] for i in ids if i in behind.first})
         seen = change.states(conn, t, firsts)
         came = order.done_above(conn, t, behind.high)
@@ -115,7 +115,7 @@ class Choice:
         return found
 
     def _went_on(self, first: Seen | None) -> Why | None:
-        """Why the messages before this one are left alone; None while it holds its object."""
+        """Why messages before this one are skipped; None while it holds its object."""
         if first is None:
             return Why.CHANGED
         most = self.tables.spec.max_tries
@@ -123,11 +123,11 @@ class Choice:
         if word in _WENT_ON:
             return _WENT_ON[word]
         if word is Word.DEAD and (self.tables.spec.on_dead != "block" or first.tries > most):
-            return Why.CHANGED  # what is behind it may have run: nobody knows without a new look
+            return Why.CHANGED  # those behind it may have run: only a new read could tell
         return None
 
     def refusals(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
-        """Those of the messages that may not be changed as they are now."""
+        """Those of the messages that may not be changed in their present state."""
         seen = change.states(conn, self.tables, ids)
         given_up = set() if self.given_up else change.given_up(conn, self.tables, ids)
         whys = {i: Why.GIVEN_UP if i in given_up else self._why(i, seen) for i in ids}
@@ -147,7 +147,7 @@ class Choice:
         return None if word in self.words else _WHY.get(word, Why.CHANGED)
 
     def lock(self, conn: Connection, ids: list[int]) -> tuple[list[int], list[Skip]]:
-        """Lock those that are still as wanted; and why the others are not."""
+        """Lock the messages that still match; and say why the others do not."""
         locked = change.lock(conn, self.tables, ids, words=self.words, wanted=self.wanted)
         if not self.given_up and locked:
             away = change.given_up(conn, self.tables, locked)

@@ -1,4 +1,4 @@
-"""Locks (msgworker.coordination), as people see them and take them away."""
+"""List locks (msgworker.coordination) and take them away."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KIND = "release-lock"
 
 
 class Locking(Writing):
-    """What ops may do with locks."""
+    """Operations on locks."""
 
     def locks(self, prefix: str = "", *, centre: LockCentre | None = None) -> list[Lease]:
-        """The locks that are held now and whose names begin so: owner, token, `age` (seconds for
-        which it is held) and `ttl` (seconds that are left).
+        """The locks with this prefix that are held now: owner, token, `age` (seconds since it was
+        acquired) and `ttl` (seconds left).
 
-        centre: where they are kept; left out: in the table msgworker_lock of this database. Raises
+        centre: the lock centre; default: the table msgworker_lock of this database. Raises
         LocksUnavailable, SchemaError.
         """
         with self._centre(centre) as where:
@@ -41,12 +41,12 @@ class Locking(Writing):
         actor: str | None = None,
         reason: str | None = None,
     ) -> Repaired:
-        """Take a lock away from who holds it. Returns 1, or 0 if nobody does.
+        """Take a lock away from its holder. Returns 1, or 0 if the lock is not held.
 
-        A lease that nobody renews ends by itself, so who holds a lock lives, or has died less than
-        its ttl ago: it is refused without `force`. The holder hears of it at its next renewal, and
-        may work beside the next one until then; what checks the token refuses it. Recorded in the
-        audit, if its tables are there. Raises ConfigError, LocksUnavailable.
+        A lease that is not renewed expires, so a holder is alive or died less than its ttl ago:
+        the call is refused without `force`. The holder notices at its next renewal, and may work
+        beside the next holder until then; a check of the token refuses its writes. Recorded in the
+        audit, if its tables exist. Raises ConfigError, LocksUnavailable.
         """
         check_name(name)
         by = asking.who(actor, reason)
@@ -57,7 +57,7 @@ class Locking(Writing):
             if not force:
                 raise ConfigError(
                     f"lock {name!r} is held by {lease.owner}, whose lease lasts for "
-                    f"{lease.ttl:.1f} s more unless it is renewed; take it away all the same with "
+                    f"{lease.ttl:.1f} s more unless it is renewed; take it away nevertheless with "
                     "force (--force)"
                 )
             if dry_run:
@@ -81,7 +81,7 @@ class Locking(Writing):
             own.close()
 
     def _noted(self, by: asking.Who, asked: dict[str, object]) -> int | None:
-        """Before it is done: what is cut off here was not recorded for nothing."""
+        """Record it first, so that an interrupted release is in the audit too."""
         if self._tables.missing & {"msgworker_operation", "msgworker_audit"}:
             return None
         with writing(self._engine) as conn:

@@ -1,7 +1,7 @@
-"""What people may look at, one function each; nothing is changed by it.
+"""The looks of operators, one function each; they change nothing.
 
-Each look costs the same on any table: what no index serves is read in bounded parts, and the answer
-says if it is not the whole (`Found.complete`, `Count.exact`).
+Each look has a bounded cost on any table: without a suitable index it reads a bounded part, and the
+result says if it is not complete (`Found.complete`, `Count.exact`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Looks(Call):
     """Reading only."""
 
     def counts(self) -> list[Count]:
-        """How many messages are in each state, by topic, with the age of the oldest.
+        """Counts of messages by state and topic, with the age of the oldest.
 
         Exact on a small table; on a large one `Count.exact` says "at least" or "about".
         """
@@ -44,7 +44,7 @@ class Looks(Call):
             return counts.counts(conn, self._tables)
 
     def unfinished(self) -> int:
-        """How many messages are unfinished: what a drain's report calls left."""
+        """How many messages are unfinished: `left` in the report of a drain."""
         with connecting(self._engine) as conn:
             return find.unfinished(conn, self._tables)
 
@@ -62,7 +62,7 @@ class Looks(Call):
         """Messages by filter, lowest msg_id first; `after` = `next_after` of the page before.
 
         error: a part of the last error. since: created at or after this instant. A list, with
-        `next_after` (None = that was all) and `complete` (False = only a part was looked at).
+        `next_after` (None = no more) and `complete` (False = only a part was searched).
         Raises ConfigError.
         """
         whole("limit", limit, 1, MAX_LIMIT)
@@ -130,7 +130,7 @@ class Looks(Call):
             return failures.failures(conn, self._tables, limit=limit)
 
     def lanes(self, *, limit: int = 50) -> Found[LaneInfo]:
-        """Objects that wait: head, its state, how many messages behind it; most behind first."""
+        """Objects that wait: head, its state, how many messages behind it; the longest first."""
         whole("limit", limit, 1, MAX_GROUPS)
         with connecting(self._engine) as conn:
             t = self._tables
@@ -140,13 +140,13 @@ class Looks(Call):
         return found
 
     def instances(self) -> list[InstanceInfo]:
-        """Who lives, since when, with what in hand; the dead and foreign ones after them."""
+        """Live instances, since when, with how many messages; then dead and foreign ones."""
         with connecting(self._engine) as conn:
             return instances.instances(conn, self._tables)
 
     def doctor(self) -> list[Finding]:
-        """The live schema, rows and server against what is needed; changes nothing.
+        """Compare the live schema, rows and server with what is needed; changes nothing.
 
-        Works where the schema is missing or broken, too.
+        Works on a missing or broken schema, too.
         """
         return doctor.examine(self._engine, self._spec, names_rule=self._names_rule)

@@ -1,4 +1,4 @@
-"""Purge: finished rows older than an instant, a short transaction at a time."""
+"""Purge: delete finished rows older than an instant, in short transactions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from msgworker.table import Tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Old:
-    """What is to go: finished before this instant; dead: dead messages too; of a topic only."""
+    """What to purge: finished before this instant; dead: also dead messages; topic: only this."""
 
     before: datetime
     dead: bool = False
@@ -37,13 +37,13 @@ def needs_age(t: Tables) -> None:
     """Raise SchemaError if the table cannot say how old a message is."""
     if not store.has_age(t):
         raise SchemaError(
-            f"table {t.spec.name} has neither finished_at nor created_at: nobody knows how old its "
-            "messages are. Add one of them, or delete by a rule of your own"
+            f"table {t.spec.name} has neither finished_at nor created_at, so the age of its "
+            "messages is unknown. Add one of them, or delete by a rule of your own"
         )
 
 
 def before_of(engine: sa.Engine, age: float | datetime) -> datetime:
-    """The instant that an age means now, by the database's clock."""
+    """The instant of an age, by the database's clock."""
     if isinstance(age, datetime):
         return age
     with connecting(engine) as conn:
@@ -51,7 +51,7 @@ def before_of(engine: sa.Engine, age: float | datetime) -> datetime:
 
 
 def open_archive(engine: sa.Engine, t: Tables, name: str | None) -> Archive | None:
-    """The archive table, made if need be; raises SchemaError where it cannot be."""
+    """The archive table, created if necessary; raises SchemaError if it cannot be used."""
     if name is None:
         return None
     try:
@@ -64,7 +64,7 @@ def open_archive(engine: sa.Engine, t: Tables, name: str | None) -> Archive | No
 
 
 def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive | None) -> None:
-    """All that is old enough, by msg_id, from where the operation stands."""
+    """Purge all messages that are old enough, by msg_id, from the last step of the operation on."""
     with connecting(engine) as conn:
         beside = store.beside(conn, t)
     more = True
@@ -105,8 +105,8 @@ def _take_away(
             raise
         where = "" if into is None else f" to {into.table.name}"
         raise SchemaError(
-            f"messages {ids[0]} to {ids[-1]} cannot be taken away{where}: {reason_of(error)}. "
-            "What was purged before stays purged; nothing of these was changed"
+            f"messages {ids[0]} to {ids[-1]} cannot be purged{where}: {reason_of(error)}. "
+            "Earlier messages stay purged; none of these was changed"
         ) from error
     if not kept == deleted == len(ids):
         raise MsgworkerError(

@@ -1,7 +1,7 @@
-"""Release: take what an instance, or nobody, has in hand away, on the way that recovery goes.
+"""Release: give back messages of an instance, or without an owner, in the same way as recovery.
 
-The lease is taken over first, so that it can never be renewed. Rows of an instance that lived are
-given back only when its lease would have run out: until then it may still start handlers.
+The lease is taken over first, so that it can never be renewed. Rows of a live instance are
+given back only when its lease would have expired: until then it may still start handlers.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from msgworker.table import Tables
 HOLD_SECONDS = 60.0
 SHOWN = 1_000_000
 AGAIN_AFTER_SECONDS = (0.0, 0.2, 1.0)
-"""A row that is locked for a moment, by a settle say, is looked at again."""
+"""Pauses before a locked row is tried again: a settle, for example, locks it only briefly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What an instance has in hand. lease: None if it has none (any more)."""
+    """The messages of an instance. lease: None if it has none, or no longer."""
 
     instance_id: str
     lease: Lease | None
@@ -43,19 +43,19 @@ class Held:
 
     @property
     def lives(self) -> bool:
-        """Whether its lease is live and its own."""
+        """Whether its lease is live and not taken over."""
         return self.lease is not None and bool(self.lease.live) and self.lease.taken_by is None
 
     @property
     def lease_seconds(self) -> float:
-        """How long it is believed to live without a heartbeat."""
+        """How long it counts as alive without a heartbeat."""
         if self.lease is None:
             return 0.0
         return max(0.0, (self.lease.expires_at - self.lease.renewed_at).total_seconds())
 
 
 def held_by(engine: sa.Engine, t: Tables, instance: object) -> Held:
-    """What an instance has in hand now; raises ConfigError, SchemaError."""
+    """The messages of an instance now; raises ConfigError, SchemaError."""
     if not isinstance(instance, str) or not 0 < len(instance) <= 64:
         raise ConfigError(
             f"an instance's id is a text of at most 64 characters, got {instance!r:.80}; see "
@@ -63,7 +63,7 @@ def held_by(engine: sa.Engine, t: Tables, instance: object) -> Held:
         )
     if not t.has("claimed_by"):
         raise SchemaError(
-            f"table {t.spec.name} has no column claimed_by: nobody knows who holds what"
+            f"table {t.spec.name} has no column claimed_by, so the owners of messages are unknown"
         )
     with connecting(engine) as conn:
         leases = {one.name: one for one in lease.read_all(conn, t)}
@@ -72,7 +72,7 @@ def held_by(engine: sa.Engine, t: Tables, instance: object) -> Held:
 
 
 def refuse_living(held: Held, force: bool) -> None:
-    """Raise MsgworkerError if it lives and is not to be forced, or is being recovered."""
+    """Raise MsgworkerError if it is alive and not forced, or is being recovered."""
     one = held.lease
     if one is not None and one.live and one.taken_by is not None:
         raise MsgworkerError(
@@ -87,25 +87,25 @@ def refuse_living(held: Held, force: bool) -> None:
         )
     if held.lives and not force:
         raise MsgworkerError(
-            f"instance {held.instance_id} lives: stop it and it gives its messages back without a "
-            "try counted; or take them away with --force (force=True): each counts as a crash, "
-            "and its handlers may go on running although they can write nothing any more"
+            f"instance {held.instance_id} is alive: stop it, and it releases its messages without "
+            "a try counted; or take them away with --force (force=True): each counts as a crash, "
+            "and its handlers may continue to run, although their writes are refused"
         )
 
 
 def take_over(engine: sa.Engine, t: Tables, held: Held) -> str | None:
-    """Take its lease over, and wait until it cannot start handlers any more.
+    """Take its lease over, and wait until it can no longer start handlers.
 
     Returns the name that holds the lease now, None if there is none. Raises MsgworkerError if
-    somebody was faster.
+    another process was faster.
     """
     seen = held.lease
     if seen is None:
-        # Looked at once more in a statement of its own: one registered between two reads lives.
+        # Read again in a separate statement: an instance may have registered between two reads.
         with connecting(engine) as conn:
             if any(one.name == held.instance_id for one in lease.read_all(conn, t)):
                 raise MsgworkerError(
-                    f"instance {held.instance_id} has just taken a lease; look again"
+                    f"instance {held.instance_id} has just taken a lease; try again"
                 )
         return None
     me = f"ops-{uuid.uuid4().hex}"
@@ -118,7 +118,7 @@ def take_over(engine: sa.Engine, t: Tables, held: Held) -> str | None:
     if not won:
         raise MsgworkerError(
             f"instance {seen.name} has renewed its lease, or is being recovered by another "
-            "instance meanwhile; look again with `msgworker instances`"
+            "instance meanwhile; check with `msgworker instances`"
         )
     if held.lives:
         threading.Event().wait(held.lease_seconds)
@@ -126,8 +126,8 @@ def take_over(engine: sa.Engine, t: Tables, held: Held) -> str | None:
 
 
 def give_back(bulk: Bulk, t: Tables, held: Held, by: Who) -> bool:
-    """Its rows, each with a try counted, as after a crash; False if some are left, because others
-    have them locked."""
+    """Give back its rows, with a try counted for each, as after a crash. False if some are left
+    because other transactions have locked them."""
     left: list[int] = []
     for pause in AGAIN_AFTER_SECONDS:
         threading.Event().wait(pause)
@@ -139,10 +139,10 @@ def give_back(bulk: Bulk, t: Tables, held: Held, by: Who) -> bool:
 
 
 def _all_free(bulk: Bulk, t: Tables, held: Held, by: Who) -> list[int]:
-    """Give back what nobody has locked; return what is left.
+    """Give back the rows that are not locked; return the others.
 
-    Nothing is waited for: a frozen process would hold this one up for ever, and with it the rows
-    that are locked here, from recovery too.
+    It does not wait for locks: a suspended process would block this one indefinitely, and with it
+    recovery of the rows that are locked here.
     """
     dead_id = held.instance_id
     why = f": {by.reason}" if by.reason else ""
@@ -175,27 +175,27 @@ def _all_free(bulk: Bulk, t: Tables, held: Held, by: Who) -> list[int]:
 
 
 def before_of(engine: sa.Engine, t: Tables, older_than: Any, any_age: bool) -> datetime | None:
-    """Until which instant messages of nobody must have been flagged; raises ConfigError."""
+    """The instant before which messages without an owner were flagged; raises ConfigError."""
     if any_age:
         if older_than is not None:
             raise ConfigError("give older_than or any_age, not both")
         return None
     if older_than is None:
         raise ConfigError(
-            "older_than is needed, such as 1h: how long messages must have stood at 1; or any_age "
-            "(--any-age), if you know that nobody works on them"
+            "older_than is required, such as 1h: how long messages must have been at 1; or any_age "
+            "(--any-age), if you know that no consumer works on them"
         )
     age = asking.age_of(older_than)
     if not (t.has("claimed_at") or t.has("created_at")):
         raise ConfigError(
-            f"table {t.spec.name} has neither claimed_at nor created_at, so nobody knows how old "
-            "its messages are; say --any-age (any_age=True) if nobody works on those at 1"
+            f"table {t.spec.name} has neither claimed_at nor created_at, so the age of its "
+            "messages is unknown; use --any-age (any_age=True) if no consumer works on those at 1"
         )
     return purging.before_of(engine, age)
 
 
 def refuse_owners_unknown(engine: sa.Engine, t: Tables) -> None:
-    """Raise MsgworkerError where a message of nobody looks like one of an instance that lives."""
+    """Raise MsgworkerError if messages without an owner may belong to a live instance."""
     if t.has("claimed_by"):
         return
     with connecting(engine) as conn:
@@ -210,8 +210,8 @@ def _refuse_living(conn: Connection, t: Tables) -> None:
     ]
     if lives:
         raise MsgworkerError(
-            f"instance {lives[0]} lives, and table {t.spec.name} has no column claimed_by: nobody "
-            "knows which messages at 1 are its own; stop all instances first"
+            f"instance {lives[0]} is alive, and table {t.spec.name} has no column claimed_by, so "
+            "any message at 1 may be its own; stop all instances first"
         )
 
 
@@ -231,7 +231,7 @@ def of_unknown_age(engine: sa.Engine, t: Tables, before: datetime | None) -> lis
 
 
 def leave_alone(bulk: Bulk, skips: list[Skip]) -> None:
-    """Count what was not to be touched."""
+    """Count the skipped messages."""
     if skips:
         bulk.step(None, lambda conn: Step(len(skips), 0, skips))
 
@@ -239,9 +239,9 @@ def leave_alone(bulk: Bulk, skips: list[Skip]) -> None:
 def give_back_nobodys(
     bulk: Bulk, engine: sa.Engine, t: Tables, before: datetime | None, by: Who
 ) -> None:
-    """Messages of nobody, each with a try counted; what somebody has locked is left alone."""
+    """Give back messages without an owner, with a try counted for each; skip locked ones."""
     why = f": {by.reason}" if by.reason else ""
-    text = f"released by {by.actor}: it stood at 1 without an owner{why}"[:1000]
+    text = f"released by {by.actor}: it was at 1 without an owner{why}"[:1000]
     after = recover.FIRST
     seen: dict[int, int] = {}
 
@@ -250,10 +250,12 @@ def give_back_nobodys(
         seen.clear()
         seen.update(recover.foreign(conn, t, after=after, before=before, limit=most))
         locked = change.lock(conn, t, list(seen), words=(Word.PROCESSING,), waits=False)
-        # Again, now that they are locked: one may have ended, and be ours, since it was seen.
+        # Check again under the lock: one may have ended, or have an owner, since it was read.
         now = dict(recover.foreign(conn, t, after=after, before=before, limit=most))
         free = [i for i in locked if now.get(i) == seen[i]]
-        if free and not t.has("claimed_by"):  # whoever has just flagged one has a lease by now
+        if free and not t.has(
+            "claimed_by"
+        ):  # an instance that has just flagged one has a lease by now
             _refuse_living(conn, t)
         audit.record(conn, t, bulk.op.op_id, free)
         changed = 0
@@ -271,7 +273,7 @@ def give_back_nobodys(
 
 
 def end(engine: sa.Engine, t: Tables, held: Held, me: str | None, *, drop: bool) -> None:
-    """Give the lease up that was taken over; not `drop`: rows are left, recovery may take it."""
+    """Give up the lease that was taken over. Not `drop`: rows are left, so recovery needs it."""
     if me is None:
         return
     with writing(engine) as conn:

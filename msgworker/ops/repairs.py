@@ -24,11 +24,11 @@ _OPEN = (Word.NEW, Word.FAILED, Word.DEAD)
 
 
 class Repairs(Writing):
-    """Changing what stands in the table.
+    """Writes to the table.
 
-    Every write takes `actor` (left out: this user and host), `reason`, and `dry_run`, which only
-    counts; what it did is in the audit. What it returns is, as a number, how many messages it
-    changed. Raises ConfigError before anything is done, SchemaError where tables are missing.
+    Every write takes `actor` (default: this user and host), `reason`, and `dry_run`, which only
+    counts; the audit records what it did. As a number, its result is how many messages it
+    changed. Raises ConfigError before anything is done, SchemaError if tables are missing.
     """
 
     # ------------------------------------------------------------ rerun
@@ -53,19 +53,20 @@ class Repairs(Writing):
         resume: int | None = None,
         progress: Tell | None = None,
     ) -> Repaired:
-        """Try failed or dead messages again, with no tries counted.
+        """Try failed or dead messages again, with their tries set to 0.
 
         By ids, or by the filters of `find` and the group of `failures` (fingerprint): dead ones, if
-        no status is given, without those that were discarded (unless error or fingerprint name
-        them). New and running messages never; done ones only with force.
+        no status is given, without discarded ones (unless error or fingerprint select
+        them). Never new and running messages; done ones only with force.
 
-        A message behind which a later one of its object is done or runs is left alone, unless
-        force. with_successors: that message and what is failed or dead behind it are set to new, in
-        one transaction per object, so that they run again in order; what is done behind it stays
-        done, unless also_done. Where one of them runs, all are left alone.
-        rate: messages a second at most. resume: go on with an interrupted operation, by its op_id;
-        nothing is changed or counted twice. More than 10,000 ids are not kept: give them again with
-        it. progress: called after each transaction.
+        A message is skipped if a later one of its object is done or running, unless
+        force. with_successors: the message and the failed or dead ones behind it are set to new, in
+        one transaction per object, so that they run again in order; done ones behind it stay
+        done, unless also_done. If one of them runs, all are skipped.
+
+        rate: the most messages a second. resume: continue an interrupted operation, by its op_id;
+        nothing is changed or counted twice. More than 10,000 ids are not stored: give them again
+        with it. progress: called after each transaction.
         """
         chosen = {
             "status": status,
@@ -102,7 +103,7 @@ class Repairs(Writing):
     ) -> Choice:
         if also_done and not with_successors:
             raise ConfigError(
-                "also_done (--also-done) is about what is done behind the messages; give "
+                "also_done (--also-done) concerns done messages behind the others; give "
                 "with_successors (--with-successors) too"
             )
         one = asking.word(status, (*_RERUN, Word.DONE), "are not rerun: they have yet to run")
@@ -168,11 +169,11 @@ class Repairs(Writing):
         resume: int | None = None,
         progress: Tell | None = None,
     ) -> Repaired:
-        """Give messages up: dead, with the reason as their last error; their object goes on.
+        """Give up messages: dead, with the reason as their last error; their object continues.
 
-        By ids, or by filters, at least one. New, failed and dead ones; running ones never (release
-        their instance first), done ones never. A filter without a status takes what is unfinished.
-        A reason is needed. rate, resume, progress: as in `rerun`.
+        By ids, or by at least one filter. New, failed and dead ones; never running ones (release
+        their instance first) or done ones. A filter without a status selects unfinished messages.
+        A reason is required. rate, resume, progress: as in `rerun`.
         """
         chosen = {
             "status": status,
@@ -222,7 +223,7 @@ class Repairs(Writing):
         if one is not None:
             return (one,)
         if all(value is None for value in filters.values()):
-            raise ConfigError("discard needs ids or a filter: it does not give up everything")
+            raise ConfigError("discard needs ids or a filter: it does not discard all messages")
         # A dead message that holds nothing back has been given up already.
         return _OPEN if self._tables.spec.on_dead == "block" else (Word.NEW, Word.FAILED)
 
@@ -238,12 +239,12 @@ class Repairs(Writing):
         reason: str | None = None,
         progress: Tell | None = None,
     ) -> Repaired:
-        """Give back what a dead instance has in hand, each with a try counted, as recovery does.
+        """Give back the messages of a dead instance, with a try counted for each, as recovery does.
 
-        A living one only with force: its lease is taken over, and its messages are given back when
-        it can start no handler any more, which takes as long as its lease; what it writes later is
-        refused. Messages that somebody has locked are skipped, and left to recovery. Raises
-        MsgworkerError if it lives or is being recovered.
+        A live instance needs force: its lease is taken over, and its messages are given back when
+        it can no longer start handlers, which takes as long as its lease; its later writes are
+        refused. Messages locked by other transactions are skipped and left to recovery. Raises
+        MsgworkerError if it is alive or is being recovered.
         """
         by = asking.who(actor, reason)
         t = self._tables
@@ -258,7 +259,7 @@ class Repairs(Writing):
         bulk = self._bulk("release", by, asked, None, {"progress": progress})
         try:
             me = releasing.take_over(self._engine, t, held)
-        except MsgworkerError:  # somebody was faster: that it was tried is kept, and is over
+        except MsgworkerError:  # another process was faster: end the recorded operation
             bulk.finish()
             raise
         all_free = releasing.give_back(bulk, t, held, by)
@@ -276,16 +277,16 @@ class Repairs(Writing):
         reason: str | None = None,
         progress: Tell | None = None,
     ) -> Repaired:
-        """Give back messages that stand at 1 and that nobody owns: left by a foreign consumer that
-        is gone, or by what worked on the table before.
+        """Give back messages at 1 without an owner: left by a foreign consumer that no longer runs,
+        or from before the table was adopted.
 
-        Each has a try counted, and a crash, as in recovery: who had it may have died of it.
+        A try and a crash are counted for each, as in recovery: it may have killed its process.
         older_than: seconds, "1h", a timedelta, or an aware datetime in the past; by `claimed_at`,
-        else by `created_at`. Neither says when a foreign consumer has flagged a message, only since
-        when at the earliest: one that is only slow is then not excluded. Those that have neither
-        are left alone, and counted as skipped. any_age: whatever their age, known or not. On a
-        table without `claimed_by` every message at 1 is meant, and MsgworkerError is raised
-        while an instance lives. Raises ConfigError for a wrong age.
+        else by `created_at`. Neither records when a foreign consumer flagged a message, only the
+        earliest possible time: a consumer that is only slow is not excluded. Messages with neither
+        are skipped. any_age: of any age, known or not. On a
+        table without `claimed_by` it means every message at 1, and MsgworkerError is raised
+        while an instance is alive. Raises ConfigError for a wrong age.
         """
         by = asking.who(actor, reason)
         t = self._tables
@@ -316,7 +317,7 @@ _NAMES = ("ids", "status", "topic", "object_id", "error", "since", "fingerprint"
 
 
 def _asked_again(op: Operation, ids: list[int] | None) -> dict[str, Any]:
-    """What an interrupted operation was asked for; `ids`: given again."""
+    """The selection of an interrupted operation; `ids`: given again."""
     asked: dict[str, Any] = {name: op.filter.get(name) for name in _NAMES}
     asked["ids"] = asked["ids"] if ids is None else ids
     if asked["since"] is not None:

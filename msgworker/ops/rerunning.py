@@ -26,7 +26,7 @@ Act = Callable[[Connection, list[int]], int]
 
 
 def change_chunk(bulk: Bulk, choice: Choice, chunk: Chunk, act: Act) -> None:
-    """The messages of a chunk, in short transactions."""
+    """Change the messages of a chunk, in short transactions."""
     start = 0
     while start < len(chunk.ids):
         part = chunk.ids[start : start + bulk.pace.size]
@@ -51,7 +51,7 @@ def _one_step(bulk: Bulk, choice: Choice, chunk: Chunk, part: list[int], act: Ac
 
 
 def recorded(conn: Connection, t: Tables, op_id: int, ids: Sequence[int], act: Act) -> None:
-    """Record rows that are locked, then change them."""
+    """Record locked rows, then change them."""
     size = t.dialect.max_ids
     for start in range(0, len(ids), size):
         part = list(ids[start : start + size])
@@ -67,7 +67,7 @@ def recorded(conn: Connection, t: Tables, op_id: int, ids: Sequence[int], act: A
 
 
 def heads_of(choice: Choice, after: int | None = None) -> tuple[list[int], list[Skip]]:
-    """The messages to rerun with all that is behind them, and those left alone."""
+    """The messages to rerun with those behind them, and the skipped ones."""
     heads: list[int] = []
     skips: list[Skip] = []
     for chunk in choice.chunks(after):
@@ -85,7 +85,7 @@ class Would:
     """What a rerun with successors would change.
 
     done: those of `ids` that are done. stay_done: how many done ones behind them stay so. skips:
-    heads that would be left alone.
+    heads that would be skipped.
     """
 
     ids: set[int] = field(default_factory=set)
@@ -127,11 +127,11 @@ def _given_up(conn: Connection, t: Tables, ids: list[int]) -> set[int]:
 def rerun_objects(
     bulk: Bulk, choice: Choice, heads: list[int], left: list[Skip], *, also_done: bool
 ) -> None:
-    """Each of the heads with what is not done behind it; `left`: those left alone, in order.
+    """Rerun each head with those behind it that are not done; `left`: skipped ones, in order.
 
-    also_done: with the done ones behind it, too; else only those that are heads themselves.
-    Those left alone are booked with the next head, so that after an interruption all up to
-    `last_id` is booked and nothing behind it.
+    also_done: also the done ones behind it; else only done ones that are heads themselves.
+    Skipped ones are counted with the next head, so that after an interruption all up to
+    `last_id` are counted and none after it.
     """
     done_too = None if also_done else heads
     waits = _not_done_here(bulk, choice, left) if bulk.op.steps else left
@@ -147,7 +147,7 @@ def rerun_objects(
 
 
 def _not_done_here(bulk: Bulk, choice: Choice, left: list[Skip]) -> list[Skip]:
-    """Without those that were left alone because this operation has rerun them behind a head."""
+    """Leave out those that were skipped because this operation has rerun them behind a head."""
     size = choice.tables.dialect.max_ids
     ids = [skip.msg_id for skip in left]
     done: set[int] = set()
@@ -160,9 +160,9 @@ def _not_done_here(bulk: Bulk, choice: Choice, left: list[Skip]) -> list[Skip]:
 def _rerun_object(
     bulk: Bulk, choice: Choice, head: int, before: list[Skip], done_too: list[int] | None
 ) -> list[int]:
-    """One message and those behind it, in one transaction; returns what was set to new.
+    """Rerun a message and those behind it in one transaction; returns those set to new.
 
-    In one, because a worker that sees half of it would run the rest out of order. `before`: booked
+    In one, because a worker that saw only a part would run the rest out of order. `before`: counted
     with it. done_too: of the done ones only these; None = all.
     """
     done: list[int] = []
@@ -184,9 +184,9 @@ def _all_behind(
     done_too: list[int] | None,
     done: list[int],
 ) -> Step:
-    """Lock, look and set to new; `done` gets what was."""
+    """Lock, check and set to new; `done` collects the counts."""
     t = choice.tables
-    if audit.touched(conn, t, op_id, [head]):  # as one behind another head
+    if audit.touched(conn, t, op_id, [head]):  # already rerun behind another head
         return Step()
     if gone := choice.lock(conn, [head])[1]:
         return Step(1, 0, gone)
@@ -202,15 +202,15 @@ def _all_behind(
 
 
 def rerun(conn: Connection, t: Tables, ids: list[int]) -> int:
-    """Rerun rows that are locked, whatever they are."""
+    """Rerun locked rows in any state."""
     return change.rerun(conn, t, ids, done_too=True)
 
 
 def _lock_tail(
     conn: Connection, t: Tables, tail: list[int], head: int, done_too: list[int] | None
 ) -> list[int]:
-    """Lock all of it, the new ones too, so that none of them is claimed meanwhile; return those
-    to set to new."""
+    """Lock all of them, also new ones, so that none is claimed meanwhile; return those to set to
+    new."""
     found: list[int] = []
     for start in range(0, len(tail), t.dialect.max_ids):
         part = tail[start : start + t.dialect.max_ids]

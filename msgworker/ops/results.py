@@ -1,4 +1,4 @@
-"""What a write of ops did: counts, what it left alone and why."""
+"""The result of a write: counts, skipped messages and why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 20
 
 
 class Why(enum.StrEnum):
-    """Why a message was left alone."""
+    """Why a message was skipped."""
 
     NOT_THERE = "not there"
     NEW = "new"
@@ -26,13 +26,13 @@ class Why(enum.StrEnum):
     RUNS_LATER = "a later one runs"
     TOO_LONG = "too many behind it"
     CHANGED = "changed meanwhile"
-    LOCKED = "locked by somebody"
+    LOCKED = "locked by another transaction"
     UNDATED = "of unknown age"
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A message that was left alone, and why. other_id: the later one of its object, if any."""
+    """A skipped message, and why. other_id: the later one of its object, if any."""
 
     msg_id: int
     why: Why
@@ -40,7 +40,7 @@ class Skip:
 
     @property
     def fact(self) -> str:
-        """Why, without what to do about it."""
+        """The reason, without the advice."""
         return f"message {self.msg_id} {_SAYS[self.why].format(self.other_id)}"
 
     def __str__(self) -> str:
@@ -49,40 +49,40 @@ class Skip:
 
 
 _SAYS = {
-    Why.NOT_THERE: "is not there",
+    Why.NOT_THERE: "does not exist",
     Why.NEW: "is new: it waits for its turn already",
     Why.RUNNING: "is running",
     Why.DONE: "is done",
-    Why.UNKNOWN: "has a status that nobody knows",
+    Why.UNKNOWN: "has an unknown status",
     Why.GIVEN_UP: "is discarded already",
-    Why.RAN_LATER: "is behind its time: message {} of its object has run already",
-    Why.RUNS_LATER: "is behind its time: message {} of its object runs now",
+    Why.RAN_LATER: "would run out of order: message {} of its object has run already",
+    Why.RUNS_LATER: "would run out of order: message {} of its object runs now",
     Why.TOO_LONG: "has more messages behind it than one transaction can take",
-    Why.CHANGED: "has changed meanwhile, or what is behind it has",
+    Why.CHANGED: "has changed meanwhile, or a message behind it has",
     Why.LOCKED: "is locked by another transaction",
-    Why.UNDATED: "has neither a claimed_at nor a created_at: since when it is at 1 is not known",
+    Why.UNDATED: "has neither a claimed_at nor a created_at, so its age is unknown",
 }
 ADVICE = {
     Why.DONE: "--force (force=True) runs it again",
     Why.RAN_LATER: (
         "--force (force=True) runs it nevertheless, --with-successors (with_successors=True) runs "
-        "it and then, in order, what is failed or dead behind it"
+        "it and then, in order, the failed and dead messages behind it"
     ),
     Why.RUNS_LATER: "try again later",
     Why.CHANGED: "look again",
-    Why.LOCKED: "instances recover it when that has ended, or release again",
-    Why.UNDATED: "--any-age (any_age=True) gives it back, if nobody works on it",
+    Why.LOCKED: "instances recover it when that transaction has ended, or release again",
+    Why.UNDATED: "--any-age (any_age=True) gives it back, if no consumer works on it",
 }
-"""What to do about it."""
+"""The advice for each reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class Repaired(int):
-    """What a write of ops did. As a number: how many messages it changed, or would change.
+    """The result of a write. As a number: how many messages it changed, or would change.
 
-    op_id: its number in the audit, None if nothing was to be done. matched: messages that were
-    looked at. skipped: how many of them were left alone; why: how many for which reason; skips: the
-    first of them. Of a dry run: sample: the first messages that would be changed; done_again: how
+    op_id: its number in the audit, None if there was nothing to do. matched: messages that were
+    read. skipped: how many of them were skipped; why: how many for which reason; skips: the
+    first of them. For a dry run: sample: the first messages that would be changed; done_again: how
     many of them are done, so that their handlers would run again; stay_done: how many behind them
     are done and would stay so.
     """
@@ -108,7 +108,7 @@ class Repaired(int):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an operation has come; given to `progress` after each step."""
+    """The progress of an operation; given to `progress` after each step."""
 
     op_id: int
     matched: int
@@ -121,7 +121,7 @@ Tell = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class Skips:
-    """Counts what was left alone, and keeps the first ones."""
+    """Counts skipped messages, and keeps the first ones."""
 
     counts: Counter[Why] = field(default_factory=Counter)
     first: list[Skip] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Purge old messages, pause topics, and read what people did."""
+"""Purge old messages, pause topics, and read the audit."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Upkeep(Writing):
         resume: int | None = None,
         progress: Tell | None = None,
     ) -> Repaired:
-        """Delete done messages that were finished longer ago than this, lowest msg_id first.
+        """Delete done messages that finished longer ago than this, lowest msg_id first.
 
-        older_than: seconds, "30d", a timedelta, or an aware datetime in the past. dead: dead ones
-        too, except those that hold their object back. archive_to: copy them into this table in the
-        same transaction; it is made if it is not there. rate, resume, progress: as in `rerun`.
+        older_than: seconds, "30d", a timedelta, or an aware datetime in the past. dead: also dead
+        ones, except those that hold their object back. archive_to: copy them into this table in the
+        same transaction; it is created if it does not exist. rate, resume, progress: as in `rerun`.
         """
         t = self._tables
         purging.needs_age(t)
@@ -91,10 +91,10 @@ class Upkeep(Writing):
         actor: str | None = None,
         reason: str | None = None,
     ) -> Repaired:
-        """Let no handler of a topic start, on any instance, from its next heartbeat on.
+        """Stop handlers of a topic from starting, on every instance from its next heartbeat on.
 
-        What runs goes on to its end. Messages of the topic wait, and those behind them of the same
-        object too. Returns 1, or 0 if it was paused already.
+        Running handlers continue to their end. Messages of the topic wait, and so do those behind
+        them of the same object. Returns 1, or 0 if it was paused already.
         """
         name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
 
@@ -111,7 +111,7 @@ class Upkeep(Writing):
         actor: str | None = None,
         reason: str | None = None,
     ) -> Repaired:
-        """Let a paused topic go on. Returns 1, or 0 if it was not paused."""
+        """Resume a paused topic. Returns 1, or 0 if it was not paused."""
         name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
 
         def act(conn: Connection) -> bool:
@@ -138,7 +138,7 @@ class Upkeep(Writing):
                 did = int(act(conn))
                 audit.advance(conn, t, op, last_id=None, matched=did, changed=did, skipped=0)
                 audit.finish(conn, t, op_id)
-        except IntegrityError:  # somebody else pauses it at this very moment
+        except IntegrityError:  # another process pauses it at the same moment
             return Repaired(kind=kind)
         return Repaired(kind=kind, op_id=op_id, matched=did, changed=did)
 
@@ -150,7 +150,7 @@ class Upkeep(Writing):
     # ------------------------------------------------------------ audit
 
     def audit(self, msg_id: int | None = None, *, limit: int = 50) -> list[AuditEntry]:
-        """What ops did, newest first: to one message, or all operations on this table."""
+        """What operators did, newest first: to one message, or all operations on this table."""
         asking.limit_of(limit, MAX_AUDIT)
         asking.ids_of(msg_id)
         self._ready()

@@ -1,4 +1,4 @@
-"""What all writes of ops share: the audit they need, dry runs, going on after an interruption."""
+"""Shared parts of all writes: the audit tables, dry runs, resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class Writing(Call):
     """Helpers of the writes."""
 
     def _ready(self) -> None:
-        """Raise SchemaError if the tables of ops are not there."""
+        """Raise SchemaError if the tables of ops are missing."""
         if not self._tables.missing:
             return
         missing = schema.missing_ops_tables(self._engine, self._tables)
         if missing:
             raise SchemaError(
-                f"table {', '.join(sorted(missing))} is missing: what ops does is recorded there. "
+                f"table {', '.join(sorted(missing))} is missing, which records operations. "
                 "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
             )
-        self._found = replace(self._tables, missing=missing)  # made since this App looked
+        self._found = replace(self._tables, missing=missing)  # created since this App read it
 
     def _resumed(self, kind: str, op_id: int, asked: dict[str, Any]) -> Operation:
-        """An interrupted operation to go on with; raises ConfigError if it is none, or was of other
-        ids than are given again."""
+        """An interrupted operation to continue; raises ConfigError if it does not exist, or had
+        other ids than those given again."""
         ids = asked.get("ids")
         others = [value for name, value in asked.items() if name != "ids"]
         if any(value is not None and value is not False for value in others):
-            raise ConfigError("resume goes on with what was asked for then; give no other choice")
+            raise ConfigError("resume continues with the original selection; give no other one")
         self._ready()
         asking.ids_of(op_id)
         with connecting(self._engine) as conn:
@@ -53,12 +53,12 @@ class Writing(Call):
             raise ConfigError(f"{kind} {op_id} is over: {op.changed} messages were changed")
         if ids is None and "ids_count" in op.filter:
             raise ConfigError(
-                f"{kind} {op_id} was of {op.filter['ids_count']} ids, which were not kept; give "
-                "the same ids again beside resume: it goes on behind those that are through"
+                f"{kind} {op_id} was of {op.filter['ids_count']} ids, which were not stored; give "
+                "the same ids again with resume: it continues after those that are done"
             )
         again = {} if ids is None else asking.kept(ids)
         if any(op.filter.get(name) != value for name, value in again.items()):
-            raise ConfigError(f"these are not the ids that {kind} {op_id} was of; give the same")
+            raise ConfigError(f"these are not the ids of {kind} {op_id}; give the same ones")
         return op
 
     def _bulk(
@@ -90,7 +90,7 @@ class Writing(Call):
         if dry_run:
             return self._would_change(kind, choice)
         self._ready()
-        if pace["rate"] is not None:  # what is looked at ahead must not grow old
+        if pace["rate"] is not None:  # pages that are read ahead must not become stale
             ahead = int(pace["rate"] * LOOK_AHEAD_SECONDS)
             choice = replace(choice, chunk_size=max(1, min(choice.chunk_size, ahead)))
         bulk: Bulk | None = None if op is None else self._bulk(kind, by, asked, op, pace)
@@ -123,7 +123,7 @@ class Writing(Call):
         )
 
     def _would(self, kind: str, ids: list[int], matched: int, left: list[Skip]) -> Repaired:
-        """The answer of a dry run: how many of `ids`, and the first of them."""
+        """The result of a dry run: how many of `ids`, and the first of them."""
         skips = Skips()
         skips.add(left)
         with connecting(self._engine) as conn:

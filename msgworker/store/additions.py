@@ -150,7 +150,7 @@ def ensure_index(engine: Engine, t: Tables, index: sa.Index, *, look: bool) -> l
         raise SchemaError(
             f"{str(error).rstrip('.')}. An object has two rows at status 1; see them: SELECT "
             f"{name} FROM {table} WHERE {quote(t.names['status'])} = 1 AND {name} IS NOT NULL "
-            f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor` prints how to mend them; "
+            f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor` prints how to fix them; "
             "then run this again"
         ) from error
     return [name] if made else []

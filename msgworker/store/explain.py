@@ -255,7 +255,7 @@ def _not_due(conn: Connection, t: Tables, info: MessageInfo) -> Explanation | No
         text = f"it is not due: its available_at holds {held}"
         return Explanation(info, Reason.NOT_DUE, text)
     if info.later_reason and info.later_times:
-        text = f"it asked to come back later ({info.later_times} so far): {info.later_reason}"
+        text = f"its handler postponed it ({info.later_times} so far): {info.later_reason}"
     elif info.status is Word.FAILED:
         tries = f"{info.error_try_times} of {t.spec.max_tries}"
         text = f"it has failed {tries} times and waits for its back-off"

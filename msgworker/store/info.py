@@ -42,7 +42,7 @@ class Ending:
 class MessageInfo:
     """A message as ops see it: `status` is a word, times are aware UTC, absent columns None.
 
-    later_times, later_reason: how often it has asked to come back later (RetryLater), and why, the
+    later_times, later_reason: how often it was postponed (RetryLater), and the last reason, the
     last time, if that was the last thing it said; `last_error` is None then.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not. ending: of a dead one.

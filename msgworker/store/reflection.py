@@ -55,7 +55,7 @@ def storage_problem(storage: str, name: str) -> list[str]:
     if storage.lower() not in ("myisam", "memory", "aria", "csv", "archive"):
         return []
     mend = f"ALTER TABLE {name} ENGINE=InnoDB"
-    return [f"its storage engine {storage} has no transactions. To mend it: {mend}"]
+    return [f"its storage engine {storage} has no transactions. To fix it: {mend}"]
 
 
 def check_names(spec: MessageTable, dialect: Dialect) -> None:

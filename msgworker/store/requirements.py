@@ -40,7 +40,7 @@ AN_ID = f"{'host':o<30}-4194304-0123456789abcdef"
 """As long as ids of instances get."""
 INSTANT_TEXT = 26
 """Characters of an instant as text."""
-REMAKE = "a column cannot be changed there: make the table anew"
+REMAKE = "a column cannot be changed there: create the table again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def told(found: Sequence[Fault]) -> str:
     """Faults as the end of the text of a SchemaError, with the statements that mend them."""
     mends = list(dict.fromkeys(statement for fault in found for statement in fault.mend))
     text = "; ".join(fault.text for fault in found)
-    return f"{text}. To mend it: {'; '.join(mends)}" if mends else text
+    return f"{text}. To fix it: {'; '.join(mends)}" if mends else text
 
 
 # ---------------------------------------------------------------- judgements

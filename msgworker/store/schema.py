@@ -130,10 +130,10 @@ def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) 
         status = quote(t.names["status"])
         text = "1 row has" if count == 1 else f"{count:,} rows have"
         warn(
-            f"{text} a status that nobody knows and will never be claimed (message {example}, "
+            f"{text} an unknown status and will never be claimed (message {example}, "
             f"say). See them: SELECT {quote(t.names['msg_id'])}, {status} FROM "
             f"{engine.dialect.identifier_preparer.format_table(t.message)} WHERE {status} NOT IN "
-            f"(-1, 0, 1, 2) OR {status} IS NULL; `msgworker doctor` prints how to mend them"
+            f"(-1, 0, 1, 2) OR {status} IS NULL; `msgworker doctor` prints how to fix them"
         )
 
 

@@ -1,16 +1,15 @@
-"""The message table: names to columns, the predicates of the protocol, the indexes and why each
-exists.
+"""The message table: columns by role, the predicates of the protocol, and the indexes.
 
-`MessageTable` is what a user writes: names and rules. `Tables` is what the statements are built
-from: the same for one database, with the columns that are really there.
+A user writes a `MessageTable`: names and rules. The statements are built from `Tables`: the same
+for one database, with the columns that exist.
 
 names       names, roles and limits
 spec        MessageTable
 columns     Cols: the columns by role
 tables      Tables: the predicates of the protocol
 build       Tables from a MessageTable and the columns of a database
-indexes     the guard and the indexes by which messages are found: a class of Tables for each way
-own         the tables of ours that every instance uses
+indexes     the guard and the claim indexes: a class of Tables for each kind of database
+own         msgworker's own tables that every instance uses
 """
 
 from msgworker.table.build import tables_for

@@ -1,4 +1,4 @@
-"""Make the tables of one database from what the user wrote and from the columns that are there."""
+"""Build the tables of one database from the user's MessageTable and the existing columns."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def tables_for(
 ) -> Tables:
     """The tables of `spec` for one database.
 
-    present: name and type of the columns that are really there (None = as our DDL makes them).
-    Names are matched without regard to case, since databases fold unquoted names differently.
+    present: name and type of the existing columns (None = as in our DDL).
+    Names are matched case-insensitively, since databases fold unquoted names differently.
     """
     names = spec.names()
     if present is not None:
@@ -104,7 +104,7 @@ def _message_table(
             kind = dialects.AnyId()
         known = (sa.String, sa.JSON, sa.types.TypeDecorator)
         if role == "payload" and dialect.loose_types and not isinstance(kind, known):
-            kind = sa.types.NullType()  # it is read as it stands there, whatever its type says
+            kind = sa.types.NullType()  # values are read unchanged, whatever the type
         if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
             kind = dialects.WholeId()
         if role == "msg_id":

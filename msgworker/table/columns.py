@@ -1,4 +1,4 @@
-"""The columns of the message table by role, and what stands beside them in expressions."""
+"""The columns of the message table by role, and constants in expressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgworker.message import Status
 class Slice:
     """The messages whose column `role` (shard or instance_type) holds one of `values`.
 
-    exclusive: nobody else is meant to look there now.
+    exclusive: no other instance is meant to look there now.
     """
 
     role: str
@@ -25,7 +25,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Cols:
-    """The columns of the message table, or of an alias of it, by role; None = not there."""
+    """The columns of the message table, or of an alias of it, by role; None = no column."""
 
     msg_id: ColumnElement[int]
     object_id: ColumnElement[str | None]

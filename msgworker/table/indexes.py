@@ -1,18 +1,18 @@
-"""The guard and the indexes by which messages are found, why each exists, and one class of `Tables`
-for each way in which databases keep finished rows out of an index.
+"""The guard and the claim indexes, the reason for each, and a class of `Tables` for each way to
+keep finished rows out of an index.
 
 PartialIndexes     an index has a WHERE
-GeneratedColumns   an index of a column that is computed by a CASE: NULL for finished rows
+GeneratedColumns   an index of a generated column with a CASE: NULL for finished rows
 FunctionIndexes    an index of the CASE itself
 
-guard   at most one PROCESSING row per object: the database's own promise (P1)
+guard   at most one PROCESSING row per object, enforced by the database (P1)
 object  unfinished rows by object and age: heads, runs, "is an earlier one unfinished"
 oldest  unfinished rows by age: old before new
 due     rows that wait for an instant, by that instant: retries and delayed messages
-failed  failed and dead rows by age: what people look for among millions that are done
-shard, flag  unfinished rows by slice, object and age, where scopes are used (`spec.slices`);
-        the object stands before the age, so that a deep one is passed in one step
-Finished rows stay out of all of them, so they cost nothing (P7; see docs/guarantees.md).
+failed  failed and dead rows by age: operators search them among millions of done ones
+shard, flag  unfinished rows by slice, object and age, if scopes are used (`spec.slices`);
+        the object comes before the age, so that a deep object is one step
+Finished rows are in none of them, so they cost nothing (P7; see docs/guarantees.md).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def indexing(dialect: Dialect) -> type[Tables]:
 
 
 class PartialIndexes(Tables):
-    """An index holds the column itself; a query that is to use it repeats its WHERE literally."""
+    """The index is partial; a query uses it only if it repeats its WHERE literally."""
 
     def add_indexes(self) -> None:
         c = self.cols()
@@ -136,8 +136,8 @@ class PartialIndexes(Tables):
 
 
 class CaseIndexes(Tables):
-    """What an index holds is a CASE that is NULL for every row it is not about; ids stand as texts
-    there, and unfinished rows without an object under names of their own."""
+    """The key of an index is a CASE that is NULL for all other rows; it holds ids as texts, and
+    unfinished rows without an object under special names."""
 
     def add_indexes(self) -> None:
         c, name = self.cols(), self.spec.index_name
@@ -146,7 +146,7 @@ class CaseIndexes(Tables):
         if self.dialect.oldest_index:
             sa.Index(name("oldest"), self._oldest_case(c))
         if c.available_at is not None:
-            # Flagging and finishing set available_at to NULL, so finished rows are not met here.
+            # Flagging and finishing set available_at to NULL: finished rows are not in this index.
             sa.Index(name("due"), c.available_at, c.msg_id)
         sa.Index(name(FAILED), *self._failed_keys(c))
         for role in self.sliced:
@@ -227,7 +227,7 @@ class CaseIndexes(Tables):
 
 
 class GeneratedColumns(CaseIndexes):
-    """The CASE stands in a column of ours; but the guard's where a key part may be an expression
+    """The CASE is in a generated column; that of the guard only if a key part must be a column
     (`dialect.guard_case`)."""
 
     def add_indexes(self) -> None:
@@ -247,7 +247,7 @@ class GeneratedColumns(CaseIndexes):
         }
         if t.dialect.guard_case == "column":
             wanted[RUNNING_OBJECT] = (super().running_object(plain), key)
-        # Not the id itself: MySQL computes nothing from a column that counts itself up.
+        # Not the id itself: in MySQL a generated column cannot use an AUTO_INCREMENT column.
         failed = sa.case((t.failed(plain), sa.literal_column("1")))
         wanted[FAILED_MARK] = (failed, sa.SmallInteger())
         for name, (expression, kind) in wanted.items():
@@ -256,7 +256,7 @@ class GeneratedColumns(CaseIndexes):
             t.message.append_column(sa.Column(name, kind, computed, nullable=True, info=hidden))
 
     def _guard_key(self, c: Cols) -> Any:
-        # An expression as a key part stands in parentheses.
+        # A key part that is an expression needs parentheses.
         key = self.running_object(c)
         return Grouping(key) if self.dialect.guard_case == "function" else key
 
@@ -264,11 +264,11 @@ class GeneratedColumns(CaseIndexes):
         return self._own(c, FAILED_MARK), c.msg_id
 
     def _text_key(self, object_id: ColumnElement[Any]) -> ColumnElement[Any]:
-        # Which does not depend on a setting of the session.
+        # Independent of settings of the session.
         return sa.func.rtrim(object_id) if isinstance(object_id.type, sa.CHAR) else object_id
 
     def _own(self, c: Cols, name: str) -> ColumnElement[Any]:
-        """One of our generated columns, of the source that `c` is of."""
+        """One of our generated columns, of the source of `c`."""
         source: FromClause = c.msg_id.table
         found: ColumnElement[Any] = source.c[name]
         return found
@@ -298,7 +298,7 @@ class GeneratedColumns(CaseIndexes):
 
 
 class FunctionIndexes(CaseIndexes):
-    """The CASE is the key: each key part has one, for an entry of NULLs only is not in the
+    """The CASE is the key. Each key part has one, because an entry of only NULLs is not in the
     index."""
 
     def open_object(self, c: Cols) -> ColumnElement[Any]:

@@ -1,4 +1,4 @@
-"""Names, roles and limits of the message table and of our own tables beside it."""
+"""Names, roles and limits of the message table and of msgworker's own tables."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ SLICES = {"shard": "shard", "instance_type": "flag"}
 """The columns that slice a table among instances, and the suffixes of their indexes."""
 SHARDS = 64
 MAX_FLAG = 30
-"""Characters of an instance_type."""
+"""The most characters of an instance_type."""
 MOST_SHARDS = 32_767
-"""What a SMALLINT takes."""
+"""The largest value of a SMALLINT."""
 MAX_NAME = 30  # Oracle before 12.2
 MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
 LONGEST_ID = 64
-"""Characters of an instance's id."""
+"""The most characters of an instance's id."""
 MAX_TRIES = 3
 ADDED = "msgworker_added"
-"""Marks a column that a later version has added to a table of ours, and says what is not kept where
-it is missing; instances do without it."""
+"""Marks a column that a later version has added to one of our tables, with the effect of its
+absence; instances work without it."""
 FAILED = "failed"
 """The suffix of the index of failed and dead rows."""
 BESIDE = ("lease", "item", "try", "operation", "audit", "pause", "lock")
-"""Our own tables beside the message table, without `msgworker_`."""
+"""msgworker's own tables, without `msgworker_`."""
 OWN_PREFIX = "mw_"
-"""How our generated columns and the parameters of our statements begin."""
+"""Prefix of our generated columns and of the parameters of our statements."""
 NO_OBJECT = "~msgworker.none~"
-"""What `open_object` holds for an open message without an object."""
+"""The value of `open_object` for an open message without an object."""
 NO_OBJECT_RUNNING = "~msgworker.running~"
-"""The same for a running one, so that those are found without reading all the others."""
+"""The same for a running message, so that these are found without reading the others."""
 
 OPEN_OBJECT = "mw_open_object"
 FAILED_MARK = "mw_failed"
 RUNNING_OBJECT = "mw_running_object"
-"""Our generated columns, where a database needs them for its indexes."""
+"""Our generated columns, on databases that need them for indexes."""

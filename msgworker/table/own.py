@@ -1,4 +1,4 @@
-"""Our own tables beside the message table that every instance uses: leases, items, failed tries."""
+"""msgworker's own tables that every instance uses: leases, items, failed tries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from msgworker.table.spec import MessageTable
 def lease_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
     """Expiring rights to a name; an instance holds one on its own id.
 
-    term grows with every renewal and take-over, so that a take-over can name exactly what it saw.
-    serves: the message table and the topics that an instance handles, as JSON, for people.
+    term grows with every renewal and take-over, so that a take-over names exactly what it saw.
+    serves: the message table and the topics of an instance, as JSON, for operators.
     """
     return sa.Table(
         "msgworker_lease",
@@ -39,7 +39,7 @@ def lease_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> 
 
 
 def item_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
-    """Units of fan-out inside a message: what is done is not done again."""
+    """Units of fan-out inside a message: a done item does not run again."""
     return sa.Table(
         "msgworker_item",
         metadata,
@@ -51,14 +51,14 @@ def item_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> s
         sa.Column("item_value", dialects.long_text()),
         sa.Column("last_error", dialects.plain_text(MAX_ERROR)),
         sa.Column("finished_at", UtcDateTime()),
-        sa.Column("total", sa.Integer(), info={ADDED: "nobody sees how many items are left"}),
+        sa.Column("total", sa.Integer(), info={ADDED: "the number of items left is unknown"}),
         schema=spec.schema,
         **dialects.engine_options(dialect.name),
     )
 
 
 def try_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
-    """Failed tries: their errors and times; written beside the message, never by a success."""
+    """Failed tries: their errors and times. A success writes none."""
     table = sa.Table(
         "msgworker_try",
         metadata,
@@ -74,7 +74,7 @@ def try_table(spec: MessageTable, dialect: Dialect, metadata: sa.MetaData) -> sa
         sa.Column(
             "traceback",
             dialects.long_text(),
-            info={ADDED: "tries are kept without their tracebacks"},
+            info={ADDED: "tries are stored without their tracebacks"},
         ),
         schema=spec.schema,
         **dialects.engine_options(dialect.name),

@@ -1,4 +1,4 @@
-"""What a user writes of a message table: its names and its rules."""
+"""The user's description of a message table: its names and its rules."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ class MessageTable(_Names):
     """Names and rules of a message table; the same for all instances that work on it.
 
     name: the table, `schema.table` allowed. Each column keyword takes the column's name in the
-    table. The first four are needed; the others may be None = not there. On a table of another
-    name, an optional column that is not in the table is done without. shard and instance_type are
-    for fleets that slice a table among them (`scope=` of a worker): `App.send` fills shard, a
+    table. The first four are required; the others may be None = no column. On a table of another
+    name, optional columns that do not exist are ignored. shard and instance_type are
+    for fleets that slice a table (`scope=` of a worker): `App.send` fills shard, a
     `Dealer` instance_type.
 
     slices: which of shard and instance_type get an index of open messages, without which a scope
-    reads those of all others, too; left out: those that are named here.
+    also reads the messages of all others; default: those that are named here.
     shards: how many numbers `App.send` writes into shard, from 0 on; the same for all producers and
     for the life of the table.
 
-    on_dead and max_tries are the rule of the table, recorded in the database: where it has another
-    one, all work and look by that, and it becomes this one at a `create_schema` or a start while no
-    instance works on the table. See docs/configuration.md.
+    on_dead and max_tries are the rule of the table, recorded in the database. If the recorded rule
+    differs, all programs use it; it becomes this one at a `create_schema` or a start while no
+    instance is alive on the table. See docs/configuration.md.
 
-    on_dead: "continue" (a dead message is dropped and its object goes on) or "block" (the object
-    waits until somebody reruns or discards the dead message).
+    on_dead: "continue" (the object of a dead message continues without it) or "block" (the object
+    waits until an operator reruns or discards the dead message).
     max_tries: how often a message is tried between reruns, 1 or more.
-    later_limit: how often a message may ask for RetryLater before that counts as a failure.
+    later_limit: how often a message may be postponed by RetryLater before that counts as a failure.
     visibility_delay_seconds: messages younger than this are not claimed, so that producers whose
-    transactions overlap have time to commit in any order. Needs created_at; where that is NULL a
-    message is not waited for.
+    transactions overlap have time to commit in any order. Needs created_at; a message without
+    a value there is claimed without a delay.
     max_payload: longest payload that is read, in characters (bytes on MariaDB and MySQL).
 
-    Raises ConfigError for names that cannot be names and for values out of range.
+    Raises ConfigError for invalid names and for values out of range.
     """
 
     name: str = DEFAULT_NAME
@@ -143,8 +143,7 @@ class MessageTable(_Names):
             )
         if self.bare_name.lower() in {f"msgworker_{name}" for name in BESIDE}:
             raise ConfigError(
-                f"table {self.name!r} is one of msgworker's own tables beside the message table; "
-                "name the message table"
+                f"table {self.name!r} is one of msgworker's own tables; name the message table"
             )
         if self.on_dead not in ("continue", "block"):
             raise ConfigError(f'on_dead must be "continue" or "block", got {self.on_dead!r}')
@@ -183,7 +182,7 @@ class MessageTable(_Names):
 
     @property
     def is_default(self) -> bool:
-        """Our own table: every column must be there."""
+        """The default table: every column must exist."""
         return self.bare_name == DEFAULT_NAME
 
     def names(self) -> dict[str, str]:
@@ -197,7 +196,7 @@ class MessageTable(_Names):
 
     def index_name(self, suffix: str) -> str:
         """A name of at most 30 characters for one of our indexes."""
-        # Index names stand in hints, which nobody quotes: letters, digits and _ only.
+        # Index names appear unquoted in hints: letters, digits and _ only.
         plain = re.sub(r"[^a-z0-9_]", "_", self.bare_name.lower())
         plain = plain if plain[0].isalpha() else f"mw{plain}"
         end = f"_{suffix}" if suffix in ("guard", FAILED) else f"{self.rule}_{suffix}"
@@ -209,10 +208,10 @@ class MessageTable(_Names):
 
     @property
     def rule(self) -> str:
-        """What "unfinished" means here, as a part of names; empty for the usual rule.
+        """The rule of "unfinished" as a part of names; empty for the default rule.
 
-        An index, or a generated column, made for one rule must not be taken for that of another:
-        what it leaves out would never be found.
+        An index, or a generated column, of one rule must not be used for another: messages that
+        it leaves out would never be found.
         """
         if self.max_tries == MAX_TRIES and self.on_dead == "continue":
             return ""

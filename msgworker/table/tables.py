@@ -1,5 +1,4 @@
-"""What the statements are built from: the columns that are really there, and the predicates of the
-protocol.
+"""The base of all statements: the existing columns, and the predicates of the protocol.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ R = TypeVar("R")
 class Tables(ABC):
     """The tables for one database, the predicates of the protocol, and a cache of built statements.
 
-    names: role -> column name, of the columns that are there. indexes: the names of the indexes
-    that are there, lower case; None = all of ours. missing: those of the tables for ops that are
-    not there; instances do without them. lacking: columns of our own tables, as table.column, that
-    a later version has added and that are not there; what they are for is left out. unfit: why no
-    instance starts on this table, with the statements that mend it. error_room: how many characters
-    of an error are kept. instants: what `available_at` holds. key_collation: by which objects are
-    told apart where the generated columns were made with another one than the column of the ids
-    has; None = by that of the column. fold: how ids that differ may then be one, see
+    names: role -> column name, of the existing columns. indexes: the names of the existing indexes,
+    lower case; None = all of ours. missing: missing tables for ops, without which
+    instances work. lacking: missing columns of our own tables, as table.column, that
+    a later version has added; their data is not written. unfit: why no
+    instance starts on this table, with the statements that fix it. error_room: how many characters
+    of an error are stored. instants: the range of `available_at`. key_collation: how objects are
+    compared if the generated columns have another collation than the column of the ids;
+    None = by that of the column. fold: how different ids may then be equal, see
     `dialects.folded`.
     """
 
@@ -59,14 +58,14 @@ class Tables(ABC):
     _built: dict[Any, Any] = field(default_factory=dict)
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
-        """The statement under `key`, built at the first call: once per table and database."""
+        """The statement under `key`, built once per table and database."""
         if key not in self._built:
             self._built[key] = build()
         found: R = self._built[key]
         return found
 
     def keeps(self, column: sa.Column[Any]) -> bool:
-        """Whether a column of one of our own tables is there; see `lacking`."""
+        """Whether a column of one of our own tables exists; see `lacking`."""
         return not self.lacking or f"{column.table.name}.{column.name}" not in self.lacking
 
     def cols(self, source: FromClause | None = None) -> Cols:
@@ -75,14 +74,14 @@ class Tables(ABC):
         return Cols(**{role: source.c[name] for role, name in self.names.items()})
 
     def hinted(self, query: sa.Select[Any], source: FromClause, suffix: str) -> sa.Select[Any]:
-        """The query with the advice to read `source` by one of our indexes, if it is there."""
+        """The query with a hint to read `source` by one of our indexes, if it exists."""
         index = self.spec.index_name(suffix)
         if self.dialect.index_hint is None:
             return query
         if self.indexes is not None and index not in self.indexes:
             return query
         hint = self.dialect.index_hint.format(index)
-        if source is self.message:  # Oracle passes over a hint that names the schema
+        if source is self.message:  # Oracle ignores a hint that names the schema
             quote = dialects.compiler_for(self.dialect.name).identifier_preparer.quote
             hint = hint.replace("%(name)s", quote(self.message.name))
         return query.with_hint(source, hint)
@@ -98,19 +97,20 @@ class Tables(ABC):
         """Whether the table has the column of this role."""
         return role in self.names
 
-    # -- predicates; statuses are literals: an index with a predicate is used only if it is repeated
+    # -- predicates; statuses are literals, because a partial index is used only if a query repeats
+    # its predicate
 
     def tries(self, c: Cols) -> ColumnElement[int]:
-        """Failed tries; a NULL that a foreign producer left counts as 0."""
+        """Failed tries; NULL, from a foreign producer, counts as 0."""
         return sa.func.coalesce(c.error_try_times, sa.literal_column("0"))
 
     def tries_left(self, c: Cols) -> ColumnElement[bool]:
         return self.tries(c) < sa.literal_column(str(self.spec.max_tries))
 
     def unfinished(self, c: Cols) -> ColumnElement[bool]:
-        """Holds back its successors: new, running, failed with tries left (block: dead too).
+        """Holds back its successors: new, running, failed with tries left (block: also dead).
 
-        A discarded message has max_tries + 1 tries under on_dead="block", so it blocks no more.
+        A discarded message has max_tries + 1 tries under on_dead="block", so it does not block.
         """
         last = self.spec.max_tries + (self.spec.on_dead == "block")
         return sa.or_(
@@ -119,21 +119,21 @@ class Tables(ABC):
         )
 
     def claimable(self, c: Cols) -> ColumnElement[bool]:
-        """May be claimed as far as its own status goes."""
+        """May be claimed according to its own status."""
         return sa.or_(
             c.status == lit(Status.NEW),
             sa.and_(c.status == lit(Status.FAILED), self.tries_left(c)),
         )
 
     def due(self, c: Cols) -> ColumnElement[bool]:
-        """Not before `available_at`, and old enough to be seen."""
+        """Past `available_at`, and older than the visibility delay."""
         parts: list[ColumnElement[bool]] = []
         if c.available_at is not None:
             parts.append(sa.or_(c.available_at.is_(None), c.available_at <= now()))
         if self.spec.visibility_delay_seconds and c.created_at is not None:
             delay = -float(self.spec.visibility_delay_seconds)
             old = c.created_at <= now_plus(sa.literal(delay, sa.Float()))
-            parts.append(sa.or_(c.created_at.is_(None), old))  # made before the column was added
+            parts.append(sa.or_(c.created_at.is_(None), old))  # from before the column was added
         return sa.and_(*parts) if parts else sa.true()
 
     def running(self, c: Cols) -> ColumnElement[bool]:
@@ -144,11 +144,11 @@ class Tables(ABC):
         return c.status == lit(Status.FAILED)
 
     def mine(self, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
-        """The fence: flagged, and by us. Without `claimed_by` only the status can be asked, and
-        `same_tries`, since whoever takes a flag away counts a try.
+        """The fence: flagged, and by us. Without `claimed_by` only the status can be checked, and
+        `same_tries`, since every removal of a flag counts a try.
 
-        For statements that name rows by primary key. Where planners take no hints, `status = 1`
-        would lead them to the guard index, which is full of entries of rows that have moved on.
+        For statements that name rows by primary key. Planners without hints would use the guard
+        index for `status = 1`, which is full of dead entries.
         """
         running = self.running(c)
         if self.dialect.index_hint is None:
@@ -156,7 +156,7 @@ class Tables(ABC):
         return running if c.claimed_by is None else sa.and_(running, c.claimed_by == me)
 
     def same_tries(self, c: Cols, counted: bool) -> list[ColumnElement[bool]]:
-        """As many failed tries as `mw_tries` says; counted: False asks nothing."""
+        """As many failed tries as `mw_tries` says; counted: False = no condition."""
         if not counted:
             return []
         return [self.tries(c) == sa.bindparam("mw_tries", type_=sa.Integer())]
@@ -167,17 +167,17 @@ class Tables(ABC):
         return sa.and_(self.unfinished(c), c.available_at.is_(None))
 
     def in_slices(self, c: Cols) -> ColumnElement[bool]:
-        """Unfinished and not running, as the partial index of slices says it.
+        """Unfinished and not running: the predicate of the partial index of slices.
 
-        A flag that moves on, and an outcome, write nothing there. So written, no planner takes
-        another index of open rows for it, in which those of all slices stand.
+        Moving a flag, or writing an outcome, changes nothing in this index. Written in this form,
+        no planner uses the indexes of open rows of all slices for it.
         """
         waits = sa.and_(self.unfinished(c), c.status != lit(Status.PROCESSING))
         one: ColumnElement[int] = sa.literal_column("1")
         return sa.case((waits, one), else_=sa.literal_column("0")) == one
 
     def slice_value(self, c: Cols, role: str) -> ColumnElement[Any]:
-        """In which slice a row is; a NULL that a foreign producer left counts as shard 0."""
+        """The slice of a row; NULL, from a foreign producer, counts as shard 0."""
         column = getattr(c, role)
         assert column is not None
         none: ColumnElement[int] = sa.literal_column("0")
@@ -212,13 +212,13 @@ class Tables(ABC):
         return self.cols().object_id.type
 
     def values(self, **roles: Any) -> dict[str, Any]:
-        """Values for an UPDATE or INSERT by role; columns that are not there are left out."""
+        """Values for an UPDATE or INSERT by role, without columns that do not exist."""
         return {self.names[role]: value for role, value in roles.items() if role in self.names}
 
     def tries_last(self, values: dict[str, Any]) -> list[tuple[str, Any]]:
         """`values` of an UPDATE in which other columns depend on the tries, for `ordered_values`.
 
-        MariaDB and MySQL assign from left to right: behind it they would see the new number.
+        MariaDB and MySQL assign from left to right: later assignments would see the new number.
         """
         last = self.names["error_try_times"]
         return sorted(values.items(), key=lambda item: item[0] == last)
@@ -229,7 +229,7 @@ class Tables(ABC):
     def guard_name(self) -> str:
         return self.spec.index_name("guard")
 
-    # -- what the guard and the indexes of open rows hold, see indexes.py
+    # -- the keys of the guard and of the indexes of open rows, see indexes.py
 
     @abstractmethod
     def add_indexes(self) -> None:
@@ -246,11 +246,11 @@ class Tables(ABC):
 
     @abstractmethod
     def object_key(self, c: Cols) -> ColumnElement[Any]:
-        """`object_id` as `open_object` and the guard write it."""
+        """`object_id` as in `open_object` and the guard."""
 
     @abstractmethod
     def running_object(self, c: Cols) -> ColumnElement[Any]:
-        """`object_id` of the running row as the guard holds it."""
+        """`object_id` of the running row as in the guard."""
 
     @abstractmethod
     def runs(self, c: Cols, key: Any) -> ColumnElement[bool]:
@@ -258,11 +258,11 @@ class Tables(ABC):
 
     @abstractmethod
     def open_object(self, c: Cols) -> ColumnElement[Any]:
-        """`object_id` of unfinished rows as the object index holds it."""
+        """`object_id` of unfinished rows as in the object index."""
 
     @abstractmethod
     def open_msg_id(self, c: Cols) -> ColumnElement[int]:
-        """`msg_id` as the object index holds it."""
+        """`msg_id` as in the object index."""
 
     @abstractmethod
     def open_rows(self, c: Cols) -> ColumnElement[bool]:
@@ -299,23 +299,23 @@ class Tables(ABC):
 
     @abstractmethod
     def oldest_key(self, c: Cols) -> ColumnElement[Any]:
-        """What the index of open rows by age is ordered by."""
+        """The key of the index of open rows by age."""
 
     @abstractmethod
     def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
-        """Open rows that wait for no instant; the predicate of the index by age."""
+        """Open rows that do not wait for an instant; the predicate of the index by age."""
 
     @abstractmethod
     def failed_key(self, c: Cols) -> ColumnElement[Any]:
-        """What the index of failed rows is ordered by: `msg_id`, or NULL for every other row."""
+        """The key of the index of failed rows: `msg_id`, or NULL for every other row."""
 
     @abstractmethod
     def failed_rows(self, c: Cols) -> ColumnElement[bool]:
-        """Failed and dead rows, as a query by their index asks for them."""
+        """Failed and dead rows, as a query by their index selects them."""
 
     @abstractmethod
     def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
-        """The column of a slice as its index holds it."""
+        """The column of a slice as in its index."""
 
     @abstractmethod
     def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:

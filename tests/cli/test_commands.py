@@ -305,7 +305,7 @@ def test_rerun_says_why_not(crm: Cli, folder: Path) -> None:
     done = crm("rerun", *ids, 99, *AT)
     assert done.exit_code == 5
     assert done.stdout == "rerun 1\n"
-    for text in ("is new", "is running", "is done; --force", "message 99 is not there"):
+    for text in ("is new", "is running", "is done; --force", "message 99 does not exist"):
         assert text in done.stderr
     assert crm("rerun", ids[2], "--force", *AT).stdout == "rerun 1\n"
     states = sql(folder, "SELECT status FROM msgworker_message ORDER BY msg_id")

@@ -115,7 +115,7 @@ def test_release_of_nobody_s_asks_even_for_one(crm: Cli, folder: Path) -> None:
         (("--nobody", "--force"), "--force is for an instance"),
         (("inst-1", "--older-than", "1h"), "go with --nobody"),
         (("inst-1", "--any-age"), "go with --nobody"),
-        (("--nobody",), "older_than is needed, such as 1h"),
+        (("--nobody",), "older_than is required, such as 1h"),
         (("--nobody", "--any-age", "--older-than", "1h"), "not both"),
         (("--nobody", "--older-than", "soon"), "--older-than must be a duration"),
     ],

@@ -229,12 +229,12 @@ def test_show_and_list_say_when_a_message_comes_back_and_that_it_asked(
         " available_at = datetime('now', '+610 seconds')",
     )
     shown = crm("show", only, *AT).stdout
-    assert re.search(r"later +comes back later at .*, asked 3 times: it is closed", shown)
+    assert re.search(r"later +due again at .*, postponed 3 times: it is closed", shown)
     assert "last error" not in shown
-    assert "comes back in 10 minutes, asked 3 times: it is closed" in crm("list", *AT).stdout
+    assert "due again in 10 minutes, postponed 3 times: it is closed" in crm("list", *AT).stdout
     sql(folder, "UPDATE msgworker_message SET status = 2, available_at = NULL")
     shown = crm("show", only, *AT).stdout
-    assert re.search(r"later +asked 3 times: it is closed", shown)
+    assert re.search(r"later +postponed 3 times: it is closed", shown)
     assert "last error" not in shown
     assert "closed" not in crm("list", *AT).stdout
     found = json.loads(crm("show", only, *AT, "--json").stdout)
@@ -274,7 +274,7 @@ def test_status_and_list_say_how_far_they_looked(crm: Cli) -> None:
 def test_doctor_is_content_with_a_fresh_schema(crm: Cli) -> None:
     done = crm("doctor", *AT)
     assert done.exit_code == 0, done.stdout
-    assert "0 findings to mend" in done.stdout
+    assert "0 findings to fix" in done.stdout
     found = json.loads(crm("doctor", *AT, "--json").stdout)
     assert found["exit_code"] == 0
     assert {one["severity"] for one in found["findings"]} <= {"fine", "advised"}
@@ -297,7 +297,7 @@ def test_doctor_sql_says_what_no_statement_mends(cli: Cli, folder: Path) -> None
     sql(folder, "INSERT INTO q VALUES (1, 'a', 2, 0), (2, 'a', 2, 0)")
     script = cli("doctor", "--url", f"sqlite:///{folder / 'crm.db'}", "--table", "q", "--sql")
     assert (script.exit_code, "TABLE q" in script.stdout, "status" in script.stderr) == (4, 0, 1)
-    assert "no statement mends this: table q has no column object_id, status" in script.stderr
+    assert "no statement fixes this: table q has no column object_id, status" in script.stderr
     assert "MessageTable(object_id=..., status=..., error_try_times=...)" in script.stderr
 
 

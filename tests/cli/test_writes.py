@@ -30,13 +30,14 @@ def test_what_to_do_about_many_that_are_left_alone_is_said_once(crm: Cli, folder
         done = crm("rerun", 1, 2, 3, "--yes", *dry_run, *AT)
         *facts, advice = done.stderr.splitlines()
         assert sorted(facts) == [
-            "message 1 is behind its time: message 4 of its object has run already",
-            "message 2 is behind its time: message 4 of its object has run already",
+            "message 1 would run out of order: message 4 of its object has run already",
+            "message 2 would run out of order: message 4 of its object has run already",
             "message 3 is done; --force (force=True) runs it again",
         ]
         assert advice == (
-            "where a later one ran: --force (force=True) runs it nevertheless, --with-successors "
-            "(with_successors=True) runs it and then, in order, what is failed or dead behind it"
+            "if a later one ran: --force (force=True) runs it nevertheless, --with-successors "
+            "(with_successors=True) runs it and then, in order, the failed and dead messages "
+            "behind it"
         )
 
 
@@ -160,7 +161,7 @@ def test_a_rerun_that_is_cut_short_says_how_to_go_on(
     # The first step is told of only after it is committed.
     done = crm("rerun", "--dead", "--yes", *AT)
     assert done.exit_code == 130
-    assert "go on with: msgworker rerun --resume 1" in done.stderr
+    assert "continue with: msgworker rerun --resume 1" in done.stderr
     changed = states(folder).count(0)
     assert 0 < changed < 401
     assert f"{changed} changed so far" in done.stderr
@@ -212,7 +213,7 @@ def test_release_of_a_dead_and_of_a_living_instance(crm: Cli, folder: Path) -> N
     sql(folder, lease)
     done = crm("release", "inst-1", *AT)
     assert (done.exit_code, done.stdout) == (1, "")  # refused; 2 would be a wrong command line
-    assert "lives" in done.stderr
+    assert "is alive" in done.stderr
     assert "--force" in done.stderr
     sql(folder, "UPDATE msgworker_lease SET expires_at = '2020-01-01 00:00:00.000'")
     assert crm("release", "inst-1", *AT).exit_code == 2  # two messages: it asks
@@ -223,7 +224,7 @@ def test_release_of_a_dead_and_of_a_living_instance(crm: Cli, folder: Path) -> N
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("host-1-ab", "instance host-1-ab has nothing in hand"),
+        ("host-1-ab", "instance host-1-ab has claimed nothing"),
         ("foo", "no such instance: foo; see `msgworker instances`"),
         ("host-2", "no such instance: host-2; see `msgworker instances`; did you mean host-2-cd?"),
         ("host-", "no such instance: host-; see `msgworker instances`"),
@@ -333,7 +334,7 @@ def test_audit_of_all_and_of_one(crm: Cli, folder: Path) -> None:
     found = json.loads(crm("audit", 1, *AT, "--json").stdout)
     assert [(e["kind"], e["was_status"]) for e in found] == [("discard", "new"), ("rerun", "dead")]
     shown = crm("show", 1, *AT).stdout
-    assert "done to it\n" in shown
+    assert "audit\n" in shown
     assert "rerun by alice: fixed" in shown
     assert len(json.loads(crm("show", 1, *AT, "--json").stdout)["audit"]) == 2
     assert crm("audit", 99, *AT).exit_code == 5

@@ -276,7 +276,7 @@ def test_running_rows_that_the_guard_would_refuse(make_app, app, table, database
 def test_statuses_that_nobody_knows(make_app, app, table):
     send(app, "a", "b")
     table.edit(app.tables.message.c.msg_id == 1, status=7)
-    found_and_mended(make_app, app, "rows", "1 rows have a status that nobody knows (7)")
+    found_and_mended(make_app, app, "rows", "1 rows have an unknown status (7)")
     assert [str(info.status) for info in app.ops.find(status="dead")] == ["dead"]
 
 
@@ -335,8 +335,8 @@ def test_one_column_that_is_not_found_is_asked_for(make_app, database):
 def test_the_first_create_schema_warns_of_statuses_that_nobody_knows(make_app, database, caplog):
     app = adopted(database, make_app, (1, 2), (2, 7), (3, None), (4, 0))
     app.create_schema()
-    (told,) = [one.getMessage() for one in caplog.records if "nobody knows" in one.getMessage()]
-    assert "table tbMsg: 2 rows have a status that nobody knows" in told
+    (told,) = [one.getMessage() for one in caplog.records if "unknown status" in one.getMessage()]
+    assert "table tbMsg: 2 rows have an unknown status" in told
     assert "(message 2, say)" in told
     with app.engine.connect() as conn:
         assert {tuple(row) for row in conn.execute(sa.text(query_in(told)))} == {(2, 7), (3, None)}
@@ -346,7 +346,7 @@ def test_the_first_create_schema_warns_of_statuses_that_nobody_knows(make_app, d
     app.add_handler(None, lambda msg: None)
     report = app.drain(linger=0)  # they are passed over, and hold nothing back
     assert (report.done, report.left, report.exit_code) == (1, 0, 0)
-    assert "2 rows have a status that nobody knows (7, NULL)" in needed(app)[0].text
+    assert "2 rows have an unknown status (7, NULL)" in needed(app)[0].text
 
 
 def test_the_first_create_schema_says_nothing_of_statuses_that_are_known(
@@ -359,7 +359,7 @@ def test_the_first_create_schema_says_nothing_of_statuses_that_are_known(
 
 def test_the_query_for_two_running_rows_runs(make_app, database):
     app = adopted(database, make_app, (1, 1), (2, 1))
-    with pytest.raises(SchemaError, match="`msgworker doctor` prints how to mend them") as error:
+    with pytest.raises(SchemaError, match="`msgworker doctor` prints how to fix them") as error:
         app.create_schema()
     assert ".." not in str(error.value)
     with app.engine.connect() as conn:

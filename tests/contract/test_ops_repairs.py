@@ -656,12 +656,12 @@ def test_an_interrupted_rerun_of_a_long_list_goes_on_with_the_same_ids(app, tabl
     (cut,) = app.ops.audit()
     table.edit(table.where(status=NEW), status=DONE)
     table.edit(table.where(msg_id=1), status=FAILED, error_try_times=3)
-    with pytest.raises(ConfigError, match="same ids again beside resume"):
+    with pytest.raises(ConfigError, match="same ids again with resume"):
         app.ops.rerun(resume=cut.op_id)
     for others in ([1, 300], range(1, 300), range(2, 302), 7):
         with pytest.raises(ConfigError, match="not the ids"):
             app.ops.rerun(others, resume=cut.op_id)
-    with pytest.raises(ConfigError, match="no other choice"):
+    with pytest.raises(ConfigError, match="no other one"):
         app.ops.rerun(ids, force=True, resume=cut.op_id)
     done = app.ops.rerun(ids, resume=cut.op_id)
     assert (done.op_id, done.changed, done.skipped) == (cut.op_id, 300, 0)
@@ -876,7 +876,7 @@ def test_a_release_that_somebody_beats_is_over(app, table, monkeypatch, leased):
         return held
 
     monkeypatch.setattr(releasing, "held_by", beaten)
-    with pytest.raises(MsgworkerError, match="look again"):
+    with pytest.raises(MsgworkerError, match="try again"):
         app.ops.release("gone-1")
     assert table.statuses == [RUNNING]
     (entry,) = app.ops.audit()
@@ -894,9 +894,9 @@ def test_release_refuses_a_living_instance(app, table):
     put(app, ("a", RUNNING), claimed_by="alive")
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "alive", ttl=60.0)
-    with pytest.raises(MsgworkerError, match="lives"):
+    with pytest.raises(MsgworkerError, match="is alive"):
         app.ops.release("alive")
-    with pytest.raises(MsgworkerError, match="lives"):
+    with pytest.raises(MsgworkerError, match="is alive"):
         app.ops.release("alive", dry_run=True)
     assert app.ops.release("alive", dry_run=True, force=True) == 1
     with app.engine.begin() as conn:
@@ -1090,7 +1090,7 @@ def test_an_archive_that_does_not_take_the_rows_loses_none(app, table):
     (second,) = put(app, ("b", DONE), finished_at=OLD)
     with app.engine.begin() as conn:  # the same id stands there already
         conn.execute(sa.text(f"UPDATE old_m SET msg_id = {second}"))
-    with pytest.raises(SchemaError, match="cannot be taken away"):
+    with pytest.raises(SchemaError, match="cannot be purged"):
         app.ops.purge("30d", archive_to="old_m")
     assert table.statuses == [2]
 

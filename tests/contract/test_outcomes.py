@@ -101,16 +101,16 @@ def test_retry_later_is_told_while_it_waits_and_is_no_error(app, table, caplog):
     app.add_handler("t", lambda msg: asked.pop(0) if asked else None)
     (only,) = send(app, "o")
     assert app.drain(linger=1).left == 1
-    told = [record for record in caplog.records if "comes back in" in record.getMessage()]
+    told = [record for record in caplog.records if "due again in" in record.getMessage()]
     assert [(record.levelname, record.getMessage()) for record in told] == [
-        ("INFO", f"message {only} comes back in 0 s (asked 1 time): the bank sleeps"),
-        ("INFO", f"message {only} comes back in 600 s (asked 2 times): it is closed"),
+        ("INFO", f"message {only} due again in 0 s (postponed 1 time): the bank sleeps"),
+        ("INFO", f"message {only} due again in 600 s (postponed 2 times): it is closed"),
     ]
     for info in (app.ops.show(only), *app.ops.find(status="new")):
         assert (info.later_times, info.later_reason) == (2, "it is closed")
         assert info.last_error is None
     explained = app.ops.explain(only)
-    assert explained.text == "it asked to come back later (2 so far): it is closed"
+    assert explained.text == "its handler postponed it (2 so far): it is closed"
     assert explained.until is not None
     table.edit(available_at=None)
     assert app.drain(linger=0).done == 1

@@ -63,7 +63,7 @@ def test_what_nobody_does_is_told_given_back_and_done(app, table):
     assert (done, done.matched, done.skipped) == (30, 30, 0)
     first = table.rows("status", "error_try_times", "crash_times", "last_error")[0]
     assert first[:3] == (-1, 1, 1)
-    assert first[3].startswith("released by anna: it stood at 1 without an owner: the old")
+    assert first[3].startswith("released by anna: it was at 1 without an owner: the old")
     assert [entry.was_status for entry in app.ops.audit(held[0])] == ["processing"]
     assert [one.kind for one in app.ops.show(held[0]).tries] == ["crash"]
 
@@ -150,7 +150,7 @@ def test_without_a_column_for_owners_everything_at_1_is_meant_if_no_instance_liv
     with pytest.raises(ConfigError, match="neither claimed_at nor created_at"):
         app.ops.release_nobody("1h")
     register(app, "lives")
-    with pytest.raises(MsgworkerError, match="instance lives lives"):
+    with pytest.raises(MsgworkerError, match="instance lives is alive"):
         app.ops.release_nobody(any_age=True)
     assert found_by_doctor(app) == ["no message at 1 is left by somebody who is gone"]
     with app.engine.begin() as conn:
@@ -172,7 +172,7 @@ def test_an_instance_that_starts_meanwhile_ends_a_release_without_owners(bare_ap
         return real(conn, t, **options)
 
     monkeypatch.setattr(recover, "foreign", foreign)
-    with pytest.raises(MsgworkerError, match="instance starts lives"):
+    with pytest.raises(MsgworkerError, match="instance starts is alive"):
         app.ops.release_nobody(any_age=True)
     assert table.statuses == [1, 0]
 
@@ -190,7 +190,7 @@ def test_doctor_names_what_the_dead_have_where_no_instance_lives(app, table):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "older_than is needed, such as 1h"),
+        ({}, "older_than is required, such as 1h"),
         ({"older_than": "1h", "any_age": True}, "not both"),
         ({"older_than": 0}, "more than 0 seconds"),
         ({"older_than": "soon"}, "older_than"),

@@ -178,7 +178,7 @@ def test_one_refusal_names_the_mend_of_every_column(postgresql):
     with pytest.raises(SchemaError) as refused:
         app.create_schema()
     assert [told for _, told in words.values() if told not in str(refused.value)] == []
-    _, _, mends = str(refused.value).partition(". To mend it: ")
+    _, _, mends = str(refused.value).partition(". To fix it: ")
     execute(postgresql, *mends.split("; "))
     app.create_schema()
     assert needed(app) == []
@@ -232,7 +232,7 @@ def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, case)
     with pytest.raises(SchemaError) as refused:
         app.create_schema()
     assert words in str(refused.value)
-    _, _, mends = str(refused.value).partition(". To mend it: ")
+    _, _, mends = str(refused.value).partition(". To fix it: ")
     execute(mariadb, *mends.split("; "))
     app.create_schema()
     assert needed(app) == []
@@ -285,7 +285,7 @@ def test_a_column_that_nothing_converts_is_refused_with_a_way_out(mariadb, odd):
         app.create_schema()
     (role,) = odd
     assert f"column {role}" in str(refused.value)
-    assert "make the table anew" in str(refused.value)
+    assert "create the table again" in str(refused.value)
     assert "MODIFY" not in str(refused.value)
     app.engine.dispose()
 
@@ -388,7 +388,7 @@ def test_an_older_server_is_asked_for_what_it_has(make_app, server, monkeypatch)
 def test_a_check_is_found_where_no_statement_drops_it(make_app, sqlite, check):
     make_table(sqlite, f", CHECK (object_id <> ')'), CHECK ({check}) -- CHECK (x\n")
     app = App(sqlite.url, table=TABLE)
-    with pytest.raises(SchemaError, match=r"does not take .*make the table anew"):
+    with pytest.raises(SchemaError, match=r"does not take .*create the table again"):
         app.create_schema()
     app.engine.dispose()
 

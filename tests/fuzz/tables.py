@@ -35,7 +35,9 @@ VALUES = ("'a'", "'b'", "1", "2", "'2024-01-01'", "'1c0ffee0-0000-4000-8000-0000
 """Of a column that must be given, tried in turn."""
 WHOLE_SAID = ("storage engine", "has partitions", "old versions")
 """Refusals that name no column."""
-MENDS = re.compile(r"ALTER TABLE|make the table anew|MessageTable\(|primary key|init-db|columns? ")
+MENDS = re.compile(
+    r"ALTER TABLE|create the table again|MessageTable\(|primary key|init-db|columns? "
+)
 
 
 @dataclass(frozen=True)
@@ -276,8 +278,8 @@ class Adoption:
     def _mend(self, app: App, refusal: str) -> bool:
         """Run what the refusal names, or else what doctor prints; false if that is nothing."""
         self._try(f"DELETE FROM {self._quoted(self.name)}")
-        text, _, mends = refusal.partition(". To mend it: ")
-        if mends and "MessageTable(" not in text and "make the table anew" not in text:
+        text, _, mends = refusal.partition(". To fix it: ")
+        if mends and "MessageTable(" not in text and "create the table again" not in text:
             self._run(mends.split("; "))
             return True
         needed = [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]

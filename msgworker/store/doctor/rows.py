@@ -176,7 +176,7 @@ def _unknown(p: Patient, t: Tables, seen: _Seen) -> Finding:
     quote = p.conn.dialect.identifier_preparer.quote
     status, tries = quote(t.names["status"]), quote(t.names["error_try_times"])
     text = (
-        f"{seen.unknown:,} rows have a status that nobody knows ({shown}) and are never claimed; "
+        f"{seen.unknown:,} rows have an unknown status ({shown}) and are never claimed; "
         "the statement makes them dead, so that ops can rerun what is to run"
     )
     mend = (
