@@ -1,5 +1,4 @@
-"""The base of all statements: the existing columns, and the predicates of the protocol.
-"""
+"""The base of all statements: the existing columns, and the predicates of the protocol."""
 
 from __future__ import annotations
 
