@@ -24,7 +24,7 @@ from tests.quick import long_ones
 from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
 from tests.servers import VARIABLES, CannotHave, Fleet, session
-from tests.support.apps import app, blocking_app, make_app, table  # noqa: F401 - fixtures
+from tests.support.apps import app, blocking_app, make_app, sqlite_app, table  # noqa: F401 - fixtures
 
 NAMES = ["sqlite", "postgresql", "mariadb"]
 _number = itertools.count(1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from msgworker import App
+from msgworker import App, Message
 from msgworker.instance.instance import Instance
+from tests.support.rule import Crm
 
 
 @pytest.fixture
@@ -27,3 +29,22 @@ def one(app: App, ran: list[int]) -> Iterator[Instance]:
     made.settler.close()
     for role in (made.fetcher, made.heartbeat):
         role.link.close()
+
+
+@pytest.fixture
+def crm(make_app: Any) -> Crm:
+    return Crm(make_app)
+
+
+@pytest.fixture
+def server(database: Any) -> Any:
+    """A database whose columns hold to their types."""
+    if database.name == "sqlite":
+        pytest.skip("a counter has no limit there")
+    return database
+
+
+@pytest.fixture
+def taken() -> list[Message[Any]]:
+    """The messages that the handler has run."""
+    return []

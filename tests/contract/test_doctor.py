@@ -14,6 +14,7 @@ from msgworker import App, MessageTable
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.store import additions, ddl_script
 from msgworker.store.doctor import Finding, Severity
+from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 
 SEED = {
@@ -22,16 +23,6 @@ SEED = {
     "status": "status",
     "error_try_times": "errorTryTimes",
 }
-
-
-def needed(app: App) -> list[Finding]:
-    return [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
-
-
-def run(app: App, *statements: str) -> None:
-    with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        for statement in statements:
-            conn.execute(sa.text(statement.replace(":", r"\:")))
 
 
 def mend(app: App, severities: tuple[Severity, ...] = (Severity.NEEDED,)) -> None:

@@ -1,4 +1,4 @@
-"""ctx.fan_out as written: values, records, keys, order, executors, limits."""
+"""Fan-out: values, keys, names and records of items."""
 
 from __future__ import annotations
 
@@ -7,47 +7,31 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
-from msgworker import App, Context, ItemsFailed, Message, MessageTable
+from msgworker import Context, HandlerMisuse, ItemsFailed, Message, MessageTable
 from msgworker.instance.itemkeys import Seen
 from msgworker.instance.itemrun import BATCH
 from msgworker.store import items as store
 from msgworker.store import purge
+from msgworker.store.items import Record
 from tests.support.fan_out import (
-    EFFECT,
+    DONE,
+    FAILED,
     Ran,
     Trying,
-    die,
     double,
-    effects,
     records,
     refuse_odd,
     refused,
     run,
-    write_effect,
 )
 from tests.support.rows import Table, send
 from tests.support.waiting import until
-
-DONE, FAILED = 2, -1
-
-
-@pytest.fixture
-def sqlite_app(sqlite) -> Iterator[App]:
-    app = App(sqlite.url)
-    app.create_schema()
-    yield app
-    app.engine.dispose()
-
-
-# ---------------------------------------------------------------- results and records
 
 
 def test_values_come_in_the_order_of_the_items_and_are_recorded(app):
@@ -100,7 +84,7 @@ def test_a_failed_item_does_not_stop_the_others_and_all_are_counted(app, table: 
     assert sorted(ran.items) == list(range(40))
     text = table.one("last_error")
     assert text.startswith("ItemsFailed: 20 of 40 items failed: ")
-    assert re.search(r"ValueError: item \d+ fails \[fanning\.py:", text)
+    assert re.search(r"ValueError: item \d+ fails \[fan_out\.py:", text)
     assert "and 15 more" in text
 
 
@@ -266,9 +250,6 @@ def test_four_columns_of_an_existing_table_are_enough(database, make_app):
     assert results[-1].values == list(range(5))
 
 
-# ---------------------------------------------------------------- many items
-
-
 def test_a_generator_is_read_only_a_little_ahead(sqlite_app):
     read = 0
 
@@ -336,9 +317,6 @@ def test_seen_tells_every_text_apart():
     assert all(text in more for text in ("other", "k0", "k19999"))
 
 
-# ---------------------------------------------------------------- keys
-
-
 def test_duplicate_keys_are_refused_before_anything_runs(app):
     ran = Ran()
     items = [{"id": n % 9} for n in range(10)]
@@ -395,9 +373,6 @@ def test_any_text_of_190_characters_is_a_key(app):
     assert len(records(app)) == len(keys)
 
 
-# ---------------------------------------------------------------- several in one handler
-
-
 def test_the_same_function_may_go_round_again(app):
     ran = Ran(fails={2})
 
@@ -443,9 +418,6 @@ def test_one_inside_another_is_refused(sqlite_app):
     assert "one inside another" in result.failed[1]
 
 
-# ---------------------------------------------------------------- bad arguments
-
-
 @pytest.mark.parametrize(
     ("arguments", "options", "why"),
     [
@@ -471,9 +443,6 @@ def test_a_transactional_handler_has_no_fan_out(app):
     trying = Trying(app, lambda ctx: ctx.fan_out(double, [1]), transactional=True)
     trying.drain()
     assert "ctx.fan_out is for plain handlers" in str(trying.error)
-
-
-# ---------------------------------------------------------------- order
 
 
 def test_items_of_one_sub_key_run_in_order_and_one_at_a_time(app):
@@ -518,172 +487,6 @@ def test_behind_a_failed_item_its_sub_key_waits_for_the_next_try(app):
     assert [n for n in ran.items if n in (0, 2, 4, 6)] == [0, 2, 2, 4, 6]
 
 
-# ---------------------------------------------------------------- executors
-
-
-class Slow(Executor):
-    """Runs tasks on threads of its own and notes how many are open."""
-
-    def __init__(self) -> None:
-        self._inner = ThreadPoolExecutor(2)
-        self._open = 0
-        self._lock = threading.Lock()
-        self.most = 0
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        with self._lock:
-            self._open += 1
-            self.most = max(self.most, self._open)
-
-        def task() -> Any:
-            try:
-                return fn(*args, **kwargs)
-            finally:
-                with self._lock:
-                    self._open -= 1
-
-        return self._inner.submit(task)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._inner.shutdown(wait=wait, cancel_futures=cancel_futures)
-
-
-def test_any_executor_runs_items_with_few_in_flight(app):
-    with Slow() as executor:
-        options = {"executor": executor, "threads": 7}
-        result = run(app, lambda ctx: ctx.fan_out(refuse_odd, range(500), **options))
-    assert result.values == [None if n % 2 else n for n in range(500)]
-    assert result.failed_count == 250
-    assert executor.most <= 7
-
-
-def test_processes_run_items(sqlite_app):
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
-        result = run(sqlite_app, lambda ctx: ctx.fan_out(double, range(100), executor=executor))
-    assert result.values == [2 * n for n in range(100)]
-
-
-def test_a_function_that_cannot_travel_is_refused_before_anything_runs(sqlite_app):
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
-        fan = refused(sqlite_app, lambda ctx: ctx.fan_out(lambda n: n, [1], executor=executor))
-    assert "define it at the top level of a module" in fan
-
-
-def test_a_broken_executor_fails_the_try_and_no_item(sqlite_app):
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
-        trying = Trying(sqlite_app, lambda ctx: ctx.fan_out(kill, [1, 2, 3], executor=executor))
-        trying.drain()
-    assert isinstance(trying.error, BrokenProcessPool)
-    assert records(sqlite_app) == {}
-
-
-def kill(n: int) -> None:
-    import os
-
-    os._exit(1)
-
-
-def test_what_an_item_raises_in_a_process_is_its_failure(sqlite_app):
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
-        result = run(sqlite_app, lambda ctx: ctx.fan_out(die, [1], executor=executor))
-    assert result.failed[1].startswith("SystemExit: item 1 ends its process")
-
-
-def test_an_executor_that_is_shut_down_fails_the_try(sqlite_app):
-    executor = ThreadPoolExecutor(1)
-    executor.shutdown()
-    text = refused(sqlite_app, lambda ctx: ctx.fan_out(double, [1], executor=executor))
-    assert text.startswith("RuntimeError: cannot schedule new futures")
-
-
-def test_transactional_items_run_on_no_executor(sqlite_app):
-    with ThreadPoolExecutor(1) as executor:
-        options = {"executor": executor, "transactional_items": True}
-        text = refused(sqlite_app, lambda ctx: ctx.fan_out(write_effect, [1], **options))
-    assert "leave out executor=" in text
-
-
-@pytest.mark.filterwarnings("ignore")  # those of the cluster's own libraries
-def test_a_dask_cluster_runs_items(sqlite_app):
-    distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 1, "threads_per_worker": 2, "processes": False}
-    with (
-        distributed.LocalCluster(**options, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        executor = client.get_executor()
-        result = run(sqlite_app, lambda ctx: ctx.fan_out(refuse_odd, range(40), executor=executor))
-    assert result.values == [None if n % 2 else n for n in range(40)]
-    assert result.failed[1].startswith("ValueError: 1 is odd")
-    assert len(records(sqlite_app)) == 40
-
-
-# ---------------------------------------------------------------- transactional items
-
-
-def test_a_transactional_item_commits_its_writes_with_its_record(app):
-    EFFECT.create(app.engine)
-
-    def act(n: int, conn: sa.Connection) -> int:
-        write_effect(n, conn)
-        if n % 5 == 0:
-            raise ValueError("no")
-        return n
-
-    def fan(ctx: Context) -> Any:
-        return ctx.fan_out(act, range(40), threads=4, transactional_items=True)
-
-    result = run(app, fan)
-    assert result.failed_count == 8
-    assert effects(app) == {str(n): 1 for n in range(40) if n % 5}
-    assert {key for key, row in records(app).items() if row[0] == DONE} == set(effects(app))
-    assert records(app)["5"][:2] == (FAILED, 1)
-
-
-def test_a_failed_transactional_item_is_done_by_the_next_try(app):
-    EFFECT.create(app.engine)
-    ran = Ran(fails={2})
-
-    def act(n: int, conn: sa.Connection) -> int:
-        write_effect(n, conn)
-        return ran(n)
-
-    def fan(ctx: Context) -> Any:
-        found = ctx.fan_out(act, range(4), transactional_items=True)
-        ran.fails.clear()
-        return found.raise_for_failed()
-
-    trying = Trying(app, fan, tries=2)
-    assert trying.drain(linger=5).done == 1
-    assert trying.results[0].values == [0, 1, 2, 3]
-    assert effects(app) == {str(n): 1 for n in range(4)}
-    assert records(app)["2"] == (DONE, 2, "2", None)
-
-
-@pytest.mark.parametrize("how", ["commit", "rollback", "close"])
-def test_an_item_that_ends_its_transaction_fails(sqlite_app, how):
-    def act(n: int, conn: sa.Connection) -> None:
-        getattr(conn, how)()
-
-    result = run(sqlite_app, lambda ctx: ctx.fan_out(act, [1], transactional_items=True))
-    assert "HandlerMisuse" in result.failed[1]
-
-
-def test_a_value_that_cannot_be_kept_rolls_its_item_back(app):
-    EFFECT.create(app.engine)
-
-    def act(n: int, conn: sa.Connection) -> Any:
-        write_effect(n, conn)
-        return object()
-
-    result = run(app, lambda ctx: ctx.fan_out(act, [1], transactional_items=True))
-    assert result.failed_count == 1
-    assert effects(app) == {}
-
-
-# ---------------------------------------------------------------- instances that hold little
-
-
 def test_an_instance_holds_no_more_messages_than_it_is_told(make_app):
     app = make_app(lanes_limit=1, poll_seconds=0.02)
     app.create_schema()
@@ -703,3 +506,53 @@ def test_an_instance_holds_no_more_messages_than_it_is_told(make_app):
         assert table.statuses.count(1) == 1
         gate.set()
         until(lambda: table.statuses == [DONE] * 4, "all are done")
+
+
+def test_what_is_done_stays_done_whatever_comes_late(app):
+    (msg_id,) = send(app, None)
+    t = app.tables
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(t.message).values(status=1, claimed_by="me"))
+        done = Record("a", True, 1, "7")
+        assert store.record(conn, t, msg_id, [done], me="me", tries=0, there=())
+    late = Record("a", False, 1, None, "late")
+    with app.engine.begin() as conn:
+        assert store.record(conn, t, msg_id, [late], me="me", tries=0, there=["a"])
+    with pytest.raises(IntegrityError), app.engine.begin() as conn:
+        store.record(conn, t, msg_id, [late], me="me", tries=0, there=())
+    for there in (True, False):
+        with app.engine.connect() as conn:
+            assert store.record_one(conn, t, msg_id, done, me="me", tries=0, there=there) is False
+    assert records(app) == {"a": (DONE, 1, "7", None)}
+
+
+def test_an_async_handler_calls_it_in_a_thread(app):
+    kept: list[Any] = []
+
+    async def handle(msg: Message[Any], ctx: Context) -> None:
+        with pytest.raises(HandlerMisuse, match=r"asyncio\.to_thread"):
+            ctx.fan_out(double, [1])
+        kept.append(await asyncio.to_thread(ctx.fan_out, double, [1, 2]))
+
+    app.add_handler("a", handle)
+    send(app, None, topic="a")
+    assert app.drain(linger=0).done == 1
+    assert kept[0].values == [2, 4]
+
+
+def test_a_fan_out_works_beside_others_in_one_instance(app):
+    for _ in range(3):
+        assert run_many(app) == [list(range(50))] * 8
+
+
+def run_many(app: Any) -> list[Any]:
+    app._registry.handlers.clear()
+    kept = []
+
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        kept.append(ctx.fan_out(lambda n: n, range(50), threads=3).raise_for_failed().values)
+
+    app.add_handler("m", handle)
+    send(app, *[None] * 8, topic="m")
+    assert app.drain(linger=0, threads=4).done == 8
+    return kept

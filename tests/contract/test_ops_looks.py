@@ -1,155 +1,24 @@
-"""What ops see: tries, counts, lists, failures, lanes, instances, and why a message waits."""
+"""What people see: counts, lists, failures, lanes, instances."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from tenacity import wait_fixed, wait_none
 
-from msgworker import App, MessageTable, Reject
+from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
-from msgworker.message import Outcome, Settled, Settlement, Word
-from msgworker.store import counts, done, failures, lanes, lease, recover, settle, window
-from msgworker.store import tries as trying
+from msgworker.message import Outcome, Settlement, Word
+from msgworker.store import counts, failures, lanes, settle, window
 from msgworker.store.counts import Exact
 from msgworker.store.explain import Reason
 from msgworker.store.instances import Life
-from tests.support.flags import flagged
+from tests.support.flags import ME, flagged
+from tests.support.leases import registered
+from tests.support.ops import failing, why
 from tests.support.rows import Table, send
 from tests.support.waiting import until
-
-ME = "host-1-abc"
-
-
-def failing(app: App, text: str = "no account {n} of 'B{n}'", topic: str = "t") -> None:
-    """A handler that always fails."""
-
-    def handler(msg: Any) -> None:
-        raise ValueError(text.format(n=msg.msg_id))
-
-    app.add_handler(topic, handler, wait=wait_none())
-
-
-def registered(app: App, name: str = ME, *, ttl: float = 300.0, **options: Any) -> None:
-    with app.engine.begin() as conn:
-        lease.register(conn, app.tables, name, ttl=ttl, **options)
-
-
-def shown(app: App, msg_id: int) -> list[tuple[int, str, str | None]]:
-    info = app.ops.show(msg_id)
-    assert info is not None
-    return [(one.number, one.kind, one.error) for one in info.tries]
-
-
-# ---------------------------------------------------------------- tries
-
-
-def test_every_failed_try_is_kept_with_its_error_and_time(app):
-    failing(app)
-    (first,) = send(app, "a")
-    before = datetime.now(UTC) - timedelta(seconds=60)
-    assert app.drain(linger=5).failed == 1
-    info = app.ops.show(first)
-    assert [one.number for one in info.tries] == [1, 2, 3]
-    assert {one.kind for one in info.tries} == {"failed"}
-    assert all(f"no account {first} of 'B{first}' [" in one.error for one in info.tries)
-    assert all(before < one.started_at <= one.ended_at for one in info.tries)
-    assert len({one.fingerprint for one in info.tries}) == 1
-    assert info.tries[-1].error == info.last_error
-    assert all(one.instance for one in info.tries)
-
-
-def test_a_rerun_keeps_the_tries_and_counts_on(app):
-    failing(app)
-    (first,) = send(app, "a")
-    app.drain(linger=5)
-    app.ops.rerun([first])
-    app.drain(linger=5)
-    assert [number for number, _, _ in shown(app, first)] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_message_that_is_done_has_no_tries(app, table):
-    app.add_handler(None, lambda msg: None)
-    (first,) = send(app, "a")
-    app.drain(linger=0)
-    assert shown(app, first) == []
-    assert table.statuses == [2]
-
-
-def test_a_rejected_message_and_a_transactional_one_have_their_try(app):
-    def reject(msg: Any) -> None:
-        raise Reject("not ours")
-
-    def fail(msg: Any, ctx: Any) -> None:
-        raise ValueError("rolled back")
-
-    app.add_handler("r", reject)
-    app.add_handler("x", fail, transactional=True, wait=wait_none())
-    (first,) = send(app, "a", topic="r")
-    (second,) = send(app, "b", topic="x")
-    app.drain(linger=5)
-    assert shown(app, first) == [(1, "rejected", "rejected: not ours")]
-    assert [(n, kind) for n, kind, _ in shown(app, second)] == [(n, "failed") for n in (1, 2, 3)]
-
-
-def test_a_crash_is_a_try(app):
-    ids = send(app, "a", "b")
-    flagged(app, *ids, me=ME)
-    with app.engine.begin() as conn:
-        given_back = recover.recover(conn, app.tables, [*ids, 99], dead_id=ME, text="it died")
-    assert given_back == 2
-    assert shown(app, ids[0]) == [(1, "crash", "it died")]
-    assert app.ops.show(ids[1]).tries[0].instance == ME
-
-
-def test_recovering_what_was_settled_meanwhile_adds_no_try(app):
-    ids = send(app, "a", "b")
-    flagged(app, *ids, me=ME)
-    with app.engine.begin() as conn:
-        settle.settle(conn, app.tables, [Settlement(ids[0])], me=ME)
-        assert recover.recover(conn, app.tables, ids, dead_id=ME, text="it died") == 1
-    assert (shown(app, ids[0]), len(shown(app, ids[1]))) == ([], 1)
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_an_outcome_that_was_lost_adds_no_try(app, alone):
-    (first,) = send(app, "a")
-    flagged(app, first, me="somebody-else")
-    late = Settlement(first, Outcome.FAILED, error="late")
-    with app.engine.begin() as conn:
-        if alone:
-            assert settle.settle_one(conn, app.tables, late, me=ME) is Settled.LOST
-        else:
-            with pytest.raises(done.FlagMissing):
-                settle.settle(conn, app.tables, [late], me=ME)
-    assert shown(app, first) == []
-
-
-def test_only_the_newest_tries_are_kept(app, table):
-    (first,) = send(app, "a")
-    for _ in range(trying.KEPT + 3):
-        table.edit(status=0, error_try_times=0)
-        flagged(app, first, me=ME)
-        with app.engine.begin() as conn:
-            done = Settlement(first, Outcome.FAILED, error="again")
-            settle.settle(conn, app.tables, [done], me=ME)
-    assert [n for n, _, _ in shown(app, first)] == list(range(4, trying.KEPT + 4))
-
-
-def test_tries_of_two_tables_do_not_meet(make_app):
-    apps = [make_app(table=MessageTable(name)) for name in ("one", "two")]
-    for app in apps:
-        app.create_schema()
-        failing(app)
-        send(app, "a")
-    apps[0].drain(linger=5)
-    assert len(shown(apps[0], 1)) == 3
-    assert shown(apps[1], 1) == []
-
-
-# ---------------------------------------------------------------- counts and lists
 
 
 def mixed(app: App, table: Table) -> list[int]:
@@ -296,9 +165,6 @@ def test_no_such_message(app):
     assert (app.ops.show(4711), app.ops.explain(-4711)) == (None, None)
 
 
-# ---------------------------------------------------------------- failures
-
-
 def test_failures_are_grouped_by_what_they_have_in_common(app):
     failing(app)
     failing(app, "another thing", topic="u")
@@ -308,9 +174,7 @@ def test_failures_are_grouped_by_what_they_have_in_common(app):
     found = app.ops.failures()
     assert found.complete
     assert [(one.count, one.dead, one.topics) for one in found] == [(3, 3, ("t",)), (1, 1, ("u",))]
-    assert found[0].error.startswith(
-        "ValueError: no account # of '#' [test_ops_looks.py in handler]"
-    )
+    assert found[0].error.startswith("ValueError: no account # of '#' [ops.py in handler]")
     assert found[0].sample_id == ids[-1]
     assert str(ids[-1]) in found[0].sample_error
     assert found[1].sample_id == other
@@ -358,9 +222,6 @@ def test_failures_go_when_messages_are_done(app):
     app.drain(linger=5)
     app.ops.rerun([first])
     assert app.ops.failures() == []
-
-
-# ---------------------------------------------------------------- lanes
 
 
 def test_lanes_show_the_head_and_how_many_wait_behind_it(app):
@@ -436,9 +297,6 @@ def test_dead_heads_are_lanes_only_where_they_block(app, blocking_app, table):
     assert [lane.head.status for lane in app.ops.lanes()] == [Word.NEW]
 
 
-# ---------------------------------------------------------------- instances
-
-
 def test_instances_live_and_dead_and_foreign(app, table):
     ids = send(app, "a", "b", "c", "d")
     registered(app, "live-1", label="night", topics=["t", "u"])
@@ -469,127 +327,6 @@ def test_a_worker_says_what_it_handles(app):
         (one,) = until(app.ops.instances, "the lease")
         assert (one.life, one.topics, one.other_table) == (Life.LIVE, ("u",), None)
     assert app.ops.instances() == []
-
-
-# ---------------------------------------------------------------- explain
-
-
-def why(app: App, msg_id: int) -> Reason:
-    found = app.ops.explain(msg_id)
-    assert found is not None
-    assert found.text
-    return found.reason
-
-
-def test_explain_done_dead_and_unknown(app, table):
-    ids = send(app, "a", "b", "c")
-    c = app.tables.message.c.msg_id
-    table.edit(c == ids[0], status=2, finished_at=datetime.now(UTC))
-    table.edit(c == ids[1], status=-1, error_try_times=3)
-    table.edit(c == ids[2], status=7)
-    assert [why(app, i) for i in ids] == [Reason.DONE, Reason.DEAD, Reason.UNKNOWN_STATUS]
-    assert app.ops.explain(ids[0]).since is not None
-
-
-def test_explain_running_where_and_since_when(app, table):
-    ids = send(app, "a", "b", "c", "d")
-    registered(app, "live-1")
-    registered(app, "dead-1", ttl=0.0)
-    for i, who in zip(ids, ("live-1", "dead-1", "gone-1"), strict=False):
-        flagged(app, i, me=who)
-    table.edit(app.tables.message.c.msg_id == ids[3], status=1)
-    assert [why(app, i) for i in ids] == [
-        Reason.RUNNING,
-        Reason.RUNNING_DEAD,
-        Reason.RUNNING_DEAD,
-        Reason.RUNNING_FOREIGN,
-    ]
-    found = app.ops.explain(ids[0])
-    assert found.instance.instance_id == "live-1"
-    assert found.since is not None
-    assert "live-1" in found.text
-
-
-def test_explain_behind_with_the_reason_of_that_one(app, table):
-    ids = send(app, "a", "a", "a")
-    found = app.ops.explain(ids[2])
-    assert (found.reason, found.behind.message.msg_id) == (Reason.BEHIND, ids[0])
-    assert found.behind.reason is Reason.NO_INSTANCE
-    registered(app, "live-1")
-    flagged(app, ids[0], me="live-1")
-    found = app.ops.explain(ids[1])
-    assert (found.reason, found.behind.reason) == (Reason.BEHIND, Reason.RUNNING)
-
-
-def test_explain_a_late_message_behind_a_later_one_that_runs(app, table):
-    ids = send(app, "a", "a")
-    table.edit(app.tables.message.c.msg_id == ids[1], status=1, claimed_by=ME)
-    found = app.ops.explain(ids[0])
-    assert (found.reason, found.behind.message.msg_id) == (Reason.BEHIND, ids[1])
-    assert "later message" in found.text
-
-
-def test_explain_behind_a_dead_one_that_blocks(blocking_app):
-    failing(blocking_app)
-    ids = send(blocking_app, "a", "a")
-    blocking_app.drain(linger=5)
-    found = blocking_app.ops.explain(ids[1])
-    assert (found.reason, found.behind.reason) == (Reason.BEHIND, Reason.DEAD)
-
-
-def test_explain_not_due(app, make_app):
-    (first,) = send(app, "a", delay=3600)
-    found = app.ops.explain(first)
-    assert found.reason is Reason.NOT_DUE
-    assert found.until > datetime.now(UTC) + timedelta(minutes=50)
-    app.add_handler("t", lambda msg: 1 / 0, wait=wait_fixed(3600))
-    (second,) = send(app, "b")
-    app.drain(linger=0)
-    found = app.ops.explain(second)
-    assert (found.reason, "back-off" in found.text) == (Reason.NOT_DUE, True)
-    patient = make_app(table=MessageTable(visibility_delay_seconds=3600))
-    (third,) = send(app, "c")
-    assert why(patient, third) is Reason.NOT_DUE
-
-
-def test_explain_no_instance_no_handler_and_next(app):
-    (first,) = send(app, "a")
-    assert why(app, first) is Reason.NO_INSTANCE
-    registered(app, "dead-1", ttl=0.0)
-    assert why(app, first) is Reason.NO_INSTANCE
-    registered(app, "live-1", topics=["u"])
-    assert why(app, first) is Reason.NO_HANDLER
-    registered(app, "live-2")
-    assert why(app, first) is Reason.NEXT
-
-
-def test_an_instance_of_another_table_handles_nothing_here(app, make_app):
-    other = make_app(table=MessageTable("another"))
-    other.create_schema()
-    registered(other, "live-1")
-    (first,) = send(app, "a")
-    assert why(app, first) is Reason.NO_INSTANCE
-    assert app.ops.instances()[0].other_table == "another"
-
-
-def test_explain_paused(app):
-    (first,) = send(app, "a")
-    app.ops.pause("t")
-    assert why(app, first) is Reason.PAUSED
-
-
-def test_explain_quarantine(app, table):
-    (first,) = send(app, "a")
-    registered(app, "live-1")
-    table.edit(status=-1, error_try_times=2, crash_times=1)
-    assert why(app, first) is Reason.QUARANTINE
-
-
-def test_explain_a_message_without_an_object(app):
-    first, second = send(app, None, None)
-    registered(app, "live-1")
-    flagged(app, first, me="live-1")
-    assert (why(app, first), why(app, second)) == (Reason.RUNNING, Reason.NEXT)
 
 
 def test_looks_work_on_the_four_columns_of_a_foreign_table(database, make_app):
@@ -629,3 +366,8 @@ def test_looks_work_on_the_four_columns_of_a_foreign_table(database, make_app):
         Reason.UNKNOWN_STATUS,
     ]
     assert app.ops.show(2).tries == ()
+
+
+def test_since_beyond_the_calendar_is_refused(sqlite_app):
+    with pytest.raises(ConfigError, match="9999"):
+        sqlite_app.ops.find(since=datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-14))))

@@ -33,7 +33,7 @@ F25  poison: exit, SEGV, kill; no memory left  SPM test_kill: poison, several_po
 F26  a handler that hangs                      SPM contract: over_its_timeout, outlives_the_grace
 F27  items that end or hang their threads      SPM test_kill: items_that_end_or_hang
 F28  reruns at once                            SPM contract (app): rerun
-F29  a row deleted or changed while it runs    SPM test_bad_inputs: deletes_or_changes_its_own_row
+F29  a row deleted or changed while it runs    SPM test_bad_handlers: deletes_or_changes_its_own_row
 F30  a column dropped while running            PM  test_hostile: column_that_is_dropped
 F31  many instances, one object                SPM test_kill: all_frozen; test_fleet
 F34  leases that a backup did not hold         SPM test_hostile: leases_that_are_gone

@@ -49,3 +49,12 @@ def blocking_app(make_app: MakeApp) -> App:
 def table(app: App) -> Table:
     """What stands in the table of `app`."""
     return Table(app)
+
+
+@pytest.fixture
+def sqlite_app(sqlite: Any) -> Iterator[App]:
+    """An App on SQLite, for what is the same everywhere."""
+    app = App(sqlite.url)
+    app.create_schema()
+    yield app
+    app.engine.dispose()

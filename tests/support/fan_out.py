@@ -14,6 +14,7 @@ from tenacity.wait import wait_none
 from msgworker import App, Context, FanOut, Message, Report
 from tests.support.rows import send
 
+DONE, FAILED = 2, -1  # of records
 Fan = Callable[[Context], Any]
 
 

@@ -19,6 +19,11 @@ def leases(app: App) -> dict[str, lease.Lease]:
         return {found.name: found for found in lease.read_all(conn, app.tables)}
 
 
+def registered(app: App, name: str, *, ttl: float = 600.0, **options: Any) -> None:
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, name, ttl=ttl, **options)
+
+
 def renewed(app: App, name: str) -> None:
     """Wait until a live instance has renewed its lease twice: without a beat for so long it would
     trust it no more."""

@@ -11,3 +11,6 @@ def assert_facts(caplog: pytest.LogCaptureFixture, text: str) -> None:
     assert any(text in r.getMessage() for r in about_one)
     facts = ("instance", "msg_id", "object_id", "topic", "try")
     assert [r.getMessage() for r in about_one if not all(hasattr(r, f) for f in facts)] == []
+
+
+CANARY = "Canary-4711"

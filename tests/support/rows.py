@@ -57,3 +57,18 @@ def send(
         return [
             app.send(conn, topic, payload, object_id=object_id, **options) for object_id in objects
         ]
+
+
+def edit(app: App, msg_id: int, **roles: Any) -> None:
+    table = Table(app)
+    assert table.edit(table.where(msg_id=msg_id), **roles) == 1
+
+
+def leave_rows_at_1(app: App, objects: int = 30, behind: int = 5) -> list[int]:
+    """Rows that some consumer flagged, long gone; others wait behind them."""
+    names = [f"o{i}" for i in range(objects)]
+    held = send(app, *names)
+    send(app, *(name for name in names for _ in range(behind)))
+    for msg_id in held:
+        edit(app, msg_id, status=1)
+    return held

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgworker import MessageTable
+from tests.support.doctor import run
 
 OTHER_NAMES = {
     "msg_id": "nr",
@@ -45,3 +46,47 @@ def seed_table(database: Any, objects: str = "VARCHAR(50)", quote: str = "") -> 
     )
     with database.engine().begin() as conn:
         conn.exec_driver_sql(f"CREATE TABLE tb_cus_msg ({columns})")
+
+
+def foreign_table(database: Any, **changed: str) -> None:
+    """The seed's table, with other types for some columns."""
+    columns = {
+        "msgID": IDENTITY[database.name],
+        "objectID": "VARCHAR(50)",
+        "status": "INTEGER DEFAULT 0",
+        "errorTryTimes": "INTEGER DEFAULT 0",
+    } | changed
+    text = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    with database.engine().begin() as conn:
+        conn.exec_driver_sql(f"CREATE TABLE tb_cus_msg ({text})")
+
+
+def insert(database: Any, columns: str, *values: str) -> None:
+    with database.engine().begin() as conn:
+        for value in values:
+            text = f"INSERT INTO tb_cus_msg ({columns}) VALUES ({value})"
+            conn.exec_driver_sql(text.replace("%", "%%"))
+
+
+COLUMNS = {
+    "msg_id": {"sqlite": "INTEGER", "postgresql": "SERIAL", "mariadb": "BIGINT AUTO_INCREMENT"},
+    "object_id": "VARCHAR(40)",
+    "status": "SMALLINT DEFAULT 0 NOT NULL",
+    "error_try_times": "SMALLINT DEFAULT 0 NOT NULL",
+    "available_at": {"postgresql": "TIMESTAMPTZ", "mariadb": "DATETIME(6)", "sqlite": "TEXT"},
+    "claimed_by": "VARCHAR(64)",
+    "claimed_at": {"postgresql": "TIMESTAMPTZ", "mariadb": "DATETIME(6)", "sqlite": "TEXT"},
+    "finished_at": {"postgresql": "TIMESTAMPTZ", "mariadb": "DATETIME(6)", "sqlite": "TEXT"},
+    "last_error": "VARCHAR(2000)",
+}
+TABLE = MessageTable("tb")
+
+
+def make_table(database: Any, rest: str = "", whole: str = "", **changed: str) -> None:
+    """A foreign table, full of columns; `changed`: their types; whole: what is said behind them."""
+    columns = []
+    for role, kinds in (COLUMNS | changed).items():
+        kind = kinds if isinstance(kinds, str) else kinds[database.name]
+        key = " PRIMARY KEY" if role == "msg_id" else ""
+        columns.append(f"{role} {kind}{key}")
+    run(database, f"CREATE TABLE tb ({', '.join(columns)}{rest}) {whole}")

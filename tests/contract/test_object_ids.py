@@ -1,4 +1,4 @@
-"""Which ids are one object is what the database says: by the collation of the column."""
+"""Which ids are one object, on each database and collation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tenacity.wait import wait_fixed
+from tenacity.wait import wait_fixed, wait_none
 
-from msgworker import App, Message, MessageTable, SchemaError
+from msgworker import App, Context, Message, MessageTable, SchemaError
 from msgworker.instance.instance import Instance
 from msgworker.store.doctor import Severity
-from tests.contract.test_requirements import execute, make_table, needed
-from tests.support.rows import Table
+from tests.support.doctor import needed, run
+from tests.support.rows import Table, send
+from tests.support.tables import SEED, foreign_table, insert, make_table
 
 TABLE = MessageTable("tb")
 ONE = {
@@ -74,7 +75,7 @@ def made(request: pytest.FixtureRequest) -> Any:
         database = request.getfixturevalue(name)
         if kind == "CITEXT":
             try:
-                execute(database, "CREATE EXTENSION citext")
+                run(database, "CREATE EXTENSION citext")
             except sa.exc.DBAPIError:
                 pytest.skip("citext is not there")
         make_table(database, object_id=kind)
@@ -173,7 +174,7 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
 
 
 def test_a_collation_of_which_nothing_is_known_is_refused_with_its_mend(postgresql):
-    execute(
+    run(
         postgresql,
         "CREATE COLLATION odd (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
     )
@@ -181,7 +182,7 @@ def test_a_collation_of_which_nothing_is_known_is_refused_with_its_mend(postgres
     app = App(postgresql.url, table=TABLE)
     with pytest.raises(SchemaError, match=r"object_id.*collation.*ALTER TABLE"):
         app.create_schema()
-    execute(postgresql, *(s for one in needed(app) if one.check == "types" for s in one.mend))
+    run(postgresql, *(s for one in needed(app) if one.check == "types" for s in one.mend))
     app.create_schema()
     put(postgresql, "a", "A")
     app.add_handler(None, lambda msg: None)
@@ -206,7 +207,7 @@ OPEN = "status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3"
 def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
     """There ids were told apart byte by byte, whatever the column says."""
     make_table(mariadb, object_id="VARCHAR(40) CHARACTER SET latin1 COLLATE latin1_swedish_ci")
-    execute(
+    run(
         mariadb,
         f"ALTER TABLE tb ADD COLUMN mw_open_object {KEY} (CASE WHEN ({OPEN}) THEN "
         f"coalesce({AS_BYTES}, {LOOSE}) END) STORED INVISIBLE, ADD COLUMN mw_running_object {KEY} "
@@ -221,7 +222,7 @@ def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
     assert needed(app) == []
     (told,) = [one for one in app.ops.doctor() if "run side by side" in one.text]
     assert told.severity is Severity.ADVISED
-    execute(mariadb, *told.mend, "DELETE FROM tb")
+    run(mariadb, *told.mend, "DELETE FROM tb")
     assert needed(app) == []
     assert [one for one in app.ops.doctor() if "run side by side" in one.text] == []
     put(mariadb, "a", "A", "a", "\u00e4")
@@ -241,10 +242,83 @@ def test_open_messages_whose_id_has_a_fraction_are_found(database, make_app):
     app.add_handler(None, lambda msg: None)
     fraction = "2" if database.name == "mariadb" else "2.5"  # rounded there
     rows = f"(1, 'a', 0), ({fraction}, 'b', 0), (3.0, 'c', 0), (4, 'd', 2)"
-    execute(database, f"INSERT INTO tb (msg_id, object_id, status) VALUES {rows}")
+    run(database, f"INSERT INTO tb (msg_id, object_id, status) VALUES {rows}")
     told = [one.text for one in needed(app) if one.check == "rows"]
     if database.name == "mariadb":
         assert told == []
     else:
         assert "1 open rows have an id with a fraction (2.5)" in told[0]
     assert app.drain(linger=0, time_limit=10).done == (3 if database.name == "mariadb" else 2)
+
+
+OBJECT_IDS = [
+    "",
+    " ",
+    "a",
+    "A",
+    "a ",
+    "\u00e4",
+    "a\u0308",
+    "line\nbreak\r\n\ttab",
+    "\U0001f600 emoji",
+    "\u05e9\u05dc\u05d5\u05dd",
+    "\u202eright to left",
+    "x' OR '1'='1; --",
+    '"`]\\%_:b{}',
+    "\x1b]0;title\x07",
+    "\u2028",
+    "\U0010ffff",
+    "~msgworker.none~x",
+    "x" * 190,
+    "\u4e2d" * 190,
+]
+
+
+def test_object_ids_of_all_sorts_are_objects_of_their_own(app):
+    if app.engine.dialect.name == "oracle":
+        pytest.skip("an empty text is NULL there: no order is wanted")
+    seen: dict[str, list[int]] = {}
+    app.add_handler("t", lambda msg: seen.setdefault(msg.object_id, []).append(msg.msg_id))
+    ids = send(app, *OBJECT_IDS, *OBJECT_IDS)
+    assert app.drain(threads=3, linger=0).done == len(ids)
+    half = len(OBJECT_IDS)
+    assert seen == {name: [ids[i], ids[half + i]] for i, name in enumerate(OBJECT_IDS)}
+
+
+def test_a_failed_head_holds_back_only_the_very_same_object(app):
+    @app.handler("t", wait=wait_fixed(3600))
+    def handle(msg: Message) -> None:
+        if msg.object_id == "a":
+            raise ValueError
+
+    send(app, "a", "A", "a ", "\u00e4", "a")
+    report = app.drain(linger=0)
+    assert (report.done, report.retried, report.left) == (3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "collation",
+    [
+        "utf8mb4 COLLATE utf8mb4_general_ci",
+        "utf8mb4 COLLATE utf8mb4_bin",
+        "utf8mb4 COLLATE utf8mb4_nopad_bin",
+        "latin1 COLLATE latin1_swedish_ci",
+        "utf8mb3 COLLATE utf8mb3_general_ci",
+    ],
+)
+def test_foreign_collations_keep_exclusion_and_order(mariadb, collation):
+    foreign_table(mariadb, objectID=f"VARCHAR(50) CHARACTER SET {collation}")
+    app = App(mariadb.url, table=SEED)
+    app.create_schema()
+    ids: list[int] = []
+
+    @app.handler(None, wait=wait_none())
+    def handle(msg: Message, ctx: Context) -> None:
+        ids.append(msg.msg_id)
+        if ctx.attempt == 1:
+            raise ValueError
+
+    insert(mariadb, "objectID", "'a'", "'a'", "'b'", "NULL", "'a'")
+    assert app.drain(linger=1, threads=2).done == 5
+    assert [i for i in ids if i in (1, 2, 5)] == [1, 1, 2, 2, 5, 5]
+    app.engine.dispose()

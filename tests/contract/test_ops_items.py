@@ -1,4 +1,4 @@
-"""What ops see of the items of a message: counts, values, errors, and how many are left."""
+"""Items of a fan-out, as people see them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_show_counts_the_items_and_lists_the_failed_ones_first(app):
     assert [one.key for one in found.listed] == ["k1", "k3", "k0", "k2", "k4"]
     first, third = found.listed[0], found.listed[3]
     assert (first.state, first.tries, first.value) == (ItemState.FAILED, 3, None)
-    assert first.error.startswith("ValueError: 1 is odd [fanning.py:")
+    assert first.error.startswith("ValueError: 1 is odd [fan_out.py:")
     assert (third.state, third.tries, third.error) == (ItemState.DONE, 1, None)
     assert json.loads(third.value) == 2
     assert all(one.finished_at is not None for one in found.listed)
@@ -79,13 +79,6 @@ def test_what_cannot_be_asked_of_items_is_refused(sqlite_app, wrong):
         sqlite_app.ops.items(1, **wrong)
     with pytest.raises(ConfigError):
         sqlite_app.ops.show(1, items=-1)
-
-
-@pytest.fixture
-def sqlite_app(sqlite: Any) -> App:
-    app = App(sqlite.url)
-    app.create_schema()
-    return app
 
 
 def test_what_has_not_started_is_known_where_the_items_are_a_list(app):

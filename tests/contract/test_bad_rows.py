@@ -1,4 +1,4 @@
-"""Whatever stands in a row harms that row only."""
+"""Odd values in a row: they harm their own message only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,8 @@ from msgworker import App, Message, MessageTable
 from msgworker.cli.look import as_dict
 from msgworker.cli.output import print_json
 from msgworker.errors import ConfigError
-from msgworker.instance.refusals import FIRST_PAUSE_SECONDS, FORGET_SECONDS, Refusals
-from msgworker.instance.report import Report
-from msgworker.store.candidates import Candidate
-from msgworker.store.left import Left, Waits
+from tests.support.odd_rows import assert_all_others_ran, drain, drain_all, put
 from tests.support.rows import Table, send
-from tests.support.waiting import until
 
 DONE, DEAD, STAYS = "done", "dead", "new"
 NOT_UTF8 = "CAST(x'ff41' AS TEXT)"
@@ -94,18 +90,6 @@ def _odd_rows() -> list[Odd]:
 ODD = _odd_rows()
 
 
-def put(app: App, **columns: str) -> None:
-    """Insert a row of SQL expressions, as a producer in another language does."""
-    columns = {"topic": "'t'", "object_id": "'bad'"} | columns
-    names = ", ".join(columns)
-    with app.engine.begin() as conn:
-        if app.engine.dialect.name == "mysql":
-            conn.exec_driver_sql("SET SESSION sql_mode = ''")
-        values = ", ".join(columns.values()).replace("%", "%%")
-        conn.exec_driver_sql(f"INSERT INTO msgworker_message ({names}) VALUES ({values})")
-    app.engine.dispose()
-
-
 def every_look(app: App, msg_id: int) -> dict[str, Any]:
     """What all the looks of ops find, as JSON shows it, too."""
     ops = app.ops
@@ -127,37 +111,6 @@ def every_look(app: App, msg_id: int) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture
-def server(database: Any) -> Any:
-    """A database whose columns hold to their types."""
-    if database.name == "sqlite":
-        pytest.skip("a counter has no limit there")
-    return database
-
-
-@pytest.fixture
-def taken() -> list[Message[Any]]:
-    """The messages that the handler has run."""
-    return []
-
-
-def drain(app: App, taken: list[Message[Any]], **options: Any) -> Any:
-    if not app._registry.handlers:
-        app.add_handler("t", taken.append)
-    return app.drain(**{"linger": 0.2, "time_limit": 40, "threads": 2} | options)
-
-
-def _assert_all_others_ran(taken: list[Message[Any]], good: list[int]) -> None:
-    ran = [m.msg_id for m in taken if m.msg_id in good]
-    assert sorted(ran) == sorted(good)
-    for object_id in {m.object_id for m in taken} - {None}:
-        own = [m.msg_id for m in taken if m.object_id == object_id]
-        assert own == sorted(own)
-
-
-# ---------------------------------------------------------------- what stands in a row
-
-
 @pytest.mark.parametrize(
     ("database", "odd"),
     [(odd.database, odd) for odd in ODD],
@@ -175,7 +128,7 @@ def test_an_odd_value_harms_its_own_message_only(app, database, odd, taken, caps
     assert len(found["list"]) == 43
     waits = odd.becomes == STAYS and odd.column == "available_at"
     report = drain(app, taken)
-    _assert_all_others_ran(taken, good + (behind[2:] if waits else behind))
+    assert_all_others_ran(taken, good + (behind[2:] if waits else behind))
     found = every_look(app, bad)
     info = found["show"]
     assert info.status == odd.becomes
@@ -253,7 +206,7 @@ def test_rows_of_a_dead_instance_whose_id_is_not_utf8_are_recovered(sqlite, take
     assert [one.instance_id for one in app.ops.instances()] == ["\udcffA"]
     report = drain(app, taken)
     assert (report.done, report.left) == (3, 0)
-    _assert_all_others_ran(taken, good)
+    assert_all_others_ran(taken, good)
     (crash,) = app.ops.show(1).tries
     assert crash.error == r"instance \xffA died while it had this message in hand"
     assert crash.started_at is None
@@ -268,7 +221,7 @@ def test_rows_of_an_owner_that_is_no_text_are_recovered(sqlite, taken):
     assert {one.instance_id for one in app.ops.instances()} == {"gone", r"b'\xffA'"}
     report = drain(app, taken)
     assert (report.done, report.left) == (4, 0)
-    _assert_all_others_ran(taken, good)
+    assert_all_others_ran(taken, good)
     app.engine.dispose()
 
 
@@ -280,7 +233,7 @@ def test_a_topic_that_is_no_text_stops_no_look(sqlite, taken):
     good = send(app, "a", "b")
     every_look(app, 1)
     report = drain(app, taken)
-    _assert_all_others_ran(taken, good)
+    assert_all_others_ran(taken, good)
     found = every_look(app, 1)
     assert found["explain"].reason == "no live instance"
     assert found["show"].odd["topic"]
@@ -303,7 +256,7 @@ def test_a_counter_at_the_limit_of_its_column_goes_no_further(app, server, taken
 
     app.add_handler("t", handle)
     report = drain(app, taken)
-    _assert_all_others_ran(taken, good)
+    assert_all_others_ran(taken, good)
     assert (report.done, report.left) == (len(good), 0)
     info = app.ops.show(1)
     assert (info.status, info.error_try_times) == (DEAD, app.table.max_tries)
@@ -340,11 +293,6 @@ def test_an_id_that_is_no_whole_number_stops_nobody(postgresql, taken):
     app.engine.dispose()
 
 
-def drain_all(app: App, taken: list[Message[Any]], **options: Any) -> Any:
-    app.add_handler(None, taken.append)
-    return drain(app, taken, **options)
-
-
 def test_tries_counted_in_decimals_back_off_like_whole_ones(database, make_app, caplog):
     engine = database.engine()
     kind = "DECIMAL(5, 2)"
@@ -372,9 +320,6 @@ def test_tries_counted_in_decimals_back_off_like_whole_ones(database, make_app, 
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
-# ---------------------------------------------------------------- what is due
-
-
 @pytest.mark.parametrize(
     "at",
     [
@@ -391,14 +336,14 @@ def test_any_instant_in_the_past_is_due(app, taken, at):
     (behind,) = send(app, "x")
     assert app.ops.show(first).available_at == at
     report = drain(app, taken)
-    _assert_all_others_ran(taken, [first, second, behind])
+    assert_all_others_ran(taken, [first, second, behind])
     assert report.left == 0
 
 
 def test_many_messages_of_long_ago_are_all_found(app, taken):
     ids = send(app, *(None for _ in range(300)), at=datetime(1969, 7, 20, tzinfo=UTC))
     drain(app, taken)
-    _assert_all_others_ran(taken, ids)
+    assert_all_others_ran(taken, ids)
 
 
 @pytest.mark.parametrize(
@@ -482,213 +427,6 @@ def test_the_last_instant_of_all_is_kept_and_waited_for(app, taken):
     assert info.available_at == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
-# ---------------------------------------------------------------- what the database refuses
-
-REFUSALS = {
-    "flag": {
-        "sqlite": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message WHEN NEW.object_id = 'bad'"
-        " AND NEW.status = 1 BEGIN SELECT RAISE(ABORT, 'not this one'); END",
-        "mariadb": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message FOR EACH ROW BEGIN"
-        " IF NEW.object_id = 'bad' AND NEW.status = 1 THEN"
-        " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF; END",
-        "postgresql": "NEW.object_id = 'bad' AND NEW.status = 1",
-    },
-    "outcome": {
-        "sqlite": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message WHEN NEW.object_id = 'bad'"
-        " AND NEW.status = 2 BEGIN SELECT RAISE(ABORT, 'not this one'); END",
-        "mariadb": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message FOR EACH ROW BEGIN"
-        " IF NEW.object_id = 'bad' AND NEW.status = 2 THEN"
-        " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF; END",
-        "postgresql": "NEW.object_id = 'bad' AND NEW.status = 2",
-    },
-}
-
-
-def refuse(app: App, database: Any, what: str) -> None:
-    """Make a trigger that refuses an UPDATE of the object 'bad'."""
-    sql = REFUSALS[what][database.name]
-    with app.engine.begin() as conn:
-        if database.name == "postgresql":
-            conn.exec_driver_sql(
-                "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                f"IF {sql} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$"
-            )
-            sql = (
-                "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message "
-                "FOR EACH ROW EXECUTE FUNCTION no()"
-            )
-        conn.exec_driver_sql(sql)
-
-
-def test_a_row_that_a_trigger_refuses_to_flag_is_passed_over_and_told_once(
-    app, database, taken, caplog
-):
-    good = send(app, *(f"o{i % 5}" for i in range(20)))
-    bad = send(app, "bad", "bad")
-    good += send(app, *(f"o{i % 5}" for i in range(20)), None)
-    refuse(app, database, "flag")
-    report = drain(app, taken)
-    _assert_all_others_ran(taken, good)
-    assert (report.done, report.failed, report.left) == (len(good), 0, 2)
-    assert (report.refused, report.exit_code) == (1, 1)
-    assert "refused=1" in str(report)
-    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert len(told) == 1, told
-    assert f"message {bad[0]}" in told[0]
-    assert "not this one" in told[0]
-    assert app.ops.show(bad[0]).status == "new"
-
-
-def defer(engine: Any, condition: str) -> None:
-    """Make a trigger of PostgreSQL that refuses rows at the COMMIT."""
-    with engine.begin() as conn:
-        conn.exec_driver_sql(
-            "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-            f"IF {condition} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NULL; END $$"
-        )
-        conn.exec_driver_sql(
-            "CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON msgworker_message DEFERRABLE "
-            "INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()"
-        )
-
-
-def test_a_row_that_the_commit_refuses_is_passed_over_and_holds_up_no_other(
-    postgresql, taken, caplog
-):
-    app = App(postgresql.url)
-    app.create_schema()
-    good = send(app, *(f"o{i % 5}" for i in range(20)))
-    bad = send(app, "bad", "bad")
-    good += send(app, *(f"o{i % 5}" for i in range(20)), None)
-    defer(app.engine, "NEW.object_id = 'bad' AND NEW.status = 1")
-    report = drain(app, taken, time_limit=30)
-    _assert_all_others_ran(taken, good)
-    assert (report.done, report.failed, report.left, report.refused) == (len(good), 0, 2, 1)
-    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert len(told) == 1, told
-    assert f"message {bad[0]}" in told[0]
-    assert "not this one" in told[0]
-    app.engine.dispose()
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["at once", "at the commit"])
-def test_a_follower_that_the_database_refuses_does_not_undo_the_outcome_before_it(
-    postgresql, taken, late, caplog
-):
-    app = App(postgresql.url)
-    app.create_schema()
-    first, second, _ = send(app, *"aaa")
-    send(app, *(f"o{i}" for i in range(5)))
-    defer(app.engine, f"NEW.msg_id = {second} AND NEW.status = 1")
-    if not late:
-        with app.engine.begin() as conn:
-            conn.exec_driver_sql("DROP TRIGGER late ON msgworker_message")
-            conn.exec_driver_sql(
-                "CREATE TRIGGER late AFTER UPDATE ON msgworker_message "
-                "FOR EACH ROW EXECUTE FUNCTION late()"
-            )
-    report = drain(app, taken, time_limit=30)
-    assert (report.done, report.left, report.refused) == (6, 2, 1)
-    assert app.ops.show(first).status == "done"
-    assert "its outcome is not written" not in caplog.text
-    app.engine.dispose()
-
-
-def test_a_check_that_refuses_one_row_costs_only_that_row(app, database, taken, caplog):
-    good = send(app, *(f"o{i}" for i in range(20)))
-    bad = send(app, "bad", payload="5551234")
-    check = "CHECK (object_id <> 'bad' OR status = 0)"
-    with app.engine.begin() as conn:
-        if database.name == "sqlite":  # only a new table can have one
-            (made,) = conn.exec_driver_sql(
-                "SELECT sql FROM sqlite_master WHERE name = 'msgworker_message'"
-            ).scalars()
-            conn.exec_driver_sql("PRAGMA writable_schema = 1")
-            changed = f"{made.rstrip().rstrip(')')}, {check})"
-            conn.exec_driver_sql(
-                "UPDATE sqlite_master SET sql = ? WHERE name = 'msgworker_message'", (changed,)
-            )
-        else:
-            conn.exec_driver_sql(f"ALTER TABLE msgworker_message ADD CONSTRAINT odd {check}")
-    app.engine.dispose()
-    report = drain(app, taken, linger=2)
-    _assert_all_others_ran(taken, good)
-    assert report.left == 1
-    assert app.ops.show(bad[0]).status == "new"
-    text = "\n".join(r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
-    assert "constraint" in text.lower()
-    assert "5551234" not in text  # PostgreSQL shows the row that it refuses
-
-
-def test_messages_without_an_object_that_are_refused_do_not_hold_up_others(
-    app, database, taken, caplog
-):
-    refuse(app, database, "flag")
-    Table(app)
-    send(app, "bad")
-    ids = send(app, *(None for _ in range(30)))
-    drain(app, taken)
-    _assert_all_others_ran(taken, ids)
-
-
-def test_a_row_that_is_refused_no_more_runs(make_app, database, taken, monkeypatch):
-    monkeypatch.setattr("msgworker.instance.refusals.FIRST_PAUSE_SECONDS", 0.3)
-    app = make_app(lease_seconds=6)  # people hear of it with a heartbeat
-    app.create_schema()
-    refuse(app, database, "flag")
-    bad = send(app, "bad", "bad")
-    app.add_handler("t", taken.append)
-    with app.worker(threads=2) as worker:
-        worker.start()
-        (good,) = send(app, "good")
-        until(lambda: [m.msg_id for m in taken] == [good], "the others run")
-        until(lambda: app.ops.explain(bad[0]).reason == "refused", "explain says so")
-        assert "not this one" in app.ops.explain(bad[0]).text
-        assert app.ops.explain(bad[1]).behind.reason == "refused"
-        (finding,) = [f for f in app.ops.doctor() if "not this one" in f.text]
-        assert str(bad[0]) in finding.text
-        with app.engine.begin() as conn:
-            on = " ON msgworker_message" if database.name == "postgresql" else ""
-            conn.exec_driver_sql(f"DROP TRIGGER no{on}")
-        until(lambda: [m.msg_id for m in taken] == [good, *bad], "it runs")
-        until(lambda: not [f for f in app.ops.doctor() if "not this one" in f.text], "forgotten")
-
-
-def test_an_outcome_that_a_trigger_refuses_costs_only_that_row(app, database, taken, caplog):
-    app.settings  # noqa: B018
-    good = send(app, *(f"o{i % 5}" for i in range(20)))
-    (bad,) = send(app, "bad")
-    good += send(app, *(f"o{i % 5}" for i in range(20)))
-    refuse(app, database, "outcome")
-    report = drain(app, taken, time_limit=15)
-    _assert_all_others_ran(taken, good)
-    assert report.done == len(good)
-    assert bad in [m.msg_id for m in taken]
-    text = "\n".join(r.getMessage() for r in caplog.records)
-    assert f"message {bad}: its outcome is not written" in text
-    assert "not this one" in text
-
-
-def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):
-    app = App(postgresql.url, lease_seconds=6)  # people hear of it with a heartbeat
-    app.create_schema()
-    refuse(app, postgresql, "flag")
-    with app.engine.begin() as conn:
-        (body,) = conn.exec_driver_sql("SELECT prosrc FROM pg_proc WHERE proname = 'no'").scalars()
-        raised = body.replace("'not this one'", "'twice' USING ERRCODE = 'unique_violation'")
-        conn.exec_driver_sql(
-            "CREATE OR REPLACE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS "
-            f"$${raised.replace('%', '%%')}$$"
-        )
-    (bad,) = send(app, "bad")
-    app.add_handler("t", taken.append)
-    with app.worker(threads=2) as worker:
-        worker.start()
-        until(lambda: app.ops.explain(bad).reason == "refused", "it is told", seconds=90)
-        assert "twice" in app.ops.explain(bad).text
-    app.engine.dispose()
-
-
 def test_ops_take_dead_rows_whose_counter_or_error_is_odd(sqlite, taken):
     app = App(sqlite.url)
     app.create_schema()
@@ -715,21 +453,3 @@ def test_ops_take_dead_rows_whose_counter_or_error_is_odd(sqlite, taken):
     assert [m.msg_id for m in taken] == [1]
     assert report.left == 0
     app.engine.dispose()
-
-
-def test_what_was_refused_and_has_been_mended_is_forgotten():
-    now = [0.0]
-    refusals = Refusals(clock=lambda: now[0])
-    refusals.heard(Candidate(1, "a", 0, 0, 0, None, 1, None, "a"), "no")
-    now[0] = FIRST_PAUSE_SECONDS + FORGET_SECONDS - 1
-    assert refusals.waiting() == (set(), set())
-    assert len(refusals) == 1  # it is offered again: then its next pause is longer
-    now[0] += 2
-    refusals.waiting()
-    assert len(refusals) == 0
-
-
-def test_a_refusal_that_was_mended_meanwhile_does_not_make_a_drain_fail():
-    report = Report(done=1, refused=1)
-    assert report.leaving(Left(total=1, by={Waits.DUE: 1})).exit_code == 1
-    assert report.leaving(Left()).exit_code == 0

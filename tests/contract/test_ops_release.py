@@ -1,21 +1,182 @@
-"""Messages at 1 that nobody owns: told by doctor and explain, given back by people."""
+"""Release: of an instance, and of messages that no instance has."""
 
 from __future__ import annotations
 
 import re
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from msgworker import App, ConfigError, MessageTable, MsgworkerError, dialects
-from msgworker.ops.results import Why
+from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, dialects
+from msgworker.ops import releasing
+from msgworker.ops.results import Progress, Why
 from msgworker.store import lease, recover
 from msgworker.store.doctor import Severity
 from msgworker.store.explain import Reason
-from tests.contract.test_doctor import run
-from tests.contract.test_left import leave_rows_at_1, register
-from tests.support.rows import Table, send
+from tests.support.doctor import run
+from tests.support.leases import registered
+from tests.support.ops import DONE, RUNNING, put
+from tests.support.rows import Table, leave_rows_at_1, send
+from tests.support.waiting import in_thread, until
+from tests.support.watching import Watch
+
+
+def test_release_of_a_dead_instance(app, table):
+    ids = put(app, ("a", RUNNING), ("b", RUNNING), (None, RUNNING), claimed_by="gone-1")
+    put(app, ("c", RUNNING), claimed_by="other")
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "gone-1", ttl=-1.0)
+    assert app.ops.release("gone-1", dry_run=True) == 3
+    done = app.ops.release("gone-1", actor="alice", reason="host is off")
+    assert done == 3
+    assert table.rows("status", "error_try_times", "crash_times", "claimed_by") == [
+        (-1, 1, 1, None),
+        (-1, 1, 1, None),
+        (-1, 1, 1, None),
+        (1, 0, 0, "other"),
+    ]
+    text = "released from instance gone-1 by alice: host is off"
+    assert table.column("last_error")[0] == text
+    entry = app.ops.audit(ids[0])[0]
+    assert (entry.kind, entry.was_status, entry.was_claimed_by) == (
+        "release",
+        "processing",
+        "gone-1",
+    )
+    with app.engine.connect() as conn:
+        assert lease.read_all(conn, app.tables) == []
+    assert app.ops.release("gone-1") == 0
+
+
+@pytest.mark.parametrize("leased", [True, False])
+def test_release_does_not_wait_for_locked_rows(app, table, monkeypatch, leased):
+    """They stay as they are, and recovery may go on with them at once."""
+    if not app.tables.dialect.skip_locked:
+        pytest.skip("locks no rows")
+    monkeypatch.setattr(releasing, "AGAIN_AFTER_SECONDS", (0.0, 0.1))
+    ids = put(app, *[(f"o{i}", RUNNING) for i in range(5)], claimed_by="gone-1")
+    if leased:
+        with app.engine.begin() as conn:
+            lease.register(conn, app.tables, "gone-1", ttl=-1.0)
+    m = app.tables.message
+    with app.engine.connect() as frozen:
+        frozen.execute(sa.select(m).where(table.where(msg_id=ids[2])).with_for_update()).all()
+        done = in_thread(lambda: app.ops.release("gone-1"))()
+        frozen.rollback()
+    assert (done.matched, done.changed, done.skipped) == (5, 4, 1)
+    assert [(skip.msg_id, skip.why) for skip in done.skips] == [(ids[2], Why.LOCKED)]
+    assert table.statuses == [-1, -1, 1, -1, -1]
+    (entry,) = app.ops.audit()
+    assert (entry.changed, entry.skipped) == (4, 1)
+    assert entry.finished_at is not None
+    with app.engine.connect() as conn:
+        assert [one.live for one in lease.read_all(conn, app.tables)] == [0] * leased
+    assert app.ops.release("gone-1") == 1
+    assert table.statuses == [-1] * 5
+
+
+def test_release_takes_rows_that_were_locked_for_a_moment(app, table):
+    if not app.tables.dialect.skip_locked:
+        pytest.skip("locks no rows")
+    ids = put(app, *[(f"o{i}", RUNNING) for i in range(3)], claimed_by="gone-1")
+    m = app.tables.message
+    frozen = app.engine.connect()
+    frozen.execute(sa.select(m).where(table.where(msg_id=ids[0])).with_for_update()).all()
+
+    def tell(progress: Progress) -> None:
+        frozen.rollback()
+
+    done = in_thread(lambda: app.ops.release("gone-1", progress=tell))()
+    frozen.close()
+    assert (done.matched, done.changed, done.skipped) == (3, 3, 0)
+    assert table.statuses == [-1] * 3
+
+
+@pytest.mark.parametrize("leased", [True, False])
+def test_a_release_that_somebody_beats_is_over(app, table, monkeypatch, leased):
+    """No operation stays open in the audit; nothing was changed."""
+    put(app, ("a", RUNNING), claimed_by="gone-1")
+    if leased:
+        with app.engine.begin() as conn:
+            lease.register(conn, app.tables, "gone-1", ttl=-1.0)
+    held_by = releasing.held_by
+
+    def beaten(*args: Any) -> Any:
+        held = held_by(*args)
+        with app.engine.begin() as conn:
+            lease.drop(conn, app.tables, "gone-1")
+            lease.register(conn, app.tables, "gone-1", ttl=60.0)
+        return held
+
+    monkeypatch.setattr(releasing, "held_by", beaten)
+    with pytest.raises(MsgworkerError, match="try again"):
+        app.ops.release("gone-1")
+    assert table.statuses == [RUNNING]
+    (entry,) = app.ops.audit()
+    assert (entry.kind, entry.changed) == ("release", 0)
+    assert entry.finished_at is not None
+
+
+def test_release_of_rows_without_a_lease(app, table):
+    put(app, ("a", RUNNING), claimed_by="ghost")
+    assert app.ops.release("ghost") == 1
+    assert table.statuses == [-1]
+
+
+def test_release_refuses_a_living_instance(app, table):
+    put(app, ("a", RUNNING), claimed_by="alive")
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "alive", ttl=60.0)
+    with pytest.raises(MsgworkerError, match="is alive"):
+        app.ops.release("alive")
+    with pytest.raises(MsgworkerError, match="is alive"):
+        app.ops.release("alive", dry_run=True)
+    assert app.ops.release("alive", dry_run=True, force=True) == 1
+    with app.engine.begin() as conn:
+        lease.take_over_live(conn, app.tables, "alive", me="another", ttl=60.0)
+    with pytest.raises(MsgworkerError, match="being recovered"):
+        app.ops.release("alive", force=True)
+    assert table.statuses == [1]
+
+
+@pytest.mark.parametrize("name", ["", None, 7, "x" * 65], ids=str)
+def test_release_refuses_what_is_no_instance(sqlite, name):
+    app = App(sqlite.url)
+    app.create_schema()
+    with pytest.raises(ConfigError):
+        app.ops.release(name)
+    app.engine.dispose()
+
+
+def test_release_by_force_fences_the_living(make_app):
+    """Its messages run elsewhere only when it starts nothing more; what it writes is refused."""
+    app = make_app(lease_seconds=6)
+    app.create_schema()
+    table = Table(app)
+    hold, watch = threading.Event(), Watch()
+
+    @app.handler("t")
+    def handle(msg: Message) -> None:
+        watch.saw(msg.object_id, msg.msg_id, lambda: hold.wait(60) if msg.payload else None)
+
+    first, *_ = send(app, "o", payload="hold")
+    send(app, "o", "o", *(f"p{i}" for i in range(20)))
+    with app.worker(threads=2) as worker:
+        worker.start()
+        until(lambda: watch.now or None, "it runs")
+        old = worker.instance_id
+        released = app.ops.release(old, force=True, reason="hangs")
+        assert released >= 1
+        until(lambda: worker.instance_id != old, "a new id")
+        hold.set()
+        until(lambda: table.statuses.count(DONE) == 23, "all done")
+    watch.assert_exclusive()
+    assert first in {entry.msg_id for i in [first] for entry in app.ops.audit(i)}
+    assert table.rows("error_try_times")[0] == (1,)
+
 
 LONG_AGO = datetime.now(UTC) - timedelta(hours=5)
 BARE = {"msg_id": "msgID", "object_id": "objectID", "error_try_times": "errorTryTimes"}
@@ -86,7 +247,7 @@ def test_only_what_has_stood_so_long_is_given_back(app, table):
 
 def test_what_an_instance_has_is_never_given_back(app, table):
     ids = send(app, "a", "b")
-    register(app, "lives")
+    registered(app, "lives")
     table.edit(status=1, created_at=LONG_AGO)
     table.edit(table.where(msg_id=ids[0]), claimed_by="lives")
     assert app.ops.release_nobody("1h") == 1
@@ -104,7 +265,7 @@ def test_a_message_that_was_settled_and_claimed_since_it_was_seen_is_left_alone(
     app, table, monkeypatch
 ):
     ids = send(app, "a", "b")
-    register(app, "lives")
+    registered(app, "lives")
     table.edit(status=1, created_at=LONG_AGO)
     real, asked = recover.foreign, []
 
@@ -149,7 +310,7 @@ def test_without_a_column_for_owners_everything_at_1_is_meant_if_no_instance_liv
     assert "`msgworker release --nobody --any-age`" in app.ops.explain(1).text
     with pytest.raises(ConfigError, match="neither claimed_at nor created_at"):
         app.ops.release_nobody("1h")
-    register(app, "lives")
+    registered(app, "lives")
     with pytest.raises(MsgworkerError, match="instance lives is alive"):
         app.ops.release_nobody(any_age=True)
     assert found_by_doctor(app) == ["no message at 1 is left by somebody who is gone"]
@@ -183,7 +344,7 @@ def test_doctor_names_what_the_dead_have_where_no_instance_lives(app, table):
     (told,) = found_by_doctor(app)
     assert "2 messages in the hands of the dead (gone-1, say)" in told
     assert "`msgworker release gone-1`" in told
-    register(app, "lives")
+    registered(app, "lives")
     assert found_by_doctor(app) == ["no message at 1 is left by somebody who is gone"]
 
 
@@ -200,9 +361,6 @@ def test_doctor_names_what_the_dead_have_where_no_instance_lives(app, table):
 def test_an_age_is_needed(app, options, text):
     with pytest.raises(ConfigError, match=text):
         app.ops.release_nobody(**options)
-
-
-# ---------------------------------------------------------------- of unknown age
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
-"""A table in which a message would be lost or strand is refused before any work, with the SQL that
-mends it; mended, it works. On the databases where it happens."""
+"""Columns that cannot hold what is written, and the statements that mend them."""
 
 from __future__ import annotations
 
@@ -9,51 +8,19 @@ import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_none
 
-from msgworker import App, Message, MessageTable, SchemaError
+from msgworker import App, Message, SchemaError
 from msgworker.dialects import live
-from msgworker.store.doctor import Finding, Severity
+from msgworker.store.doctor import Severity
+from tests.support.doctor import needed, run
 from tests.support.rows import Table
-
-COLUMNS = {
-    "msg_id": {"sqlite": "INTEGER", "postgresql": "SERIAL", "mariadb": "BIGINT AUTO_INCREMENT"},
-    "object_id": "VARCHAR(40)",
-    "status": "SMALLINT DEFAULT 0 NOT NULL",
-    "error_try_times": "SMALLINT DEFAULT 0 NOT NULL",
-    "available_at": {"postgresql": "TIMESTAMPTZ", "mariadb": "DATETIME(6)", "sqlite": "TEXT"},
-    "claimed_by": "VARCHAR(64)",
-    "claimed_at": {"postgresql": "TIMESTAMPTZ", "mariadb": "DATETIME(6)", "sqlite": "TEXT"},
-    "finished_at": {"postgresql": "TIMESTAMPTZ", "mariadb": "DATETIME(6)", "sqlite": "TEXT"},
-    "last_error": "VARCHAR(2000)",
-}
-TABLE = MessageTable("tb")
-
-
-def make_table(database: Any, rest: str = "", whole: str = "", **changed: str) -> None:
-    """A foreign table, full of columns; `changed`: their types; whole: what is said behind them."""
-    columns = []
-    for role, kinds in (COLUMNS | changed).items():
-        kind = kinds if isinstance(kinds, str) else kinds[database.name]
-        key = " PRIMARY KEY" if role == "msg_id" else ""
-        columns.append(f"{role} {kind}{key}")
-    execute(database, f"CREATE TABLE tb ({', '.join(columns)}{rest}) {whole}")
-
-
-def execute(database: Any, *statements: str) -> None:
-    engine = database.engine()
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        for statement in statements:
-            conn.execute(sa.text(statement.replace(":", r"\:")))
+from tests.support.tables import TABLE, make_table
 
 
 def put(database: Any, *object_ids: str, first: int = 1) -> None:
     """Insert as a foreign producer does."""
     for msg_id, object_id in enumerate(object_ids, start=first):
         text = f"INSERT INTO tb (msg_id, object_id) VALUES ({msg_id}, '{object_id}')"
-        execute(database, text)
-
-
-def needed(app: App) -> list[Finding]:
-    return [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
+        run(database, text)
 
 
 def listen(app: App) -> list[int]:
@@ -85,7 +52,7 @@ def refused_until_mended(make_app: Any, database: Any, *words: str) -> None:
     mends = [statement for one in told for statement in one.mend]
     assert mends
     assert all(statement in str(at_create.value) for statement in mends)
-    execute(database, *mends)
+    run(database, *mends)
     app = make_app(table=TABLE)
     app.create_schema()
     assert needed(app) == []
@@ -179,7 +146,7 @@ def test_one_refusal_names_the_mend_of_every_column(postgresql):
         app.create_schema()
     assert [told for _, told in words.values() if told not in str(refused.value)] == []
     _, _, mends = str(refused.value).partition(". To fix it: ")
-    execute(postgresql, *mends.split("; "))
+    run(postgresql, *mends.split("; "))
     app.create_schema()
     assert needed(app) == []
     app.engine.dispose()
@@ -233,7 +200,7 @@ def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, case)
         app.create_schema()
     assert words in str(refused.value)
     _, _, mends = str(refused.value).partition(". To fix it: ")
-    execute(mariadb, *mends.split("; "))
+    run(mariadb, *mends.split("; "))
     app.create_schema()
     assert needed(app) == []
     app.engine.dispose()
@@ -246,7 +213,7 @@ def test_what_doctor_prints_runs_also_where_a_type_has_no_mend(mariadb, role):
     app = App(mariadb.url, table=TABLE)
     told = needed(app)
     assert any(f"{role} ({role}) is of another type" in one.text for one in told)
-    execute(mariadb, *(statement for one in told for statement in one.mend))
+    run(mariadb, *(statement for one in told for statement in one.mend))
     app.engine.dispose()
 
 
@@ -432,7 +399,7 @@ def test_where_no_column_can_be_changed_another_one_can_be_named(sqlite, role, k
         app.create_schema()
     statement = f"ALTER TABLE tb ADD COLUMN {role}_2 TEXT"
     assert statement in str(refused.value)
-    execute(sqlite, statement)
+    run(sqlite, statement)
     app.engine.dispose()
     app = App(sqlite.url, table=TABLE.replace(**{role: f"{role}_2"}))
     app.create_schema()
@@ -458,7 +425,7 @@ STRICT = {
 )
 def test_a_strict_table_must_take_our_texts(sqlite, odd):
     columns = ", ".join(f"{role} {kind}" for role, kind in (STRICT | odd).items())
-    execute(sqlite, f"CREATE TABLE tb ({columns}) STRICT")
+    run(sqlite, f"CREATE TABLE tb ({columns}) STRICT")
     app = App(sqlite.url, table=TABLE)
     if not odd:
         app.create_schema()
@@ -474,7 +441,7 @@ def test_a_payload_is_read_as_it_stands_there_whatever_its_type_says(sqlite, kin
     app = App(sqlite.url, table=TABLE)
     app.create_schema()
     for msg_id, payload in enumerate(["1", """'{"n": 2}'""", "x'5b335d'"], start=1):
-        execute(
+        run(
             sqlite, f"INSERT INTO tb (msg_id, object_id, payload) VALUES ({msg_id}, 'a', {payload})"
         )
     found: list[Any] = []
@@ -492,7 +459,7 @@ def test_an_instance_does_not_start_on_a_table_that_was_changed(make_app, server
     statement = "ALTER TABLE tb ALTER COLUMN claimed_by TYPE VARCHAR(20)"
     if server.name == "mariadb":
         statement = "ALTER TABLE tb MODIFY claimed_by VARCHAR(20)"
-    execute(server, statement)
+    run(server, statement)
     put(server, "a", "a", "b")
     app = make_app(table=TABLE)
     ran = listen(app)
@@ -502,7 +469,7 @@ def test_an_instance_does_not_start_on_a_table_that_was_changed(make_app, server
         assert no.value.exit_code == 4
     assert (ran, Table(app).statuses) == ([], [0, 0, 0])
     assert len(app.ops.find()) == 3
-    execute(server, *(statement for one in needed(app) for statement in one.mend))
+    run(server, *(statement for one in needed(app) for statement in one.mend))
     assert app.drain(linger=1).done == 3  # the same App: what was refused is read again
 
 
@@ -516,7 +483,7 @@ def test_errors_are_cut_to_their_column(make_app, server, length):
     app.add_handler(None, lambda msg: 1 / 0, wait=wait_none())
     assert app.drain(linger=1).failed == 3
     whole = app.ops.show(1).tries[-1].error
-    assert whole.startswith("ZeroDivisionError: division by zero [test_requirements.py")
+    assert whole.startswith("ZeroDivisionError: division by zero [test_bad_columns.py")
     assert Table(app).column("last_error") == [whole[:length]] * 3
 
 
@@ -530,7 +497,7 @@ def test_the_id_of_an_instance_is_read_back(make_app, server):
             "CREATE TRIGGER cut BEFORE INSERT ON msgworker_lease FOR EACH ROW "
             "SET NEW.name = left(NEW.name, 20)"
         )
-    execute(server, cut)
+    run(server, cut)
     app.add_handler("t", lambda msg: None)
     with pytest.raises(SchemaError, match="does not keep the id of an instance"):
         app.drain(linger=0)
@@ -545,7 +512,7 @@ def test_a_trigger_on_updates_is_shown(make_app, database):
         "postgresql": "CREATE TRIGGER no_two BEFORE UPDATE ON tb FOR EACH ROW "
         "EXECUTE FUNCTION suppress_redundant_updates_trigger()",
     }
-    execute(database, text[database.name])
+    run(database, text[database.name])
     app = make_app(table=TABLE)
     app.create_schema()
     assert needed(app) == []
@@ -559,7 +526,7 @@ def test_a_status_without_a_default_is_advised(make_app, server):
     app.create_schema()
     (told,) = [one for one in app.ops.doctor() if "has no default" in one.text]
     assert told.severity is Severity.ADVISED
-    execute(server, *told.mend)
+    run(server, *told.mend)
     put(server, "a", "a", "b")
     listen(app)
     assert app.drain(linger=1).done == 3

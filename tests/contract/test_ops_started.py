@@ -1,4 +1,4 @@
-"""What tells a message whose handler runs from one that was only claimed."""
+"""When a handler has started, as people see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drain leaves, by what it waits for; its text and its exit code."""
+"""What a drain leaves, why, and the exit code for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from msgworker import App, Context, Message, MessageTable, Report, RetryLater
 from msgworker.store import lease
 from msgworker.store.left import Asked, Waits, left
 from msgworker.testing import Database, drain
-from tests.support.rows import Table, send
+from tests.support.leases import registered
+from tests.support.rows import edit, leave_rows_at_1, send
 from tests.support.waiting import in_thread, until
 
 ALL = Asked(topics=None)
@@ -27,16 +28,6 @@ ALL = Asked(topics=None)
 def count(app: App, asked: Asked = ALL, **options: Any) -> dict[str, int]:
     with app.engine.connect() as conn:
         return {str(w): n for w, n in left(conn, app.tables, asked, **options).by.items()}
-
-
-def edit(app: App, msg_id: int, **roles: Any) -> None:
-    table = Table(app)
-    assert table.edit(table.where(msg_id=msg_id), **roles) == 1
-
-
-def register(app: App, name: str, *, ttl: float = 600.0, topics: Any = None) -> None:
-    with app.engine.begin() as conn:
-        lease.register(conn, app.tables, name, ttl=ttl, topics=topics)
 
 
 @pytest.fixture
@@ -50,19 +41,6 @@ def waiting(app: App) -> App:
         return RetryLater(after=7200) if msg.payload == "later" else None
 
     return app
-
-
-# ---------------------------------------------------------------- the reproduction
-
-
-def leave_rows_at_1(app: App, objects: int = 30, behind: int = 5) -> list[int]:
-    """Rows that some consumer flagged, long gone; others wait behind them."""
-    names = [f"o{i}" for i in range(objects)]
-    held = send(app, *names)
-    send(app, *(name for name in names for _ in range(behind)))
-    for msg_id in held:
-        edit(app, msg_id, status=1)
-    return held
 
 
 def test_a_drain_that_leaves_what_nobody_does_says_so(app, caplog):
@@ -98,14 +76,11 @@ def test_on_a_table_without_owners_a_row_at_1_is_nobody_s_where_no_instance_live
     app.create_schema()
     app.add_handler(None, lambda msg: None)
     if lives:
-        register(app, "another")
+        registered(app, "another")
     report = app.drain(linger=0)
     reason = "elsewhere" if lives else "nobody"
     assert (report.done, report.left, report.left_by) == (1, 3, {reason: 3})
     assert report.exit_code == (0 if lives else 1)
-
-
-# ---------------------------------------------------------------- each reason
 
 
 def test_what_waits_for_its_retry_is_counted_apart_and_ends_a_drain_with_6(waiting, caplog):
@@ -144,7 +119,7 @@ def test_a_young_message_is_due_later(make_app):
 def test_what_another_live_instance_has_may_be_left(app):
     app.add_handler("t", lambda msg: None)
     first, _, loose = send(app, "o", "o", None)
-    register(app, "another")
+    registered(app, "another")
     for msg_id in (first, loose):
         edit(app, msg_id, status=1, claimed_by="another")
     report = app.drain(linger=0)
@@ -155,7 +130,7 @@ def test_what_the_dead_had_is_elsewhere_only_if_somebody_lives_to_give_it_back(a
     (msg_id,) = send(app, "o")
     edit(app, msg_id, status=1, claimed_by="dead")
     assert count(app) == {"nobody": 1}
-    register(app, "me")
+    registered(app, "me")
     assert count(app, Asked(topics=None, me=("me",))) == {"nobody": 1}
     assert count(app) == {"elsewhere": 1}
 
@@ -188,9 +163,9 @@ def test_a_topic_without_a_handler_ends_a_drain_with_1(app, caplog):
         report = app.drain(linger=0)
     assert (report.left_by, report.exit_code) == ({"no handler": 2}, 1)
     assert any("topic 'u' of message" in r.getMessage() for r in caplog.records)
-    register(app, "of others", topics=["v"])
+    registered(app, "of others", topics=["v"])
     assert app.drain(linger=0).exit_code == 1
-    register(app, "of theirs", topics=["u"])
+    registered(app, "of theirs", topics=["u"])
     assert app.drain(linger=0).left_by == {"elsewhere": 2}
 
 
@@ -260,9 +235,6 @@ def test_the_worst_reason_gives_the_exit_code(values, code):
     assert Report(**values).exit_code == code
 
 
-# ---------------------------------------------------------------- text, cost, bounds
-
-
 def test_reasons_come_in_a_fixed_order(app):
     for msg_id in send(app, None, None)[:1]:
         edit(app, msg_id, status=1)
@@ -314,9 +286,6 @@ def test_a_drain_of_a_test_says_what_is_left_too(msgworker_db: Database):
     assert (report.exit_code, report.stopped) == (6, False)
 
 
-# ---------------------------------------------------------------- an instance that may be gone
-
-
 def age_lease(app: App, name: str, *, silent: float, left: float) -> None:
     """The last heartbeat of `name` was so many seconds ago, and its lease ends in so many."""
     t, now = app.tables, datetime.now(UTC)
@@ -330,7 +299,7 @@ def held_by(app: App, name: str, **lease_of: Any) -> int:
     """A message whose handler runs on instance `name`."""
     app.add_handler("t", lambda msg: None)
     (msg_id,) = send(app, "o")
-    register(app, name, **lease_of)
+    registered(app, name, **lease_of)
     edit(app, msg_id, status=1, claimed_by=name)
     return int(msg_id)
 

@@ -1,0 +1,139 @@
+"""What send cannot take: objects, topics, delays, connections."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import scoped_session, sessionmaker
+
+from msgworker import App, ConfigError
+from tests.support.rows import Table
+
+BAD_OBJECTS: list[Any] = [
+    "x" * 191,
+    "x" * 10_000,
+    "nul\x00",
+    "half \ud800",
+    True,
+    1.5,
+    b"bytes",
+    ["list"],
+    {"a": 1},
+    ("a",),
+    object(),
+]
+
+
+@pytest.mark.parametrize("object_id", BAD_OBJECTS, ids=[str(i) for i in range(len(BAD_OBJECTS))])
+def test_object_ids_that_cannot_be(sqlite_app, object_id):
+    with sqlite_app.engine.begin() as conn:
+        with pytest.raises(ConfigError, match="object_id"):
+            sqlite_app.send(conn, "t", object_id=object_id)
+        with pytest.raises(ConfigError, match="object_id"):
+            sqlite_app.send_many(conn, "t", [(None, object_id)])
+    assert Table(sqlite_app).statuses == []
+
+
+@pytest.mark.parametrize("object_id", [10**30, -(2**63) - 1, Decimal("1.5"), uuid.UUID(int=7)])
+def test_an_object_id_that_sqlite_cannot_keep_is_refused_at_the_call(sqlite_app, object_id):
+    with sqlite_app.engine.begin() as conn:
+        with pytest.raises(ConfigError, match="object_id"):
+            sqlite_app.send(conn, "t", object_id=object_id)
+        sqlite_app.send(conn, "t", object_id=2**63 - 1)
+
+
+@pytest.mark.parametrize("topic", ["nul\x00", "half \ud800"])
+def test_a_topic_that_no_database_keeps_is_refused_at_the_call(sqlite_app, topic):
+    with sqlite_app.engine.begin() as conn, pytest.raises(ConfigError, match="topic"):
+        sqlite_app.send(conn, topic, object_id="o")
+
+
+def test_topics_that_cannot_be(sqlite_app):
+    for topic in ("", "x" * 101, 7):
+        with pytest.raises(ConfigError):
+            sqlite_app.handler(topic)(lambda msg: None)
+        with sqlite_app.engine.begin() as conn, pytest.raises(ConfigError):
+            sqlite_app.send(conn, topic)
+
+
+BAD_DELAYS: list[dict[str, Any]] = [
+    {"delay": -1},
+    {"delay": 10**12},
+    {"delay": float("nan")},
+    {"delay": "5"},
+    {"delay": True},
+    {"delay": timedelta(seconds=-1)},
+    {"at": datetime(2030, 1, 1)},  # noqa: DTZ001 - that is what is wrong with it
+    {"at": "2030-01-01"},
+    {"at": 5},
+    {"delay": 5, "at": datetime(2030, 1, 1, tzinfo=UTC)},
+]
+
+
+@pytest.mark.parametrize("options", BAD_DELAYS, ids=range(len(BAD_DELAYS)))
+def test_delays_that_cannot_be(sqlite_app, options):
+    with sqlite_app.engine.begin() as conn:
+        with pytest.raises(ConfigError):
+            sqlite_app.send(conn, "t", **options)
+        with pytest.raises(ConfigError):
+            sqlite_app.send_many(conn, "t", [(1, "o")], **options)
+
+
+@pytest.mark.parametrize("target", [None, "conn", object()])
+def test_send_takes_a_connection_or_a_session(sqlite_app, target):
+    with pytest.raises(ConfigError, match="Connection or Session"):
+        sqlite_app.send(target, "t")
+    with pytest.raises(ConfigError, match="Connection or Session"):
+        sqlite_app.send(sqlite_app.engine, "t")
+
+
+@pytest.mark.parametrize("messages", [[1], ["ab"], [(1,)], [(1, 2, 3)], [None]])
+def test_send_many_takes_pairs(sqlite_app, messages):
+    with sqlite_app.engine.begin() as conn, pytest.raises(ConfigError, match="pairs"):
+        sqlite_app.send_many(conn, "t", messages)
+
+
+def test_send_many_from_a_generator_that_raises_sends_nothing_if_rolled_back(app):
+    def messages() -> Iterator[tuple[Any, Any]]:
+        for i in range(12_000):
+            yield i, "o"
+        raise LookupError("the source broke")
+
+    def produce() -> None:
+        with app.engine.begin() as conn:
+            app.send_many(conn, "t", messages())
+
+    with pytest.raises(LookupError):
+        produce()
+    assert Table(app).statuses == []
+
+
+def test_send_takes_a_scoped_session(sqlite_app):
+    session = scoped_session(sessionmaker(sqlite_app.engine))
+    sqlite_app.send(session, "t", object_id="x")
+    session.rollback()
+    assert sqlite_app.ops.find() == []
+    sqlite_app.send(session, "t", object_id="x")
+    session.commit()
+    assert len(sqlite_app.ops.find()) == 1
+    session.remove()
+
+
+def test_a_connection_to_another_database_is_refused(sqlite_app, postgresql, tmp_path):
+    other = App(f"sqlite:///{tmp_path / 'other.db'}")
+    other.create_schema()
+    for engine, words in ((other.engine, "is of the file"), (postgresql.engine(), "postgresql")):
+        with engine.begin() as conn, pytest.raises(ConfigError, match=words):
+            sqlite_app.send(conn, "t")
+    same = sa.create_engine(sqlite_app.engine.url.set(database=f"{sqlite_app.engine.url.database}"))
+    with same.begin() as conn:
+        sqlite_app.send(conn, "t")
+    same.dispose()
+    assert (len(sqlite_app.ops.find()), len(other.ops.find())) == (1, 0)
+    other.engine.dispose()

@@ -1,0 +1,153 @@
+"""Names of tables and columns, of any characters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tenacity.wait import wait_none
+
+from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
+from msgworker.store import ddl_script
+from msgworker.table import BESIDE
+from tests.support.rows import send
+from tests.support.waiting import until
+
+NAMES = [
+    "msg; drop table x--",
+    'we"ird',
+    "br]ack[et",
+    "back`tick",
+    "quo'te",
+    "per%cent",
+    "per%(s)s",
+    "co:lon",
+    "sp ace",
+    "\u00dcn\u00efcode",
+    "select",
+    "brace{0}",
+    "que?stion",
+    "back\\slash",
+    "(paren)",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_table_names_are_one_identifier(make_app, name):
+    app = make_app(table=MessageTable(name))
+    assert name in app.create_schema()
+    assert app.create_schema() == []
+    app.add_handler("t", lambda msg: None)
+    send(app, "a", "a", None)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(1, "a")] * 3)
+    assert app.drain(linger=0).done == 6
+    assert [c.count for c in app.ops.counts()] == [6]
+
+
+@pytest.mark.parametrize(
+    "name", [*NAMES, "ids", "me", "error", "mark", "rows", "at", "after", "seen"]
+)
+def test_odd_column_names_are_one_identifier(make_app, name):
+    roles = ("msg_id", "object_id", "status", "error_try_times", "payload", "claimed_by")
+    spec = MessageTable("odd_columns", **{role: f"{name} {i}" for i, role in enumerate(roles)})
+    if name not in NAMES:
+        spec = MessageTable("odd_columns", **{"status": name, "available_at": "delay"})
+    app = make_app(table=spec)
+    app.create_schema()
+    if "`" in name and app.engine.dialect.name in ("mysql", "mariadb"):
+        with pytest.raises(SchemaError, match="has no column"):  # SQLAlchemy misreads such names
+            _ = app.tables
+        return
+    assert app.create_schema() == []
+
+    @app.handler("t", wait=wait_none())
+    def handle(msg: Message, ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise ValueError("once")
+
+    send(app, "a", "a", None, payload={"x": 1})
+    report = app.drain(linger=1)
+    assert (report.done, report.retried) == (3, 3)
+    assert app.ops.rerun([1], force=True) == 1
+
+
+BAD_NAMES: list[Any] = [
+    "",
+    "  ",
+    None,
+    7,
+    "a.b.c",
+    ".",
+    "a.",
+    ".b",
+    "x" * 200,
+    "nul\x00",
+    "new\nline",
+]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=[str(i) for i in range(len(BAD_NAMES))])
+def test_names_that_cannot_be(name):
+    with pytest.raises(ConfigError):
+        MessageTable(name)
+    if name not in ("a.b.c", ".", "a.", ".b"):
+        with pytest.raises(ConfigError):
+            MessageTable(msg_id=name)
+
+
+def test_a_name_that_is_too_long_for_the_database(database, make_app):
+    app = make_app(table=MessageTable("x" * 100))
+    if database.name == "sqlite":
+        app.create_schema()
+        return
+    for act in (app.create_schema, lambda: app.tables):
+        with pytest.raises(SchemaError, match=r"x{60}"):
+            act()
+
+
+@pytest.mark.parametrize("name", ["lease", "item", "try", "operation", "audit", "pause", "lock"])
+def test_a_table_of_our_own_cannot_be_the_message_table(name):
+    with pytest.raises(ConfigError, match="one of msgworker's own tables"):
+        MessageTable(f"crm.Msgworker_{name}")
+
+
+def test_the_reserved_table_names_are_those_that_are_made(sqlite_app):
+    ours = {table.name for table in ddl_script.own_tables(sqlite_app.tables)}
+    assert ours == {f"msgworker_{name}" for name in BESIDE}
+
+
+@pytest.mark.parametrize("name", ["mw_open_object", "mw_ids", "MW_ME"])
+def test_a_column_cannot_have_a_name_of_our_own(name):
+    with pytest.raises(ConfigError, match=r"names that begin with mw_ are msgworker's own"):
+        MessageTable("tb", last_error=name)
+
+
+def test_columns_may_be_named_like_anything_else(make_app):
+    """Also like what a statement calls its parameters, or SQL its words."""
+    names = {"object_id": "b_topic", "topic": "b_payload", "payload": "b_object_id"}
+    names |= {"status": "b_at", "error_try_times": "rows", "available_at": "b_delay"}
+    names |= {"claimed_by": "order", "last_error": "me", "msg_id": "after", "finished_at": "low"}
+    app = make_app(table=MessageTable("select", **names))
+    app.create_schema()
+    app.add_handler("t", lambda msg: 1 / msg.payload, wait=wait_none())
+    with app.engine.begin() as conn:
+        for number in (1, 0):
+            app.send(conn, "t", number, object_id="a", delay=0)
+    report = app.drain(linger=0)
+    assert (report.done, report.failed) == (1, 1)
+    assert app.ops.rerun([2], reason="r") == 1
+
+
+@pytest.mark.parametrize("name", ["客" * 21, "客" * 18 + "a"])
+def test_a_long_table_name_of_many_bytes_can_be_notified(postgresql, name):
+    app = App(postgresql.url, table=MessageTable(name), notify=True)
+    try:
+        app.create_schema()
+        app.add_handler("t", lambda msg: None)
+        with app.worker(threads=1) as worker:
+            worker.start()
+            send(app, "a")
+            until(lambda: worker.tally.done == 1, "the message is done")
+    finally:
+        app.engine.dispose()

@@ -1,0 +1,234 @@
+"""Payloads that are no strict JSON, too long, or of a type that nobody knows."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import Message, MessageTable, PayloadError
+from msgworker.payload import decode, encode
+from tests.support.rows import Table, send
+from tests.support.tables import SEED, foreign_table, insert
+
+BAD_PAYLOADS: dict[str, tuple[str, str]] = {
+    "text": ("not JSON at all", "not JSON"),
+    "cut": ('{"a": 1', "not JSON"),
+    "two": ("1 2", "not JSON"),
+    "blank": ("   ", "not JSON"),
+    "single quotes": ("{'a': 1}", "not JSON"),
+    "NaN": ("NaN", "NaN"),
+    "Infinity": ('{"a": -Infinity}', "Infinity"),
+    "1e999": ("[1e999]", "out of range"),
+    "twins": ('{"a": 1, "a": 2}', "twice"),
+    "surrogate": ('"\\ud800"', "surrogate"),
+    "deep": ("[" * 100_000 + "]" * 100_000, "deep"),
+    "digits": ("1" * 1_000_000, "digits"),
+    "minus digits": ("-" + "1" * 5_000, "digits"),
+    "pickle": (pickle.dumps({"a": 1}, 0).decode(), "not JSON"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PAYLOADS)
+def test_payloads_that_are_not_strict_json_are_refused(case):
+    raw, text = BAD_PAYLOADS[case]
+    with pytest.raises(PayloadError, match=text) as caught:
+        decode(raw)
+    assert len(str(caught.value)) < 600
+
+
+def test_payloads_that_are_not_strict_json_are_dead_at_once(app):
+    called: list[Any] = []
+    app.add_handler("t", lambda msg: called.append(msg))
+    t = app.tables
+    rows = [{"topic": "t", "object_id": "o", "payload": raw} for raw, _ in BAD_PAYLOADS.values()]
+    with app.engine.begin() as conn:
+        conn.execute(sa.insert(t.message), rows)
+    report = app.drain(linger=0)
+    assert (report.failed, report.retried, report.left) == (len(rows), 0, 0)
+    assert called == []
+    found = Table(app).rows("status", "error_try_times", "last_error")
+    assert {row[:2] for row in found} == {(-1, 3)}
+    for row, (_, text) in zip(found, BAD_PAYLOADS.values(), strict=True):
+        assert row[2].startswith("PayloadError")
+        assert text in row[2]
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (None, None),
+        ("", None),
+        ("null", None),
+        ("[]", []),
+        ('"x"', "x"),
+        ("1", 1),
+        ("-0.5e3", -500.0),
+        ("true", True),
+        ('"\\ud83d\\ude00"', "\U0001f600"),
+        (b'{"a": 1}', {"a": 1}),
+        (memoryview(b"[1]"), [1]),
+        ({"a": 1}, {"a": 1}),
+    ],
+)
+def test_payloads_that_are_good(raw, value):
+    assert decode(raw) == value
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe", b"\x80abc", "\u00e4".encode("latin-1")])
+def test_bytes_that_are_not_utf_8_are_refused(raw):
+    with pytest.raises(PayloadError, match="UTF-8"):
+        decode(raw)
+
+
+class _Bomb:
+    """Unpickled, it would leave a trace."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("unpickled"),))
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_pickles_are_never_unpickled(protocol, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PayloadError):
+        decode(pickle.dumps(_Bomb(), protocol))
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_a_blob_column_is_decoded_or_refused(database, make_app):
+    kind = {"postgresql": "BYTEA"}.get(database.name, "BLOB")
+    foreign_table(database, body=kind)
+    app = make_app(table=SEED.replace(payload="body"))
+    app.create_schema()
+    got: list[Any] = []
+    app.add_handler(None, lambda msg: got.append(msg.payload))
+    t = app.tables
+    with app.engine.begin() as conn:
+        for raw in (b'{"a": 1}', b"\xff\xfe", pickle.dumps(1)):
+            values = {t.names["object_id"]: "o", "body": raw, t.names["status"]: 0}
+            conn.execute(sa.insert(t.message).values(values))
+    report = app.drain(linger=0)
+    assert (report.done, report.failed) == (1, 2)
+    assert got == [{"a": 1}]
+
+
+def test_a_json_column(database, make_app):
+    kind = {"postgresql": "JSONB"}.get(database.name, "JSON")
+    foreign_table(database, body=kind)
+    app = make_app(table=SEED.replace(payload="body"))
+    app.create_schema()
+    got: list[Any] = []
+    app.add_handler(None, lambda msg: got.append(msg.payload))
+    insert(database, "objectID, body", """'o', '{"a": [1, 2]}'""", "'o', NULL")
+    assert app.drain(linger=0).done == 2
+    assert got == [{"a": [1, 2]}, None]
+
+
+def test_a_payload_that_is_too_long_is_never_read(make_app):
+    app = make_app(table=MessageTable(max_payload=1000))
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    send(make_app(), "a", payload="x" * 5000)
+    assert app.drain(linger=0).failed == 1
+    assert "5002" in Table(app).one("last_error")
+
+
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+DEEP: list[Any] = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        float("nan"),
+        float("inf"),
+        {"a": [float("-inf")]},
+        {object()},
+        object(),
+        b"bytes",
+        datetime.now(timezone(timedelta(seconds=1))),
+        {(1, 2): 3},
+        {1: 2},
+        "half \ud800",
+        10**5000,
+        CYCLE,
+        DEEP,
+        "nul \x00",
+    ],
+    ids=range(14),
+)
+def test_payloads_that_cannot_be_written_are_refused_before_any_sql(sqlite_app, payload):
+    with sqlite_app.engine.begin() as conn:
+        with pytest.raises(PayloadError):
+            sqlite_app.send(conn, "t", payload)
+        with pytest.raises(PayloadError):
+            sqlite_app.send_many(conn, "t", [(1, "o"), (payload, "o")])
+    assert Table(sqlite_app).statuses == []
+
+
+@pytest.mark.parametrize("text", ["\\u0000", "a\\\\u0000", "\\", "\u2028", "\U0001f600", "'\"`;--"])
+def test_payload_texts_come_back_as_they_were(app, text):
+    assert decode(encode({"t": text, text: 1})) == {"t": text, text: 1}
+    got: list[Any] = []
+    app.add_handler("t", lambda msg: got.append(msg.payload))
+    send(app, "o", payload=text)
+    app.drain(linger=0)
+    assert got == [text]
+
+
+def test_send_refuses_a_payload_that_would_be_too_long_to_be_read(make_app):
+    app = make_app(table=MessageTable(max_payload=50))
+    app.create_schema()
+    in_bytes = app.tables.dialect.text_in_bytes
+    fits = "\u00e4" * (24 if in_bytes else 48)  # and two quotes
+    with app.engine.begin() as conn:
+        app.send(conn, "t", fits, object_id="o")
+        with pytest.raises(PayloadError, match="max_payload"):
+            app.send(conn, "t", fits + "x", object_id="o")
+        with pytest.raises(PayloadError, match="max_payload"):
+            app.send_many(conn, "t", [(fits + "x", "o")])
+    got: list[Any] = []
+    app.add_handler("t", lambda msg: got.append(msg.payload))
+    assert app.drain(linger=0).done == 1
+    assert got == [fits]
+
+
+def test_send_refuses_keys_that_are_one_text():
+    with pytest.raises(PayloadError, match="key"):
+        encode({1: "a", "1": "b"})
+
+
+def test_a_type_of_payloads_that_is_not_known_is_told_and_one_that_comes_later_is_read(
+    sqlite_app, caplog
+):
+    module: dict[str, Any] = {"Message": Message, "Any": Any}
+    exec(
+        "from __future__ import annotations\n"
+        "def unknown(msg: Message[Unknown]): pass\n"
+        "def later(msg: Message[Order], ctx: OnlyForTheChecker): seen.append(msg.payload)\n"
+        "def known(msg: Message[int], ctx: OnlyForTheChecker): seen.append(msg.payload)\n"
+        "def plain(msg: Message[Any], ctx: OnlyForTheChecker): pass\n",
+        module,
+    )
+    for name in ("unknown", "later", "known", "plain"):
+        sqlite_app.add_handler(name, module[name])
+    module["seen"] = seen = []
+    exec("from dataclasses import dataclass\n@dataclass\nclass Order:\n    n: int", module)
+    send(sqlite_app, "a", topic="later", payload={"n": 1})
+    send(sqlite_app, "b", topic="later", payload={"n": "no number"})
+    send(sqlite_app, "c", topic="known", payload="no number")
+    send(sqlite_app, "d", topic="unknown", payload={"n": 1})
+    report = sqlite_app.drain(linger=0)
+    assert (report.done, report.failed) == (2, 2)
+    assert seen == [module["Order"](1)]
+    told = [r.getMessage() for r in caplog.records if "payloads are not checked" in r.getMessage()]
+    assert len(told) == 1
+    assert "handler unknown: the type in Message[Unknown] is not a name of its module" in told[0]

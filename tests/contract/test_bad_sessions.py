@@ -1,0 +1,145 @@
+"""Engines, sessions and servers that are set up otherwise than ours."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+from tenacity.wait import wait_fixed
+
+from msgworker import App, Context, Message
+from msgworker.message import Word
+from tests.support.rows import Table, send
+
+
+def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app):
+    engine = sa.create_engine(database.url, isolation_level="AUTOCOMMIT")
+    app = make_app(engine)
+    app.create_schema()
+    table = Table(app)
+
+    @app.handler("t", transactional=True, wait=wait_fixed(3600))
+    def handle(msg: Message, ctx: Context) -> None:
+        app.send(ctx.connection, "made", object_id="x")
+        raise ValueError
+
+    send(app, "o")
+    assert app.drain(linger=0, topics=["t"]).retried == 1
+    assert table.rows("topic", "status") == [("t", -1)]
+
+
+@pytest.mark.parametrize("level", ["SERIALIZABLE", "READ UNCOMMITTED"])
+def test_the_engine_s_isolation_level_is_not_ours(database, make_app, level):
+    if database.name == "sqlite":
+        pytest.skip("SQLite is always serializable")
+    app = make_app(sa.create_engine(database.url, isolation_level=level))
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    send(app, *[f"o{i % 5}" for i in range(50)])
+    assert app.drain(threads=4, linger=0).done == 50
+    with app.engine.connect() as conn:
+        assert conn.get_isolation_level() == "READ COMMITTED"
+
+
+def test_the_server_s_default_isolation_level_is_not_ours(postgresql):
+    name = sa.make_url(postgresql.url).database
+    with postgresql.engine().connect() as conn:
+        conn.exec_driver_sql(
+            f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"
+        )
+        conn.commit()
+    app = App(postgresql.url)
+    with app.engine.connect() as conn:
+        assert conn.scalar(sa.text("SHOW transaction_isolation")) == "read committed"
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres, MDY"])
+def test_any_style_of_dates_of_a_login_will_do(postgresql, style):
+    label = sa.make_url(postgresql.url).database
+    with postgresql.engine().connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        conn.exec_driver_sql(f"ALTER DATABASE {label} SET datestyle TO '{style}'")
+    app = App(postgresql.url)
+    try:
+        app.create_schema()
+        app.add_handler("t", lambda msg: 1 / 0)
+        send(app, "a", "b")
+        app.drain(linger=0)
+        assert Table(app).statuses == [-1, -1]
+        (first,) = app.ops.find(limit=1)
+        assert first.created_at is not None
+        assert [one for one in app.ops.doctor() if one.severity == "needed"] == []
+    finally:
+        app.engine.dispose()
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu"])
+def test_instants_mean_the_same_in_any_time_zone_of_a_session(postgresql, mariadb, zone):
+    """74: also in the hour that a clock shows twice, on 1 November 2026 in New York."""
+    fold = [datetime(2026, 11, 1, hour, 30, tzinfo=UTC) for hour in (5, 6)]
+    offset = {"America/New_York": "-05:00", "Asia/Kathmandu": "+05:45"}[zone]
+    for url in (
+        sa.make_url(postgresql.url).update_query_dict({"options": f"-ctimezone={zone}"}),
+        sa.make_url(mariadb.url).update_query_dict({"init_command": f"SET time_zone = '{offset}'"}),
+    ):
+        app = App(url.render_as_string(hide_password=False), backoff_seconds=1)
+        app.create_schema()
+        first, second = (send(app, "x", at=at)[0] for at in fold)
+        (later,) = send(app, "y", delay=3600)
+        assert [app.ops.show(one).available_at for one in (first, second)] == fold
+        left = app.ops.show(later).available_at - datetime.now(UTC)
+        assert 3500 < left.total_seconds() < 3700
+        assert abs((app.ops.show(later).created_at - datetime.now(UTC)).total_seconds()) < 100
+        app.handler("t")(lambda msg: None)
+        app.drain(linger=0)
+        for one, at in zip((first, second), fold, strict=True):
+            assert (app.ops.show(one).status is Word.DONE) == (at < datetime.now(UTC))
+        assert app.ops.show(later).status is Word.NEW
+        app.engine.dispose()
+
+
+@pytest.mark.parametrize("year", [1970, 2106])
+def test_the_clock_of_the_host_may_be_wrong_by_decades(database, make_app, monkeypatch, year):
+    """84: instants are the database's; doctor says how far the clocks are apart."""
+    if database.name == "sqlite":
+        pytest.skip("its clock is the host's")
+    wrong = datetime(year, 1, 2, tzinfo=UTC)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return wrong.astimezone(tz)
+
+    monkeypatch.setattr("time.time", wrong.timestamp)
+    monkeypatch.setattr("msgworker.store.doctor.server.datetime", Clock)
+    app = make_app(backoff_seconds=0)
+    app.create_schema()
+    tried = []
+
+    @app.handler("t")
+    def handle(msg):
+        tried.append(msg.msg_id)
+        if len(tried) == 1:
+            raise ValueError("again")
+
+    (one,) = send(app, "a")
+    (waits,) = send(app, "b", delay=3600)
+    assert app.drain(linger=2).done == 1
+    assert tried == [one, one]
+    assert app.ops.show(waits).status is Word.NEW
+    (clock,) = [finding for finding in app.ops.doctor() if finding.check == "clock"]
+    way = "ahead of" if year > 2100 else "behind"
+    assert (clock.severity, way in clock.text) == ("advised", True)
+
+
+@pytest.mark.parametrize("setting", ["completion_type='RELEASE'", "sql_select_limit=1"])
+def test_settings_of_a_server_that_cut_sessions_or_answers_do_no_harm(mariadb, setting):
+    url = sa.make_url(mariadb.url).update_query_dict({"init_command": f"SET {setting}"})
+    app = App(url.render_as_string(hide_password=False))
+    app.create_schema()
+    app.handler("t")(lambda msg: None)
+    send(app, *(f"o{i}" for i in range(5)))
+    assert app.drain(linger=0).done == 5
+    assert len(app.ops.find()) == 5
+    app.engine.dispose()

@@ -1,0 +1,218 @@
+"""URLs, engines and files that cannot be, and databases that cannot be reached."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, ConfigError, DatabaseUnavailable
+from tests.support.logged import CANARY
+
+IN_MEMORY = [
+    "sqlite://",
+    "sqlite:///",
+    "sqlite:///:memory:",
+    "sqlite:///file::memory:?uri=true",
+    "sqlite:///file:x?mode=memory&cache=shared&uri=true",
+]
+BAD_URLS: list[tuple[Any, str]] = [
+    ("", "url is required"),
+    ("  ", "url is required"),
+    (None, "url is required"),
+    (7, "url is required"),
+    (b"sqlite:///x.db", "url is required"),
+    (f"just a text with {CANARY}", "cannot be read"),
+    (f"user:{CANARY}@host/db", "cannot be read"),
+    (f"mssql://u:{CANARY}@h/db", "postgresql, sqlite, mariadb, mysql, oracle"),
+    (f"nosuch://u:{CANARY}@h/db", "postgresql, sqlite, mariadb, mysql, oracle"),
+    (f"postgresql+nosuch://u:{CANARY}@h/db", "no such driver"),
+    (f"postgresql://u:{CANARY}@h:abc/db", "cannot be read"),
+    (f"postgresql://u:{CANARY}@h:0/db", "port"),
+    (f"postgresql://u:{CANARY}@h:70000/db", "port"),
+    (f"postgresql://u:x@{CANARY}@h/db", "URL.create"),
+    (f"postgresql://u:x/@{CANARY}@h/db", "URL.create"),
+    *((url, "in-memory") for url in IN_MEMORY),
+    (f"postgresql+asyncpg://u:{CANARY}@h/db", "async"),
+    (f"postgresql+psycopg_async://u:{CANARY}@h/db", "async"),
+    (f"sqlite+aiosqlite:///{CANARY}.db", "async"),
+    (f"mysql+aiomysql://u:{CANARY}@h/db", "async"),
+    (f"mysql+asyncmy://u:{CANARY}@h/db", "async"),
+    (f"oracle+oracledb_async://u:{CANARY}@h/db", "async"),
+]
+
+
+@pytest.mark.parametrize(("url", "text"), BAD_URLS, ids=range(len(BAD_URLS)))
+def test_bad_urls_are_config_errors_that_do_not_repeat_the_password(url, text):
+    with pytest.raises(ConfigError) as caught:
+        App(url)
+    assert text in str(caught.value)
+    assert CANARY not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("mark", list("@/:#%?& "))
+def test_an_unescaped_password_works_or_is_explained(mark):
+    url = f"postgresql://user:Ca{mark}{CANARY}@host/db"
+    refused = ""
+    try:
+        shown = repr(App(url))
+    except ConfigError as error:
+        refused = shown = str(error)
+    assert CANARY not in shown
+    assert not refused or "URL.create" in refused
+
+
+@pytest.mark.parametrize("driver", ["mysql+mysqldb", "oracle+cx_oracle", "postgresql+pg8000"])
+def test_a_driver_that_is_not_installed_is_named_with_what_to_install(driver):
+    module = {"mysql+mysqldb": "MySQLdb", "oracle+cx_oracle": "cx_Oracle"}.get(driver, "pg8000")
+    if importlib.util.find_spec(module):
+        pytest.skip(f"{module} is installed")
+    with pytest.raises(ConfigError, match=re.escape(driver)) as caught:
+        App(f"{driver}://u:{CANARY}@h/db")
+    assert 'pip install "msgworker[' in str(caught.value)
+    assert CANARY not in str(caught.value)
+
+
+def test_the_extra_is_offered_only_with_the_url_it_is_good_for():
+    pytest.importorskip("pymysql")
+    with pytest.raises(ConfigError, match=r"mysql\+pymysql://"):
+        App("mysql+mysqldb://u:p@h/db")
+
+
+@pytest.mark.parametrize("key", ["sslpassword", "password", "passwd", "sslkey", "token", "secret"])
+def test_secrets_in_the_query_are_masked(key):
+    url = f"postgresql://u:{CANARY}@127.0.0.1:1/db?{key}={CANARY}Q"
+    app = App(url)
+    assert CANARY not in repr(app)
+    assert "127.0.0.1" in repr(app)
+    with pytest.raises(DatabaseUnavailable) as caught:
+        _ = app.tables
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("pool", [sa.StaticPool, sa.pool.SingletonThreadPool])
+def test_an_engine_that_hands_one_connection_to_everybody_is_refused(tmp_path, pool):
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'x.db'}", poolclass=pool)
+    with pytest.raises(ConfigError, match="pool"):
+        App(engine)
+
+
+def test_an_engine_in_memory_is_refused():
+    with pytest.raises(ConfigError, match="in-memory"):
+        App(sa.create_engine("sqlite://"))
+
+
+def test_an_engine_whose_driver_cannot_count_rows_is_refused(tmp_path):
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'x.db'}")
+    engine.dialect.supports_sane_rowcount = False
+    with pytest.raises(ConfigError, match="rows"):
+        App(engine)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://u:{CANARY}@127.0.0.1:1/db",
+        f"postgresql://u:{CANARY}@no-such-host.invalid/db",
+        f"mysql://u:{CANARY}@127.0.0.1:1/db",
+        f"mariadb://u:{CANARY}@no-such-host.invalid/db",
+        f"oracle://u:{CANARY}@127.0.0.1:1/?service_name=x",
+    ],
+)
+def test_a_database_that_does_not_answer(url):
+    app = App(url)
+    app.add_handler("t", lambda msg: None)
+    for act in (app.create_schema, lambda: app.tables, app.drain, app.worker().run):
+        with pytest.raises(DatabaseUnavailable) as caught:
+            act()
+        assert CANARY not in str(caught.value)
+        assert "***" in str(caught.value)
+        assert caught.value.exit_code == 3
+
+
+def test_a_wrong_password(database):
+    if database.name == "sqlite":
+        pytest.skip("SQLite has no passwords")
+    url = sa.make_url(database.url).set(username="nobody_here", password=CANARY)
+    app = App(url)
+    with pytest.raises(DatabaseUnavailable) as caught:
+        _ = app.tables
+    assert CANARY not in str(caught.value)
+    assert "nobody_here" in str(caught.value)
+
+
+def test_a_database_that_does_not_exist(database):
+    if database.name == "sqlite":
+        pytest.skip("SQLite makes the file")
+    app = App(sa.make_url(database.url).set(database="no_such_database"))
+    for act in (app.create_schema, lambda: app.tables):
+        with pytest.raises(DatabaseUnavailable):
+            act()
+
+
+def test_a_sqlite_path_that_cannot_be(tmp_path):
+    for path in (tmp_path / "missing" / "x.db", tmp_path):
+        app = App(f"sqlite:///{path}")
+        for act in (app.create_schema, lambda app=app: app.tables):
+            with pytest.raises(DatabaseUnavailable, match="unable to open"):
+                act()
+
+
+def test_a_sqlite_file_that_is_not_a_database(tmp_path):
+    path = tmp_path / "x.db"
+    path.write_text("no database at all " * 100, encoding="utf-8")
+    app = App(f"sqlite:///{path}")
+    for act in (app.create_schema, lambda: app.tables):
+        with pytest.raises(DatabaseUnavailable, match="not a database"):
+            act()
+
+
+def test_a_sqlite_file_on_a_network_mount_is_warned_of(tmp_path):
+    from msgworker.dialects import network_mount
+
+    mounts = (
+        "/dev/vda / ext4 rw 0 0\nsrv:/x /mnt/share nfs4 rw 0 0\nsrv:/y /mnt/a\\040b cifs rw 0 0\n"
+    )
+    assert network_mount("/mnt/share/q.db", mounts) == "nfs4"
+    assert network_mount("/mnt/a b/q.db", mounts) == "cifs"
+    assert network_mount("/mnt/sharexx/q.db", mounts) is None
+    assert network_mount(str(tmp_path / "q.db"), mounts) is None
+    assert network_mount("/mnt/share/q.db", "") is None
+
+
+def test_a_file_that_we_create_is_its_owners_alone(tmp_path):
+    path = tmp_path / "own.db"
+    app = App(f"sqlite:///{path}")
+    app.create_schema()
+    with app.engine.begin() as conn:
+        app.send(conn, "t", object_id="o")
+        modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()}
+    app.engine.dispose()
+    assert modes == dict.fromkeys(("own.db", "own.db-wal", "own.db-shm"), 0o600)
+
+
+def test_a_file_that_is_there_keeps_its_mode(tmp_path):
+    path = tmp_path / "shared.db"
+    path.touch()
+    path.chmod(0o664)
+    app = App(f"sqlite:///{path}")
+    app.create_schema()
+    app.engine.dispose()
+    assert path.stat().st_mode & 0o777 == 0o664
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("sslmode=require", "unknown option 'sslmode'"),
+        ("conect_timeout=3", "did you mean connect_timeout"),
+        ("connect_timeout=soon", "must be a number"),
+    ],
+)
+def test_an_option_that_the_driver_does_not_know_is_refused_before_it_connects(option, words):
+    with pytest.raises(ConfigError, match=words):
+        App(f"mysql+pymysql://u:{CANARY}@127.0.0.1:1/db?{option}")

@@ -1,0 +1,211 @@
+"""What ends a fan-out: a lost claim, a stop, a timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from tenacity.wait import wait_fixed
+
+from msgworker import (
+    Context,
+    HandlerMisuse,
+    HandlerTimeout,
+    LostClaim,
+    Message,
+    MessageTable,
+    RetryLater,
+)
+from msgworker.instance.handlerwatch import HandlerWatch
+from msgworker.instance.heartbeat import Heartbeat
+from msgworker.instance.itemrun import BATCH
+from msgworker.store import lease
+from tests.support.fan_out import DONE, Ran, Trying, records, take_over
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
+
+
+def item_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("msgworker-item")]
+
+
+def test_a_batch_after_a_take_over_is_refused_and_items_stop(app):
+    ran, over = Ran(), threading.Event()
+
+    def act(n: int) -> None:
+        ran(n)
+        if n == 0:
+            take_over(app, trying.msg_id)
+            over.set()
+        assert over.wait(60)  # else others would be recorded before
+
+    trying = Trying(app, lambda ctx: ctx.fan_out(act, range(100_000), threads=2))
+    trying.drain()
+    assert isinstance(trying.error, LostClaim)
+    assert records(app) == {}
+    assert len(ran.items) <= 2 * BATCH
+
+
+def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_app, monkeypatch):
+    monkeypatch.setattr(HandlerWatch, "lease_over", lambda self: None)  # the heartbeat tells them
+    app = make_app(lease_seconds=6.0, poll_seconds=0.02)
+    app.create_schema()
+    ran, once = Ran(), threading.Lock()
+
+    def act(n: int) -> None:
+        ran(n)
+        if len(ran.items) >= 30 and once.acquire(blocking=False):
+            name = worker.instance_id
+            with app.engine.begin() as conn:
+                assert lease.take_over_live(conn, app.tables, name=name, me="x", ttl=0.1)
+        if len(ran.items) >= 30 and not trying.errors:
+            time.sleep(0.05)
+
+    trying = Trying(app, lambda ctx: ctx.fan_out(act, range(200), threads=2), tries=2)
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: trying.results, "the second try is through")
+    assert isinstance(trying.errors[0], LostClaim)
+    assert trying.results[0].done == 200
+    assert max(ran.counts.values()) <= 2
+    assert len(ran.items) < 300
+
+
+def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, monkeypatch):
+    """The watchdog tells the handlers before the heartbeat knows whether the lease is lost."""
+    waiting, gate = threading.Event(), threading.Event()
+    reborn = Heartbeat._reborn
+
+    def later(self: Heartbeat) -> None:
+        waiting.set()
+        assert gate.wait(60)
+        reborn(self)
+
+    monkeypatch.setattr(Heartbeat, "_reborn", later)
+    app = make_app(lease_seconds=6.0, poll_seconds=0.02)
+    app.create_schema()
+    table, ran = Table(app), Ran()
+
+    def act(n: int) -> None:
+        ran(n)
+        if len(ran.items) == 30:
+            assert worker._instance is not None
+            while not waiting.wait(0.02):  # a renewal that is under way would put it right
+                worker._instance.runtime.identity.trusted_until = 0.0  # as after a long silence
+        if waiting.is_set() and not trying.errors:
+            time.sleep(0.05)
+
+    trying = Trying(app, lambda ctx: ctx.fan_out(act, range(200), threads=1))
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: trying.errors, "the items were stopped")
+        name = worker.instance_id
+        until(lambda: table.statuses == [0], "the message is given back")
+        assert table.one("error_try_times") == 0
+        stopped_at = len(ran.items)
+        assert len(records(app)) == stopped_at < 200
+        gate.set()
+        until(lambda: trying.results, "the rest is through")
+        assert worker.instance_id != name
+    assert isinstance(trying.errors[0], RetryLater)
+    assert trying.results[0].done == 200
+    assert ran.counts == {n: 1 for n in range(200)}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{}, {"later_times": None}, {"later_limit": 0}],
+    ids=["ours", "no later_times", "no wishes"],
+)
+def test_a_stop_ends_new_items_and_counts_no_try(make_app, columns):
+    app = make_app(table=MessageTable(**columns))
+    app.create_schema()
+    table, ran = Table(app), Ran()
+
+    def act(n: int) -> None:
+        ran(n)
+        time.sleep(0.005 if len(ran.items) <= 20 or trying.errors else 0.05)
+
+    trying = Trying(app, lambda ctx: ctx.fan_out(act, range(400), threads=2))
+    worker = app.worker(threads=1)
+    worker.start()
+    until(lambda: len(ran.items) > 20, "items run")
+    assert worker.stop(grace=30)
+    assert isinstance(trying.errors[0], RetryLater)
+    assert table.one("status", "error_try_times") == (0, 0)
+    assert item_threads() == []
+    stopped_at = len(ran.items)
+    assert stopped_at < 400
+    assert len(records(app)) == stopped_at  # what had ended is recorded
+    trying.drain()
+    assert trying.results[0].done == 400
+    assert ran.counts == {n: 1 for n in range(400)}
+
+
+def test_a_handler_s_timeout_ends_new_items_and_waits_for_running_ones(app, table: Table):
+    ran, gate = Ran(), threading.Event()
+
+    def act(n: int) -> None:
+        ran(n)
+        assert gate.wait(60)
+
+    trying = Trying(app, lambda ctx: ctx.fan_out(act, range(10), threads=2), timeout=4.0)
+    join = in_thread(trying.drain)
+    until(lambda: len(ran.items) == 2, "both threads are busy")
+    begun = time.monotonic()
+    until(lambda: time.monotonic() > begun + 4.2, "the time is over")
+    assert table.statuses == [1]  # flagged until the last item has ended
+    gate.set()
+    join()
+    assert isinstance(trying.errors[0], HandlerTimeout)
+    assert len(ran.items) == 2
+    assert {key: row[0] for key, row in records(app).items()} == {"0": DONE, "1": DONE}
+    assert item_threads() == []
+
+
+def test_a_fan_out_left_behind_ends_with_its_handler(app):
+    ran, started, found = Ran(), threading.Event(), []
+
+    def act(n: int) -> None:
+        ran(n)
+        started.set()
+        time.sleep(0.01)
+
+    def forgetful(ctx: Context) -> None:
+        def work() -> None:
+            try:
+                ctx.fan_out(act, range(10_000), threads=2)
+            except HandlerMisuse as error:
+                found.append(str(error))
+
+        threading.Thread(target=work, daemon=True).start()
+        assert started.wait(60)
+
+    trying = Trying(app, forgetful)
+    trying.drain()
+    assert item_threads() == []
+    until(lambda: found, "the thread has been told")
+    assert "wait for it" in found[0]
+    assert len(ran.items) < 10_000
+    assert len(records(app)) == len(ran.items)
+
+
+def test_the_timeout_of_an_async_handler_ends_its_fan_out_first(app, table: Table):
+    ran = Ran()
+
+    def act(n: int) -> None:
+        ran(n)
+        time.sleep(0.01)
+
+    async def handle(msg: Message[Any], ctx: Context) -> None:
+        await asyncio.to_thread(ctx.fan_out, act, range(10_000))
+
+    app.add_handler("a", handle, timeout=0.3, wait=wait_fixed(3600))
+    send(app, None, topic="a")
+    assert app.drain(linger=0).retried == 1
+    assert "timeout" in table.one("last_error")
+    assert item_threads() == []
+    assert len(records(app)) == len(ran.items) < 10_000

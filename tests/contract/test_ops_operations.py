@@ -1,0 +1,182 @@
+"""Operations: their audit, and how they continue after being cut off."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, ConfigError, SchemaError
+from msgworker.ops import asking
+from msgworker.store import ddl_script
+from tests.support.ops import DONE, FAILED, NEW, Cut, audited, cut_after, many_dead, put
+from tests.support.rows import send
+
+
+def test_every_change_is_in_the_audit(app):
+    ids = put(app, ("a", FAILED), ("b", FAILED), crash_times=1)
+    app.ops.rerun(topic="t", actor="alice", reason="listener is back")
+    app.ops.discard([ids[0]], actor="bob", reason="twin")
+    discard, rerun = app.ops.audit()
+    assert (rerun.kind, rerun.actor, rerun.reason) == ("rerun", "alice", "listener is back")
+    assert rerun.filter == {"topic": "t"}
+    assert (rerun.matched, rerun.changed, rerun.skipped) == (2, 2, 0)
+    assert rerun.started_at <= rerun.finished_at
+    assert (discard.kind, discard.filter) == ("discard", {"ids": [ids[0]]})
+    newest, oldest = app.ops.audit(ids[0])
+    assert (newest.kind, newest.was_status, newest.was_tries) == ("discard", "new", 0)
+    assert (oldest.kind, oldest.was_status, oldest.was_tries) == ("rerun", "dead", 3)
+    assert (oldest.msg_id, oldest.was_error) == (ids[0], "ValueError: no")
+    assert app.ops.audit(999) == []
+    assert len(app.ops.audit(limit=1)) == 1
+    with pytest.raises(ConfigError):
+        app.ops.audit(limit=0)
+
+
+def test_the_actor_is_the_user_if_nobody_is_named(app):
+    put(app, ("a", FAILED))
+    app.ops.rerun()
+    assert "@" in app.ops.audit()[0].actor
+
+
+def test_texts_of_people_are_kept_whatever_they_hold(app):
+    put(app, ("a", FAILED))
+    app.ops.rerun(actor="e\x00vil\u202e", reason="q'uo\"te; DROP TABLE x --\n\x1b[2J")
+    entry = app.ops.audit()[0]
+    assert "DROP TABLE" in entry.reason
+    assert "vil" in entry.actor
+
+
+def test_without_the_tables_of_ops_messages_are_handled_and_writes_refused(app, table):
+    with app.engine.begin() as conn:
+        for made in reversed(ddl_script.ops_tables(app.tables)):
+            conn.execute(sa.schema.DropTable(made))
+    other = App(app.engine.url)
+    other.add_handler("t", lambda msg: None)
+    send(other, "a")
+    assert other.drain(linger=0).done == 1
+    assert other.ops.rerun(dry_run=True) == 0
+    for act in (
+        lambda: other.ops.rerun(),
+        lambda: other.ops.discard([1], reason="x"),
+        lambda: other.ops.purge("1d"),
+        lambda: other.ops.pause("t"),
+        lambda: other.ops.audit(),
+        lambda: other.ops.release("x"),
+    ):
+        with pytest.raises(SchemaError, match="init-db"):
+            act()
+    assert set(App(app.engine.url).create_schema()) == {
+        "msgworker_operation",
+        "msgworker_audit",
+        "msgworker_pause",
+    }
+    assert other.ops.rerun([1], force=True) == 1
+    other.engine.dispose()
+
+
+def test_an_interrupted_rerun_goes_on_without_counting_twice(app, table):
+    many_dead(app, 1500)
+    with pytest.raises(Cut):
+        app.ops.rerun(topic="t", progress=cut_after(2))
+    (cut,) = app.ops.audit()
+    assert cut.finished_at is None
+    assert 0 < cut.changed < 1500
+    assert table.statuses.count(0) == cut.changed == len(audited(app))
+    table.edit(table.where(msg_id=1), status=FAILED, error_try_times=3)  # it has failed again
+    done = app.ops.rerun(resume=cut.op_id)
+    assert (done.op_id, done.changed, done.matched) == (cut.op_id, 1500, 1500)
+    assert audited(app) == [(cut.op_id, i) for i in range(1, 1501)]
+    assert table.statuses.count(0) == 1499
+    with pytest.raises(ConfigError, match="is over"):
+        app.ops.rerun(resume=cut.op_id)
+    with pytest.raises(ConfigError, match="no discard"):
+        app.ops.discard(resume=cut.op_id)
+
+
+def test_an_interrupted_rerun_of_a_long_list_goes_on_with_the_same_ids(app, table, monkeypatch):
+    """So many ids are not kept; what is through is not run again, also if it has ended since."""
+    monkeypatch.setattr(asking, "KEPT_IDS", 250)
+    many_dead(app, 300)
+    table.edit(status=DONE)
+    ids = range(1, 301)
+    with pytest.raises(Cut):
+        app.ops.rerun(ids, force=True, progress=cut_after(1))
+    (cut,) = app.ops.audit()
+    table.edit(table.where(status=NEW), status=DONE)
+    table.edit(table.where(msg_id=1), status=FAILED, error_try_times=3)
+    with pytest.raises(ConfigError, match="same ids again with resume"):
+        app.ops.rerun(resume=cut.op_id)
+    for others in ([1, 300], range(1, 300), range(2, 302), 7):
+        with pytest.raises(ConfigError, match="not the ids"):
+            app.ops.rerun(others, resume=cut.op_id)
+    with pytest.raises(ConfigError, match="no other one"):
+        app.ops.rerun(ids, force=True, resume=cut.op_id)
+    done = app.ops.rerun(ids, resume=cut.op_id)
+    assert (done.op_id, done.changed, done.skipped) == (cut.op_id, 300, 0)
+    assert audited(app) == [(cut.op_id, i) for i in ids]
+    assert table.statuses.count(NEW) == 300 - cut.changed
+    assert table.statuses[0] == FAILED
+
+
+def test_an_interrupted_discard_of_ids_goes_on_with_and_without_them(app, table):
+    many_dead(app, 300)
+    table.edit(status=NEW)
+    for given in (None, range(1, 301)):
+        with pytest.raises(Cut):
+            app.ops.discard(range(1, 301), reason="r", progress=cut_after(1))
+        done = app.ops.discard(given, resume=app.ops.audit()[0].op_id)
+        assert done.changed == 300
+        assert set(table.statuses) == {FAILED}
+        table.edit(status=NEW, error_try_times=0, last_error=None)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_an_interrupted_rerun_with_successors_goes_on_to_its_end(app, table, steps):
+    """Wherever it is cut: each message is counted once, those left alone too."""
+    first, waiting, behind, second, third, ended = put(
+        app, ("o", FAILED), ("p", NEW), ("o", FAILED), ("q", FAILED), ("r", FAILED), ("s", DONE)
+    )
+    ids = [first, waiting, behind, second, third, ended]
+    with pytest.raises(Cut):
+        app.ops.rerun(ids, with_successors=True, progress=cut_after(steps))
+    (cut,) = app.ops.audit()
+    table.edit(table.where(msg_id=first), status=DONE)
+    done = app.ops.rerun(resume=cut.op_id)
+    (entry,) = app.ops.audit()
+    assert (entry.matched, entry.changed, entry.skipped) == (6, 4, 2)
+    assert (done.op_id, done.matched, done.changed, done.skipped) == (cut.op_id, 6, 4, 2)
+    assert entry.finished_at is not None
+    with pytest.raises(ConfigError, match="is over"):
+        app.ops.rerun(resume=cut.op_id)
+
+
+def test_two_cannot_go_on_with_one_operation(app):
+    many_dead(app, 1000)
+    with pytest.raises(Cut):
+        app.ops.rerun(progress=cut_after(1))
+    op_id = app.ops.audit()[0].op_id
+    with pytest.raises(Cut):
+        app.ops.rerun(resume=op_id, progress=cut_after(1))
+    done = []
+    trouble: list[BaseException] = []
+
+    def go_on() -> None:
+        try:
+            done.append(app.ops.rerun(resume=op_id))
+        except Exception as error:
+            trouble.append(error)
+
+    threads = [threading.Thread(target=go_on) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) >= 1 or len(trouble) == 2
+    with suppress(ConfigError):
+        app.ops.rerun(resume=op_id)
+    (entry,) = app.ops.audit()
+    assert entry.changed == 1000
+    assert len(audited(app)) == 1000

@@ -1,0 +1,178 @@
+"""Purge."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, ConfigError, MessageTable, SchemaError
+from msgworker.message import Status
+from msgworker.ops.bulk import Bulk
+from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put
+from tests.support.rows import Table
+
+OLD = datetime.now(UTC) - timedelta(days=40)
+
+
+def test_purge_takes_what_was_finished_long_ago(app, table):
+    put(app, ("a", DONE), ("b", DONE), finished_at=OLD)
+    put(app, ("c", DONE), ("d", NEW), ("e", RUNNING), finished_at=datetime.now(UTC))
+    put(app, ("f", FAILED), finished_at=OLD)
+    put(app, ("g", NEW), created_at=OLD)
+    put(app, ("h", DONE), created_at=OLD)  # by a foreign consumer, which fills in nothing
+    would = app.ops.purge("30d", dry_run=True)
+    assert (would, len(would.sample)) == (3, 3)
+    assert app.ops.purge(timedelta(days=50)) == 0
+    done = app.ops.purge("30d", reason="retention")
+    assert (done, done.skipped) == (3, 0)
+    assert table.column("object_id") == ["c", "d", "e", "f", "g"]
+    assert app.ops.purge(older_than=datetime.now(UTC) - timedelta(days=30), dead=True) == 1
+    assert table.column("object_id") == ["c", "d", "e", "g"]
+    assert [entry.changed for entry in app.ops.audit()] == [1, 3, 0]
+    assert "before" in app.ops.audit()[0].filter
+
+
+def test_purge_leaves_dead_ones_that_hold_their_object(blocking_app):
+    app, table = blocking_app, Table(blocking_app)
+    ids = put(app, ("a", FAILED), ("b", FAILED), finished_at=OLD)
+    app.ops.discard([ids[1]], reason="x")
+    table.edit(table.where(msg_id=ids[1]), finished_at=OLD)
+    assert app.ops.purge("30d", dead=True) == 1
+    assert table.column("object_id") == ["a"]
+
+
+def test_purge_into_an_archive(app, table):
+    put(app, *[(f"o{i}", DONE) for i in range(300)], finished_at=OLD, payload='{"n": 1}')
+    before = table.rows("msg_id", "object_id", "payload", "created_at", "finished_at")
+    assert app.ops.purge("30d", archive_to="old_messages", topic="t") == 300
+    put(app, ("late", DONE), finished_at=OLD)
+    assert app.ops.purge("30d", archive_to="old_messages") == 1
+    assert table.rows("msg_id") == []
+    archived = App(app.engine.url, table=MessageTable("old_messages"))
+    t = sa.Table("old_messages", sa.MetaData(), autoload_with=app.engine)
+    assert {c.name for c in t.c} >= set(app.tables.names.values())
+    with app.engine.connect() as conn:
+        names = ("msg_id", "object_id", "payload")
+        rows = conn.execute(sa.select(*(t.c[n] for n in names)).order_by(t.c.msg_id)).all()
+    assert [tuple(row) for row in rows[:300]] == [row[:3] for row in before]
+    assert len(rows) == 301
+    archived.engine.dispose()
+
+
+def test_purge_refuses_an_archive_that_lacks_columns(app, table):
+    put(app, ("a", DONE), finished_at=OLD)
+    with app.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE too_narrow (msg_id INT, status INT)"))
+        conn.execute(sa.text("CREATE TABLE old_m (x INT)"))
+    with pytest.raises(SchemaError, match=r"too_narrow lacks column .*object_id"):
+        app.ops.purge("30d", archive_to="too_narrow")
+    for name in (
+        "msgworker_message",
+        "MSGWORKER_MESSAGE",
+        "msgworker_lease",
+        "",
+        "a.b.c",
+        "x\ny",
+        7,
+    ):
+        with pytest.raises(ConfigError):
+            app.ops.purge("30d", archive_to=name)
+    assert table.statuses == [2]
+
+
+def test_an_archive_that_does_not_take_the_rows_loses_none(app, table):
+    put(app, ("a", DONE), finished_at=OLD)
+    assert app.ops.purge("30d", archive_to="old_m") == 1
+    (second,) = put(app, ("b", DONE), finished_at=OLD)
+    with app.engine.begin() as conn:  # the same id stands there already
+        conn.execute(sa.text(f"UPDATE old_m SET msg_id = {second}"))
+    with pytest.raises(SchemaError, match="cannot be purged"):
+        app.ops.purge("30d", archive_to="old_m")
+    assert table.statuses == [2]
+
+
+def test_purge_takes_the_items_of_a_message_too(app):
+    ids = put(app, ("a", DONE), ("b", DONE), finished_at=OLD)
+    new = put(app, ("c", DONE), finished_at=datetime.now(UTC))
+    item = app.tables.item
+    with app.engine.begin() as conn:
+        for msg_id in (*ids, *new):
+            values = {"table_name": app.table.name, "msg_id": msg_id, "item_key": "k", "status": 2}
+            conn.execute(sa.insert(item).values(values))
+    assert app.ops.purge("30d") == 2
+    with app.engine.connect() as conn:
+        assert list(conn.scalars(sa.select(item.c.msg_id))) == new
+
+
+@pytest.mark.parametrize(
+    "age",
+    [
+        None,
+        0,
+        -1,
+        "0",
+        "-5d",
+        "soon",
+        "",
+        float("nan"),
+        float("inf"),
+        True,
+        10**12,
+        timedelta(0),
+        timedelta(days=-1),
+        datetime(2200, 1, 1, tzinfo=UTC),
+        datetime(2020, 1, 1),  # noqa: DTZ001 - that is what is wrong
+        [],
+    ],
+    ids=str,
+)
+def test_purge_refuses_ages_that_are_none(sqlite, age):
+    app = App(sqlite.url)
+    app.create_schema()
+    put(app, ("a", DONE), finished_at=OLD)
+    with pytest.raises(ConfigError):
+        app.ops.purge(age)
+    assert Table(app).statuses == [2]
+    app.engine.dispose()
+
+
+def test_purge_of_a_table_without_times_is_refused(database, make_app):
+    spec = MessageTable("plain", finished_at=None, created_at=None, claimed_at=None)
+    app = make_app(table=spec)
+    app.create_schema()
+    with pytest.raises(SchemaError, match="finished_at"):
+        app.ops.purge("30d")
+
+
+def test_an_interrupted_purge_goes_on(app, table):
+    t = app.tables
+    row = t.values(status=int(Status.DONE), topic="t", object_id="o", finished_at=OLD)
+    with app.engine.begin() as conn:
+        conn.execute(sa.insert(t.message), [row] * 900)
+    with pytest.raises(Cut):
+        app.ops.purge("30d", archive_to="old_m", progress=cut_after(2))
+    (cut,) = app.ops.audit()
+    assert len(table.statuses) == 900 - cut.changed
+    done = app.ops.purge(resume=cut.op_id)
+    assert (done.changed, done.op_id) == (900, cut.op_id)
+    assert table.statuses == []
+    with app.engine.connect() as conn:
+        assert conn.execute(sa.text("SELECT count(*) FROM old_m")).scalar_one() == 900
+
+
+def test_a_rerun_saves_a_message_from_the_purge(app, table, monkeypatch):
+    ids = put(app, ("a", DONE), ("b", DONE), finished_at=OLD)
+    step = Bulk.step
+
+    def late(self: Bulk, last_id: Any, work: Any) -> Any:
+        if self.op.kind == "purge" and self.op.steps == 0:
+            assert app.ops.rerun([ids[0]], force=True) == 1
+        return step(self, last_id, work)
+
+    monkeypatch.setattr(Bulk, "step", late)
+    done = app.ops.purge("30d", archive_to="old_m")
+    assert (done.changed, done.skipped) == (1, 1)
+    assert table.rows("msg_id", "status") == [(ids[0], 0)]

@@ -1,0 +1,449 @@
+"""Rerun."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity import wait_none
+
+from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
+from msgworker.ops.bulk import Bulk
+from msgworker.ops.results import Progress, Why
+from msgworker.store import change
+from msgworker.store.fingerprint import fingerprint
+from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
+from tests.support.rows import Table, send
+from tests.support.waiting import in_thread, until
+from tests.support.watching import Watch
+
+
+def test_rerun_by_filter(app, table):
+    put(app, ("a", FAILED), ("b", FAILED), ("c", FAILED), topic="x")
+    put(app, ("d", FAILED), topic="y", last_error="KeyError: 'k'")
+    put(app, ("e", FAILED), tries=1)
+    put(app, ("f", NEW), ("g", DONE))
+    assert app.ops.rerun(topic="x", dry_run=True) == 3
+    assert app.ops.rerun(error="KeyError") == 1
+    assert app.ops.rerun(object_id="b") == 1
+    assert app.ops.rerun(since=datetime.now(UTC) + timedelta(hours=1)) == 0
+    assert app.ops.rerun(status="failed") == 1
+    done = app.ops.rerun()
+    assert (done, done.matched, done.skipped) == (2, 2, 0)
+    assert table.statuses == [0, 0, 0, 0, 0, 0, 2]
+
+
+def test_rerun_by_failure_group(app, table):
+    put(app, *[(f"o{i}", FAILED) for i in range(3)], last_error="ValueError: no account 17")
+    put(app, ("p", FAILED), last_error="ValueError: no account 18")
+    put(app, ("q", FAILED), last_error="KeyError: 'k'")
+    group = fingerprint("ValueError: no account 99")
+    assert app.ops.rerun(fingerprint=group, dry_run=True) == 4
+    assert app.ops.rerun(fingerprint=group) == 4
+    assert table.statuses == [0, 0, 0, 0, -1]
+    assert app.ops.rerun(fingerprint="none") == 0
+
+
+def test_rerun_says_what_it_left_alone(app):
+    ids = put(app, ("a", NEW), ("b", RUNNING), ("c", DONE), ("d", 99), ("e", FAILED))
+    done = app.ops.rerun([*ids, 999, ids[4]])
+    assert (done, done.matched, done.changed, done.skipped) == (1, 6, 1, 5)
+    assert {skip.msg_id: skip.why for skip in done.skips} == {
+        ids[0]: Why.NEW,
+        ids[1]: Why.RUNNING,
+        ids[2]: Why.DONE,
+        ids[3]: Why.UNKNOWN,
+        999: Why.NOT_THERE,
+    }
+    assert dict(done.why)[Why.NEW] == 1
+    assert "is running" in str(done.skips[1])
+
+
+def test_dry_run_changes_nothing_and_shows_a_sample(app, table):
+    ids = put(app, *[(f"o{i}", FAILED) for i in range(30)])
+    before = table.rows("msg_id", "status", "error_try_times", "last_error")
+    would = app.ops.rerun(dry_run=True)
+    assert (would, would.matched, would.op_id, would.dry_run) == (30, 30, None, True)
+    assert [info.msg_id for info in would.sample] == ids[:10]
+    assert table.rows("msg_id", "status", "error_try_times", "last_error") == before
+    assert app.ops.audit() == []
+
+
+BAD_IDS: list[Any] = ["1", ["1"], [True], [1.0], [10**30], [-(2**70)], [None], 1.5, b"1", object()]
+
+
+@pytest.mark.parametrize("ids", BAD_IDS, ids=range(len(BAD_IDS)))
+def test_ids_that_are_none(sqlite, ids):
+    app = App(sqlite.url)
+    app.create_schema()
+    for act in (app.ops.rerun, app.ops.discard):
+        with pytest.raises(ConfigError):
+            act(ids, reason="why")
+    assert app.ops.rerun([-5, 0, 2**63 - 1]).skipped == 3
+    app.engine.dispose()
+
+
+def test_writes_need_one_connection(app, make_app, table):
+    """Of a user's Engine with a small pool; the steps do not run beside the look."""
+    args = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 1, "poolclass": sa.QueuePool}
+    small = make_app(sa.create_engine(app.engine.url, **args))
+    ids = put(app, *[(f"o{i}", FAILED) for i in range(3)])
+    assert small.ops.rerun(ids[:2]) == 2
+    assert small.ops.rerun(topic="t") == 1
+    assert small.ops.discard(ids, reason="r") == 3
+    assert small.ops.rerun(ids, with_successors=True) == 3
+    put(app, ("p", RUNNING), claimed_by="gone-1")
+    assert small.ops.release("gone-1") == 1
+    assert small.ops.purge("30d") == 0
+
+
+def test_a_long_list_of_ids(app, table):
+    many_dead(app, 3000)
+    done = app.ops.rerun(range(1, 100_000))
+    assert (done.changed, done.skipped, len(done.skips)) == (3000, 96_999, 20)
+    assert dict(done.why) == {Why.NOT_THERE: 96_999}
+    assert set(table.statuses) == {0}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"status": "old"},
+        {"status": "new"},
+        {"status": "processing"},
+        {"status": "done"},
+        {"ids": [1], "topic": "t"},
+        {"ids": [1], "status": "dead"},
+        {"topic": 7},
+        {"topic": ""},
+        {"error": 7},
+        {"since": "yesterday"},
+        {"since": datetime(2026, 1, 1)},  # noqa: DTZ001 - that is what is wrong
+        {"object_id": 1.5},
+        {"rate": 0},
+        {"rate": float("nan")},
+        {"rate": -1},
+        {"actor": 7},
+        {"actor": "x" * 201},
+        {"reason": "x" * 1001},
+        {"resume": 999},
+        {"resume": 1, "topic": "t"},
+    ],
+    ids=str,
+)
+def test_rerun_refuses(sqlite, given):
+    app = App(sqlite.url)
+    app.create_schema()
+    put(app, ("a", FAILED))
+    with pytest.raises(ConfigError):
+        app.ops.rerun(**given)
+    assert Table(app).statuses == [-1]
+    app.engine.dispose()
+
+
+def test_a_table_with_the_four_columns_only(make_app):
+    names = ("topic", "payload", "available_at", "claimed_by", "claimed_at", "crash_times")
+    names += ("later_times", "last_error", "created_at", "finished_at", "shard", "instance_type")
+    app = make_app(table=MessageTable("tb_cus_msg", msg_id="msgID", **dict.fromkeys(names)))
+    app.create_schema()
+    ids = put(app, ("a", FAILED), ("b", NEW), ("c", RUNNING), ("a", DONE))
+    table = Table(app)
+    assert app.ops.rerun() == 0  # a later one of its object has run
+    assert app.ops.rerun(force=True) == 1
+    assert app.ops.discard([*ids[:2]], reason="no use") == 2
+    assert table.statuses == [-1, -1, 1, 2]
+    assert app.ops.rerun(error="x") == app.ops.rerun(topic="t") == 0
+    assert [entry.was_status for entry in app.ops.audit(ids[0])] == ["new", "dead"]
+    assert app.ops.pause("default") == 1
+    for act in (lambda: app.ops.release("x"), lambda: app.ops.purge("1d")):
+        with pytest.raises(SchemaError, match=r"claimed_by|finished_at"):
+            act()
+
+
+def test_rerun_of_a_message_that_is_behind_its_time_needs_force(app, table):
+    first, second, third = put(app, ("o", FAILED), ("o", DONE), ("o", FAILED))
+    other = put(app, ("p", FAILED))[0]
+    would = app.ops.rerun(dry_run=True)
+    assert (would.matched, would.changed, would.skipped) == (3, 2, 1)
+    done = app.ops.rerun()
+    assert (done.changed, done.skipped) == (2, 1)
+    (skip,) = done.skips
+    assert (skip.msg_id, skip.why, skip.other_id) == (first, Why.RAN_LATER, second)
+    assert "--force" in str(skip)
+    assert "--with-successors" in str(skip)
+    assert table.statuses == [-1, 2, 0, 0]
+    assert app.ops.rerun([first]) == 0
+    assert app.ops.rerun([first], force=True) == 1
+    assert third != other
+
+
+def test_rerun_of_a_message_whose_later_one_runs_says_so(app, table):
+    first, second = put(app, ("o", FAILED), ("o", RUNNING))
+    done = app.ops.rerun([first])
+    assert (done, done.skips[0].other_id) == (0, second)
+    assert table.statuses == [-1, 1]
+
+
+def test_rerun_leaves_alone_what_is_overtaken_since_the_look(app, table):
+    """The steps of a long rerun come after the look; workers go on meanwhile."""
+    many_dead(app, 300, objects=300)
+    objects = [f"o{i}" for i in range(294, 300)]
+    ended, runs, died, waits, failed, gone = put(app, *[(o, NEW) for o in objects])
+    came: list[int] = []
+
+    def meanwhile(progress: Progress) -> None:
+        if came:
+            return
+        table.edit(table.where(msg_id=ended), status=DONE)
+        table.edit(table.where(msg_id=runs), status=RUNNING, claimed_by="x")
+        table.edit(table.where(msg_id=died), status=FAILED, error_try_times=3)
+        table.edit(table.where(msg_id=failed), status=FAILED, error_try_times=1)
+        with app.engine.begin() as conn:
+            conn.execute(sa.delete(app.tables.message).where(table.where(msg_id=gone)))
+        came.extend(put(app, ("o293", DONE), ("o292", NEW)))
+
+    done = app.ops.rerun(topic="t", progress=meanwhile)
+    assert (done.matched, done.changed, done.skipped) == (300, 295, 5)
+    assert {(skip.msg_id, skip.why, skip.other_id) for skip in done.skips} == {
+        (294, Why.RAN_LATER, came[0]),
+        (295, Why.RAN_LATER, ended),
+        (296, Why.RUNS_LATER, runs),
+        (297, Why.CHANGED, died),
+        (300, Why.CHANGED, gone),
+    }
+    assert [status for (msg_id, status) in table.rows("msg_id", "status") if msg_id <= 300] == [
+        *[NEW] * 293,
+        *[FAILED] * 4,
+        *[NEW] * 2,
+        FAILED,
+    ]
+    assert app.ops.rerun([297, 300]) == 2
+    assert waits
+
+
+def test_rerun_goes_on_while_dead_ones_hold_their_object(blocking_app):
+    """Under on_dead="block" a dead one behind holds the object, unless it was given up."""
+    app, table = blocking_app, Table(blocking_app)
+    many_dead(app, 150, objects=150)
+    held, given_up = put(app, ("o148", FAILED), ("o149", FAILED), topic="x")
+
+    def meanwhile(progress: Progress) -> None:
+        table.edit(table.where(msg_id=given_up), error_try_times=4)
+
+    done = app.ops.rerun(topic="t", progress=meanwhile)
+    assert [(skip.msg_id, skip.why) for skip in done.skips] == [(150, Why.CHANGED)]
+    assert done.changed == 149
+    assert held
+
+
+def test_a_slow_rerun_looks_only_a_little_ahead(sqlite, monkeypatch):
+    app = App(sqlite.url)
+    app.create_schema()
+    put(app, ("a", FAILED))
+    limits: list[int] = []
+    chunk = change.chunk
+
+    def watched(*args: Any, limit: int, **more: Any) -> Any:
+        limits.append(limit)
+        return chunk(*args, limit=limit, **more)
+
+    monkeypatch.setattr(change, "chunk", watched)
+    assert app.ops.rerun(rate=2) == 1
+    assert limits == [40]
+    app.engine.dispose()
+
+
+def test_messages_without_object_have_no_order(app, table):
+    put(app, (None, FAILED), (None, DONE))
+    assert app.ops.rerun() == 1
+
+
+def test_also_done_runs_the_object_again_in_order(app, table):
+    first, *rest = put(app, ("o", FAILED), ("o", DONE), ("o", NEW), ("o", FAILED), ("o", DONE))
+    put(app, ("p", DONE), ("p", FAILED))
+    watch = Watch()
+    app.add_handler("t", watch)
+    also: dict[str, Any] = {"with_successors": True, "also_done": True}
+    would = app.ops.rerun([first], **also, dry_run=True)
+    assert (would, would.done_again, would.stay_done) == (4, 2, 0)
+    done = app.ops.rerun([first], **also)
+    assert (done, done.skipped) == (4, 0)
+    assert table.statuses == [0, 0, 0, 0, 0, 2, -1]
+    assert app.drain(linger=0).done == 5
+    watch.assert_in_order([first, *rest])
+    assert len(audited(app)) == 4
+
+
+def test_with_successors_of_several_messages_of_one_object(app, table):
+    ids = put(app, ("o", FAILED), ("o", FAILED), ("o", DONE))
+    would = app.ops.rerun(ids, with_successors=True, also_done=True, dry_run=True)
+    done = app.ops.rerun(ids, with_successors=True, also_done=True)
+    assert (would.matched, would.changed, would.skipped) == (3, 3, 0)
+    assert (done.matched, done.changed, done.skipped) == (3, 3, 0)
+    assert table.statuses == [0, 0, 0]
+
+
+def test_with_successors_waits_for_what_runs(app, table):
+    first, second = put(app, ("o", FAILED), ("o", RUNNING))
+    done = app.ops.rerun([first], with_successors=True)
+    assert (done, done.skips[0].why, done.skips[0].other_id) == (0, Why.RUNS_LATER, second)
+    assert table.statuses == [-1, 1]
+
+
+def test_with_successors_leaves_what_was_discarded(app, table):
+    ids = put(app, ("o", FAILED), ("o", NEW), ("o", FAILED))
+    app.ops.discard([ids[1]], reason="wrong")
+    assert app.ops.rerun([ids[0]], with_successors=True, dry_run=True) == 2
+    assert app.ops.rerun([ids[0]], with_successors=True) == 2
+    assert table.statuses == [0, -1, 0]
+
+
+def test_with_successors_leaves_what_is_done(app, table):
+    """The handler of a done message would meet the rows that it wrote."""
+    first, *_, last = ids = put(
+        app, ("o", FAILED), ("o", DONE), ("o", FAILED), ("o", NEW), ("o", DONE), ("o", FAILED)
+    )
+    put(app, ("p", DONE))
+    watch = Watch()
+    app.add_handler("t", watch)
+    for_these: dict[str, Any] = {"ids": [first], "with_successors": True}
+    would = app.ops.rerun(**for_these, dry_run=True)
+    assert (would.matched, would.changed, would.done_again, would.stay_done) == (3, 3, 0, 2)
+    assert [info.msg_id for info in would.sample] == [first, ids[2], last]
+    done = app.ops.rerun(**for_these)
+    assert (done.matched, done.changed, done.skipped) == (3, 3, 0)
+    assert table.statuses == [0, 2, 0, 0, 2, 0, 2]
+    assert app.drain(linger=0).done == 4
+    watch.assert_in_order([first, ids[2], ids[3], last])
+
+
+def test_rerun_behind_done_ones_needs_to_be_said(app, table):
+    """It runs after them: with_successors and force say that it may."""
+    first, *rest = put(app, ("o", FAILED), ("o", DONE), ("o", DONE))
+    assert app.ops.rerun([first]).skips[0].why is Why.RAN_LATER
+    for says in ({"with_successors": True}, {"force": True}):
+        would = app.ops.rerun([first], **says, dry_run=True)
+        assert (would.changed, would.done_again) == (1, 0)
+        assert app.ops.rerun([first], **says) == 1
+        assert table.statuses == [0, 2, 2]
+        table.edit(table.where(msg_id=first), status=FAILED, error_try_times=3)
+    assert audited(app)[-1][1] == first
+    assert rest
+
+
+def test_a_done_message_runs_again_by_its_own_name_alone(app, table):
+    """force takes a done head; what is done behind it is no head, and stays."""
+    first, second, third, last = put(app, ("o", DONE), ("o", DONE), ("o", DONE), ("o", FAILED))
+    says: dict[str, Any] = {"with_successors": True, "force": True}
+    assert app.ops.rerun([first], with_successors=True).skips[0].why is Why.DONE
+    would = app.ops.rerun([first, third], **says, dry_run=True)
+    assert (would.changed, would.done_again, would.stay_done) == (3, 2, 1)
+    done = app.ops.rerun([first, third], **says)
+    assert (done.matched, done.changed) == (3, 3)
+    assert table.statuses == [0, 2, 0, 0]
+    assert audited(app) == [(done.op_id, first), (done.op_id, third), (done.op_id, last)]
+    assert app.ops.rerun([second], force=True, dry_run=True).done_again == 1
+
+
+def test_also_done_without_successors_is_refused(app, table):
+    (first,) = put(app, ("o", FAILED))
+    with pytest.raises(ConfigError, match="with_successors"):
+        app.ops.rerun([first], also_done=True)
+    assert table.statuses == [-1]
+
+
+def test_an_interrupted_rerun_goes_on_with_the_done_ones_it_was_asked_for(app, table):
+    ids = put(app, ("o", FAILED), ("o", DONE), ("p", FAILED), ("p", DONE))
+    with pytest.raises(Cut):
+        app.ops.rerun([ids[0], ids[2]], with_successors=True, also_done=True, progress=cut_after(1))
+    assert table.statuses == [0, 0, -1, 2]
+    assert app.ops.rerun(resume=app.ops.audit()[0].op_id) == 4
+    assert table.statuses == [0, 0, 0, 0]
+
+
+def test_a_rerun_of_done_transactional_messages_meets_their_rows_only_if_asked(app, table):
+    """What a run has written is there: a rerun of done ones doubles it, or fails at its key."""
+    meta = sa.MetaData()
+    paid = sa.Table("paid", meta, sa.Column("k", sa.String(100), primary_key=True))
+    meta.create_all(app.engine)
+    broken = [True]
+
+    @app.handler("t", transactional=True, wait=wait_none())
+    def pay(msg: Message, ctx: Any) -> None:
+        if broken[0] and msg.msg_id % 4 == 1:
+            raise ValueError("no such account")
+        ctx.connection.execute(paid.insert().values(k=msg.idempotency_key))
+
+    send(app, *["o"] * 8)
+    app.drain(linger=0)
+    assert table.statuses == [-1, 2, 2, 2, -1, 2, 2, 2]
+    broken[0] = False
+    assert app.ops.rerun(topic="t", with_successors=True) == 2
+    assert app.drain(linger=0).failed == 0
+    assert table.statuses == [2] * 8
+    app.ops.rerun([1], force=True, with_successors=True, also_done=True)
+    assert app.drain(linger=0).failed == 8  # asked for by name
+
+
+def test_a_rerun_of_all_dead_ones_leaves_those_discarded(app, table):
+    ids = put(app, ("a", FAILED), ("b", NEW))
+    app.ops.discard([ids[1]], reason="100% wrong")
+    assert app.ops.rerun() == 1
+    assert table.statuses == [0, -1]
+    assert app.ops.rerun(error="100% wrong") == 1
+
+
+def test_two_reruns_at_once_change_each_message_once(app):
+    many_dead(app, 800)
+    joins = [in_thread(lambda: app.ops.rerun()) for _ in range(3)]
+    assert sum(join() for join in joins) == 800
+    assert len(audited(app)) == len({msg_id for _, msg_id in audited(app)}) == 800
+    assert sum(entry.changed for entry in app.ops.audit()) == 800
+
+
+def test_a_row_that_changed_meanwhile_is_left_alone(app, table, monkeypatch):
+    many_dead(app, 20)
+    step = Bulk.step
+
+    def late(self: Bulk, last_id: Any, work: Any) -> Any:
+        table.edit(table.where(msg_id=7), status=RUNNING, claimed_by="x")
+        table.edit(table.where(msg_id=8), last_error="another")
+        table.edit(table.where(msg_id=9), status=NEW)
+        return step(self, last_id, work)
+
+    monkeypatch.setattr(Bulk, "step", late)
+    done = app.ops.rerun(error="ValueError")
+    assert (done.matched, done.changed, done.skipped) == (20, 17, 3)
+    assert dict(done.why) == {Why.CHANGED: 1, Why.NEW: 1, Why.RUNNING: 1}
+    assert (table.statuses[6], table.statuses[7]) == (RUNNING, FAILED)
+
+
+def test_the_rate_is_kept(app):
+    many_dead(app, 30)
+    seen: list[Progress] = []
+    done = app.ops.rerun(rate=200, progress=seen.append)
+    assert done == 30
+    assert [p.changed for p in seen] == sorted(p.changed for p in seen)
+    assert seen[-1].changed == 30
+
+
+def test_rerun_beside_workers_keeps_order_and_counts(app, table):
+    """Dead ones are rerun again and again while a worker kills them again."""
+    watch = Watch()
+    app.add_handler("t", lambda msg: watch(msg) or Reject("no"), wait=wait_none())
+    send(app, *(f"o{i % 5}" for i in range(60)))
+    changed = 0
+    with app.worker(threads=4) as worker:
+        worker.start()
+        for _ in range(5):
+            until(lambda: len(watch.spans) > 30, "some are dead")
+            changed += app.ops.rerun(force=True)
+            changed += app.ops.rerun(force=True)
+        until(
+            lambda: table.statuses.count(FAILED) == 60 and len(watch.spans) == 60 + changed,
+            "all are dead again",
+        )
+    watch.assert_exclusive()
+    assert len(audited(app)) == changed

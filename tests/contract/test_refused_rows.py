@@ -1,0 +1,239 @@
+"""Rows that a trigger, a check or the COMMIT refuses."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from msgworker import App
+from msgworker.instance.refusals import FIRST_PAUSE_SECONDS, FORGET_SECONDS, Refusals
+from msgworker.instance.report import Report
+from msgworker.store.candidates import Candidate
+from msgworker.store.left import Left, Waits
+from tests.support.odd_rows import assert_all_others_ran, drain
+from tests.support.rows import Table, send
+from tests.support.waiting import until
+
+REFUSALS = {
+    "flag": {
+        "sqlite": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message WHEN NEW.object_id = 'bad'"
+        " AND NEW.status = 1 BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+        "mariadb": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message FOR EACH ROW BEGIN"
+        " IF NEW.object_id = 'bad' AND NEW.status = 1 THEN"
+        " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF; END",
+        "postgresql": "NEW.object_id = 'bad' AND NEW.status = 1",
+    },
+    "outcome": {
+        "sqlite": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message WHEN NEW.object_id = 'bad'"
+        " AND NEW.status = 2 BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+        "mariadb": "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message FOR EACH ROW BEGIN"
+        " IF NEW.object_id = 'bad' AND NEW.status = 2 THEN"
+        " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF; END",
+        "postgresql": "NEW.object_id = 'bad' AND NEW.status = 2",
+    },
+}
+
+
+def refuse(app: App, database: Any, what: str) -> None:
+    """Make a trigger that refuses an UPDATE of the object 'bad'."""
+    sql = REFUSALS[what][database.name]
+    with app.engine.begin() as conn:
+        if database.name == "postgresql":
+            conn.exec_driver_sql(
+                "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                f"IF {sql} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$"
+            )
+            sql = (
+                "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message "
+                "FOR EACH ROW EXECUTE FUNCTION no()"
+            )
+        conn.exec_driver_sql(sql)
+
+
+def test_a_row_that_a_trigger_refuses_to_flag_is_passed_over_and_told_once(
+    app, database, taken, caplog
+):
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    bad = send(app, "bad", "bad")
+    good += send(app, *(f"o{i % 5}" for i in range(20)), None)
+    refuse(app, database, "flag")
+    report = drain(app, taken)
+    assert_all_others_ran(taken, good)
+    assert (report.done, report.failed, report.left) == (len(good), 0, 2)
+    assert (report.refused, report.exit_code) == (1, 1)
+    assert "refused=1" in str(report)
+    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(told) == 1, told
+    assert f"message {bad[0]}" in told[0]
+    assert "not this one" in told[0]
+    assert app.ops.show(bad[0]).status == "new"
+
+
+def defer(engine: Any, condition: str) -> None:
+    """Make a trigger of PostgreSQL that refuses rows at the COMMIT."""
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            f"IF {condition} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NULL; END $$"
+        )
+        conn.exec_driver_sql(
+            "CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON msgworker_message DEFERRABLE "
+            "INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()"
+        )
+
+
+def test_a_row_that_the_commit_refuses_is_passed_over_and_holds_up_no_other(
+    postgresql, taken, caplog
+):
+    app = App(postgresql.url)
+    app.create_schema()
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    bad = send(app, "bad", "bad")
+    good += send(app, *(f"o{i % 5}" for i in range(20)), None)
+    defer(app.engine, "NEW.object_id = 'bad' AND NEW.status = 1")
+    report = drain(app, taken, time_limit=30)
+    assert_all_others_ran(taken, good)
+    assert (report.done, report.failed, report.left, report.refused) == (len(good), 0, 2, 1)
+    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(told) == 1, told
+    assert f"message {bad[0]}" in told[0]
+    assert "not this one" in told[0]
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "at the commit"])
+def test_a_follower_that_the_database_refuses_does_not_undo_the_outcome_before_it(
+    postgresql, taken, late, caplog
+):
+    app = App(postgresql.url)
+    app.create_schema()
+    first, second, _ = send(app, *"aaa")
+    send(app, *(f"o{i}" for i in range(5)))
+    defer(app.engine, f"NEW.msg_id = {second} AND NEW.status = 1")
+    if not late:
+        with app.engine.begin() as conn:
+            conn.exec_driver_sql("DROP TRIGGER late ON msgworker_message")
+            conn.exec_driver_sql(
+                "CREATE TRIGGER late AFTER UPDATE ON msgworker_message "
+                "FOR EACH ROW EXECUTE FUNCTION late()"
+            )
+    report = drain(app, taken, time_limit=30)
+    assert (report.done, report.left, report.refused) == (6, 2, 1)
+    assert app.ops.show(first).status == "done"
+    assert "its outcome is not written" not in caplog.text
+    app.engine.dispose()
+
+
+def test_a_check_that_refuses_one_row_costs_only_that_row(app, database, taken, caplog):
+    good = send(app, *(f"o{i}" for i in range(20)))
+    bad = send(app, "bad", payload="5551234")
+    check = "CHECK (object_id <> 'bad' OR status = 0)"
+    with app.engine.begin() as conn:
+        if database.name == "sqlite":  # only a new table can have one
+            (made,) = conn.exec_driver_sql(
+                "SELECT sql FROM sqlite_master WHERE name = 'msgworker_message'"
+            ).scalars()
+            conn.exec_driver_sql("PRAGMA writable_schema = 1")
+            changed = f"{made.rstrip().rstrip(')')}, {check})"
+            conn.exec_driver_sql(
+                "UPDATE sqlite_master SET sql = ? WHERE name = 'msgworker_message'", (changed,)
+            )
+        else:
+            conn.exec_driver_sql(f"ALTER TABLE msgworker_message ADD CONSTRAINT odd {check}")
+    app.engine.dispose()
+    report = drain(app, taken, linger=2)
+    assert_all_others_ran(taken, good)
+    assert report.left == 1
+    assert app.ops.show(bad[0]).status == "new"
+    text = "\n".join(r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
+    assert "constraint" in text.lower()
+    assert "5551234" not in text  # PostgreSQL shows the row that it refuses
+
+
+def test_messages_without_an_object_that_are_refused_do_not_hold_up_others(
+    app, database, taken, caplog
+):
+    refuse(app, database, "flag")
+    Table(app)
+    send(app, "bad")
+    ids = send(app, *(None for _ in range(30)))
+    drain(app, taken)
+    assert_all_others_ran(taken, ids)
+
+
+def test_a_row_that_is_refused_no_more_runs(make_app, database, taken, monkeypatch):
+    monkeypatch.setattr("msgworker.instance.refusals.FIRST_PAUSE_SECONDS", 0.3)
+    app = make_app(lease_seconds=6)  # people hear of it with a heartbeat
+    app.create_schema()
+    refuse(app, database, "flag")
+    bad = send(app, "bad", "bad")
+    app.add_handler("t", taken.append)
+    with app.worker(threads=2) as worker:
+        worker.start()
+        (good,) = send(app, "good")
+        until(lambda: [m.msg_id for m in taken] == [good], "the others run")
+        until(lambda: app.ops.explain(bad[0]).reason == "refused", "explain says so")
+        assert "not this one" in app.ops.explain(bad[0]).text
+        assert app.ops.explain(bad[1]).behind.reason == "refused"
+        (finding,) = [f for f in app.ops.doctor() if "not this one" in f.text]
+        assert str(bad[0]) in finding.text
+        with app.engine.begin() as conn:
+            on = " ON msgworker_message" if database.name == "postgresql" else ""
+            conn.exec_driver_sql(f"DROP TRIGGER no{on}")
+        until(lambda: [m.msg_id for m in taken] == [good, *bad], "it runs")
+        until(lambda: not [f for f in app.ops.doctor() if "not this one" in f.text], "forgotten")
+
+
+def test_an_outcome_that_a_trigger_refuses_costs_only_that_row(app, database, taken, caplog):
+    app.settings  # noqa: B018
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    (bad,) = send(app, "bad")
+    good += send(app, *(f"o{i % 5}" for i in range(20)))
+    refuse(app, database, "outcome")
+    report = drain(app, taken, time_limit=15)
+    assert_all_others_ran(taken, good)
+    assert report.done == len(good)
+    assert bad in [m.msg_id for m in taken]
+    text = "\n".join(r.getMessage() for r in caplog.records)
+    assert f"message {bad}: its outcome is not written" in text
+    assert "not this one" in text
+
+
+def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):
+    app = App(postgresql.url, lease_seconds=6)  # people hear of it with a heartbeat
+    app.create_schema()
+    refuse(app, postgresql, "flag")
+    with app.engine.begin() as conn:
+        (body,) = conn.exec_driver_sql("SELECT prosrc FROM pg_proc WHERE proname = 'no'").scalars()
+        raised = body.replace("'not this one'", "'twice' USING ERRCODE = 'unique_violation'")
+        conn.exec_driver_sql(
+            "CREATE OR REPLACE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$${raised.replace('%', '%%')}$$"
+        )
+    (bad,) = send(app, "bad")
+    app.add_handler("t", taken.append)
+    with app.worker(threads=2) as worker:
+        worker.start()
+        until(lambda: app.ops.explain(bad).reason == "refused", "it is told", seconds=90)
+        assert "twice" in app.ops.explain(bad).text
+    app.engine.dispose()
+
+
+def test_what_was_refused_and_has_been_mended_is_forgotten():
+    now = [0.0]
+    refusals = Refusals(clock=lambda: now[0])
+    refusals.heard(Candidate(1, "a", 0, 0, 0, None, 1, None, "a"), "no")
+    now[0] = FIRST_PAUSE_SECONDS + FORGET_SECONDS - 1
+    assert refusals.waiting() == (set(), set())
+    assert len(refusals) == 1  # it is offered again: then its next pause is longer
+    now[0] += 2
+    refusals.waiting()
+    assert len(refusals) == 0
+
+
+def test_a_refusal_that_was_mended_meanwhile_does_not_make_a_drain_fail():
+    report = Report(done=1, refused=1)
+    assert report.leaving(Left(total=1, by={Waits.DUE: 1})).exit_code == 1
+    assert report.leaving(Left()).exit_code == 0
