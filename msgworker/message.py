@@ -80,6 +80,12 @@ def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> 
         return Word.UNKNOWN
 
 
+def ends_at(max_tries: int, on_dead: str) -> int:
+    """From so many failed tries on a message holds nothing back. Under on_dead="block" the dead do,
+    until they are discarded, which writes one try more than there are."""
+    return max_tries + (on_dead == "block")
+
+
 def in_quarantine(crash_times: int, tries: int, max_tries: int) -> bool:
     """Whether a message must run alone: on its last try, after a crash that it may have caused."""
     return crash_times > 0 and tries >= max_tries - 1

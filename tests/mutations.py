@@ -118,7 +118,7 @@ MUTANTS = (
     _m(
         "on_dead=block ignored",
         "table/tables.py",
-        'last = self.spec.max_tries + (self.spec.on_dead == "block")',
+        "last = ends_at(self.spec.max_tries, self.spec.on_dead)",
         "last = self.spec.max_tries",
         *_on("test_on_dead_block_waits_for_ops", "sqlite"),
     ),

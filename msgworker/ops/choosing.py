@@ -14,6 +14,7 @@ from msgworker.ops.results import Skip, Why
 from msgworker.store import change, order
 from msgworker.store.change import Filter, Seen
 from msgworker.store.order import Behind
+from msgworker.store.rule import Rule
 from msgworker.table import Tables
 
 CHUNK = 10_000
@@ -118,11 +119,11 @@ class Choice:
         """Why messages before this one are skipped; None while it holds its object."""
         if first is None:
             return Why.CHANGED
-        most = self.tables.spec.max_tries
-        word = word_of(first.status, first.tries, most)
+        rule = Rule.of(self.tables.spec)
+        word = word_of(first.status, first.tries, rule.max_tries)
         if word in _WENT_ON:
             return _WENT_ON[word]
-        if word is Word.DEAD and (self.tables.spec.on_dead != "block" or first.tries > most):
+        if word is Word.DEAD and not rule.holds_dead(first.tries):
             return Why.CHANGED  # those behind it may have run: only a new read could tell
         return None
 

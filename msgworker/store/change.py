@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, now, trouble
-from msgworker.message import Status, Word
+from msgworker.message import Status, Word, ends_at
 from msgworker.store.find import conditions, in_state
 from msgworker.store.fingerprint import fingerprint
 from msgworker.table import Cols, Tables, lit
@@ -57,7 +57,8 @@ def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
     rule, and only its last error tells the two apart.
     """
     blocks = t.spec.on_dead == "block"
-    more = t.tries(c) > sa.literal_column(str(t.spec.max_tries)) if blocks else sa.true()
+    last = ends_at(t.spec.max_tries, t.spec.on_dead) - 1
+    more = t.tries(c) > sa.literal_column(str(last)) if blocks else sa.true()
     if c.last_error is None:
         return sa.and_(c.status == lit(Status.FAILED), more) if blocks else sa.false()
     text = c.last_error.startswith(DISCARDED, autoescape=True)
@@ -196,7 +197,7 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
 
     def build() -> sa.Update:
         c = t.cols()
-        tries = t.spec.max_tries + (t.spec.on_dead == "block")
+        tries = ends_at(t.spec.max_tries, t.spec.on_dead)
         values = t.values(
             status=lit(Status.FAILED),
             error_try_times=sa.literal_column(str(tries)),

@@ -21,6 +21,7 @@ from msgworker.store.info import MessageInfo
 from msgworker.store.instances import UNKNOWN, InstanceInfo, Life, Started, instances
 from msgworker.store.items import Items
 from msgworker.store.recover import giving_back
+from msgworker.store.rule import Rule
 from msgworker.table import Tables
 
 
@@ -107,7 +108,7 @@ def _ended(t: Tables, info: MessageInfo) -> Explanation:
         return Explanation(info, Reason.UNKNOWN_STATUS, text)
     how = info.ending.text.removeprefix("dead ") if info.ending else "no tries left"
     text = f"it is dead: {how}"
-    if t.spec.on_dead == "block" and info.error_try_times <= t.spec.max_tries:
+    if Rule.of(t.spec).holds_dead(info.error_try_times):
         text += "; its object waits until it is rerun or discarded"
     return Explanation(info, Reason.DEAD, f"{text}; rerun it", since=info.finished_at)
 

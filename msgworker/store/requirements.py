@@ -18,7 +18,7 @@ from sqlalchemy.types import NullType
 
 from msgworker import dialects
 from msgworker.dialects import Dialect, Instants, UtcDateTime
-from msgworker.message import UNWRITABLE
+from msgworker.message import UNWRITABLE, ends_at
 from msgworker.table import (
     LONGEST_ID,
     MAX_ERROR,
@@ -200,7 +200,7 @@ def number_problem(live: Live, role: str, column: Column) -> str:
     if role == "msg_id" and scale > 0:
         return f"column {name} (msg_id) is {kind}: an id with a fraction is never run"
     spec = live.spec
-    tries = spec.max_tries + 1
+    tries = ends_at(spec.max_tries, "block")
     most = {"status": 2, "error_try_times": tries, "crash_times": tries}
     most["later_times"] = spec.later_limit
     precision = getattr(kind, "precision", None)

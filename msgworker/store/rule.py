@@ -22,6 +22,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.dialects import now, now_plus
 from msgworker.errors import ConfigError, RuleChanged, SchemaError
+from msgworker.message import ends_at
 from msgworker.store import lease, recover
 from msgworker.table import MAX_TRIES, Cols, MessageTable, Tables
 
@@ -53,7 +54,11 @@ class Rule(NamedTuple):
     @property
     def ended(self) -> int:
         """From so many tries on a message holds nothing back."""
-        return self.max_tries + (self.on_dead == BLOCK)
+        return ends_at(self.max_tries, self.on_dead)
+
+    def holds_dead(self, tries: int) -> bool:
+        """Whether a dead message with so many tries holds its object back."""
+        return self.on_dead == BLOCK and tries < self.ended
 
 
 class State(enum.Enum):

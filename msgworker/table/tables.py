@@ -13,7 +13,7 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker import dialects
 from msgworker.dialects import Dialect, Instants, now, now_plus
-from msgworker.message import Status
+from msgworker.message import Status, ends_at
 from msgworker.table.columns import Cols, lit
 from msgworker.table.names import (
     MAX_ERROR,
@@ -109,9 +109,9 @@ class Tables(ABC):
     def unfinished(self, c: Cols) -> ColumnElement[bool]:
         """Holds back its successors: new, running, failed with tries left (block: also dead).
 
-        A discarded message has max_tries + 1 tries under on_dead="block", so it does not block.
+        A discarded message has one try more than there are, so it does not block: `ends_at`.
         """
-        last = self.spec.max_tries + (self.spec.on_dead == "block")
+        last = ends_at(self.spec.max_tries, self.spec.on_dead)
         return sa.or_(
             c.status.in_([sa.literal_column("0"), sa.literal_column("1")]),
             sa.and_(c.status == lit(Status.FAILED), self.tries(c) < sa.literal_column(str(last))),
