@@ -7,11 +7,13 @@ private. A new database is a new row in DIALECTS.
 
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.catalogue import (
+    columns_there,
     id_source,
     index_is_unique,
     index_names,
     invalid_indexes,
     is_there,
+    names_there,
     row_estimate,
     schemas_with,
 )
@@ -135,6 +137,7 @@ __all__ = [
     "big_id",
     "can_retype",
     "check_calls",
+    "columns_there",
     "committing_each",
     "compiler_for",
     "connecting",
@@ -166,6 +169,7 @@ __all__ = [
     "listen",
     "long_text",
     "masked",
+    "names_there",
     "network_mount",
     "no_connection_left",
     "now",

@@ -35,6 +35,7 @@ class Dialect:
     one_writer: transactions that write exclude each other in the whole database.
     max_name: the longest name of a table or column, in bytes.
     loose_types: a column takes every value, whatever its type.
+    storage_engines: a table has one of several, some of them without transactions.
     text_in_bytes: the length of a text is counted in bytes, not in characters.
     pads_chars: values read from a CHAR(n) are padded with blanks.
     texts_as_instants: a column of texts can be compared with instants.
@@ -65,6 +66,7 @@ class Dialect:
     one_writer: bool = False
     max_name: int = 128
     loose_types: bool = False
+    storage_engines: bool = False
     text_in_bytes: bool = False
     pads_chars: bool = False
     texts_as_instants: bool = False
@@ -116,6 +118,7 @@ DIALECTS = {
             share_locks=True,
             # After a crash of the server InnoDB may take an index on a virtual column as corrupted.
             stored_columns=True,
+            storage_engines=True,
             update_ignore="IGNORE",
             counts_ignored=True,
             bare_unions=True,
@@ -129,6 +132,7 @@ DIALECTS = {
             key_collation="utf8mb4_0900_bin",
             case_index="column",
             guard_case="function",  # MySQL 8 allows a CASE as a key part: no column needed
+            storage_engines=True,
             update_ignore="IGNORE",
             counts_ignored=True,
             bare_unions=True,

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine.reflection import Inspector
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.engine.reflection import Inspector, ObjectKind, ObjectScope
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects.troubles import Trouble, trouble
+
+
+def names_there(inspector: Inspector, schema: str | None) -> list[str]:
+    """The tables and views of a schema; an inspector asks the database once."""
+    return [*inspector.get_table_names(schema=schema), *inspector.get_view_names(schema=schema)]
+
+
+def columns_there(
+    inspector: Inspector, names: Sequence[str], schema: str | None
+) -> dict[str, list[Any]]:
+    """The columns of tables and views that are there, by name; one statement where the database
+    tells of many tables in one."""
+    if type(inspector.dialect).get_multi_columns is DefaultDialect.get_multi_columns:
+        return {name: list(inspector.get_columns(name, schema=schema)) for name in names}
+    found = inspector.get_multi_columns(
+        schema=schema, filter_names=names, kind=ObjectKind.ANY, scope=ObjectScope.ANY
+    )
+    return {name: list(columns) for (_, name), columns in found.items()}
 
 
 def is_there(inspector: Inspector, table: sa.Table) -> bool | None:
@@ -50,8 +71,11 @@ def _quoted(table: sa.Table) -> str:
     return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
 
 
-def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
-    """The lower-case names of a table's indexes, those on expressions included."""
+def index_names(
+    conn: sa.Connection, table: sa.Table, inspector: Inspector | None = None
+) -> set[str]:
+    """The lower-case names of a table's indexes, those on expressions included. inspector: one that
+    may know them already."""
     if conn.dialect.name == "sqlite":  # the inspector leaves out indexes on expressions
         query = (
             "SELECT lower(name) FROM sqlite_master"
@@ -69,7 +93,7 @@ def index_names(conn: sa.Connection, table: sa.Table) -> set[str]:
         warnings.simplefilter(
             "ignore"
         )  # "skipped unsupported reflection of expression-based index"
-        found = sa.inspect(conn).get_indexes(table.name, schema=table.schema)
+        found = (inspector or sa.inspect(conn)).get_indexes(table.name, schema=table.schema)
     return {str(index["name"]).lower() for index in found}
 
 

@@ -23,13 +23,15 @@ from msgworker.table import (
 )
 
 
-def unique_keys(inspector: Inspector, live: str, schema: str | None) -> list[list[str]]:
-    """The columns of the primary key and of every unique constraint and index."""
+def is_unique(inspector: Inspector, live: str, schema: str | None, column: str) -> bool:
+    """Whether a column is the primary key, or has a unique constraint or index of its own."""
     key = inspector.get_pk_constraint(live, schema=schema).get("constrained_columns", [])
+    if list(key) == [column]:
+        return True
     with _unwarned():
         found: list[Any] = [*inspector.get_unique_constraints(live, schema=schema)]
         found += [i for i in inspector.get_indexes(live, schema=schema) if i["unique"]]
-    return [list(key), *(list(u["column_names"]) for u in found)]
+    return any(list(one["column_names"]) == [column] for one in found)
 
 
 @contextmanager
@@ -43,6 +45,8 @@ def _unwarned() -> Iterator[None]:
 
 def storage_of(inspector: Inspector, live: str, schema: str | None) -> str:
     """The storage engine of a table, where there is a choice."""
+    if not dialects.DIALECTS[inspector.dialect.name].storage_engines:
+        return ""
     try:
         with _unwarned():
             options = inspector.get_table_options(live, schema=schema)
@@ -68,10 +72,7 @@ def check_names(spec: MessageTable, dialect: Dialect) -> None:
 def live_name(inspector: Inspector, spec: MessageTable) -> str | None:
     """The live name of the table: exact, or the only one that differs by case."""
     try:
-        names = [
-            *inspector.get_table_names(schema=spec.schema),
-            *inspector.get_view_names(schema=spec.schema),
-        ]
+        names = dialects.names_there(inspector, spec.schema)
     except DBAPIError as error:
         if spec.schema is None:
             raise

@@ -6,8 +6,9 @@ created, and if somebody else was faster, looked for again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Engine, Inspector
@@ -33,6 +34,7 @@ from msgworker.store.reflection import (
     check_names,
     elsewhere,
     for_table,
+    is_unique,
     live_columns,
     live_name,
     missing_table,
@@ -41,7 +43,6 @@ from msgworker.store.reflection import (
     storage_of,
     storage_problem,
     unfilled,
-    unique_keys,
 )
 from msgworker.store.rule import Rule
 from msgworker.table import (
@@ -179,8 +180,16 @@ def missing_ops_tables(engine: Engine, t: Tables) -> frozenset[str]:
 
 
 def _missing_ops_tables(inspector: Inspector, t: Tables) -> frozenset[str]:
-    tables = ops_tables(t)
+    listed = dialects.names_there(inspector, t.spec.schema)
+    tables = [x for x in ops_tables(t) if x.name not in listed]
     return frozenset(x.name for x in tables if dialects.is_there(inspector, x) is False)
+
+
+def _columns_there(inspector: Inspector, live: str, t: Tables) -> dict[str, list[Any]]:
+    """The columns of the message table and of the tables that instances need beside it."""
+    listed = dialects.names_there(inspector, t.spec.schema)
+    own = [table.name for table in run_tables(t) if table.name in listed]
+    return dialects.columns_there(inspector, [live, *own], t.spec.schema)
 
 
 def resolve(
@@ -197,20 +206,25 @@ def resolve(
         live = live_name(inspector, spec)
         if live is None:
             raise SchemaError(missing_table(conn, inspector, spec))
-        columns = inspector.get_columns(live, schema=spec.schema)
-        unique = unique_keys(inspector, live, spec.schema)
-        indexes = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
+        table = sa.Table(live, sa.MetaData(), schema=spec.schema)
+        ideal = tables_for(spec, dialect)
+        there = _columns_there(inspector, live, ideal)
+        columns = there[live]
+        indexes = dialects.index_names(conn, table, inspector)
         storage = storage_of(inspector, live, spec.schema)
-        own, without = _own_problems(inspector, tables_for(spec, dialect))
+        own, without = _own_problems(inspector, ideal, there)
+        missing = _missing_ops_tables(inspector, ideal)
         spec = named(spec, live)
         as_is = requirements.read(conn, inspector, spec, dialect, columns)
+        ids = as_is.columns.get("msg_id")
+        unique = ids is not None and is_unique(inspector, live, spec.schema, ids.name)
         if recorded and not own:
-            spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
+            t = ideal if spec == ideal.spec else tables_for(spec, dialect)
+            spec = in_force(conn, t, indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
     require_columns(spec, kinds)
     t = tables_for(spec, dialect, kinds, frozenset(indexes))
-    t = replace(t, unfilled=unfilled(t, columns))
-    t = replace(t, missing=missing_ops_tables(engine, t), lacking=without)
+    t = replace(t, unfilled=unfilled(t, columns), missing=missing, lacking=without)
     problems = _column_problems(t, as_is)
     t = replace(
         t,
@@ -220,10 +234,9 @@ def resolve(
         fold=None if t.key_collation else as_is.fold,
     )
     problems += storage_problem(storage, live)
-    if not problems and [t.names["msg_id"]] not in unique:
+    if not problems and not unique:
         problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
-    there = {str(c["name"]) for c in columns}
-    lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in there]
+    lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in kinds]
     problems += [f"generated column {name} is missing" for name in lacking]
     problems += own
     if problems:
@@ -243,7 +256,7 @@ def known_rule(engine: Engine, spec: MessageTable, dialect: Dialect) -> Rule:
             return Rule.of(spec)
         t = tables_for(named(spec, live), dialect)
         indexes = dialects.index_names(conn, t.message)
-        if _own_problems(inspector, t)[0]:
+        if _own_problems(inspector, t, _columns_there(inspector, live, t))[0]:
             return rules.assumed(t.spec, indexes)
         return in_force(conn, t, indexes)
 
@@ -253,17 +266,21 @@ def in_force(conn: Connection, t: Tables, indexes: Iterable[str]) -> Rule:
     return rules.read(conn, t) or rules.assumed(t.spec, indexes)
 
 
-def _own_problems(inspector: Inspector, t: Tables) -> tuple[list[str], frozenset[str]]:
+def _own_problems(
+    inspector: Inspector, t: Tables, there_are: Mapping[str, list[Any]]
+) -> tuple[list[str], frozenset[str]]:
     """What is missing of the tables that instances need beside the message table, and the columns
-    among it that they can do without."""
+    among it that they can do without. there_are: columns of tables that are listed."""
     problems, without = [], set()
     for table in run_tables(t):
-        there_is = dialects.is_there(inspector, table)
+        found = there_are.get(table.name)
+        there_is = found is not None or dialects.is_there(inspector, table)
         if not there_is:
             why = "is missing" if there_is is False else "may not be read by this login"
             problems.append(f"table {table.name} {why}")
             continue
-        found = inspector.get_columns(table.name, schema=table.schema)
+        if found is None:
+            found = inspector.get_columns(table.name, schema=table.schema)
         there = {str(c["name"]).lower() for c in found}
         lacking = [c.name for c in table.c if c.name not in there and ADDED not in c.info]
         added = [c.name for c in table.c if c.name not in there and ADDED in c.info]

@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.errors import SchemaError
@@ -88,3 +89,15 @@ def test_rules_changed_on_a_table_that_exists(make_app, app, rules):
     table.edit(table.where(msg_id=second), status=0)
     report = changed.drain(linger=0)
     assert (report.done, report.left) == ((0, 2) if "on_dead" in rules else (1, 0))
+
+
+def test_a_new_app_asks_few_questions_about_its_tables(make_app, database):
+    """Each test, timer and command makes one, often over a network."""
+    app = make_app()
+    app.create_schema()
+    sent = []
+    fresh = make_app()
+    sa.event.listen(fresh.engine, "before_cursor_execute", lambda *sending: sent.append(sending[2]))
+    assert fresh.tables.missing == frozenset()
+    most = {"postgresql": 8, "mariadb": 9, "mysql": 9, "sqlite": 11}
+    assert len(sent) <= most[fresh.tables.dialect.name], sent

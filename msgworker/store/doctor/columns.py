@@ -122,7 +122,7 @@ def key(p: Patient) -> list[Finding]:
     if not p.has("msg_id"):
         return []
     name = str(p.column("msg_id")["name"])
-    if [name] in reflection.unique_keys(p.inspector, p.ideal.message.name, p.spec.schema):
+    if reflection.is_unique(p.inspector, p.ideal.message.name, p.spec.schema, name):
         return []
     quoted = p.conn.dialect.identifier_preparer.quote(name)
     short = p.spec.index_name("guard").removesuffix("_guard")
