@@ -147,12 +147,11 @@ class Databases:
                 f"table {tables.spec.name} of database {name} has no column shard, which says "
                 "where an object belongs"
             )
-        strange = [slices.Place(n) for n in range(self.shards) if n not in self.homes[name]]
+        strange = [n for n in range(self.shards) if n not in self.homes[name]]
         with dialects.reaching(app.engine), dialects.connecting(app.engine) as conn:
-            pages = slices.heads(conn, tables, "shard", strange, 1)
-            running = scopes.running_slices(conn, tables, "shard")
-        both = zip(strange, pages, strict=True)
-        return [place.value for place, page in both if page.found or place.value in running]
+            found = {n for n in strange if slices.open_in(conn, tables, "shard", n, objects=True)}
+            found |= scopes.running_slices(conn, tables, "shard")
+        return [shard for shard in strange if shard in found]
 
     # ------------------------------------------------------------ consuming
 

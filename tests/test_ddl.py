@@ -42,6 +42,7 @@ from msgworker.store import (
     scopes,
     settle,
     slices,
+    slices_by_age,
     tries,
 )
 from msgworker.store import send as producing
@@ -416,6 +417,10 @@ def _scope_acts(t: Tables, log: Log) -> Iterator[Any]:
             begun = [Place(value, "o") for value in values[:count]]
             numbered = [Place(value, 5) for value in values[:count]]
             fresh = [Place(value) for value in values[:count]]
+            if t.dialect.slices_by_age:
+                for places in (fresh, numbered):
+                    yield slices_by_age.heads, {"role": role, "places": places, "rows": 8}
+                continue
             for deep in (False, True):
                 for places in (fresh, begun):
                     yield slices.heads, {"role": role, "places": places, "rows": 8, "deep": deep}
@@ -423,6 +428,7 @@ def _scope_acts(t: Tables, log: Log) -> Iterator[Any]:
                 yield slices.loose, {"role": role, "places": places, "rows": 8}
         for value in (values[0], None):
             yield slices.open_in, {"role": role, "value": value}
+            yield slices.open_in, {"role": role, "value": value, "objects": True}
         log.rows = {":value": [], "SELECT": [(values[0],)]}  # nothing is behind the first
         yield slices.open_values, {"role": role}
         log.rows = {}

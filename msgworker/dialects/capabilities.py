@@ -16,6 +16,8 @@ class Dialect:
     stored_columns: generated columns are stored, not virtual.
     oldest_index: open rows can be read in order of age without reading finished ones.
     hops: a recursive query can skip from object to object along an index (skip scan).
+    slices_by_age: entries of the index of slices are in order of age, so that those that leave
+    together are on few pages; else by object.
     arrays: a whole batch is sent as arrays, and a WITH may contain an UPDATE.
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
     share_locks: shared row locks exist, with SKIP LOCKED.
@@ -49,6 +51,7 @@ class Dialect:
     stored_columns: bool = False
     oldest_index: bool = False
     hops: bool = False
+    slices_by_age: bool = False
     arrays: bool = False
     row_locks: bool = True
     share_locks: bool = False
@@ -98,6 +101,7 @@ DIALECTS = {
             partial_indexes=True,
             oldest_index=True,
             hops=True,
+            slices_by_age=True,  # a commit writes each page that it has changed, whole
             row_locks=False,
             skip_locked=False,
             update_ignore="OR IGNORE",

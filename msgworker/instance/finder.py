@@ -12,6 +12,7 @@ from msgworker.instance.runtime import Runtime
 from msgworker.instance.search import Look, Search
 from msgworker.instance.seat import Seat
 from msgworker.instance.slicing import SliceSearch
+from msgworker.instance.slicing_by_age import AgeSearch
 from msgworker.instance.unhandled import UnhandledTopics
 from msgworker.store import due
 from msgworker.store.candidates import Candidate
@@ -31,8 +32,9 @@ class Finder:
         self._runtime = runtime
         self._link = link
         self._seat = seat
-        kind = Search if seat is None else SliceSearch
-        self.search = kind(runtime.tables, runtime.topics, runtime.hand.blocked)
+        sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
+        kind = Search if seat is None else sliced
+        self.search: Search = kind(runtime.tables, runtime.topics, runtime.hand.blocked)
         self.unhandled = UnhandledTopics(runtime.tables, runtime.registry.topics, link, runtime.log)
         self.where: Slice | None = None
         self.places: dict[int, Any] = {}

@@ -26,6 +26,8 @@ WIDEST = 64
 DEEP = 24
 """Messages of an object, on average, from which a hop costs less than to read past them."""
 ASK_DEPTH = 16
+Skip = tuple[set[Any], Collection[int]]
+"""Objects and messages to leave alone."""
 MOST_ENTRIES = 16_000
 
 
@@ -87,13 +89,7 @@ class SliceSearch(Search):
         budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._wide)
         each = math.ceil(budget / len(where.values))
         skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._passed_over)
-        laps = [track.heads for track in self._tracks.values()]
-        found = self._read(conn, where, each, laps, skip)
-        if now >= self._loose_at:
-            laps = [track.loose for track in self._tracks.values()]
-            more = self._read(conn, where, each, laps, skip, loose=True)
-            self._loose_at = 0.0 if more else now + DUE_SECONDS
-            found += more
+        found, widen = self._gather(conn, where, each, skip)
         for row, _ in sorted(found, key=lambda one: one[0].msg_id):
             pick.offer(row)
         could_go = len(pick.own)
@@ -103,15 +99,30 @@ class SliceSearch(Search):
         if complete:
             for track in tracks:
                 track.heads.over = False
-        at_the_end = all(t.heads.after is None and t.loose.after is None for t in tracks)
         if could_go >= 2 * want:
             self._wide = max(1, self._wide // 2)
-        elif could_go < want and not at_the_end:
+        elif could_go < want and widen:
             self._wide = min(WIDEST, self._wide * 2)
         self.idle = not chosen and pick.quarantined is None
         look = Look(chosen, pick.quarantined, complete, seconds=time.monotonic() - now)
         look.places = {row.msg_id: value for row, value in found}
         return look
+
+    def _gather(
+        self, conn: Connection, where: Slice, each: int, skip: Skip
+    ) -> tuple[list[tuple[Candidate, Any]], bool]:
+        """Go on with each lap; what was met, each with its slice's value, and whether a longer step
+        would meet more."""
+        laps = [track.heads for track in self._tracks.values()]
+        found = self._read(conn, where, each, laps, skip)
+        now = time.monotonic()
+        if now >= self._loose_at:
+            laps = [track.loose for track in self._tracks.values()]
+            more = self._read(conn, where, each, laps, skip, loose=True)
+            self._loose_at = 0.0 if more else now + DUE_SECONDS
+            found += more
+        tracks = self._tracks.values()
+        return found, any(t.heads.after is not None or t.loose.after is not None for t in tracks)
 
     def _read(
         self,
@@ -119,7 +130,7 @@ class SliceSearch(Search):
         where: Slice,
         each: int,
         laps: Sequence[_Lap],
-        skip: tuple[set[Any], Collection[int]],
+        skip: Skip,
         *,
         loose: bool = False,
     ) -> list[tuple[Candidate, Any]]:
@@ -130,25 +141,26 @@ class SliceSearch(Search):
             pages = slices.loose(conn, self.tables, where.role, places, max(each, LEAST_ROWS))
         else:
             pages = self._read_heads(conn, where, places, each)
-        judge = Pick(self, set(), frozenset(), 0, 1)
         found: list[tuple[Candidate, Any]] = []
         for value, lap, page in zip(where.values, laps, pages, strict=True):
-            free = (row for row in page.found if judge.could_go(row))
-            lap.went(
-                page, any(row.same not in skip[0] and row.msg_id not in skip[1] for row in free)
-            )
+            lap.went(page, self._goes(page, skip))
             found += [(row, value) for row in page.found]
         return found
+
+    def _goes(self, page: Page, skip: Skip) -> bool:
+        """Whether something of a page could go now."""
+        judge = Pick(self, set(), frozenset(), 0, 1)
+        free = (row for row in page.found if judge.could_go(row))
+        return any(row.same not in skip[0] and row.msg_id not in skip[1] for row in free)
 
     def _read_heads(
         self, conn: Connection, where: Slice, places: Sequence[Place], each: int
     ) -> list[Page]:
         """How many messages an object has is learnt from pages; so one is read now and then."""
         self._turn += 1
-        deep = self._depth >= DEEP and self._turn % ASK_DEPTH != 0
-        if slices.hops(self.tables, deep=deep):
-            return slices.heads(conn, self.tables, where.role, places, each, deep=deep)
-        depth = min(self._depth, DEEP) if self.tables.dialect.hops else self._depth
+        if slices.hops(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
+            return slices.heads(conn, self.tables, where.role, places, each, deep=True)
+        depth = min(self._depth, DEEP) if slices.hops(self.tables) else self._depth
         rows = max(LEAST_ROWS, min(MOST_ENTRIES // len(places), math.ceil(each * depth)))
         pages = slices.heads(conn, self.tables, where.role, places, rows)
         objects = sum(len(page.found) for page in pages)

@@ -1,9 +1,10 @@
 """Find candidates in some slices of the table: what a scope lets an instance look at.
 
 One statement for many slices, along the index (slice, object, msg_id): it reads a page for each, or
-hops from object to object. What stands in other slices, and the rows of a deep object behind its
-first few, are never read. Like all candidates these are a hint: `claim.flag` decides, and it looks
-at the messages of an object wherever they are.
+hops from object to object; slices_by_age.py is for where the index stands by age. What stands in
+other slices, and the rows of a deep object behind its first few, are never read. Like all
+candidates these are a hint: `claim.flag` decides, and it looks at the messages of an object
+wherever they are.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from msgworker.store.candidates import Candidate, as_candidates, hint_columns
 from msgworker.store.rows import array_param, array_text
 from msgworker.table import NO_OBJECT, SLICES, Cols, Tables, text_lit
 
-BRANCHES, PLACES = (1, 4, 16), (1, 8, 64)
-"""Of a UNION, of a list; unused ones ask for nothing, so few statements are built and prepared."""
+BRANCHES = (1, 4, 16)
+"""Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""
 
 
 class Place(NamedTuple):
@@ -40,10 +41,10 @@ class Page(NamedTuple):
     entries: int = 0
 
 
-def hops(t: Tables, *, deep: bool = False) -> bool:
-    """Whether a statement hops: a step for each object, else one for each of their messages. Pages
-    are cheaper where objects have few, unless the statement grows with the number of slices."""
-    return t.dialect.hops and (deep or not t.dialect.arrays)
+def hops(t: Tables) -> bool:
+    """Whether a statement may hop: a step for each object, else one for each of their messages.
+    Pages are cheaper where objects have few."""
+    return t.dialect.hops and t.dialect.arrays
 
 
 def heads(
@@ -60,16 +61,16 @@ def heads(
 
     deep: objects have many messages.
     """
-    return _each(conn, t, role, places, rows, "heads", hops(t, deep=deep))
+    return _each(conn, t, role, places, rows, "heads", deep and hops(t))
 
 
 def loose(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int) -> list[Page]:
     """For each place up to `rows` messages without an object behind it, by msg_id."""
-    return _each(conn, t, role, places, rows, "loose", hops(t))
+    return _each(conn, t, role, places, rows, "loose", False)
 
 
-def open_in(conn: Connection, t: Tables, role: str, value: Any) -> bool:
-    """Whether a message of the slice waits; None = of no slice."""
+def open_in(conn: Connection, t: Tables, role: str, value: Any, *, objects: bool = False) -> bool:
+    """Whether a message of the slice waits; None = of no slice. objects: one that has an object."""
 
     def build() -> Any:
         c = t.cols()
@@ -77,11 +78,16 @@ def open_in(conn: Connection, t: Tables, role: str, value: Any) -> bool:
         which = key.is_(None) if value is None else key == bindparam("value", type_=_type(t, role))
         one: ColumnElement[int] = sa.literal_column("1")
         query = t.hinted(sa.select(one), t.message, SLICES[role])
-        return query.where(which, t.slice_rows(c, role)).limit(1)
+        query = query.where(which, t.slice_rows(c, role)).limit(1)
+        return query.where(c.object_id.is_not(None)) if objects else query
 
     params = {} if value is None else {"value": value}
-    key = ("slice_open", role, value is None)
-    return conn.scalar(t.built(key, build), params) is not None
+    key = ("slice_open", role, value is None, objects)
+    if conn.scalar(t.built(key, build), params) is not None:
+        return True
+    # Only a table of others has NULL there.
+    null_is_0 = not t.spec.is_default and role == "shard" and t.dialect.case_index != "function"
+    return value == 0 and null_is_0 and open_in(conn, t, role, None, objects=objects)
 
 
 def open_values(conn: Connection, t: Tables, role: str, *, most: int = 100) -> set[Any]:
@@ -126,7 +132,7 @@ def _each(
     pages: dict[Any, Page] = {}
     for begun in (False, True):
         part = [place for place in places if (place.after is not None) is begun]
-        most = len(part) if t.dialect.arrays else (PLACES if hop else BRANCHES)[-1]
+        most = len(part) if t.dialect.arrays else BRANCHES[-1]
         for start in range(0, len(part), most or 1):
             some = part[start : start + most]
             pages |= _read(conn, t, role, some, rows, what, hop, begun, none=False)
@@ -160,7 +166,7 @@ def _read(
 ) -> dict[Any, Page]:
     build: Callable[..., Any] = _heads if what == "heads" else _loose
     if hop:
-        build = partial(_hopped, what)
+        build = _hopped
     params: dict[str, Any] = {"rows": rows}
     branches = 0
     if t.dialect.arrays:
@@ -170,7 +176,7 @@ def _read(
             afters = [place.after for place in places]
             params["afters"] = array_text(afters) if what == "loose" else afters
     else:
-        branches = next(b for b in (PLACES if hop else BRANCHES) if b >= len(places))
+        branches = next(b for b in BRANCHES if b >= len(places))
         for i in range(branches):
             place = places[i] if i < len(places) else Place(None)
             params[f"v{i}"] = place.value
@@ -217,11 +223,10 @@ def _is_in(t: Tables, c: Cols, role: str, value: Any, none: bool) -> list[Column
     return [key.is_(None), value == sa.literal_column("0")]
 
 
-def _hopped(what: str, t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
-    """From object to object in each slice, a step of the index for each; or from row to row among
-    those without an object."""
-    heads = what == "heads"
-    asked = _hops_from(t, role, what, branches, begun)
+def _hopped(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
+    """From object to object in each slice, a step of the index for each."""
+    afters = bindparam("afters", type_=sa.ARRAY(t.object_type))
+    asked = _asked(t, role, branches, begun, afters, t.object_type)[1]
     one = sa.literal_column("1", sa.Integer())
 
     def place(c: Cols, value: Any) -> tuple[ColumnElement[bool], ...]:
@@ -232,14 +237,10 @@ def _hopped(what: str, t: Tables, role: str, branches: int, begun: bool, none: b
     def step(alias: str, value: Any, after: Any) -> Any:
         source = t.message.alias(alias)
         c = t.cols(source)
-        key: ColumnElement[Any] = c.object_id if heads else c.msg_id
-        where = [] if heads else [c.object_id.is_(None)]
-        if after is not None:
-            where.append(key > after)
-        elif heads:
-            where.append(key.is_not(None))
-        query = t.hinted(sa.select(key), source, SLICES[role]).where(*place(c, value), *where)
-        return query.order_by(key).limit(one).scalar_subquery()
+        behind = c.object_id.is_not(None) if after is None else c.object_id > after
+        query = t.hinted(sa.select(c.object_id), source, SLICES[role])
+        query = query.where(*place(c, value), behind)
+        return query.order_by(c.object_id).limit(one).scalar_subquery()
 
     first = step("f", asked.c.v, asked.c.a if begun else None)
     begin = sa.select(asked.c.v.label("v"), first.label("o"), one.label("k"))
@@ -248,36 +249,13 @@ def _hopped(what: str, t: Tables, role: str, branches: int, begun: bool, none: b
         ring.c.o.is_not(None), ring.c.k < bindparam("rows", type_=sa.Integer())
     )
     ring = ring.union_all(more)
-    if t.dialect.arrays:  # LATERAL: no planner takes it for a join with the whole table
-        source = t.message.alias("h")
-        h = t.cols(source)
-        row = sa.select(*hint_columns(t, h)).where(*place(h, ring.c.v), h.object_id == ring.c.o)
-        w = row.order_by(h.msg_id).limit(one).lateral("w")
-        found = sa.select(*w.c, ring.c.v, ring.c.o, one.label("n"))
-        return found.select_from(ring.join(w, sa.true())).order_by(ring.c.v, ring.c.k)
-    msg_id: ColumnElement[Any] = ring.c.o
-    if heads:
-        source = t.message.alias("h")
-        h = t.cols(source)
-        head = t.hinted(sa.select(h.msg_id), source, SLICES[role])
-        head = head.where(*place(h, ring.c.v), h.object_id == ring.c.o)
-        msg_id = head.order_by(h.msg_id).limit(one).scalar_subquery()
-    c = t.cols()
-    found = sa.select(*hint_columns(t, c), ring.c.v, ring.c.o, one.label("n"))
-    return found.select_from(ring.join(t.message, c.msg_id == msg_id)).order_by(ring.c.v, ring.c.k)
-
-
-def _hops_from(t: Tables, role: str, what: str, branches: int, begun: bool) -> Any:
-    """The places to hop from, as rows: v, and a where there is a place to go on behind."""
-    if t.dialect.arrays:
-        afters = bindparam("afters", type_=sa.ARRAY(t.object_type))
-        return _asked(t, role, branches, begun, afters, t.object_type)[1]
-    kind = t.key_type if what == "heads" else sa.BigInteger()
-    rows: list[sa.Select[Any]] = []
-    for value, after in _asked(t, role, branches, begun, sa.null(), kind)[0]:
-        columns = [value.label("v")] if after is None else [value.label("v"), after.label("a")]
-        rows.append(sa.select(*columns))
-    return (sa.union_all(*rows) if len(rows) > 1 else rows[0]).cte("s")
+    # LATERAL: no planner takes it for a join with the whole table
+    source = t.message.alias("h")
+    h = t.cols(source)
+    row = sa.select(*hint_columns(t, h)).where(*place(h, ring.c.v), h.object_id == ring.c.o)
+    w = row.order_by(h.msg_id).limit(one).lateral("w")
+    found = sa.select(*w.c, ring.c.v, ring.c.o, one.label("n"))
+    return found.select_from(ring.join(w, sa.true())).order_by(ring.c.v, ring.c.k)
 
 
 def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:

@@ -61,8 +61,10 @@ class PartialIndexes(Tables):
             self._add("due", c.available_at, c.msg_id, where=waits)
         self._add(FAILED, c.msg_id, where=self.failed(c))
         for role in self.sliced:
-            keys = (self.slice_key(c, role), c.object_id, c.msg_id)
-            self._add(SLICES[role], *keys, where=self.in_slices(c))
+            by: list[ColumnElement[Any]] = [c.object_id, c.msg_id]
+            if self.dialect.slices_by_age:  # with what its predicate reads, so that no row is read
+                by = [c.msg_id, c.object_id, c.status, c.error_try_times]
+            self._add(SLICES[role], self.slice_key(c, role), *by, where=self.in_slices(c))
 
     def _add(self, name: str, *keys: Any, where: Any, unique: bool = False) -> None:
         option = {f"{self.dialect.name}_where": where}

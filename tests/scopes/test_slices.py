@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import zlib
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.schema import CreateIndex
 
 from msgworker import App, MessageTable, RetryLater
 from msgworker.coordination.scopes import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.search import WINDOW, Search
 from msgworker.instance.slicing import SliceSearch
-from msgworker.store import additions, candidates, slices
+from msgworker.instance.slicing_by_age import BEHIND, AgeSearch
+from msgworker.message import Outcome, Settlement
+from msgworker.store import additions, candidates, claim, done, slices, slices_by_age
 from msgworker.store.slices import Place
 from msgworker.table import Slice
 from tests.scopes.conftest import MakeApp, Shards
@@ -32,6 +38,11 @@ def shard_of(object_id: str, shards: int = 64) -> int:
 def send(app: App, *objects: str | None, **options: object) -> list[int]:
     with app.engine.begin() as conn:
         return [app.send(conn, "t", {}, object_id=one, **options) for one in objects]
+
+
+def search_of(app: App) -> SliceSearch:
+    kind = AgeSearch if app.tables.dialect.slices_by_age else SliceSearch
+    return kind(app.tables, None)
 
 
 @pytest.fixture
@@ -204,7 +215,7 @@ def test_an_object_of_many_messages_hides_nothing_behind_it(app):
     first = min(table.column("msg_id"))
     far = sa.text("'2999-01-01 00:00:00'")
     table.edit(table.where(msg_id=first), available_at=far)
-    search = SliceSearch(app.tables, None)
+    search = search_of(app)
     found = set()
     with app.engine.connect() as conn:
         for _ in range(4):
@@ -220,7 +231,7 @@ def test_a_look_finds_as_many_objects_as_are_wanted_however_many_messages_they_h
     table = Table(app)
     t = app.tables.message.c
     table.edit(shard=t.msg_id % 160 % 4)
-    search = SliceSearch(app.tables, None)
+    search = search_of(app)
     found, sent = [], []
     with app.engine.connect() as conn:
         sa.event.listen(conn, "before_cursor_execute", lambda *a: sent.append(a[2]))
@@ -311,14 +322,20 @@ def crowded(make_app: MakeApp) -> App:
 
 
 def test_a_look_into_a_slice_reads_no_row_of_others(crowded):
+    reads = (slices.heads, partial(slices.heads, deep=True), slices.loose)
+    if crowded.tables.dialect.slices_by_age:
+        reads = (slices_by_age.heads,)
     for role, value, index in (("shard", 7, "shard"), ("instance_type", "asA", "flag")):
-        for read in (slices.heads, partial(slices.heads, deep=True), slices.loose):
+        for read in reads:
             with crowded.engine.connect() as conn:
                 found = _looked(conn, crowded, read, role, value)
-            ours = ("SCAN u", "SCAN g", "SCAN s", "SCAN 8 CONSTANT ROWS")  # over what was asked
+            ours = ("SCAN u", "SCAN g", "1:")  # over what was asked
             steps = {step for step in found if step[1] not in ours}
+            may = {f"msgworker_message_{index}", "primary"}
+            if read is slices_by_age.heads:  # whether they are heads
+                may.add("msgworker_message_object")
             assert ("index", f"msgworker_message_{index}") in steps
-            assert steps <= {("index", f"msgworker_message_{index}"), ("index", "primary")}
+            assert steps <= {("index", one) for one in may}
 
 
 def _looked(conn, app, read, role, value):
@@ -327,10 +344,12 @@ def _looked(conn, app, read, role, value):
     sa.event.listen(conn, "before_cursor_execute", lambda *a: sent.append(a[2:4]))
     places = [Place(value), Place(3)] if role == "shard" else [Place(value)]
     first = read(conn, app.tables, role, places, 100)[0]
-    assert (len(first.found), first.after) == (10, None)
-    middle = "mine4" if read is not slices.loose else first.found[4].msg_id
+    all_of_it = 20 if read is slices_by_age.heads else 10
+    assert (len(first.found), first.after) == (all_of_it, None)
+    by_id = sorted(one.msg_id for one in first.found)
+    middle = by_id[len(by_id) // 2 - 1] if read in (slices.loose, slices_by_age.heads) else "mine4"
     (rest,) = read(conn, app.tables, role, [Place(value, middle)], 100)
-    assert len(rest.found) == 5
+    assert len(rest.found) == all_of_it // 2
     return [step for text, params in list(sent) for step in plan_of(conn, text, params)]
 
 
@@ -344,3 +363,132 @@ def test_a_drain_of_a_slice_sends_as_many_statements_whatever_waits_in_others(cr
     report = crowded.drain(scope=Shards(7), **NOW)
     assert report.done == 20
     assert len(sent) < 120
+
+
+# ---------------------------------------------------------------- an index by age, on SQLite
+
+
+@pytest.fixture
+def lite(tmp_path) -> Iterator[Callable[..., App]]:
+    """Apps on files of their own, whose table has 8 shards."""
+    made: list[App] = []
+
+    def make(**slices_of: str) -> App:
+        table = MessageTable(shards=8, **slices_of)
+        made.append(App(f"sqlite:///{tmp_path}/{len(made)}.db", table=table))
+        made[-1].create_schema()
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.engine.dispose()
+
+
+def shown(app: App, search: SliceSearch, *shards: int, **options: Any) -> list[int]:
+    with app.engine.connect() as conn:
+        look = search.look_in(conn, Slice("shard", shards), **{"want": 50, **options})
+    return sorted(c.msg_id for c in look.candidates)
+
+
+def test_messages_that_go_together_leave_hardly_more_pages_with_an_index_of_slices(lite):
+    """A commit of SQLite writes each page whole that it has changed."""
+    pages = []
+    for app in (lite(), lite(shard="shard")):
+        with app.engine.begin() as conn:
+            app.send_many(conn, "t", [({}, f"object {i % 400:08}") for i in range(12_000)])
+        table = Table(app)
+        with app.engine.begin() as conn:
+            found = candidates.oldest(conn, app.tables, mark=1, limit=100)
+            assert len(claim.flag(conn, app.tables, found, me="me")) == 100
+        with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+            conn.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").all()
+        done_ones = [Settlement(i, Outcome.DONE, next_id=i + 400) for i in range(1, 101)]
+        with app.engine.begin() as conn:
+            done.write_done(conn, app.tables, done_ones, [], "me")
+        pages.append(os.path.getsize(f"{app.engine.url.database}-wal") // 4096)
+        assert table.column("status").count(1) == 100
+    plain, sliced = pages
+    assert sliced - plain <= 20, pages
+
+
+def test_a_look_by_age_takes_as_many_steps_whatever_waits_in_other_slices(lite):
+    steps = []
+    for others in (0, 5000):
+        app = lite(shard="shard")
+        with app.engine.begin() as conn:
+            app.send_many(conn, "t", [({}, f"x{i}") for i in range(others + 1)])
+        table = Table(app)
+        table.edit(shard=1)
+        with app.engine.begin() as conn:
+            app.send_many(conn, "t", [({}, f"o{i}") for i in range(50)])
+        table.edit(app.tables.message.c.msg_id > others + 1, shard=2)
+        with app.engine.connect() as conn:
+            slices_by_age.heads(conn, app.tables, "shard", [Place(2)], 20)  # builds and prepares
+            count = [0]
+            raw = conn.connection.driver_connection
+            raw.set_progress_handler(lambda count=count: count.__setitem__(0, count[0] + 1), 1)
+            (page,) = slices_by_age.heads(conn, app.tables, "shard", [Place(2)], 20)
+            raw.set_progress_handler(None, 0)
+        assert len(page.found) == 20
+        steps.append(count[0])
+    assert abs(steps[1] - steps[0]) < 50, steps
+
+
+def test_a_look_by_age_offers_no_message_behind_one_of_its_object(lite):
+    """Wherever that one is: running, in another shard, or further in front."""
+    app = lite(shard="shard")
+    first, second, third, _, _, sixth = send(app, "a", "b", "c", "a", "b", "c")
+    table = Table(app)
+    table.edit(shard=1)
+    table.edit(table.where(msg_id=first), status=1)
+    table.edit(table.where(msg_id=second), shard=2)
+    assert shown(app, search_of(app), 1) == [third]
+    (page,) = behind(app, Place(1, third))
+    assert (page.found, page.entries) == ([], 3)
+    table.edit(table.where(msg_id=third), status=2)
+    assert shown(app, search_of(app), 1) == [sixth]
+
+
+def behind(app: App, place: Place) -> list[slices.Page]:
+    with app.engine.connect() as conn:
+        return slices_by_age.heads(conn, app.tables, "shard", [place], 100)
+
+
+def test_what_is_free_again_among_the_oldest_is_found_at_the_next_look(lite):
+    """Though the search has gone on far behind it meanwhile, round and round."""
+    app = lite(shard="shard")
+    deep = send(app, *["deep"] * (3 * BEHIND))
+    last = send(app, "last")
+    Table(app).edit(shard=1)
+    search = search_of(app)
+    first = {"skip_objects": {"deep"}}  # in hand
+    looks = [shown(app, search, 1, **first) for _ in range(5)]
+    assert last in looks
+    assert all(look in ([], last) for look in looks)
+    assert shown(app, search, 1) == deep[:1]
+
+
+def test_a_drain_of_slices_by_age_ends_only_behind_the_last_of_them(lite):
+    app = lite(shard="shard")
+    app.add_handler("t", lambda msg: None)
+    send(app, *["deep"] * (2 * BEHIND), delay=3600)
+    Table(app).edit(shard=1)
+    last = send(app, "last", None)
+    Table(app).edit(app.tables.message.c.msg_id >= last[0], shard=1)
+    assert app.drain(scope=Shards(1), **NOW).done == 2
+
+
+def test_an_index_of_slices_as_it_was_made_before_serves(lite):
+    """Slower, and with nothing missed."""
+    app = lite(shard="shard")
+    app.add_handler("t", lambda msg: None)
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("DROP INDEX msgworker_message_shard")
+        made = next(i for i in app.tables.message.indexes if i.name == "msgworker_message_shard")
+        text = str(CreateIndex(made).compile(dialect=app.engine.dialect))
+        keys, _, where = text.partition(" WHERE ")
+        assert "(shard, msg_id, object_id" in keys
+        begin = keys.partition("(")[0]
+        conn.exec_driver_sql(f"{begin}(shard, object_id, msg_id) WHERE {where}")
+    send(app, *["a", "b", None] * 40)
+    assert app.drain(scope=Shards(*range(8)), **NOW).done == 120
