@@ -11,7 +11,8 @@ oldest  unfinished rows by age: old before new
 due     rows that wait for an instant, by that instant: retries and delayed messages
 failed  failed and dead rows by age: operators search them among millions of done ones
 shard, flag  unfinished rows by slice, object and age, if scopes are used (`spec.slices`);
-        the object comes before the age, so that a deep object is one step
+        the object comes before the age, so that a deep object is one step; or behind it, see
+        `Dialect.slices_by_age`
 Finished rows are in none of them, so they cost nothing (P7; see docs/guarantees.md).
 """
 
