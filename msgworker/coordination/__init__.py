@@ -1,7 +1,7 @@
-"""Many machines on one table: locks, and who works on what.
+"""Many machines on one table: locks, and the division of work.
 
-All of this is advice: it says where to look next. Who may write is decided by the message table
-alone, so a lock that is stale, split or gone costs time, never truth.
+All of this is advice: it says where to look next. Only the message table decides who may write, so
+a stale, split or lost lock costs time, never correctness.
 """
 
 from msgworker.coordination.assign import round_robin, sticky

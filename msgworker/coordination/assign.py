@@ -1,7 +1,7 @@
-"""Who is to work on which shard: pure functions of who lives and who owns what now.
+"""The assignment of shards: pure functions of the live members and the present owners.
 
-All members compute the same function of the same leases, so nobody has to decide for the others.
-Where they see different leases for a moment, two may want a shard; its lease has one owner.
+All members compute the same function of the same leases, so no leader is needed. If they see
+different leases for a moment, two may want a shard; its lease has only one owner.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 Assign = Callable[[Sequence[str], Sequence[int], Mapping[int, str]], Mapping[int, str]]
-"""fn(members, shards, owners) -> target: shard -> member. `owners` names those of the shards that
-somebody owns now, maybe somebody who is no member any more."""
+"""fn(members, shards, owners) -> target: shard -> member. `owners` has the shards that are owned
+now, possibly by a former member."""
 
 
 def round_robin(
     members: Sequence[str], shards: Sequence[int], owners: Mapping[int, str]
 ) -> dict[int, str]:
-    """The shards in turn to the members in their order, whoever owns them now.
+    """Assign the shards to the members in turn, regardless of present owners.
 
-    Balanced within one; a member more or less moves nearly all shards. {} without members.
+    Balanced within one; one member more or less moves nearly all shards. {} without members.
     Source: the queue assignment of TBSchedule.
     """
     if not members:
@@ -29,10 +29,10 @@ def round_robin(
 def sticky(
     members: Sequence[str], shards: Sequence[int], owners: Mapping[int, str]
 ) -> dict[int, str]:
-    """Balanced within one, moving as few shards as that takes. {} without members.
+    """Balanced within one, with the fewest moves. {} without members.
 
-    Those who own most may keep one more than the others; what is free or too much goes to those
-    who have too little, in the order of shards and members.
+    The members with most shards may keep one more than the others; free and surplus shards go to
+    members with too few, in the order of shards and members.
     """
     if not members:
         return {}
@@ -54,5 +54,5 @@ def sticky(
 
 
 def requested(target: Mapping[int, str], owners: Mapping[int, str]) -> dict[int, str | None]:
-    """Whom each shard waits for: the member that is to have it, None where that one has it."""
+    """The next owner of each shard; None if it is the present one."""
     return {shard: None if owners.get(shard) == to else to for shard, to in target.items()}

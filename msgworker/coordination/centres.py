@@ -1,4 +1,4 @@
-"""A lock centre from what stands in a configuration: "database", redis://..., zookeeper://..."""
+"""A lock centre from a configuration: "database", redis://..., zookeeper://..."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = '"database", redis://host:6379/0, rediss://..., unix://... or zookeeper:
 
 
 def check_centre(where: str) -> str:
-    """What names a lock centre, or ConfigError, which repeats no password."""
+    """The checked name of a lock centre; raises ConfigError, which shows no password."""
     kind = where.partition("://")[0]
     if where != DATABASE and kind not in (*REDIS, "zookeeper"):
         raise ConfigError(f"locks must be one of {KINDS}")
@@ -27,7 +27,7 @@ def check_centre(where: str) -> str:
 
 
 def open_centre(where: str, engine: sa.Engine | None, *, schema: str | None = None) -> LockCentre:
-    """The lock centre of a configuration; whoever opens it closes it.
+    """The lock centre of a configuration; the caller closes it.
 
     engine, schema: of the database with the messages, for "database". Raises ConfigError,
     LocksUnavailable.
@@ -55,5 +55,5 @@ def masked_centre(where: str) -> str:
 
 
 def secrets_of_centre(where: str) -> set[str]:
-    """The passwords in it, for taking them out of texts."""
+    """The passwords in it, to remove them from texts."""
     return secrets_of(where)

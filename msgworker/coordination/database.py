@@ -34,12 +34,12 @@ TRIES = 3
 LEAST_ANSWER_SECONDS, MOST_ANSWER_SECONDS = 1.0, 30.0
 KNOWN_NAMES = 10_000
 BATCH = 100
-"""Locks that are given up before others get an answer."""
+"""How many locks one statement releases."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """The connections of one process: renewals have their own, so that nothing is before them."""
+    """The connections of one process: renewals have their own, so that they never queue."""
 
     engines: tuple[sa.Engine, ...]
     calls: Link
@@ -49,11 +49,12 @@ class _Lines:
 class DatabaseLocks(LockCentre):
     """Locks in the table msgworker_lock.
 
-    url_or_engine: a SQLAlchemy URL or an Engine; `app.engine`, for one. Two connections are kept
-    from the first use until `close`, each in a pool of its own beside that of an Engine: however
-    busy that is, leases are renewed. schema: where the table is, if not in the login's own.
-    Nothing is connected before it is needed. SchemaError where the table is missing: see
-    `create_schema`, which `msgworker init-db` and `App.create_schema` do too.
+    url_or_engine: a SQLAlchemy URL or an Engine, such as `app.engine`. Two connections are kept
+    from the first use until `close`, each in a pool separate from that of an Engine, so that
+    renewals do not wait for a busy pool. schema: of the table, if not the login's own.
+
+    It connects at its first use. SchemaError if the table is missing: see
+    `create_schema`, which `msgworker init-db` and `App.create_schema` call too.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class DatabaseLocks(LockCentre):
         self.engine = dialects.open_engine(url_or_engine)
         self._spec = MessageTable(f"{schema}.{DEFAULT_NAME}" if schema else DEFAULT_NAME)
         self._known: set[str] = set()
-        self._lines: dict[int, _Lines] = {}  # by process: those of a parent are not ours to end
+        self._lines: dict[
+            int, _Lines
+        ] = {}  # by process: a child must not close those of its parent
         self._asking: set[tuple[str, str]] = set()
         self._given: dict[tuple[str, str], int] = {}  # (name, owner) -> token
 
@@ -75,7 +78,7 @@ class DatabaseLocks(LockCentre):
         return tables_for(self._spec, dialects.dialect_of(self.engine))
 
     def create_schema(self) -> list[str]:
-        """Create the table of locks and its index where they are missing; the names of what was
+        """Create the table of locks and its index if they are missing; the names of what was
         created. Idempotent. Raises DatabaseUnavailable, SchemaError."""
         with dialects.reaching(self.engine):
             return schema.create_locks(self.engine, self._tables)
@@ -136,7 +139,7 @@ class DatabaseLocks(LockCentre):
         return [Lease(name, owner, tokens[name], ttl, asked_at=begun) for name in made]
 
     def _made(self, names: Sequence[str], ttl: float) -> bool:
-        """Make the rows of locks that have none; whether there was one without."""
+        """Insert missing rows of locks; returns whether there was one."""
         asked = [name for name in names if name not in self._known]
         if not asked:
             return False
@@ -146,7 +149,7 @@ class DatabaseLocks(LockCentre):
         try:
             if missing:
                 self._run(lambda conn: locks.ensure(conn, t, *missing), seconds=ttl)
-        except IntegrityError:  # somebody else was faster, with one of them at least
+        except IntegrityError:  # another process inserted at least one of them first
             for name in missing if len(missing) > 1 else ():
                 self._made([name], ttl)
         if len(self._known) >= KNOWN_NAMES:
@@ -172,8 +175,8 @@ class DatabaseLocks(LockCentre):
     def renew_all(self, leases: Sequence[Lease]) -> list[Lease]:
         """Renew many leases of one owner at once, in one statement; those that it still holds.
 
-        All of one owner and one ttl. What this owner holds because the reply to an acquire was lost
-        is released: nobody knows of it.
+        All of one owner and one ttl. Locks that this owner holds only because the reply to an
+        acquire was lost are released.
         """
         if not leases:
             return []
@@ -220,7 +223,7 @@ class DatabaseLocks(LockCentre):
                     continue
                 name, owner = lease.name, lease.owner
                 was_ours = locks.release(conn, t, name, owner=owner, token=lease.token)
-                # Without a reply it was released, if it was ours until then.
+                # Without a reply: it was released, if it was still held.
                 freed[place] = was_ours or (in_doubt and were_live[place])
 
         were_live = [lease.live() for lease in leases]
@@ -244,7 +247,7 @@ class DatabaseLocks(LockCentre):
         return None if found is None else _read(found, begun)
 
     def close(self) -> None:
-        """Give the connections back. Leases are left as they are."""
+        """Close the connections. Leases are not released."""
         lines = self._lines.pop(os.getpid(), None)
         if lines is not None:
             for link in (lines.calls, lines.renewals):
@@ -263,12 +266,12 @@ class DatabaseLocks(LockCentre):
         line: Literal["calls", "renewals"] = "calls",
         in_doubt: Act[R] | None = None,
     ) -> R:
-        """Run statements that commit one by one, so that a process that stands still keeps no row
-        locked (on SQLite, a transaction); again where the database rolled one back or the
-        connection was gone, which one that was idle for long often is.
+        """Run statements in autocommit mode, so that a suspended process holds no row lock (on
+        SQLite, in a transaction). Retry if the database rolled one back, or if the connection was
+        lost, which is common after a long idle time.
 
-        seconds: so long an answer may take, 1 at least and 30 at most. in_doubt: what to do in
-        place of `act` when it may have been done already.
+        seconds: the timeout of an answer, between 1 and 30. in_doubt: called instead of `act` when
+        it may already have been done.
         """
         t = self._reached()
         link: Link = getattr(self._own_lines(), line)
@@ -307,7 +310,7 @@ class DatabaseLocks(LockCentre):
 
     @contextmanager
     def _cut_after(self, seconds: float, link: Link) -> Iterator[None]:
-        """Cut the connection where no answer comes: a half-open one looks like a slow one."""
+        """Cut the connection if no answer comes: a half-open one looks like a slow one."""
         if self._tables.dialect.one_writer:
             yield
             return

@@ -1,7 +1,7 @@
 """Deal messages to the flags of instances, a few at a time, so that all get about as many.
 
-One dealer at a time deals: it holds a lock. A dealer that is gone is followed by another; messages
-without a flag wait meanwhile, for scopes of one instance; all others go on.
+One dealer deals at a time, under a lock. If it dies, another takes over; meanwhile messages
+without a flag wait for scopes with a flag, and all others continue.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class _App(Protocol):
 
 
 class Dealer:
-    """Gives new messages of an App's table a flag: `size` to the first, `size` to the next, always
-    to the one that has got fewest.
+    """Gives new messages of an App's table a flag, in groups of `size`, each to the flag that has
+    received the fewest.
 
-    A message whose object has an unfinished one gets the flag of that, so that an object is with
-    one instance at a time. Only flags that a live instance looks at (`Instance(flag)`) take part;
-    while none lives, all of them. What bears any other flag and has not begun is dealt again.
-    locks: where the lock of the dealer is; the App's database if left out. Raises ConfigError.
+    A message whose object has an unfinished one gets its flag, so that an object stays with
+    one instance. Only flags that a live instance looks at (`Instance(flag)`) take part;
+    if none is alive, all of them. Messages with another flag that have not started are dealt again.
+    locks: the lock centre of the dealer's lock; default: the App's database. Raises ConfigError.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Dealer:
         return f"dealer:{self._app.table.name}"[:190]
 
     def deal_once(self) -> int:
-        """Deal what there is to be dealt now; returns how many messages got a flag.
+        """Deal the messages that wait now; returns how many got a flag.
 
         Raises LeaseBusy while another dealer deals, DatabaseUnavailable, SchemaError.
         """
@@ -89,9 +89,8 @@ class Dealer:
     def run(self, *, poll_seconds: float = POLL_SECONDS, wait: float | None = None) -> None:
         """Deal until `stop`; while another dealer deals, stand by.
 
-        poll_seconds: the pause where there was nothing to deal. wait: return after so many seconds
-        of standing by; None = stand by for ever. Raises as `deal_once`, but LeaseBusy only for
-        `wait`.
+        poll_seconds: the pause if there was nothing to deal. wait: the most seconds of standing by;
+        None = no limit. Raises as `deal_once`, but LeaseBusy only after `wait`.
         """
         t = self._tables()
         away = False
@@ -114,7 +113,7 @@ class Dealer:
                 self._stopping.wait(1.0)
 
     def stop(self) -> None:
-        """Let `run` return, from any thread."""
+        """Make `run` return, from any thread."""
         self._stopping.set()
 
     def _tables(self) -> Tables:
@@ -135,7 +134,7 @@ class Dealer:
                     return count
 
     def _members(self, t: Tables) -> list[str]:
-        """Who takes part; what others have is taken back."""
+        """The flags that take part; take back messages of other flags."""
         with connecting(self._app.engine) as conn:
             live = store.served(conn, t)
             counts = store.flags(conn, t)
@@ -185,8 +184,8 @@ def shared_out(
     follow: dict[Any, str],
     size: int,
 ) -> dict[str, list[int]]:
-    """Which messages each member gets. dealt: how many it has had, and has then; follow: by object
-    whom its messages go to already. Rows come oldest first; the order of `members` breaks ties."""
+    """The messages of each member. dealt: how many each has received, updated here; follow: by
+    object, the flag of its messages. Rows come oldest first; the order of `members` breaks ties."""
     plan: dict[str, list[int]] = {member: [] for member in members}
     whose = dict(follow)
     to, left = "", 0

@@ -1,8 +1,8 @@
 """Hold a lock while a block of code runs, and keep its lease in the background.
 
-What the lock centre decides: whether the lease is ours, at each renewal. What the local clock may
-decide: only to trust less. A lease is believed in for 0.9 of its time, counted from before the
-renewal was asked for; then it is lost for good, whatever the centre says later.
+The lock centre decides, at each renewal, whether the lease is still ours. The local clock may only
+end it earlier: a lease counts as held for 0.9 of its time, from before the renewal was requested;
+then it is lost, whatever the centre says later.
 """
 
 from __future__ import annotations
@@ -51,22 +51,23 @@ def hold(
             ...                             # write lease.token with what you write, and compare it
             lease.check()                   # before each next piece of work
 
-    The lease is renewed every ttl/3 by a thread of its own. A block that ends releases it at once;
-    a holder that dies is followed after ttl seconds.
-    ttl: seconds, 0.1 to 86,400; ZooKeeperLocks go by the session's time-out instead.
+    A separate thread renews the lease every ttl/3. The end of the block releases it at once; if
+    the holder dies, the lock is free after ttl seconds.
+
+    ttl: seconds, 0.1 to 86,400; ZooKeeperLocks use the session timeout instead.
     settle: give the lease only after so many renewals, 0 to 1000, for effects that cannot be
-    fenced by the token: whoever held it before has had that long to notice.
-    wait: seconds to ask again and again while somebody else holds it, or the centre is away; None =
-    ask once.
+    fenced by the token: a former holder has had that long to notice.
+    wait: seconds to retry while the lock is held or the centre is unreachable; None = try once.
     on_lost: called with the lease, from another thread, as soon as it is lost.
-    label: how people see the holder in `msgworker locks`; the host if left out.
+    label: the name of the holder in `msgworker locks`; default: the host.
 
     Reentrant: a block inside of a block, of the same centre, name and thread, gets the same lease,
-    and the outermost one releases it. Other threads of the process are excluded like everybody
-    else; tasks of one event loop are not. In a child that is forked inside the block the lease is
+    and the outermost one releases it. Other threads of the process are excluded like any other
+    holder; tasks of one event loop are not. In a child that is forked inside the block the lease is
     not held.
-    Raises LeaseBusy, LocksUnavailable, ConfigError; and LeaseLost at the end of the block, unless
-    that has raised itself, if the lease was lost meanwhile, or while it settled.
+
+    Raises LeaseBusy, LocksUnavailable, ConfigError; and LeaseLost at the end of the block if the
+    lease was lost meanwhile, or while it settled, unless the block itself has raised.
     """
     if not isinstance(centre, LockCentre):
         raise ConfigError(
@@ -106,7 +107,7 @@ class _Hold(AbstractContextManager[Lease]):
         self._label = label
 
     def _kept_here(self) -> dict[str, _Kept]:
-        """What this thread holds of this centre, by name."""
+        """The locks of this centre that this thread holds, by name."""
         found: dict[str, _Kept] | None = getattr(self._centre.of_thread, "kept", None)
         if found is None:
             found = self._centre.of_thread.kept = {}
@@ -175,7 +176,7 @@ class _Hold(AbstractContextManager[Lease]):
             if self._wait is None or waited >= self._wait:
                 break
             most = min(LONGEST_POLL_SECONDS, FIRST_POLL_SECONDS + waited / 20)
-            # Never at the same moments as others, and once more at the very end.
+            # With random pauses, and once more at the end of the time.
             time.sleep(min(random.uniform(0.5, 1.0) * most, self._wait - waited))
         if outage is not None:
             raise outage
@@ -186,8 +187,8 @@ class _Hold(AbstractContextManager[Lease]):
 
 
 class _Kept:
-    """A lease with the threads that keep it: one renews; one more, if somebody wants to be told,
-    looks at the clock, because a renewal may hang."""
+    """A lease with its threads: one renews it; with `on_lost`, another one watches the clock,
+    because a renewal may hang."""
 
     def __init__(self, centre: LockCentre, lease: Lease) -> None:
         self.lease = lease
@@ -211,7 +212,7 @@ class _Kept:
         thread.start()
 
     def tell(self, on_lost: OnLost) -> None:
-        """Call this when the lease is lost; at once if it is."""
+        """Call `fn` when the lease is lost; at once if it is already."""
         with self._changed:
             self._told.append(on_lost)
             first, lost = len(self._told) == 1, self._lost
@@ -224,14 +225,14 @@ class _Kept:
         """Wait for so many renewals; False if the lease was lost before."""
         with self._changed:
             while self._renewals < renewals:
-                left = self.lease.deadline - clock()  # a renewal that hangs tells nobody
+                left = self.lease.deadline - clock()  # a renewal that hangs reports nothing
                 if self._lost or left <= 0:
                     return False
                 self._changed.wait(left)
         return self.lease.live()
 
     def end(self) -> LeaseLost | None:
-        """Stop renewing and release; what to raise if the lease was lost."""
+        """Stop renewing and release; returns the error to raise if the lease was lost."""
         self._stopping.set()
         lease = self.lease
         try:
@@ -277,11 +278,11 @@ class _Kept:
             pause = max(0.01, begun + rest * random.uniform(0.9, 1.0) - clock())
 
     def _renewed(self) -> bool | None:
-        """None: nobody knows, ask again."""
+        """None: unknown, try again."""
         lease = self.lease
         try:
             renewed = self._centre.renew(lease)
-        except Exception as error:  # what it cannot renew is lost when its time is over
+        except Exception as error:  # a lease that cannot be renewed expires
             if not self._away:
                 expected = isinstance(error, LocksUnavailable)
                 text = "the lease of lock %s cannot be renewed now: %s"

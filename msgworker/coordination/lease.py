@@ -1,8 +1,8 @@
-"""A lease is a lock with an end: who holds it must renew it, and loses it by silence.
+"""A lease is a lock that expires unless its holder renews it.
 
-A lease is advice. Whoever is paused for longer than it lasts goes on believing in it; what stops
-its writes is the token, a number that rises with every change of owner and that whoever is written
-to compares. `Lease.live` is a courtesy check before a piece of work is begun.
+A lease is advice. A holder that is paused for longer than the lease does not notice its end; only
+the token stops its writes: a number that rises with every change of owner and that the receiver of
+a write compares. `Lease.live` is an extra check before a piece of work.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from msgworker.errors import ConfigError, LeaseLost
 from msgworker.store.locks import MAX_NAME, MAX_OWNER
 
 TRUST = 0.9
-"""The share of a lease's time for which its holder believes in it, counted from before it asked."""
+"""The share of a lease's time for which it counts as live, from before the request was sent."""
 LEAST_TTL = 0.1
 MOST_TTL = 86_400.0
 
 
 class Lease:
-    """A lock as somebody holds it.
+    """A held lock.
 
-    name: the lock. owner: who holds it. token: a whole number that rises with every change of owner
+    name: the lock. owner: its holder. token: a whole number that rises with every change of owner
     of this lock, survives releases and crashes, and is never used again. ttl: seconds that it
-    lasts without a renewal; of one that was only read (`held`), those that are left. age: seconds
-    for which it was held already when it was read; 0 of one that was just acquired.
-    deadline: until when its holder may believe in it, on the local clock (`msgworker.clock`).
+    lasts without a renewal; for one that was only read (`held`), the seconds left. age: seconds
+    since it was acquired, when it was read; 0 for one that was just acquired.
+    deadline: until when it counts as live, on the local clock (`msgworker.clock`).
     """
 
     __slots__ = ("_over", "_pid", "_says", "age", "deadline", "name", "owner", "token", "ttl")
@@ -64,8 +64,8 @@ class Lease:
         return f"Lease({self.name!r}, owner={self.owner!r}, token={self.token})"
 
     def live(self) -> bool:
-        """Whether it may still be believed in: a renewal has succeeded within 0.9 x ttl, nobody has
-        taken it, and this is the process that got it."""
+        """Whether it still counts as held: a renewal has succeeded within 0.9 x ttl, it was not
+        taken away, and this is the process that acquired it."""
         return not self._why_not()
 
     def check(self) -> None:
@@ -82,33 +82,35 @@ class Lease:
         if clock() >= self.deadline:
             return f"no renewal has succeeded for {TRUST:g} x {self.ttl:g} s"
         if self._says is not None and not self._says():
-            return "the lock centre has not been heard of"
+            return "the lock centre has not answered"
         return ""
 
     def renewed(self, asked_at: float) -> None:
-        """For lock centres: a renewal has succeeded that was asked for then, on the local clock."""
+        """For lock centres: a renewal that was sent at this local time has succeeded."""
         self.deadline = max(self.deadline, asked_at + TRUST * self.ttl)
 
     def end(self, why: str) -> None:
-        """For lock centres: it is not held any more, for good."""
+        """For lock centres: it is permanently lost."""
         self._over = self._over or why
 
 
 class LockCentre(ABC):
     """Where locks are kept. One object serves all threads of a process.
 
-    A name has 1 to 190 characters, an owner 1 to 120, none of them control characters. An owner is
-    one holder and one only: give each its own (`new_owner`), and a new one after a lost lease.
-    Every method raises LocksUnavailable where the centre cannot be reached, and ConfigError for
-    arguments that are wrong, before anything is asked.
+    A name has 1 to 190 characters, an owner 1 to 120, none of them control characters. An owner
+    stands for exactly one holder: give each its own (`new_owner`), and a new one after a lost
+    lease.
+
+    Every method raises LocksUnavailable if the centre cannot be reached, and ConfigError for
+    wrong arguments, before anything is sent.
     """
 
     def __init__(self) -> None:
-        self.of_thread = threading.local()  # what `hold` keeps here: who is reentrant
+        self.of_thread = threading.local()  # used by `hold` for reentrance
 
     def acquire(self, name: str, owner: str, ttl: float = 30.0) -> Lease | None:
-        """Take a lock if it is free or its lease has expired; None if somebody holds it, `owner`
-        itself included.
+        """Take a lock if it is free or its lease has expired; None if it is held, also by `owner`
+        itself.
 
         ttl: seconds, 0.1 to 86,400, without a renewal. Never waits for the holder.
         """
@@ -117,31 +119,31 @@ class LockCentre(ABC):
         return self._acquire(name, owner, check_ttl(ttl))
 
     def acquire_all(self, names: Sequence[str], owner: str, ttl: float = 30.0) -> list[Lease]:
-        """Take those of many locks that are free, at once; in the order of the names. As `acquire`
-        of each."""
+        """Take the free ones of many locks at once; leases in the order of the names. Like
+        `acquire` of each."""
         for name in names:
             check_name(name)
         check_owner(owner)
         return self._acquire_all(names, owner, check_ttl(ttl))
 
     def renew(self, lease: Lease) -> bool:
-        """Let a lease last for its ttl from now on. False: it is lost, for good, also where the
-        lock is free again."""
+        """Extend a lease to its full ttl. False: it is permanently lost, even if the lock is free
+        again."""
         if not self._renew(lease):
             lease.end("it expired or was taken away")
             return False
         return True
 
     def renew_all(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Renew many leases of one owner at once; those that it still holds, in their order."""
+        """Renew many leases of one owner at once; returns those still held, in order."""
         return [lease for lease in leases if self.renew(lease)]
 
     def release(self, lease: Lease) -> bool:
-        """Free a lock at once. False: this lease did not hold it any more; nothing has changed."""
+        """Free a lock at once. False: this lease no longer held it; nothing has changed."""
         return ended(lease, self._release(lease))
 
     def release_all(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Free many locks at once; those that these leases still held, in their order."""
+        """Free many locks at once; returns those that were still held, in order."""
         return [lease for lease in leases if self.release(lease)]
 
     def _acquire_all(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
@@ -150,16 +152,15 @@ class LockCentre(ABC):
 
     @abstractmethod
     def held(self, prefix: str = "") -> list[Lease]:
-        """The locks that are held now and whose names begin so, by name: one look, for people and
-        for whoever shares out work."""
+        """The locks with this prefix that are held now, by name, in one read."""
 
     @abstractmethod
     def holder(self, name: str) -> Lease | None:
-        """Who holds a lock now; None if nobody does."""
+        """The present holder of a lock; None if it is free."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what this centre itself has opened. Leases are left as they are."""
+        """Close the connections that this centre has opened. Leases are not released."""
 
     @abstractmethod
     def _acquire(self, name: str, owner: str, ttl: float) -> Lease | None: ...
@@ -172,14 +173,14 @@ class LockCentre(ABC):
 
 
 def ended(lease: Lease, released: bool) -> bool:
-    """For lock centres: note that a lease is over, by its release or before."""
+    """For lock centres: mark a lease as ended, by its release or before."""
     lease.end("it was released" if released else "it expired or was taken away")
     return released
 
 
 def new_owner(label: str = "") -> str:
-    """host:pid:random, at most 120 characters; never the same twice. label: in place of the host,
-    which people read in `msgworker locks`."""
+    """host:pid:random, at most 120 characters; always unique. label: replaces the host, for
+    `msgworker locks`."""
     host = "".join(ch for ch in label or socket.gethostname() or "host" if ch.isprintable())[:80]
     return f"{host or 'host'}:{os.getpid()}:{uuid.uuid4().hex[:16]}"
 
@@ -190,12 +191,12 @@ def check_name(name: Any) -> str:
 
 
 def check_owner(owner: Any) -> str:
-    """Who holds a lock, or ConfigError."""
+    """The owner of a lock, or ConfigError."""
     return _text("the owner of a lock", owner, MAX_OWNER)
 
 
 def check_prefix(prefix: Any) -> str:
-    """How names begin; empty for all of them."""
+    """A prefix of names; empty for all names."""
     return "" if prefix == "" else _text("prefix", prefix, MAX_NAME)
 
 

@@ -1,6 +1,6 @@
-"""A seat that moves: a thread of its own asks the lock centre.
+"""A seat that moves: a separate thread talks to the lock centre.
 
-Whoever claims only reads what that has found, and waits for nothing.
+The claim loop only reads its result, and never waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OUTAGE_SECONDS = 1.0
 
 
 class Moving:
-    """Start, stop and the loop; a subclass says what one step does."""
+    """Start, stop and the loop; a subclass implements one step."""
 
     def __init__(self, standing: Standing, name: str) -> None:
         self.standing = standing
@@ -30,11 +30,11 @@ class Moving:
         self._thread = threading.Thread(target=self._run, name=f"msgworker-{name}", daemon=True)
 
     def step(self) -> float | None:
-        """One step; returns how many seconds to wait, None = it is over."""
+        """One step; returns the pause in seconds, None = end."""
         raise NotImplementedError
 
     def outage(self, error: Exception | None) -> None:
-        """Told of the first failure to reach the centre, and of its end (None)."""
+        """Called at the first failure to reach the centre, and at its end (None)."""
 
     def start(self) -> None:
         self._thread.start()
@@ -69,7 +69,7 @@ class Moving:
             self._tell(error)
         except Exception as error:
             if not self._away:
-                self.log.exception("scope: unexpected error; going on")
+                self.log.exception("scope: unexpected error; continuing")
             self._tell(error)
         else:
             self._tell(None)
@@ -87,14 +87,14 @@ class Moving:
         self.outage(error)
 
     def in_hand(self, count: int) -> set[int]:
-        """The shards, of `count`, of which something is in hand."""
+        """The shards, of `count`, with messages in flight."""
         return {part % count for part in self.standing.holding() if isinstance(part, int)}
 
 
 def columns(shards: Iterable[int], count: int, kept: int) -> tuple[int, ...]:
     """The numbers in the column `shard` that belong to these shards of `count`.
 
-    kept: how many numbers producers write. Each belongs to the shard that is its remainder, so
+    kept: how many numbers producers write. Each belongs to the shard of its remainder, so
     that a scope may have fewer shards than the table.
     """
     wanted = set(shards)
@@ -113,5 +113,5 @@ def spans(numbers: Collection[int]) -> str:
 
 
 def monotonic() -> float:
-    """For pauses only; what a lease is worth is for `Lease.live`."""
+    """For pauses only; `Lease.live` judges leases."""
     return time.monotonic()

@@ -1,9 +1,8 @@
 """Each shard has one owner at a time: members share the shards out among themselves.
 
-A member is a lease on its own name, the owner of a shard a lease on the shard's. Who is to have
-which is a function of these leases (assign.py) that every member computes for itself; nobody
-decides for others. A shard that is to go to another member is given up when nothing of it is in
-hand any more.
+A member holds a lease on its own name, and the owner of a shard a lease on the shard. Every member
+computes the assignment (assign.py) from these leases itself; there is no leader. A shard that moves
+to another member is given up when none of its messages is in flight.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from msgworker.instance.seat import Scope, Seat, Standing
 from msgworker.table import MOST_SHARDS, MessageTable, Slice
 
 LOOK_SECONDS = 0.5
-"""Between two looks at who is there, for up to so many members that this costs little; more of
-them look more rarely."""
+"""Seconds between two reads of the members, up to the number of members at which this is cheap;
+larger groups read less often."""
 LOOK_PER_MEMBER = 0.01
 MOVING_SECONDS = 0.1
-"""The same while shards are on their way to somebody."""
+"""The same while shards move."""
 MOVING_PER_MEMBER = 0.002
 JOIN_SECONDS = 0.25
-"""Between joining and the first shards: those that start together see each other by then, and need
-not move what the first one has taken."""
+"""Seconds between joining and the first shards: members that start together see each other by then,
+so that the first one does not take shards that must move again."""
 MOST_GROUP = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard as people see it: who owns it, and who is to have it, None where that is the same."""
+    """A shard with its present and its next owner; the latter is None if they are the same."""
 
     shard: int
     cur: str | None
@@ -46,14 +45,15 @@ class Shard:
 class Partitions(Scope):
     """Shares out `shards` parts of the table among all workers that have this scope.
 
-    locks: a lock centre. shards: how many parts there are; the same for all members. A message
+    locks: a lock centre. shards: the number of parts; the same for all members. A message
     belongs to the part that is the remainder of its shard.
     assign: sticky, round_robin, or fn(members, shards, owners) -> {shard: member}.
-    ttl: seconds after which the shards of a member that died are free; heartbeat: how often it
-    renews, a third of that or less. drain_timeout: seconds that a shard which is to move may be
-    kept for what is still in hand. group: keeps apart what shares a lock centre; the name of the
-    table if left out.
-    While the locks cannot be reached a member works on what it owns for 0.9 x ttl, then stops.
+    ttl: seconds after which the shards of a member that died are free; heartbeat: the interval of
+    renewals, a third of that or less. drain_timeout: seconds that a moving shard may be
+    kept for its in-flight messages. group: separates tables that share a lock centre; default: the
+    name of the table.
+
+    While the locks cannot be reached a member works on its shards for 0.9 x ttl, then stops.
     Raises ConfigError.
     """
 
@@ -102,11 +102,11 @@ class Partitions(Scope):
         return Member(self, standing)
 
     def prefix(self, spec: MessageTable) -> str:
-        """How the names of its locks begin."""
+        """The prefix of the names of its locks."""
         return f"{self.group or spec.name[:MOST_GROUP]}:"
 
     def view(self, spec: MessageTable) -> tuple[list[str], dict[int, str]]:
-        """Who is a member, and who owns which shard, now."""
+        """The present members, and the owner of each shard."""
         prefix = self.prefix(spec)
         members, owners = [], {}
         for lease in self.locks.held(prefix):
@@ -118,20 +118,20 @@ class Partitions(Scope):
         return sorted(members), owners
 
     def target(self, members: list[str], owners: Mapping[int, str]) -> dict[int, str]:
-        """Who is to own which shard."""
+        """The assignment of shards to members."""
         found = self.assign(members, range(self.shards), owners)
         return {shard: found[shard] for shard in range(self.shards) if shard in found}
 
     def status(self, spec: MessageTable | None = None) -> list[Shard]:
-        """All shards, for people. spec: the table that it is about; the default one if left out.
-        Raises LocksUnavailable."""
+        """All shards, for operators. spec: their table; default: the default table. Raises
+        LocksUnavailable."""
         members, owners = self.view(spec or MessageTable())
         asked = requested(self.target(members, owners), owners)
         return [Shard(n, owners.get(n), asked.get(n)) for n in range(self.shards)]
 
 
 class Member(Moving):
-    """One instance among those that share out the shards."""
+    """One instance as a member of the partition group."""
 
     def __init__(self, scope: Partitions, standing: Standing) -> None:
         super().__init__(standing, "partitions")
@@ -185,7 +185,7 @@ class Member(Moving):
         if self._keep():
             return JOIN_SECONDS
         members, owners = self.scope.view(self.standing.tables.spec)
-        if self.owner not in members:  # expired since: the next step finds out
+        if self.owner not in members:  # expired since: handled by the next step
             self._renewed_at = 0.0
             return 0.0
         target = self.scope.target(members, owners)
@@ -206,8 +206,8 @@ class Member(Moving):
         return pause * random.uniform(0.9, 1.0)  # never longer: a heartbeat is promised
 
     def _keep(self) -> bool:
-        """Be a member, and go on owning what we own; or begin anew under another name. Whether we
-        have joined only now."""
+        """Renew the membership and the owned shards, or join again under another name. Returns
+        whether it has just joined."""
         now = monotonic()
         if self._member is not None and now - self._renewed_at >= 0.9 * self._beat:
             self._renew(now)
@@ -239,8 +239,8 @@ class Member(Moving):
             self._log("lost", lost, "their leases were taken away")
 
     def _forget(self) -> None:
-        """Our lease as a member is lost: what others have of ours by now we do not know. Nothing is
-        done under the old name any more."""
+        """The lease of the member is lost, and others may own its shards now: stop all work under
+        the old name."""
         with self.lock:
             lost, self._held = self._held, {}
             self._draining.clear()
@@ -249,8 +249,8 @@ class Member(Moving):
         self._log("lost", list(lost), f"the lease of member {self.owner} was lost")
 
     def _give_up(self, target: Mapping[int, str]) -> None:
-        """Release what is to move and of which nothing is in hand, or for which we have waited
-        long enough."""
+        """Release shards that move, when none of their messages is in flight or `drain_timeout` is
+        over."""
         now = monotonic()
         late: list[int] = []
         given = self._free(now, late)
@@ -258,18 +258,18 @@ class Member(Moving):
             leases = [self._held[shard] for shard in given]
             try:
                 self.scope.locks.release_all(leases)
-            except LocksUnavailable:  # some may be free by now: they are not ours to look at
+            except LocksUnavailable:  # some may be free by now, so we must not look at them
                 for lease in leases:
-                    lease.end("its release has no answer")
+                    lease.end("its release got no answer")
                 raise
             with self.lock:
                 for shard in given:
                     del self._held[shard]
                     self._draining.pop(shard, None)
-            to = ", ".join(sorted({target[n] for n in given if n in target})) or "whoever is there"
+            to = ", ".join(sorted({target[n] for n in given if n in target})) or "any member"
             self._log("released", given, f"for {to}")
         if late:
-            self._log("late", late, f"messages were in hand for {self.scope.drain_timeout:g} s")
+            self._log("late", late, f"messages were in flight for {self.scope.drain_timeout:g} s")
 
     def _free(self, now: float, late: list[int]) -> list[int]:
         with self.lock:
@@ -296,7 +296,7 @@ class Member(Moving):
         self.standing.wake()
 
     def _leave(self) -> float | None:
-        """First as a member, so that nobody means us any more; then shard by shard."""
+        """Leave as a member first, so that no shard is assigned to us; then release the shards."""
         if self._member is not None:
             self.scope.locks.release(self._member)
             self._member = None

@@ -1,8 +1,8 @@
-"""Locks in Redis: fast, and forgotten when Redis forgets.
+"""Locks in Redis: fast, but lost when Redis loses its data.
 
-A fail-over, or a restart without persistence, loses locks that are held: for a while two holders
-believe in one each. The token stays right all the same: it is never lower than the milliseconds
-since 1970 of Redis' own clock, so it rises also where the last one was forgotten.
+A fail-over, or a restart without persistence, loses held locks: for a while two holders
+may have the same lock. The token still rises: it is never lower than the milliseconds
+since 1970 of Redis' own clock, even if the last token was lost.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from msgworker.errors import ConfigError, LocksUnavailable
 EXTRA = 'the driver of Redis is not installed; run: pip install "msgworker[redis]"'
 ANSWER_SECONDS = 5.0
 FREED_MS = 60_000
-"""So long the release of a lock may be asked for again after a lost reply."""
+"""How long a release can be sent again after a lost reply."""
 
-# What is kept: token:claim id:held since:owner. Redis runs a script as one; a client that sends one
-# again after a lost reply finds its own claim id.
+# The value of a lock: token:claim id:held since:owner. Redis runs a script atomically; a client
+# that repeats one after a lost reply finds its own claim id.
 _PARTS = "^(%d+):([^:]*):(%d+):(.*)$"
 _NOW = """
 local time = redis.call('TIME')
@@ -90,15 +90,15 @@ end
 return found
 """
 LOOKS = 500
-"""At so many locks Redis looks at once; nobody else gets an answer meanwhile."""
+"""How many locks one script reads; other clients of Redis wait meanwhile."""
 
 
 class RedisLocks(LockCentre):
     """Locks in Redis 5 or later, by one Lua script each.
 
-    client: a `redis.Redis` (or RedisCluster) of yours, with a `socket_timeout`: without one a
-    server that does not answer is waited for as long as the network likes. prefix: how its keys
-    begin; all of them are in one slot of a cluster.
+    client: your own `redis.Redis` (or RedisCluster), with a `socket_timeout`: without one a call
+    may wait indefinitely for a server that does not answer. prefix: of its keys; all of
+    them are in one slot of a cluster.
     """
 
     def __init__(self, client: Any, *, prefix: str = "msgworker") -> None:
@@ -125,7 +125,7 @@ class RedisLocks(LockCentre):
 
     @classmethod
     def from_url(cls, url: str, *, prefix: str = "msgworker") -> RedisLocks:
-        """Locks in the Redis of a URL: redis://, rediss:// or unix://. An answer is waited for for
+        """Locks in the Redis of a URL: redis://, rediss:// or unix://. The timeout of an answer is
         5 s. Raises ConfigError."""
         try:
             import redis
@@ -144,7 +144,7 @@ class RedisLocks(LockCentre):
         return f"RedisLocks({_place(self.client)})"
 
     def close(self) -> None:
-        """Close the client, if `from_url` has made it. Leases are left as they are."""
+        """Close the client, if `from_url` has created it. Leases are not released."""
         if self._opened:
             self.client.close()
 
@@ -221,7 +221,7 @@ class RedisLocks(LockCentre):
         return f"{self._prefix}:{kind}:{name}" if name else f"{self._prefix}:{kind}"
 
     def _run(self, script: str, keys: list[str], args: list[Any]) -> Any:
-        """Run a script; once more where the reply was lost: it does nothing twice."""
+        """Run a script; repeat it once after a lost reply, since scripts are idempotent."""
         with self._reaching():
             try:
                 return self._scripts[script](keys=keys, args=args)

@@ -1,4 +1,4 @@
-"""Where an instance looks: everywhere, or at what bears its flag."""
+"""Where an instance looks: everywhere, or at messages with its flag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Everywhere(Scope):
     """The whole table; as without a scope."""
 
     def seat(self, standing: Standing) -> None:
-        """None: there is nothing to be kept apart."""
+        """None: there is nothing to separate."""
 
     def __repr__(self) -> str:
         return "Everywhere()"
@@ -34,7 +34,7 @@ class Instance(Scope):
         self.flag = check_flag(flag)
 
     def seat(self, standing: Standing) -> Seat:
-        """A place beside the others of this flag."""
+        """A seat beside the others of this flag."""
         where = Slice("instance_type", (self.flag,), exclusive=False)
         return _Fixed(where, {"kind": "instance", "flag": self.flag})
 
@@ -61,10 +61,10 @@ class _Fixed:
         self._tells = tells
 
     def start(self) -> None:
-        """Nothing is to be kept."""
+        """Nothing to renew."""
 
     def leave(self) -> None:
-        """Nothing is to be given up."""
+        """Nothing to release."""
 
     def stop(self, seconds: float) -> None:
         """Nothing runs."""

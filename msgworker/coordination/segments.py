@@ -1,7 +1,7 @@
-"""Segments of shards under locks: take one, empty its shards, go on to the next.
+"""Segments of shards under locks: take one, empty its shards, continue with the next.
 
-The order is a round that each worker begins elsewhere. A segment that somebody else has is tried
-again soon; one that was empty is left alone for a while.
+Each worker goes round the segments, from another starting point. A segment held by another worker
+is tried again soon; an empty one is skipped for a while.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Segments(Scope):
     must be named.
     on_outage: while the locks cannot be reached, "stop" = look nowhere, "unscoped" = look at all
     shards: the message table keeps the order without any lock.
-    ttl: seconds after which the lock of a worker that died is free. hold: seconds for which one
-    segment is kept while others wait to be looked at.
+    ttl: seconds after which the lock of a worker that died is free. hold: the most seconds for
+    which one segment is kept before the next.
     Raises ConfigError.
     """
 
@@ -62,13 +62,13 @@ class Segments(Scope):
         self.segments: Mapping[str, tuple[int, ...]] = _checked(segments)
 
     def change(self, segments: Layout) -> None:
-        """Go by another layout from the next round on, in all workers of this process. Where others
-        still go by the old one, two may look at one shard: that costs time, not order."""
+        """Use another layout from the next round on, in all workers of this process. While other
+        processes use the old one, two may look at one shard: that costs time, not order."""
         self.segments = _checked(segments)
 
     @property
     def shards(self) -> int:
-        """How many shards are named."""
+        """The number of shards in all segments."""
         return 1 + max(shard for part in self.segments.values() for shard in part)
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ def _checked(segments: Any) -> Mapping[str, tuple[int, ...]]:
     lacking = sorted(set(range(max(named) + 1)) - named)
     if lacking:
         raise ConfigError(
-            f"shard {lacking[0]} is in no segment: nobody would look at its messages; name every "
+            f"shard {lacking[0]} is in no segment: no worker would handle its messages; name every "
             f"shard from 0 to {max(named)}"
         )
     return made
@@ -153,7 +153,7 @@ class Walker(Moving):
             self.poke()
 
     def tells(self) -> Mapping[str, Any]:
-        """What it holds changes by the second: it may come to every shard."""
+        """All shards: its segment changes all the time."""
         return {"kind": "segments", "shards": self.scope.shards}
 
     # ------------------------------------------------------------ one step
@@ -161,7 +161,7 @@ class Walker(Moving):
     def outage(self, error: Exception | None) -> None:
         self._unscoped = error is not None and self.scope.on_outage == "unscoped"
         if self._unscoped:
-            self.log.warning("scope: looking at all shards until the locks are back")
+            self.log.warning("scope: looking at all shards until the locks can be reached")
             self.standing.wake()
 
     def step(self) -> float | None:
@@ -179,7 +179,7 @@ class Walker(Moving):
             return 0.0
         if self._is_over(now):
             with self.lock:
-                if self._looking:  # what it finds is still claimed under the lock
+                if self._looking:  # candidates of this look are still claimed under the lock
                     return 0.005
                 lease, self._lease = self._lease, None
             self.scope.locks.release(lease)
@@ -205,7 +205,7 @@ class Walker(Moving):
             self._lease = None
 
     def _go_on(self, now: float) -> float:
-        """To the next segment that has something and that nobody holds."""
+        """Move to the next segment that is free and has messages."""
         segments = self.scope.segments
         names = list(segments)
         busy = False

@@ -1,8 +1,8 @@
 """Locks in ZooKeeper: an ephemeral node for each lock that is held.
 
-Its end is the session's, not the lock's: all leases of a client last as long as its session does
-without a word, whatever `ttl` they were asked for with. The token is the id of the transaction
-that has made the node (czxid), which rises over the whole ensemble.
+A node ends with its session, so all leases of a client last as long as the session timeout,
+whatever `ttl` they were acquired with. The token is the id of the transaction
+that has created the node (czxid), which rises over the whole ensemble.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SESSION_SECONDS = 10.0
 
 
 class _Doubt(NamedTuple):
-    """An acquire, or a release, that nobody knows the end of: its node may be there, and would last
-    as long as the session."""
+    """An acquire, or a release, with an unknown result: its node may exist, and would last as long
+    as the session."""
 
     path: str
     claim_id: str | None = None
@@ -37,12 +37,12 @@ class _Doubt(NamedTuple):
 
 
 class ZooKeeperLocks(LockCentre):
-    """Locks in ZooKeeper, through a `KazooClient` of yours that is started.
+    """Locks in ZooKeeper, through your own, started `KazooClient`.
 
-    root: the path below which the locks are. `lease.ttl` is the session's time-out (`timeout` of
-    the client, within the limits of the server), in place of the ttl that was asked for.
-    While the connection is suspended leases are not live; when it is back within the session, they
-    are again. A session that has expired loses all of them.
+    root: the path of the locks. `lease.ttl` is the session timeout (`timeout` of
+    the client, within the limits of the server), instead of the requested ttl.
+    While the connection is suspended leases are not live; when it returns within the session, they
+    are again. An expired session loses all of them.
     """
 
     def __init__(self, client: Any, *, root: str = "/msgworker/locks") -> None:
@@ -176,7 +176,7 @@ class ZooKeeperLocks(LockCentre):
             self.client.handler.spawn(self._end_doubts)
 
     def _end_doubts(self) -> None:
-        """Remove nodes that nobody knows to hold."""
+        """Remove nodes of acquires and releases with an unknown result."""
         while self._doubts:
             with self._doubts_lock:
                 if not self._doubts:
