@@ -97,8 +97,8 @@ class ZooKeeperLocks(LockCentre):
         return f"ZooKeeperLocks({_hosts(self.client)})"
 
     def close(self) -> None:
-        """End the session, if `from_url` has made it: its leases end with it. The session of a
-        client of yours is left."""
+        """End the session, if `from_url` has created it: its leases end with it. The session of
+        your own client is not changed."""
         self.client.remove_listener(self._heard)
         if self._opened and os.getpid() == self._pid:
             self.client.stop()
@@ -111,7 +111,7 @@ class ZooKeeperLocks(LockCentre):
         return float(self.client._session_timeout) / 1000
 
     def _session(self) -> int:
-        """The id of the session; raises LocksUnavailable where there is none that is heard of."""
+        """The id of the session; raises LocksUnavailable if it is not connected."""
         if os.getpid() != self._pid:
             raise self._unavailable("the client belongs to the process that this was forked from")
         session = self.client.client_id
@@ -147,7 +147,7 @@ class ZooKeeperLocks(LockCentre):
         return Lease(name, owner, int(stat.czxid), seconds, asked_at=begun, says=heard)
 
     def _after_a_lost_reply(self, doubt: _Doubt) -> Any:
-        """The node's stat if it was made; None if it was not, or if nobody can tell yet."""
+        """The node's stat if it was created; None if it was not, or if that is not known yet."""
         until = time.monotonic() + self._session_seconds / 3
         while not self.client.connected and time.monotonic() < until:
             time.sleep(0.02)
@@ -208,7 +208,7 @@ class ZooKeeperLocks(LockCentre):
         try:
             return self._removed(lease, path, was_live)
         except LocksUnavailable:
-            self._keep(_Doubt(path, token=lease.token))  # else it lasts when the session is back
+            self._keep(_Doubt(path, token=lease.token))  # else it stays when the session is back
             raise
 
     def _removed(self, lease: Lease, path: str, was_live: bool) -> bool:
@@ -227,7 +227,7 @@ class ZooKeeperLocks(LockCentre):
         return True
 
     def _is_gone(self, path: str, token: int) -> bool:
-        """After a lost reply; raises LocksUnavailable where nobody can tell."""
+        """The result after a lost reply; raises LocksUnavailable if it is unknown."""
         until = time.monotonic() + self._session_seconds / 3
         while not self.client.connected and time.monotonic() < until:
             time.sleep(0.02)
@@ -236,7 +236,7 @@ class ZooKeeperLocks(LockCentre):
         return stat is None or stat.czxid != token
 
     def held(self, prefix: str = "") -> list[Lease]:
-        """The locks that are held; how long for by this machine's clock, against ZooKeeper's."""
+        """The held locks; their age is this machine's clock minus ZooKeeper's."""
         check_prefix(prefix)
         self._session()
         try:
@@ -269,7 +269,7 @@ class ZooKeeperLocks(LockCentre):
         return f"{self._root}/{quote(name, safe='').replace('.', '%2E')}"
 
     def _ask(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """One request, at most a session's time long; kazoo itself would wait for the next one."""
+        """One request, limited to the session timeout; kazoo would wait for the next session."""
         e = self._errors
         try:
             return call(*args, **options).get(block=True, timeout=self._session_seconds)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # what only some handlers use is imported for them alone
 
 @dataclass(frozen=True, slots=True)
 class _Escaping:
-    """What would end the loop's thread, and hang all who wait for it, if it were raised there."""
+    """Carries an exception that would end the loop's thread, and hang all waiters, if raised
+    there."""
 
     error: BaseException
 
@@ -28,7 +29,7 @@ class _Escaping:
 class LoopThread:
     """One event loop on one thread, started at the first async handler.
 
-    pid: the process; a child that comes back from a handler here ends.
+    pid: the process; a child that returns from a handler here ends.
     """
 
     def __init__(self, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""How long a message waits for its next try."""
+"""The back-off before the next try."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LONGEST_BACKOFF_SECONDS = 480.0
 """Before the jitter, which makes it 600 s at most."""
 JITTER = 0.25
 MAX_BACKOFF_SECONDS = 30 * 86_400.0
-"""The longest that a strategy of the user's may give."""
+"""The longest back-off of a user's strategy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The back-off of handlers that say none: `first` seconds after the first failed try (0 = at
-    once), five times as long after each further one, up to a quarter longer, 600 s at most."""
+    """The default back-off: `first` seconds after the first failed try (0 = at once), five times as
+    long after each further one, plus up to a quarter at random, 600 s at most."""
 
     first: float
 

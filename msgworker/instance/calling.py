@@ -1,4 +1,4 @@
-"""Run the handler of one lane's current message and say what came of it.
+"""Run the handler of a lane's current message and return its outcome.
 
 A plain handler runs with no transaction of ours open. A transactional one runs inside the
 transaction that settles its message: its writes and the outcome commit together, or neither does.
@@ -65,7 +65,7 @@ class Caller:
         leave: Callable[[], None],
         before_settle: Callable[[Lane], None] | None = None,
     ) -> None:
-        """leave: has the instance stopped by whoever waits for that. before_settle: called in the
+        """leave: requests a stop of the instance. before_settle: called in the
         transaction of a transactional handler, after the handler."""
         self._runtime = runtime
         self._leave = leave
@@ -84,7 +84,7 @@ class Caller:
             return
         topic = topic_of(row.topic)
         handler = runtime.registry.get(topic)
-        if handler is None:  # unregistered meanwhile: give it back untouched
+        if handler is None:  # unregistered meanwhile: release it
             lane.result = Result(Outcome.RELEASED)
             return
         now = time.monotonic()
@@ -109,7 +109,7 @@ class Caller:
                 result = self._transactional(lane, msg, handler, running)
             else:
                 result = self._plain(lane, msg, handler, running)
-        except BaseException as error:  # whatever it is, the thread lives on
+        except BaseException as error:  # the thread survives any exception
             result = self._raised(error, handler, row)
         finally:
             runtime.hand.running.pop(ident, None)
@@ -129,13 +129,15 @@ class Caller:
             if not self._told_of_odd_instants:
                 self._told_of_odd_instants = True
                 column = self._runtime.tables.names["created_at"]
-                text = "message %s: %s holds %s, no instant; its handler gets None (told once)"
+                text = (
+                    "message %s: %s holds %s, not an instant; its handler gets None (logged once)"
+                )
                 held = quoted(row.created_at)
                 self._runtime.log.warning(text, row.msg_id, column, held, extra=facts(row))
             return None
 
     def close(self) -> None:
-        """Give back the threads' connections; the threads must have ended."""
+        """Return the threads' connections; the threads must have ended."""
         self._runtime.spare_links.close()
         self._loop.close()
 
@@ -172,7 +174,7 @@ class Caller:
         return result_of_error(error, handler, row.tries + 1, self._backoff)
 
     def _checked(self, result: Result, handler: Handler, running: Running, lane: Lane) -> Result:
-        """Late results and worn-out wishes become failed tries."""
+        """Results after the timeout, and RetryLater beyond its limit, become failed tries."""
         if lane.settled is not None:
             return DONE
         if result.outcome in (Outcome.DONE, Outcome.FAILED) and running.until is not None:
@@ -186,13 +188,13 @@ class Caller:
                 late.__cause__ = raised
                 return result_of_error(late, handler, lane.row.tries + 1, self._backoff)
         if result.outcome is Outcome.LATER and self._worn_out(lane):
-            text = clean(f"asked for RetryLater too often, or nothing can wait; {result.error}")
+            text = clean(f"RetryLater beyond later_limit, or without its columns; {result.error}")
             return Result(Outcome.FAILED, text, result.delay_seconds)
         return result
 
     def _worn_out(self, lane: Lane) -> bool:
-        """Whether RetryLater counts as a failure: asked too often, or the table has no place to
-        note that it was asked, or until when the message waits."""
+        """Whether RetryLater counts as a failure: beyond `later_limit`, or the table lacks
+        the columns for it."""
         return (
             not self._keeps_later() or lane.row.later_times >= self._runtime.tables.spec.later_limit
         )
@@ -208,10 +210,10 @@ class Caller:
     ) -> Result:
         """Handler and outcome in one transaction.
 
-        What the database itself rolled back (deadlock, lost connection) is run again under the same
-        claim, without a try counted; a few times only, because it may be the handler's own fault.
-        A database that is away is waited for as long as the claim is ours. After a lost COMMIT the
-        row tells whether it was done.
+        If the database rolled it back (deadlock, lost connection), the handler runs again under the
+        same claim, without a try counted; a few times only, because the handler may be the cause.
+        In an outage it waits as long as the claim is ours. After a lost COMMIT the
+        row shows whether it was committed.
         """
         step = Step()
         runs = 0
@@ -254,7 +256,7 @@ class Caller:
         return known
 
     def _wait_for_trust(self, lane: Lane) -> None:
-        """No handler starts again while our lease is in doubt; LostClaim when it is over."""
+        """Wait while our lease is in doubt; raises LostClaim when it is over."""
         runtime = self._runtime
         if not runtime.identity.wait_for_trust(
             lambda: not runtime.identity.is_ours(lane.owner) or runtime.gave_up()
@@ -281,7 +283,7 @@ class Caller:
         lane.settled = fate is Settled.WENT_ON
 
     def _refuse_lost(self, conn: Connection, lane: Lane) -> None:
-        """Where our lease was lost since it was claimed, another instance may have the message."""
+        """Raise if our lease was lost since the claim: another instance may have the message."""
         if lane.owner == self._runtime.identity.id:
             return
         found = recover.still_flagged(conn, self._runtime.tables, {lane.row.msg_id: lane.row.tries})

@@ -1,8 +1,8 @@
-"""Claim: flag heads, read the runs behind them, and know every row that is flagged by us.
+"""Claim: flag heads, read the runs behind them, and account for every row flagged by us.
 
-A claim whose COMMIT arrived while its answer was lost leaves rows flagged by us that no lane knows.
-While no claim is in flight every row flagged by us belongs to a lane in hand, or to none: then
-those of none are found and given back.
+A claim whose COMMIT arrived although its answer was lost leaves flagged rows without a lane. While
+no claim is in flight, a row flagged by us without a lane can only be such a row: it is found and
+released.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from msgworker.store.rows import Row
 from msgworker.table import Slice
 
 LOOK_FOR_RUNS = 8
-"""While objects have one message each, only one claim in so many looks for runs."""
+"""While objects have one message each, only one claim in this many reads runs."""
 SWEEP_LIMIT = 5000
 
 
 class Claimer:
-    """`claim` and `claim_alone` are the fetcher's; all else any thread may call, on its own link.
+    """The fetcher calls `claim` and `claim_alone`; any thread may call the others, on its own link.
 
-    in_doubt: written by the fetcher: the answer to the last claim was lost, some rows may be ours
-    unknown.
+    in_doubt: written by the fetcher: the answer to the last claim was lost, so rows may be flagged
+    without a lane.
     """
 
     def __init__(self, runtime: Runtime, link: Link, appetite: Appetite) -> None:
@@ -47,7 +47,7 @@ class Claimer:
         self._appetite = appetite
         self._refusals = runtime.refusals
         self._secrets = secrets_of(runtime.engine.url)
-        self._claiming = threading.Lock()  # from the flagging until the lanes are in hand
+        self._claiming = threading.Lock()  # from the flagging until the lanes exist
         self._runs_pay = LOOK_FOR_RUNS
         self.in_doubt = False
 
@@ -61,15 +61,18 @@ class Claimer:
         places: Mapping[int, Any] | None = None,
         within: Slice | None = None,
     ) -> tuple[list[Lane], list[Candidate]]:
-        """Flag; returns the lanes, which are in hand then, and those that could not be flagged.
+        """Flag candidates; returns the new lanes, and the candidates that could not be flagged.
 
-        me: the id under which they were found. places: in which part of a slice. within: the slice
-        in which runs are read.
+        me: the id under which they were found. places: the part of the slice of each. within: the
+        slice in which runs are read.
         """
         runtime = self._runtime
         with self._claiming:
             if runtime.identity.id != me or not runtime.identity.trusted():
-                return [], []  # declared dead meanwhile: they were found under the previous id
+                return (
+                    [],
+                    [],
+                )  # declared dead meanwhile: these candidates were found under the previous id
             if self.in_doubt:
                 self._release_unknown(self._link)
             self.in_doubt = True
@@ -86,7 +89,7 @@ class Claimer:
             won = {row.msg_id for row in rows}
             lost = [c for c in candidates if c.msg_id not in won]
             self._refusals.lost(lost)
-        # A message in quarantine is claimed as the only one: nothing behind it, nothing beside it.
+        # A message in quarantine is claimed alone: no run behind it, no lane beside it.
         most = runtime.tables.spec.max_tries
         if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
             self._read_runs(lanes, within)
@@ -100,13 +103,13 @@ class Claimer:
         places: Mapping[int, Any] | None = None,
         within: Slice | None = None,
     ) -> tuple[list[Lane], list[Candidate]]:
-        """`claim` of one message in quarantine, if really nothing else is flagged by us."""
+        """`claim` of one message in quarantine, if nothing else is flagged by us."""
         if self._runtime.hand.lanes or not self.holds_nothing(self._link):
             return [], []
         return self.claim(candidates, me, places=places, within=within)
 
     def resolve_doubt(self) -> None:
-        """Give back what the last claim may have flagged without our knowing."""
+        """Release rows that the last claim may have flagged although its answer was lost."""
         self.release_unknown(self._link)
         self.in_doubt = False
 
@@ -135,7 +138,7 @@ class Claimer:
         return self._flag_apart([candidates], me)
 
     def _flag_apart(self, parts: list[list[Candidate]], me: str) -> list[Row]:
-        """One that cannot be flagged does not hold up the others."""
+        """Flag one by one, so that one that cannot be flagged does not block the others."""
         rows: list[Row] = []
         refused: dict[int, DBAPIError] = {}
         with self._link.transaction() as conn:
@@ -148,13 +151,13 @@ class Claimer:
             error = refused.get(one.msg_id)
             if error is None:
                 self._refusals.heard(one, None)
-            # The guard may be why: that another was faster is no refusal, but not every time.
+            # The guard may be the reason: a lost race is no refusal, unless it happens every time.
             elif trouble(error) is not Trouble.RACE or self._refusals.suspects(one):
                 self._refusals.heard(one, without(reason_of(error), self._secrets))
         return rows
 
     def _read_runs(self, lanes: Sequence[Lane], within: Slice | None) -> None:
-        """Put the runs behind the heads into their lanes."""
+        """Read the runs behind the heads into their lanes."""
         self._runs_pay -= 1
         run = self._appetite.run
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
@@ -164,10 +167,10 @@ class Claimer:
             with self._link.statement() as conn:
                 runs = following.read_runs(conn, runtime.tables, heads, limit=run, within=within)
         except Exception as error:
-            # The heads are flagged: they must run, if without followers.
+            # The heads are flagged: they must run, even without followers.
             kind = trouble(error)
             level = logging.DEBUG if kind in EVERYDAY else logging.WARNING  # an outage is told once
-            text = "runs could not be read; going on with the heads: %s"
+            text = "runs could not be read; continuing with the heads: %s"
             runtime.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
             return
         any_may = runtime.topics is None and not runtime.paused and not runtime.identity.doubtful
@@ -187,10 +190,9 @@ class Claimer:
 
     @contextmanager
     def no_claim_in_flight(self, patience: float | None = None) -> Iterator[bool]:
-        """While the block runs no claim is sent: every row flagged by us has its lane in hand, or
-        has none.
+        """While the block runs no claim is sent: a row flagged by us without a lane stays so.
 
-        patience: seconds to wait for a claim that is in flight; None = for its end. Yields False if
+        patience: seconds to wait for a claim in flight; None = until its end. Yields False if
         there still is one.
         """
         free = self._claiming.acquire(timeout=-1 if patience is None else patience)
@@ -201,13 +203,13 @@ class Claimer:
                 self._claiming.release()
 
     def holds_nothing(self, link: Link) -> bool:
-        """Whether nothing is flagged by us, after what no lane knows was given back."""
+        """Release flagged rows without a lane; returns whether nothing is flagged by us then."""
         with self._claiming:
             self._release_unknown(link)
             return nothing_flagged(self._runtime, link)
 
     def release_unknown(self, link: Link, *, patience: float | None = None) -> None:
-        """Give back, without a try, what is flagged by us and not in hand; nothing if a claim is
+        """Release, without a try, rows flagged by us without a lane; none if a claim is
         still in flight after `patience` seconds."""
         with self.no_claim_in_flight(patience) as free:
             if free:
@@ -220,13 +222,13 @@ class Claimer:
         known = runtime.known() if rows else set()
         released = release(runtime, link, [msg_id for msg_id in rows if msg_id not in known])
         if released:
-            text = "%d messages were flagged by us but not in hand; released"
+            text = "%d messages were flagged by us without a lane; released"
             runtime.log.warning(text, released)
 
 
 def release(runtime: Runtime, link: Link, ids: Sequence[int], *, tries: int | None = None) -> int:
-    """Give rows flagged by us back without a try, but for those that another transaction has
-    locked. Returns how many. tries: as in `recover.release`."""
+    """Release rows flagged by us, without a try, except rows locked by another transaction.
+    Returns how many. tries: as in `recover.release`."""
     released, me = 0, runtime.identity.id
     for begin in range(0, len(ids), recover.BATCH):
         part = ids[begin : begin + recover.BATCH]
@@ -236,6 +238,6 @@ def release(runtime: Runtime, link: Link, ids: Sequence[int], *, tries: int | No
 
 
 def nothing_flagged(runtime: Runtime, link: Link) -> bool:
-    """Whether no row at all is flagged by us, as the database says."""
+    """Whether no row is flagged by us in the database."""
     with link.transaction() as conn:
         return not recover.flagged_by(conn, runtime.tables, runtime.identity.id, limit=1)

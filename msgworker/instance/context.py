@@ -21,24 +21,24 @@ if TYPE_CHECKING:  # what only some handlers use is imported for them alone
 
 
 class Cancellable(Protocol):
-    """What tells a context that its handler should come to an end."""
+    """Tells a context that its handler should end."""
 
     cancelled: bool
 
 
 class FansOut(Protocol):
-    """What runs the items of a handler's message; see Context.fan_out."""
+    """Runs the items of a handler's message; see Context.fan_out."""
 
     @property
     def fan_out(self) -> Callable[..., FanOut]: ...
 
 
 class Context:
-    """What a handler may use besides its message.
+    """The second argument of a handler, beside its message.
 
     instance_id: this instance. attempt: 1 at the first try. log: a logger whose records carry the
     message. cancelled: set when the worker stops, the lease is lost or the timeout is over.
-    connection, session: only for transactional handlers; what is written there commits together
+    connection, session: only for transactional handlers; writes there commit together
     with the outcome, or not at all. The handler must neither commit nor close them.
     """
 
@@ -73,7 +73,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should come to an end."""
+        """Whether the handler should end."""
         return self._running.cancelled
 
     @property
@@ -105,33 +105,33 @@ class Context:
         transactional_items: bool = False,
         name: str = "",
     ) -> FanOut:
-        """Run `fn(item)` for every item over threads, and record each that is done.
+        """Run `fn(item)` for every item in threads, and record each item that is done.
 
         Each item is recorded under its message and its key, so that a retry, another instance or a
-        rerun by ops runs only what is not done. An item that fails does not stop the others; the
-        message fails if you call `raise_for_failed()` on the result. What `fn` returns is kept:
+        rerun runs only items that are not done. An item that fails does not stop the others; the
+        message fails if you call `raise_for_failed()` on the result. The value of `fn` is stored:
         JSON of at most 8,000 characters, or None.
 
-        key: from an item to a text (1 to 190 characters) or a whole number, each once; the items
-        themselves if left out. threads: how many items run at once (5); with an executor, how many
+        key: from an item to a text (1 to 190 characters) or a whole number, unique; default: the
+        item itself. threads: how many items run at once (5); with an executor, how many
         are submitted at once (64). executor: any concurrent.futures.Executor. timeout: seconds;
         after that no item starts, and HandlerTimeout is raised when the running ones have ended.
-        serial_by: items for which it gives the same are run one at a time, in order; None = no
-        order. transactional_items: `fn(item, connection)`; what is written through the connection
-        commits together with the item's record, or not at all. name: tells several fan-outs of one
-        message apart.
+        serial_by: items with the same value run one at a time, in order; None = no
+        order. transactional_items: `fn(item, connection)`; writes through the connection
+        commit together with the item's record, or not at all. name: distinguishes several fan-outs
+        of one message.
 
         Items run again after a crash: without transactional_items at most the last 200 (or as many
         as run at once, if that is more). Raises ConfigError for bad arguments, before anything
         runs; HandlerMisuse in a transactional handler; LostClaim, HandlerTimeout or RetryLater when
-        no further item may start: the claim is lost, the time is over, or the worker stops (or its
-        lease may be over, and it does not know yet whether it is lost).
+        no further item may start: the claim is lost, the time is over, or the worker stops or
+        cannot tell whether it still holds its lease.
         """
         if self._fans is None:
             raise HandlerMisuse(
                 "ctx.fan_out is for plain handlers: items are recorded while the handler runs, and "
                 "a transactional one holds its transaction open meanwhile. Leave out "
-                "transactional=True and use transactional_items=True where items write"
+                "transactional=True and use transactional_items=True if items write"
             )
         return self._fans.fan_out(
             fn,

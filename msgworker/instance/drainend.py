@@ -1,6 +1,7 @@
-"""When a drain is over: after several looks at everything that found nothing, and no wait ahead.
+"""When a drain is over: after several complete looks that found nothing, and with nothing to wait
+for.
 
-It decides; what it asks for is done by draining.py. Nothing here touches the database.
+It only decides; draining.py acts on it. Nothing here uses the database.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from msgworker.store.due import Coming
 from msgworker.store.instances import InstanceInfo
 
 EMPTY_LOOKS = 3
-"""So many looks at everything in a row must find nothing before a drain may end."""
+"""How many complete looks in a row must find nothing before a drain may end."""
 
 
 class Next(Enum):
     """What to do after a round that claimed nothing.
 
-    AGAIN: look again. LOOK_AFRESH: look again, with nothing remembered of earlier looks. SWEEP:
-    first give back what the last claim may have flagged without our knowing. ASK: ask the database
-    what becomes due, then ask `verdict`. OVER: end the drain.
+    AGAIN: look again. LOOK_AFRESH: forget earlier looks and look again. SWEEP: first release
+    rows of a claim whose answer was lost. ASK: read from the database what becomes due, then call
+    `verdict`. OVER: end the drain.
     """
 
     AGAIN = auto()
@@ -36,9 +37,9 @@ class Next(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """How long a drain waits, in seconds. linger: for what becomes due and for the leases of
-    others. retry_linger: for the next try of what has failed. overdue: for what is due and cannot
-    be claimed."""
+    """How long a drain waits, in seconds. linger: for messages that become due and for leases of
+    other instances. retry_linger: for the next try of failed messages. overdue: for due messages
+    that cannot be claimed."""
 
     linger: float
     retry_linger: float
@@ -48,8 +49,8 @@ class Drain:
 class DrainEnd:
     """Used by the fetcher's thread only. drain: None = it never ends.
 
-    due_in: seconds until there is something to do again, as of the last verdict; None = unknown.
-    overdue_since: on the clock, since when something is due that cannot be claimed.
+    due_in: seconds until there is something to do again, from the last verdict; None = unknown.
+    overdue_since: on the clock, since when a message is due that cannot be claimed.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class DrainEnd:
         self.due_in: float | None = None
 
     def saw_work(self) -> None:
-        """There is work, or there may be: the end begins anew."""
+        """There is work, or there may be: start again with deciding the end."""
         self._empty_looks = 0
         self._looked_afresh = False
         self.overdue_since = None
@@ -80,9 +81,9 @@ class DrainEnd:
     ) -> Next:
         """After a look of which nothing was claimed.
 
-        holding: something is in hand. settled: no more of the table is about to be ours to look at.
-        in_doubt: the answer to the last claim was lost. recovering: what the dead had is being
-        given back.
+        holding: messages are in flight. settled: no further slice is about to become ours.
+        in_doubt: the answer to the last claim was lost. recovering: messages of dead instances are
+        being given back.
         """
         self.due_in = None
         if holding:
@@ -95,27 +96,27 @@ class DrainEnd:
 
     def _saw_everything(self, in_doubt: bool, recovering: bool) -> Next:
         self._empty_looks += 1
-        if self._empty_looks == 1:  # what was passed over a moment ago may be free by now
+        if self._empty_looks == 1:  # skipped objects may be free by now
             return Next.LOOK_AFRESH
         if self._drain is None or self._empty_looks < EMPTY_LOOKS:
             return Next.AGAIN
         if in_doubt:
             self._empty_looks = 0
             return Next.SWEEP
-        if recovering:  # what is given back may be ours to do
+        if recovering:  # recovered messages may be claimable
             return Next.AGAIN
-        if not self._looked_afresh:  # what was remembered between looks may have hidden something
+        if not self._looked_afresh:  # state kept between looks may have hidden a message
             self._looked_afresh = True
             return Next.LOOK_AFRESH
         return Next.ASK
 
     def verdict(self, coming: Coming, lease_ends_in: float | None = None) -> Next:
-        """After ASK: whether it is over, by what becomes due and by the seconds until a lease ends
-        that is waited for (None = none is, or it was not asked)."""
+        """After ASK: whether the drain is over, from what becomes due and the seconds until the end
+        of a lease that it waits for (None = no such lease, or not read)."""
         self.due_in = coming.seconds
         if coming.seconds is None:
             waited, self._waited_for_a_lease = self._waited_for_a_lease, lease_ends_in is not None
-            if waited and lease_ends_in is None:  # what it had may be free since we looked
+            if waited and lease_ends_in is None:  # its messages may be free since the last look
                 self._looked_afresh = False
                 return Next.AGAIN
             self.due_in = lease_ends_in
@@ -124,15 +125,16 @@ class DrainEnd:
             return Next.AGAIN
         if not coming.overdue:
             return Next.OVER
-        # Due, but nothing could be claimed: it waits behind something that is not ours.
+        # Due, but nothing could be claimed: it waits behind a message of another instance.
         now = self._clock()
         self.overdue_since = now if self.overdue_since is None else self.overdue_since
         most = 0.0 if self._drain is None else self._drain.overdue
         return Next.OVER if now - self.overdue_since > most else Next.AGAIN
 
     def lease_ends_in(self, ending: Sequence[InstanceInfo]) -> float | None:
-        """Seconds until the first of these leases ends (0 = it has), None if none is waited for: a
-        lease that is renewed meanwhile, or that no instance can take over, is not."""
+        """Seconds until the first of these leases ends (0 = it has ended), None if there is none to
+        wait for: a drain does not wait for a lease that is renewed, or that cannot be taken
+        over."""
         now, awaited = self._clock(), []
         for one in ending:
             left = one.left_seconds or 0.0

@@ -1,6 +1,6 @@
-"""What follows a round that claimed nothing: a look with nothing remembered, or the end of a drain.
+"""After a round that claimed nothing: a fresh look, or the end of a drain.
 
-drainend.py decides; here it is asked for, and done.
+drainend.py decides; this module acts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from msgworker.instance.search import Look
 
 
 class Draining:
-    """Used by the fetcher's thread only. drain: None = it never ends. beat_now: has the heartbeat
-    beat at once."""
+    """Used by the fetcher's thread only. drain: None = it never ends. beat_now: requests a
+    heartbeat at once."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Draining:
         self.end = DrainEnd(drain, heartbeat_seconds=runtime.settings.heartbeat_seconds)
 
     def saw_nothing(self, look: Look) -> bool:
-        """Nothing was claimed of this look; True = the drain is over."""
+        """Nothing of this look was claimed; True = the drain is over."""
         then = self.end.saw_nothing(
             look,
             holding=bool(self._runtime.hand.lanes),

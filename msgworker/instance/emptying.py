@@ -1,6 +1,7 @@
-"""Let our hands run empty where a message must run alone, or the instance go on under a new id.
+"""Stop claiming until nothing is in flight, when a message must run alone, or the instance must
+take a new id.
 
-quiesce.py decides how long that is tried; here it is done.
+quiesce.py decides for how long; this module acts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NEW_ID_ASK_SECONDS = 0.5
 
 
 class Emptying:
-    """Used by the fetcher's thread only. beat_now: has the heartbeat beat at once."""
+    """Used by the fetcher's thread only. beat_now: requests a heartbeat at once."""
 
     def __init__(
         self,
@@ -34,8 +35,8 @@ class Emptying:
         self._asked_at = -NEW_ID_ASK_SECONDS
 
     def for_new_id(self, held: int) -> bool:
-        """Whether nothing is claimed because the instance takes a new id as soon as none of the
-        `held` lanes is in hand; then the heartbeat is asked for it."""
+        """Whether claiming stops because the instance takes a new id as soon as the `held` lanes
+        are settled; then it requests that from the heartbeat."""
         if not self._runtime.identity.retires or not self._goes_on(held, Reason.NEW_ID):
             return False
         now = time.monotonic()
@@ -45,17 +46,17 @@ class Emptying:
         return True
 
     def for_quarantine(self, held: int) -> bool:
-        """Whether nothing is claimed but a message in quarantine, as soon as none of the `held`
-        lanes is in hand."""
+        """Whether claiming stops for a message in quarantine, which is claimed as soon as the
+        `held` lanes are settled."""
         return self._goes_on(held, Reason.QUARANTINE)
 
     def no_quarantine(self) -> None:
-        """There is no message in quarantine to wait for."""
+        """No message in quarantine waits."""
         if not self._runtime.identity.retires:
             self._runtime.quiesce.end()
 
     def _goes_on(self, held: int, reason: Reason) -> bool:
-        """Start nothing new, so that our hands run empty; True while that goes on, or is so."""
+        """Stop claiming until in-flight messages are settled; True while that lasts, and after."""
         phase = self._runtime.quiesce.step(held, reason)
         if phase is Phase.BEGUN:
             self._runtime.log.debug("nothing new is started: %s", reason.value)

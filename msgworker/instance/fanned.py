@@ -1,4 +1,4 @@
-"""What came of a fan-out."""
+"""The result of a fan-out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from msgworker.errors import ItemsFailed
 
 @dataclass(frozen=True, slots=True)
 class FanOut:
-    """What came of a fan-out.
+    """The result of a fan-out.
 
-    values: one per item, in the order of the items; what the item's function returned, as JSON
-    gives it back; None for an item that failed. failed: key -> error text of those that failed,
-    the first 10,000; failed_count: all of them. total: items in all. done: items done, now or in
-    earlier tries. ran: items run now. held_back: items not run because one before them in their
+    values: one per item, in the order of the items: the value of the item's function, decoded from
+    JSON; None for an item that failed. failed: key -> error text of the first 10,000
+    failed items; failed_count: all of them. total: items in all. done: items done, now or in
+    earlier tries. ran: items run now. held_back: items not run because an earlier one in their
     `serial_by` order failed.
     """
 

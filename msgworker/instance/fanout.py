@@ -1,7 +1,8 @@
-"""Fan-out inside one message: check what is asked, run it, say what came of it.
+"""Fan-out inside one message: check the arguments, run the items, return the result.
 
 One fan-out of a message runs at a time, and none outlives the handler. Records belong to the
-message: what an earlier try, another instance or a run before a rerun has done is not done again.
+message: an item that an earlier try, another instance or an earlier run has done does not run
+again.
 """
 
 from __future__ import annotations
@@ -111,7 +112,9 @@ def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
             "transactional_items=True runs on threads of this process, which hold the connections; "
             "leave out executor="
         )
-    from concurrent.futures import ProcessPoolExecutor  # with multiprocessing: not for everybody
+    from concurrent.futures import (
+        ProcessPoolExecutor,
+    )  # imports multiprocessing: only if it is used
 
     if isinstance(executor, ProcessPoolExecutor):
         try:
@@ -165,7 +168,7 @@ class Fans:
         )
 
     def close(self) -> None:
-        """The handler has ended: so does a fan-out that it left behind in another thread."""
+        """The handler has ended: end a fan-out that it left in another thread."""
         if not self._lock.acquire(blocking=False):
             if self._fence is not None:
                 self._fence.closing = True
@@ -196,7 +199,8 @@ class Fans:
                 self._remember(asked, seen)
 
     def _remember(self, asked: Wanted, seen: Seen) -> None:
-        """Another round with the same function may name the same keys, another function not."""
+        """Another fan-out with the same function may use the same keys; another function may
+        not."""
         used = self._used.setdefault(asked.name, [])
         for fn, before in used:
             if fn is asked.fn:
@@ -206,10 +210,10 @@ class Fans:
 
     @staticmethod
     def _tasks(asked: Wanted, seen: Seen, others: list[Seen]) -> Iterator[Task]:
-        """The items as tasks, each key once.
+        """The items as tasks, with unique keys.
 
-        What can be gone through twice is checked as a whole before anything runs; of a generator,
-        a key that stands twice is refused when it comes.
+        A collection is checked as a whole before anything runs; for a generator, a duplicate key is
+        refused when it is read.
         """
         keys, stream = asked.keys, not isinstance(asked.items, Collection)
 
@@ -218,7 +222,7 @@ class Fans:
             text = keys.text(key, place)
             if not seen.add(text):
                 raise ConfigError(
-                    f"the key {key!r:.80} of item {place} stands twice; keys name items, each once"
+                    f"the key {key!r:.80} of item {place} appears twice; keys must be unique"
                     + ("; the items before it have run" if stream else "")
                 )
             if any(text in other for other in others):

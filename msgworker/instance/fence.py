@@ -14,7 +14,7 @@ class Stopped(RetryLater):
 
 
 class Fence:
-    """Of the claim a fan-out runs under: whether items may start, and why not any more.
+    """Whether items may start under the claim of a fan-out, and if not, why.
 
     lost: a record was refused because the message is no longer ours. closing: the fan-out ends.
     total: how many items the message has up to this fan-out; None = not known.
@@ -34,19 +34,19 @@ class Fence:
 
     @property
     def gone(self) -> bool:
-        """Somebody else may hold the message: nothing of it is ours to write."""
+        """Another instance may hold the message: nothing may be written for it."""
         return self.lost or not self.runtime.identity.is_ours(self.owner)
 
     @property
     def over(self) -> bool:
-        """No item may start any more."""
+        """Items may no longer start."""
         if self.closing or self._running.cancelled or self.gone:
             return True
         return self._until is not None and time.monotonic() > self._until
 
     def reason(self) -> Exception | None:
-        """What a fan-out that is over raises: an orderly stop is no failed try; None if it is not
-        over."""
+        """The exception of a fan-out that ended early: an orderly stop is no failed try; None if it
+        did not."""
         if not self.over:
             return None
         if self.gone:
@@ -61,5 +61,5 @@ class Fence:
         return HandlerMisuse("the handler ended while its fan-out ran; wait for it")
 
     def may_start(self) -> bool:
-        """Whether one more item may start; waits while our lease is in doubt."""
+        """Whether another item may start; waits while our lease is in doubt."""
         return self.runtime.identity.wait_for_trust(lambda: self.over)

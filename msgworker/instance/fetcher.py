@@ -1,8 +1,8 @@
-"""Ask for work when there is room.
+"""The claim loop: claim messages when there is room.
 
-How much room there is, is for room.py to say; what must wait until our hands are empty, for
-emptying.py; where to look, for finder.py; what a look that finds nothing means, for draining.py;
-how long to wait then, for pollpace.py. claimer.py claims.
+room.py says how much room there is, emptying.py whether to wait until nothing is in flight,
+finder.py where to look, draining.py what an empty look means, and pollpace.py how long to wait.
+claimer.py claims.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from msgworker.store.candidates import Candidate
 
 
 class Fetcher(Role):
-    """The claim loop. wake: cuts its pause short.
+    """The claim loop. wake: ends its pause early.
 
-    exhausted: the drain is over; written by its thread, read by whoever waits for that.
+    exhausted: the drain is over; written by its thread, read by the thread that waits for it.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class Fetcher(Role):
                     return self._nothing(look)
                 if self._claim([last_try], me, alone=True):
                     return 1
-                self._finder.pass_over(last_try)  # another instance has it: go on with the others
+                self._finder.pass_over(
+                    last_try
+                )  # another instance has it: continue with the others
             won = self._claim(look.candidates, me) if look.candidates else 0
             self._appetite.fed(dry=dry, full=won >= room)
             return won or self._nothing(look)
@@ -101,7 +103,7 @@ class Fetcher(Role):
         return 0
 
     def pause_seconds(self, did: int) -> float:
-        """No pause while there is room and work; a tick while hands are full; longer when idle."""
+        """No pause while there is room and work; a short one without room; longer when idle."""
         wanted, holding = self._appetite.lanes, bool(self._hand.lanes)
         due_in = self._draining.end.due_in
         return self._pace.after(did, wanted=wanted, holding=holding, due_in=due_in)
@@ -111,7 +113,7 @@ class Fetcher(Role):
 
     def failed(self, error: BaseException) -> None:
         self._finder.forget()
-        # What was due while the database was away was not passed over: a drain begins its end anew.
+        # Messages that became due in the outage were not seen yet: a drain decides its end again.
         self._draining.end.saw_work()
 
     def ended(self) -> None:

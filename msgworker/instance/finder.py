@@ -1,4 +1,4 @@
-"""Find what this instance may claim now: what the search proposes, less what must be left alone."""
+"""Candidates of this instance: those of the search, without those that it must skip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finder:
     """Used by the fetcher's thread only. seat: None = it looks everywhere.
 
     where: the slice of the last look; None = everywhere, or nowhere if there is a seat. places: by
-    msg_id, in which part of the slice its candidates stand.
+    msg_id, the part of the slice of each candidate.
     """
 
     def __init__(self, runtime: Runtime, link: Link, seat: Seat | None) -> None:
@@ -41,20 +41,20 @@ class Finder:
         self._covered = False
 
     def forget(self) -> None:
-        """Look at everything afresh the next time."""
+        """Forget earlier looks before the next one."""
         self.search.forget()
 
     def refused(self, candidates: list[Candidate]) -> None:
-        """These could not be flagged: leave their objects alone for a while."""
+        """These could not be flagged: skip their objects for a while."""
         self.search.refused(candidates)
 
     def pass_over(self, candidate: Candidate) -> None:
-        """Leave this message alone for a while."""
+        """Skip this message for a while."""
         self.search.pass_over(candidate)
 
     @property
     def settled(self) -> bool:
-        """Whether no more of the table is about to be ours to look at."""
+        """Whether no further slice is about to become ours."""
         return self._seat is None or self._seat.settled
 
     @property
@@ -64,7 +64,7 @@ class Finder:
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """A look and the claim of what it found; what they stand in is not given up meanwhile."""
+        """A look and the claim of its candidates; the slice is not given up meanwhile."""
         self._covered = False
         try:
             yield
@@ -73,7 +73,7 @@ class Finder:
                 self._seat.looked(complete=self._covered)
 
     def look(self, room: int, held: int) -> Look:
-        """Up to `room` heads, where `held` lanes are in hand."""
+        """Up to `room` heads, while `held` lanes are in flight."""
         runtime = self._runtime
         objects, ids = runtime.hand.running_under_lost_ids(runtime.identity.is_ours)
         if runtime.refusals:
@@ -81,7 +81,7 @@ class Finder:
             objects, ids = objects | refused_objects, ids | refused_ids
         self.search.paused = runtime.paused
         look = self._looked(room, held, objects, ids)
-        objects, ids = runtime.hand.held()  # asked after the look, see there
+        objects, ids = runtime.hand.held()  # read after the look, see there
         look.candidates = [
             c
             for c in look.candidates
@@ -94,7 +94,7 @@ class Finder:
         return look
 
     def coming(self, drain: Drain) -> Coming:
-        """What becomes due where it looked last, within the time that a drain waits."""
+        """Messages of the last slice that become due within the time that a drain waits."""
         runtime = self._runtime
         with self._link.statement() as conn:
             return due.coming(
@@ -108,7 +108,7 @@ class Finder:
             )
 
     def leases_ending(self, seconds: float) -> list[InstanceInfo]:
-        """Other instances that have messages, and whose lease ends within so many seconds."""
+        """Other instances with messages whose lease ends within so many seconds."""
         runtime = self._runtime
         with self._link.statement() as conn:
             return leases_ending(conn, runtime.tables, within=seconds, but=runtime.identity.id)
@@ -129,7 +129,7 @@ class Finder:
         self.where = self._seat.slice()
         if self.where is None:
             return Look(complete=True)
-        # What runs is not in the index of slices: what waits behind it is.
+        # The index of slices has no running messages, but those that wait behind them.
         ours, mine = runtime.hand.held()
         wants |= {"skip_objects": objects | ours, "skip_ids": ids | mine}
         with self._link.statement() as conn:
@@ -139,7 +139,7 @@ class Finder:
         return look
 
     def _drop_doubtful(self, look: Look) -> None:
-        """These may be claimed under another id only; see `Runtime.doubtful`."""
+        """These may be claimed only under another id; see `Identity.doubtful`."""
         runtime = self._runtime
         free = [c for c in look.candidates if c.msg_id not in runtime.identity.doubtful]
         if look.quarantined is not None and look.quarantined.msg_id in runtime.identity.doubtful:

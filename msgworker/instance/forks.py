@@ -1,8 +1,8 @@
-"""What a handler's code forks must not go on as if it were the worker.
+"""Ends processes that a handler forks, before they can act as the worker.
 
 The child of a bare `os.fork` has copies of everything: our connections, whose sockets it shares
-with the parent, and a message that the parent handles too. Where it comes back from the user's
-code, or asks us for a connection, it ends.
+with the parent, and a message that the parent handles too. It is ended when it returns from the
+user's code, or when it requests a connection.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TEXT = (
 def end_if_forked(pid: int) -> None:
     """End this process unless it is `pid`, with exit code 1 and a line on stderr.
 
-    At once: no cleanup may run, and no lock be waited for, which a thread of the parent may have
-    held when it forked.
+    At once, without cleanup and without waiting for a lock, which a thread of the parent may have
+    held at the fork.
     """
     here = os.getpid()
     if here == pid:
@@ -36,7 +36,7 @@ def end_if_forked(pid: int) -> None:
 
 @contextmanager
 def no_child_returns(pid: int) -> Iterator[None]:
-    """The block runs a user's code in process `pid`; a child that comes out of it ends."""
+    """The block runs user code in process `pid`; a child that leaves the block ends."""
     try:
         yield
     finally:

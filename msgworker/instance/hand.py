@@ -1,4 +1,4 @@
-"""What an instance has in hand: lanes, and the handlers that run."""
+"""The in-flight messages of an instance: its lanes, and the handlers that run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from msgworker.store.rows import Row
 
 
 class Lane:
-    """One object's run in our hands: `rows[place]` is flagged, those behind it are read ahead.
+    """One object's run: `rows[place]` is flagged, those behind it are read ahead.
 
-    Whoever has the lane writes it: the fetcher, then the thread that handles it, then whoever
+    Written by its present owner: the fetcher, then the handler thread, then the thread that
     settles it. row: the flagged message. owner: the id it was claimed under. part: of the slice in
     which its head was found.
-    settled: a transactional handler has settled it; whether it goes on.
+    settled: a transactional handler has settled it; whether it continues.
     """
 
     __slots__ = ("finished_at", "owner", "part", "place", "result", "row", "rows", "settled")
@@ -35,7 +35,7 @@ class Lane:
 
     @property
     def next_row(self) -> Row | None:
-        """The message that gets the flag next, if the lane goes on."""
+        """The message that gets the flag next, if the lane continues."""
         return self.rows[self.place + 1] if self.place + 1 < len(self.rows) else None
 
     def go_on(self) -> None:
@@ -47,9 +47,9 @@ class Lane:
 
 @dataclass(slots=True)
 class Running:
-    """A handler that runs now: who, since when (monotonic), until when it may.
+    """A running handler: its lane, since when (monotonic), and its deadline.
 
-    part: of the slice that it was found in. fatal: if it runs longer than it may, the instance
+    part: of the slice in which it was found. fatal: if it exceeds its timeout, the instance
     leaves. stuck: it did.
     """
 
@@ -69,16 +69,16 @@ Held = tuple[set[Any], set[int]]
 
 
 class Hand:
-    """Touched with single, atomic operations only.
+    """Lanes and running handlers. Accessed with single, atomic operations only.
 
-    lanes: added by the fetcher, taken out by whoever settles and by the heartbeat; read by all.
+    lanes: added by the fetcher, removed by the settling thread and by the heartbeat; read by all.
     running: by thread, each handler thread writes its own; read by all. `cancelled` and `reported`
     in it are written by `HandlerWatch` and the stop.
-    unsure: lanes of a lost id whose message has not started, and must not before the heartbeat has
-    asked whether it is still flagged; put in by handler threads, taken out by the heartbeat and the
-    stop. On a table without `claimed_by` only.
-    blocked: objects whose head could not be flagged a moment ago; written by the search, and a
-    settle takes its own out.
+    unsure: lanes of a lost id whose message has not started, and must not start before the
+    heartbeat has checked that it is still flagged; added by handler threads, removed by the
+    heartbeat and the stop. Only on a table without `claimed_by`.
+    blocked: objects whose head could not be flagged recently; written by the search; a settle
+    removes its own.
     """
 
     __slots__ = ("blocked", "lanes", "running", "unsure")
@@ -90,21 +90,22 @@ class Hand:
         self.blocked: set[Any] = set()
 
     def held(self) -> Held:
-        """Of all lanes in hand.
+        """The objects and ids of all lanes.
 
-        A message whose settle is under way may look free because it was written already, while we
-        do not know that yet. To claim of its object then would make two claims indistinguishable.
+        A message whose settle is in flight may look free, because its outcome is already committed
+        while the answer is on its way. A claim of its object now could not be distinguished from
+        the old claim.
         """
         rows = [lane.rows[0] for lane in list(self.lanes)]
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
 
     def running_under_lost_ids(self, is_ours: Callable[[str], bool]) -> Held:
-        """Of the handlers that still run under an id that was lost."""
+        """The objects and ids of handlers that still run under a lost id."""
         old = [r.row for r in list(self.running.values()) if not is_ours(r.owner)]
         return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}
 
     def flagged(self) -> set[int]:
-        """The messages that lanes in hand hold a flag on, or are just passing it to."""
+        """The messages of our lanes that are flagged, or that are just getting the flag."""
         known: set[int] = set()
         for lane in list(self.lanes):
             place = lane.place  # read once: a settle may move it at any moment
@@ -112,32 +113,32 @@ class Hand:
         return known
 
     def parts(self) -> set[Any]:
-        """The parts of slices of which something is in hand, or which a handler that runs under a
-        lost id was started for: while its part is ours no instance runs a message of its object
-        beside it, for we claim none (`running_under_lost_ids`) and others do not look there."""
+        """The parts of slices with in-flight messages, or with a handler that runs under a lost id.
+        While we keep its part no instance runs another message of its object: we claim none
+        (`running_under_lost_ids`) and others do not look there."""
         parts = {lane.part for lane in list(self.lanes)}
         return parts | {running.part for running in list(self.running.values())}
 
     def owners(self) -> set[str]:
-        """The ids under which something in hand was claimed, or a handler runs."""
+        """The ids under which in-flight messages were claimed, or a handler runs."""
         kept = {lane.owner for lane in list(self.lanes)}
         return kept | {running.owner for running in list(self.running.values())}
 
     def quarantined(self, max_tries: int) -> bool:
-        """Whether what is in hand is one message in quarantine: nothing is claimed beside it."""
+        """Whether a message in quarantine is in flight: nothing is claimed beside it."""
         rows = [lane.rows[0] for lane in list(self.lanes)]
         return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)
 
     def cancel(self) -> None:
-        """Tell the handlers that run to end."""
+        """Cancel the running handlers."""
         for running in list(self.running.values()):
             running.cancelled = True
 
     def drop(self, lanes: Iterable[Lane]) -> None:
-        """These are over, or no longer ours."""
+        """These lanes are finished or lost."""
         self.lanes.difference_update(lanes)
 
     def forget(self) -> None:
-        """Our lease is lost: nothing is in hand; handlers that run are told to end."""
+        """Our lease is lost: drop all lanes and cancel the running handlers."""
         self.lanes = set()
         self.cancel()

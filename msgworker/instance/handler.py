@@ -1,4 +1,4 @@
-"""What a handler is: its options, what it takes, and the handlers of an App."""
+"""Handlers: their options and signatures, and the registry of an App."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ def _takes_context(fn: Callable[..., Any], name: str) -> bool:
         return len(arguments) == 2
     raise HandlerError(
         f"handler {name}{signature} cannot be called; it takes (msg) or (msg, ctx), "
-        "all else optional"
+        "other parameters need defaults"
     )
 
 
 def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
     """The T of a first parameter annotated `Message[T]`, None if there is none.
 
-    Raises HandlerError where the first one is annotated as the Context.
+    Raises HandlerError if the first one is annotated as the Context.
     """
     try:
         parameters = list(inspect.signature(fn).parameters)
@@ -134,7 +134,7 @@ def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
         return None
     try:
         hints = typing.get_type_hints(_called(fn))
-    except Exception:  # of another parameter, perhaps
+    except Exception:  # perhaps of another parameter
         hints = _first_hint(fn)
     names = [n for n in parameters if n in hints]
     hint = hints[names[0]] if names else None
@@ -158,7 +158,7 @@ def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
 
 
 def _first_hint(fn: Callable[..., Any]) -> dict[str, Any]:
-    """The annotation of the first parameter alone; empty if it cannot be resolved (now)."""
+    """The annotation of the first parameter; empty if it cannot be resolved (yet)."""
     target = inspect.unwrap(_called(fn))
     only = type("only", (), {"__annotations__": dict(_first_annotation(fn))})
     try:
@@ -168,7 +168,7 @@ def _first_hint(fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _called(fn: Any) -> Any:
-    """What has the annotations: a function, or the `__call__` of an object."""
+    """The object with the annotations: a function, or the `__call__` of an object."""
     return fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
 
 
@@ -179,7 +179,7 @@ def _first_annotation(fn: Callable[..., Any]) -> list[tuple[str, Any]]:
 
 
 def _unread(fn: Callable[..., Any]) -> str:
-    """The annotation `Message[T]`, as it is written, if its T is not known."""
+    """The annotation `Message[T]` as text, if its T is unknown."""
     try:
         annotation = _first_annotation(fn)
     except (TypeError, ValueError):
@@ -189,7 +189,7 @@ def _unread(fn: Callable[..., Any]) -> str:
 
 
 def _portable(hint: Any) -> Any:
-    """A type that pydantic takes: before Python 3.12 it knows only typing_extensions' TypedDict."""
+    """A type that pydantic accepts: before Python 3.12 only typing_extensions' TypedDict."""
     if sys.version_info >= (3, 12):
         return hint
     if typing.is_typeddict(hint):
@@ -220,8 +220,8 @@ class Registry:
         return self.handlers.get(topic) or self.handlers.get(None)
 
     def read_types(self) -> list[str]:
-        """Look again for types of payloads that were not known when their handler was registered;
-        returns a text for each that is not known now."""
+        """Resolve types of payloads that were unknown when their handler was registered; returns a
+        warning for each that is still unknown."""
         told = []
         for topic, handler in list(self.handlers.items()):
             if handler.payload_type is None and "type" not in handler.warned:

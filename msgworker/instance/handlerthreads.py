@@ -16,9 +16,9 @@ UNTRUSTED_PAUSE_SECONDS = 0.05
 
 
 class HandlerThreads:
-    """Take lanes, have their message handled, and hand them to be settled.
+    """Take lanes, run their handlers, and pass them on to be settled.
 
-    handle: leaves its result in the lane. settle: takes a finished lane, and whether no other
+    handle: stores its result in the lane. settle: gets a finished lane, and whether no other
     waits.
     """
 
@@ -57,20 +57,20 @@ class HandlerThreads:
 
     @property
     def alive(self) -> int:
-        """How many have not ended."""
+        """How many threads have not ended."""
         return sum(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
         runtime, lanes, identity = self._runtime, self._lanes, self._runtime.identity
         runtime.enter()
         while (lane := lanes.next()) is not None:
-            trusted = identity.trusted()  # as whoever owns the lane, if that has not changed since
+            trusted = identity.trusted()  # by the id of the lane, if that has not changed since
             if lane.owner != identity.id and not lanes.may_start(lane):
                 continue
-            if not trusted:  # wait until the heartbeat has found out whether we still live
+            if not trusted:  # wait until the heartbeat knows whether the lease is live
                 lanes.put_back(lane)
                 if runtime.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
-                    time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which is not far
+                    time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
                 continue
             if runtime.is_paused(lane.row):  # since it was claimed
                 lane.result = Result(Outcome.RELEASED)

@@ -1,4 +1,4 @@
-"""Look after the handlers that run: cancel those that take too long, or outlive the lease."""
+"""Watch running handlers: cancel those that exceed their timeout, or outlive the lease."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from msgworker.instance.runtime import Runtime, facts
 
 
 class HandlerWatch:
-    """`overtime` is the heartbeat's. `lease_over` is the watchdog's, which tells handlers whoever
-    else is stuck.
+    """The heartbeat calls `overtime`. The watchdog calls `lease_over`, so that handlers are
+    cancelled even if other threads are stuck.
 
-    leave_for: have the instance finish what is in hand, and leave for this reason.
+    leave_for: makes the instance finish its in-flight messages and leave for this reason.
     """
 
     def __init__(self, runtime: Runtime, leave_for: Callable[[MsgworkerError], None]) -> None:
@@ -23,7 +23,7 @@ class HandlerWatch:
         self._leave_for = leave_for
 
     def overtime(self) -> None:
-        """Tell of handlers that run longer than their timeout, once each, and cancel them."""
+        """Report handlers that exceed their timeout, once each, and cancel them."""
         now = time.monotonic()
         for running in list(self._runtime.hand.running.values()):
             if running.until is not None and now > running.until and not running.reported:
@@ -36,7 +36,7 @@ class HandlerWatch:
     def lease_over(self) -> None:
         """Cancel all handlers after the end of our lease by our own clock."""
         runtime = self._runtime
-        rest = runtime.settings.heartbeat_seconds  # trust ends so long before the lease does
+        rest = runtime.settings.heartbeat_seconds  # trust ends this long before the lease does
         if clock() > runtime.identity.trusted_until + rest:
             runtime.hand.cancel()
 
@@ -51,8 +51,8 @@ class HandlerWatch:
 
 
 def _stuck(running: Running) -> HandlerStuck:
-    """Only the end of the process ends the handler."""
+    """The error for a handler that only the end of the process can end."""
     return HandlerStuck(
-        f"message {running.row.msg_id}: its handler ran longer than its timeout and goes on; "
+        f"message {running.row.msg_id}: its handler exceeded its timeout and still runs; "
         "the instance has left: end this process, the message is recovered with a crash counted"
     )

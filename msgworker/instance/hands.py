@@ -1,7 +1,7 @@
-"""Who runs the items of a fan-out: threads of ours, or an executor of the user's.
+"""Executors of the items of a fan-out: our own threads, or an executor of the user.
 
-Both take tasks and put what came out into one queue. Ours are daemon threads, so that a hung item
-cannot keep a process from ending, and they ask before every item whether it may still start.
+Both take tasks and put results into one queue. Our threads are daemons, so that a hung item
+cannot keep a process from ending, and they check before every item whether it may still start.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MAX_VALUE = 8_000
 
 @dataclass(slots=True)
 class Task:
-    """One item that is to be run. key: the user's; text: the key as recorded; tries: before;
-    there: it has a record already; group: what `serial_by` gave."""
+    """One item to run. key: the user's; text: the key as recorded; tries: earlier ones;
+    there: it has a record already; group: the value of `serial_by`."""
 
     place: int
     item: Any
@@ -51,7 +51,7 @@ class Task:
 
 @dataclass(slots=True)
 class Ended:
-    """What came of a task. skipped: it was not run. recorded: its record is committed already."""
+    """The result of a task. skipped: it was not run. recorded: its record is committed already."""
 
     task: Task
     value: str | None = None
@@ -61,17 +61,17 @@ class Ended:
 
 
 def value_text(value: Any) -> str | None:
-    """An item's value as it is kept; PayloadError if it is not small JSON."""
+    """An item's value as stored; raises PayloadError if it is not small JSON."""
     if value is None:
         return None
     if inspect.iscoroutine(value):
         value.close()
-        raise HandlerMisuse("the item's function returned a coroutine that nobody runs")
+        raise HandlerMisuse("the item's function returned a coroutine that was never awaited")
     try:
         text = encode(value)
     except PayloadError as error:
         raise PayloadError(
-            f"an item's value is kept as JSON, got a {type(value).__name__} ({error}); "
+            f"an item's value is stored as JSON, got a {type(value).__name__} ({error}); "
             "return JSON or None"
         ) from None
     if text is not None and len(text) > MAX_VALUE:
@@ -83,7 +83,7 @@ def value_text(value: Any) -> str | None:
 
 
 def value_of(text: str | None) -> Any:
-    """The value that was kept; the same in the try that ran the item and in later ones."""
+    """The stored value; the same in the try that ran the item and in later ones."""
     return None if text is None else json.loads(text)
 
 
@@ -102,22 +102,23 @@ class Plain:
             with no_child_returns(self._pid):
                 value = self._fn(task.item)
             return Ended(task, value_text(value))
-        except BaseException as error:  # whatever it is, the thread lives on
+        except BaseException as error:  # the thread survives any exception
             return Ended(task, error=error)
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Nothing to close."""
 
 
 class _Done(Exception):
-    """The item was recorded as done by a commit whose answer was lost."""
+    """The item was recorded as done by a COMMIT whose answer was lost."""
 
 
 class Exact:
     """Runs each item in a transaction of its own that also records it; one per thread.
 
-    What the database rolled back is run again, a few times, as with transactional handlers. After
-    a lost COMMIT the record tells whether it was done; its primary key refuses a second one.
+    If the database rolled it back, the item runs again, a few times, as with transactional
+    handlers. After a lost COMMIT the record shows whether it was committed; its primary key
+    refuses a second one.
     """
 
     def __init__(self, fn: Callable[[Any, Connection], Any], fence: Fence) -> None:
@@ -196,7 +197,7 @@ class Exact:
         return text
 
     def _read(self, task: Task) -> Ended | None:
-        """What the item's record says; None if it is not done."""
+        """The value in the item's record; None if it is not done."""
         fence = self._fence
         with self._link.transaction() as conn:
             found = store.known(conn, fence.runtime.tables, fence.msg_id, [task.text])
@@ -233,13 +234,15 @@ class Threads:
         number = len(self._threads)
         if number < self._count:
             name = f"msgworker-item-{number}"
-            within = copy_context()  # of the handler: the thread is one of the instance
+            within = (
+                copy_context()
+            )  # the handler's: so that the thread counts as one of the instance
             thread = threading.Thread(target=within.run, args=(self._work,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def cancel(self) -> None:
-        """Nothing to do: the threads ask before each item."""
+        """Nothing to do: the threads check before each item."""
 
     def close(self) -> None:
         """End the threads; all tasks must have ended."""
@@ -265,7 +268,7 @@ class Threads:
 
 
 class Remote:
-    """An executor of the user's: processes, a cluster. It is neither started nor shut down here."""
+    """An executor of the user: processes, a cluster. It is neither started nor shut down here."""
 
     def __init__(
         self,
@@ -281,18 +284,18 @@ class Remote:
         self._open: set[Future[Any]] = set()
 
     def start(self, task: Task) -> None:
-        """Submit a task; raises what the executor raises if it takes none."""
+        """Submit a task; raises the executor's error if it accepts none."""
         future = self._executor.submit(self._fn, task.item)
         self._open.add(future)
         future.add_done_callback(lambda done: self._came(task, done))
 
     def cancel(self) -> None:
-        """Cancel what has not started."""
+        """Cancel tasks that have not started."""
         for future in list(self._open):
             future.cancel()
 
     def close(self) -> None:
-        """Nothing to end: the executor is the user's."""
+        """Nothing to end: the executor belongs to the user."""
 
     def _came(self, task: Task, future: Future[Any]) -> None:
         end_if_forked(self._pid)

@@ -1,10 +1,10 @@
-"""Keep the lease, recover the dead, notice our own death.
+"""Renew the lease, recover dead instances, notice the loss of our own lease.
 
-What the database decides: whether we hold our lease (a conditional UPDATE on its own clock), and
-who is dead (recovery.py).
-What local time may decide: only to trust less. We believe in our lease for 2/3 of its time,
-counted from the START of the renewal that succeeded; after that no handler starts, and nothing is
-renewed any more: we go on as another instance.
+The database decides whether we hold our lease (a conditional UPDATE on its own clock), and which
+instances are dead (recovery.py).
+The local clock may only shorten trust. We trust our lease for 2/3 of its time, counted from the
+START of the last successful renewal; after that no handler starts, and the lease is not renewed:
+the instance continues under a new id.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from msgworker.store import pause, recover
 
 LEAVE_TRIES = 3
 TELL_SECONDS = 2.0
-LEAVE_SECONDS = 10.0  # so long one of them may wait for an answer; no watchdog is there any more
+LEAVE_SECONDS = 10.0  # the most that a last statement may wait; the watchdog has ended by then
 UNSURE_SECONDS = 0.1
-CLAIM_PATIENCE_SECONDS = 1.0  # so long a beat waits for a claim that is in flight
+CLAIM_PATIENCE_SECONDS = 1.0  # how long a beat waits for a claim in flight
 
 
 class Heartbeat(Role):
@@ -60,8 +60,8 @@ class Heartbeat(Role):
         look_now: Callable[[], None],
         leave_for: Callable[[MsgworkerError], None],
     ) -> None:
-        """wake: cuts its pause short. look_now: has the fetcher look at once. leave_for: has the
-        instance finish what is in hand, and leave for this reason."""
+        """wake: ends its pause early. look_now: makes the fetcher look at once. leave_for: makes
+        the instance finish its in-flight messages and leave for this reason."""
         super().__init__("heartbeat", runtime.log, runtime.away, wake)
         self._runtime = runtime
         self._claimer = claimer
@@ -77,20 +77,20 @@ class Heartbeat(Role):
         )
         self._told_of_pauses = False
         self._file = dialects.DatabaseFile(runtime.engine)
-        self._lost_as = ""  # the id whose lease was lost, until we have another
+        self._lost_as = ""  # the id whose lease was lost, until there is a new one
         self.recovery = Recovery(
             runtime, self._link, log=self.log, rest=self._stopping.wait, on_batch=look_now
         )
 
     def register(self) -> None:
-        """Hear what is paused and take the lease on our own id; before the first claim."""
+        """Load paused topics and take the lease on our own id, before the first claim."""
         self._read_pauses()
         patience = self._runtime.settings.lease_seconds
         identity = self._runtime.identity
         identity.registered(self._lease.register(identity.id, patience))
 
     def run_once(self) -> int:
-        """Renew, or start afresh as a new instance; then recover the dead."""
+        """Renew, or register again as a new instance; then recover dead instances."""
         if self._has_left():
             return 0
         self._watch_file()
@@ -108,7 +108,7 @@ class Heartbeat(Role):
         return self.recovery.run(self._runtime.identity.renewed_at)
 
     def pause_seconds(self, did: int) -> float:
-        """Counted from the renewal: a long beat must not cost us our lease."""
+        """Counted from the renewal, so that a long beat does not cost the lease."""
         if self._has_left():
             return self._runtime.settings.heartbeat_seconds
         if self.recovery.more or self._runtime.identity.doubted_at:
@@ -119,14 +119,14 @@ class Heartbeat(Role):
         return max(0.0, self._runtime.settings.heartbeat_seconds - over)
 
     def _has_left(self) -> bool:
-        """There is no lease any more to keep."""
+        """There is no lease left to renew."""
         return isinstance(self._runtime.left_for, RuleChanged)
 
     def leave(self) -> bool:
         """Drop the lease at an orderly stop, after the last handler has ended.
 
         False if a row is still flagged by us: then the lease is left to expire, for recovery.
-        Our connection may have died since the last beat, so a loss is not the end at once.
+        The connection may have been lost since the last beat, so a loss is retried.
         """
         try:
             for attempt in range(1, LEAVE_TRIES + 1):
@@ -143,15 +143,15 @@ class Heartbeat(Role):
             self.close()
 
     def say_stopped(self) -> None:
-        """Tell in the lease, which is left to expire, that only handlers are left of us. Call it
-        after our last beat."""
-        if self._runtime.away.seconds:  # the database is away: it cannot be told
+        """Record in the lease, which is left to expire, that only handlers still run. Call it
+        after the last beat."""
+        if self._runtime.away.seconds:  # an outage: it cannot be written
             return
         try:
             with self._cut_after(TELL_SECONDS):
                 self._lease.tell_stopped()
-        except Exception as error:  # for people only
-            self.log.debug("the lease does not tell of the stop: %s", reason_of(error))
+        except Exception as error:  # it is only for operators
+            self.log.debug("the stop is not recorded in the lease: %s", reason_of(error))
         finally:
             self.close()
 
@@ -169,7 +169,7 @@ class Heartbeat(Role):
                 late.join()
 
     def close(self) -> None:
-        """Give the connection back; the lease is left as it is."""
+        """Return the connection; the lease is not changed."""
         self._link.close()
 
     def _leave(self) -> bool:
@@ -190,11 +190,11 @@ class Heartbeat(Role):
         identity.renewed(begun + TRUST * ttl)
 
     def _reborn(self) -> None:
-        """Declared dead, or silent for too long: forget everything, take a new id.
+        """Declared dead, or not renewed for too long: drop all lanes, take a new id.
 
-        The old lease is left to expire, so that another recovers the rows we may still have
-        flagged; who does so may have it locked. As long as the database is away nothing is
-        forgotten: what was handled may still be settled when it is there again.
+        The old lease is left to expire, so that another instance recovers rows that we may still
+        have flagged; that instance may have it locked. During an outage nothing is
+        dropped: finished messages may still be settled after it.
         """
         runtime = self._runtime
         runtime.identity.lost()
@@ -202,7 +202,7 @@ class Heartbeat(Role):
             self._go_on_with_all()
             return
         self._lost_as = self._lost_as or runtime.identity.id
-        nothing_flagged(runtime, self._link)  # the database is there
+        nothing_flagged(runtime, self._link)  # raises during an outage
         with self._claimer.no_claim_in_flight():
             runtime.forget_all(new_instance_id(self._label))
         self.register()
@@ -210,11 +210,11 @@ class Heartbeat(Role):
         self._lost_as = ""
 
     def _go_on_with_all(self) -> None:
-        """Declared dead on a table without `claimed_by`: what we have in hand stays ours.
+        """Declared dead on a table without `claimed_by`: keep the in-flight messages.
 
-        No instance can recover it, for none knows whose it is; to forget it would strand it. Only
-        people may have given it back while no instance lived. From the new lease on they may not,
-        so what has not started is asked for after that, by `_make_sure`.
+        No instance can recover them, since their owner is not recorded; dropping them would strand
+        them. Only an operator may have released them while no instance was alive. The new lease
+        prevents that, so messages that have not started are checked after it, by `_make_sure`.
         """
         runtime = self._runtime
         old, new = runtime.identity.id, new_instance_id(self._label)
@@ -226,12 +226,12 @@ class Heartbeat(Role):
         runtime.events.emit(LeaseLost(old, new, held))
 
     def _make_sure(self) -> None:
-        """Let the lanes start that were claimed before we lost a lease, if their message is flagged
-        as it was; see `_go_on_with_all`."""
+        """Start lanes that were claimed before the lease was lost, if their message is flagged as
+        before; see `_go_on_with_all`."""
         runtime = self._runtime
         lanes: list[Lane] = []
         while runtime.hand.unsure:
-            with suppress(IndexError):  # a stop takes them, too
+            with suppress(IndexError):  # a stop removes them, too
                 lanes.append(runtime.hand.unsure.popleft())
         if not lanes:
             return
@@ -261,7 +261,7 @@ class Heartbeat(Role):
         except Exception as error:
             if trouble(error) is not Trouble.REFUSED:
                 raise
-            if not self._told_of_pauses:  # work goes on, as where the table was never made
+            if not self._told_of_pauses:  # work continues, as if the table did not exist
                 self.log.warning("cannot see which topics are paused: %s", reason_of(error))
             self._told_of_pauses = True
             return
@@ -272,11 +272,11 @@ class Heartbeat(Role):
             self._look_now()
 
     def _rename(self) -> None:
-        """With empty hands go on under a new id, if our identity is to retire.
+        """Take a new id when nothing is in flight, if our identity is to retire.
 
-        What may still be under way to the database names the old id, which no row bears again. If
-        messages whose outcome could not be written still do, its lease is left to expire, so that
-        they are recovered.
+        Statements that may still reach the database name the old id, which no row will have again.
+        If messages whose outcome could not be written still have it, its lease is left to expire,
+        so that they are recovered.
         """
         runtime = self._runtime
         if not runtime.identity.retires or runtime.hand.lanes:
@@ -292,27 +292,27 @@ class Heartbeat(Role):
                 return
             try:
                 trusted_until = self._lease.register(new)
-            except DatabaseUnavailable:  # the rule is locked just now: in the next beat
+            except DatabaseUnavailable:  # the rule is locked now: retry in the next beat
                 return
             runtime.identity.become(new)
             runtime.identity.registered(trusted_until)
         if left:
-            text = "going on as %s; %s has %d messages whose outcome could not be written"
+            text = "continuing as %s; %s has %d messages whose outcome could not be written"
             self.log.warning(text, new, old, len(left))
             return
-        self.log.info("going on as %s: a settle of %s may still be under way", new, old)
+        self.log.info("continuing as %s: a settle of %s may still arrive", new, old)
         self._lease.drop(old)
 
     def file_gone(self) -> DatabaseUnavailable | None:
-        """The error that says so when the database's file was deleted or replaced under us."""
+        """The error if the database's file was deleted or replaced while in use."""
         if not self._file.is_another():
             return None
         return DatabaseUnavailable(
             f"the database file {self._file.path} was deleted or replaced while it was in use: "
-            "what was written since then is lost; start again on the file that is to be used"
+            "writes since then are lost; start again on the right file"
         )
 
     def _watch_file(self) -> None:
-        """No other process sees what is written into a file that has no name any more."""
+        """Leave: no other process sees writes to a deleted file."""
         if self._runtime.left_for is None and (gone := self.file_gone()):
             self._leave_for(gone)

@@ -1,4 +1,4 @@
-"""Who an instance is, and whether it may still claim and start handlers as that.
+"""The id of an instance, and whether it may claim and start handlers under it.
 
               registered                doubt
      ┌─────┐ ────────────► ┌─────────┐ ────────► ┌─────────┐
@@ -16,16 +16,16 @@
      └──────┘
 
 NEW: the id has no lease yet. TRUSTED: it has one, and the last renewal is recent enough.
-DOUBTED: a message was taken from us; only a renewal that began later can tell whether our lease was
-taken over. RETIRING: we act as before, and go on under another id as soon as nothing is in hand: an
-outcome could not be written, or what was sent under this id may still arrive. LOST: the lease was
-taken over, is over, or was not renewed in time.
+DOUBTED: a message was taken from us; only a renewal that began later can show whether our lease was
+taken over. RETIRING: it works as before, and takes another id as soon as nothing is in flight: an
+outcome could not be written, or a statement under this id may still arrive. LOST: the lease was
+taken over, has expired, or was not renewed in time.
 
-Only the heartbeat takes a step, but for `doubt` and `retire`, which any thread asks for. In NEW and
-LOST `doubt` says nothing; a `retire` that is asked for in NEW or DOUBTED counts from the step that
-leads to TRUSTED on, which then leads to RETIRING; and who is DOUBTED and to retire may `become`.
+Only the heartbeat takes a step, except for `doubt` and `retire`, which any thread may call. In NEW
+and LOST `doubt` has no effect; a `retire` in NEW or DOUBTED takes effect at the step
+to TRUSTED, which then leads to RETIRING; and `become` is allowed if DOUBTED and to retire.
 
-An id is never used again: whatever was sent under it cannot mean its successor.
+An id is never reused: a statement sent under it cannot refer to its successor.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TRUST_PAUSE_SECONDS = 0.05
 
 
 def new_instance_id(label: str = "") -> str:
-    """host-pid-random, at most 64 characters; never the same twice."""
+    """host-pid-random, at most 64 characters; always unique."""
     host = label or socket.gethostname() or "host"
     host = re.sub(r"[^A-Za-z0-9_.-]", "_", host)[:30]
     return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:16]}"
@@ -67,17 +67,17 @@ class Misstep(AssertionError):
 class Identity:
     """Every field is read by all threads. Without a lock: each is written with one assignment.
 
-    id: written by the heartbeat. Read it once where two reads must agree.
-    trusted_until: by `clock`, until when our lease may be believed in; written by the heartbeat.
-    doubted_at: since when, on the monotonic clock, we are in doubt, 0 for not; written by whoever
-    settles, cleared by the heartbeat.
+    id: written by the heartbeat. Read it once if two reads must agree.
+    trusted_until: by `clock`, until when our lease is trusted; written by the heartbeat.
+    doubted_at: since when, on the monotonic clock, we are in doubt, 0 for not; written by the
+    settling thread, cleared by the heartbeat.
     renewed_at: when, on the monotonic clock, the last renewal began; written by the heartbeat.
-    carried: lost ids of ours under which something in hand was claimed, on a table without
-    `claimed_by` only; written by the heartbeat.
+    carried: our lost ids under which in-flight messages were claimed, only on a table without
+    `claimed_by`; written by the heartbeat.
     stuck: messages whose outcome could not be written, which stay flagged by this id until its
-    lease is over; written by whoever settles, cleared by the heartbeat.
-    doubtful: messages of which a settle that was given up may still arrive, so that they are not
-    claimed under this id; written by whoever settles, cleared by the heartbeat.
+    lease expires; written by the settling thread, cleared by the heartbeat.
+    doubtful: messages of an abandoned settle that may still arrive, so that they are not
+    claimed under this id; written by the settling thread, cleared by the heartbeat.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class Identity:
 
     @property
     def phase(self) -> Phase:
-        """Where its life stands."""
+        """The phase of its life."""
         if self._lost:
             return Phase.LOST
         if not self._registered:
@@ -118,19 +118,19 @@ class Identity:
 
     @property
     def retires(self) -> bool:
-        """Whether we want to go on under another id."""
+        """Whether it should take another id."""
         return self._retires
 
     def trusted(self) -> bool:
-        """Whether we may claim and start handlers: TRUSTED or RETIRING, and not for too long."""
+        """Whether we may claim and start handlers: TRUSTED or RETIRING, and renewed recently."""
         return not self.doubted_at and clock() < self.trusted_until
 
     def is_ours(self, owner: str) -> bool:
-        """Whether what was claimed under this id is in hand: it is ours, or was."""
+        """Whether this id is or was ours, and its in-flight messages are kept."""
         return owner == self.id or owner in self.carried
 
     def wait_for_trust(self, over: Callable[[], bool]) -> bool:
-        """Wait while we are in doubt; False as soon as `over` tells that waiting is in vain."""
+        """Wait while we are in doubt; False as soon as `over` says that waiting is useless."""
         while True:
             trusted = self.trusted()  # read before `over()`, which may see a new id
             if over():
@@ -142,8 +142,8 @@ class Identity:
     # ------------------------------------------------------------ asked for by any thread
 
     def doubt(self, *, least_age: float) -> bool:
-        """A message was taken from us; True if that makes us doubt: not where the last renewal is
-        younger than `least_age` seconds, lest we ask again and again."""
+        """A message was taken from us; True if that causes doubt. Not if the last renewal is
+        younger than `least_age` seconds, so that renewals are not repeated all the time."""
         now = time.monotonic()
         if self._lost or not self._registered or now - self.renewed_at <= least_age:
             return False
@@ -151,7 +151,7 @@ class Identity:
         return True
 
     def retire(self) -> None:
-        """Go on under another id as soon as nothing is in hand."""
+        """Take another id as soon as nothing is in flight."""
         self._retires = True
 
     def cannot_write(self, ids: Iterable[int]) -> None:
@@ -177,19 +177,19 @@ class Identity:
             self.doubted_at = 0.0
 
     def lost(self) -> None:
-        """Any phase: the lease is over, or may be."""
+        """Any phase: the lease has ended, or may have."""
         self.trusted_until = 0.0
         self._lost = True
 
     def become(self, new_id: str, *, carried: frozenset[str] = frozenset()) -> None:
         """LOST or RETIRING: take another id, which has no lease yet.
 
-        carried: ids under which something in hand was claimed and stays ours.
+        carried: ids under which in-flight messages were claimed that we keep.
         """
         if not (self._lost or self._retires):
             self._refuse()
         self.trusted_until = 0.0
-        self.carried = carried  # before the id: what is in hand is ours at every moment
+        self.carried = carried  # before the id, so that in-flight messages are ours at any moment
         self.id = new_id
         self.doubted_at = 0.0
         self.doubtful.clear()

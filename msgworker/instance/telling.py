@@ -66,9 +66,9 @@ class Telling:
         self._log.warning(text, event.message.msg_id, extra=_facts(event.message))
 
     def _lease_lost(self, event: events.LeaseLost) -> None:
-        text = "instance %s lost its lease; going on as %s"
+        text = "instance %s lost its lease; continuing as %s"
         if event.kept:
-            text += f" with the {event.kept} messages in hand"
+            text += f" with its {event.kept} messages in flight"
         self._log.warning(text, event.instance, event.now)
 
     def _recovered(self, event: events.Recovered) -> None:

@@ -321,19 +321,19 @@ def test_duplicate_keys_are_refused_before_anything_runs(app):
     ran = Ran()
     items = [{"id": n % 9} for n in range(10)]
     text = refused(app, lambda ctx: ctx.fan_out(ran, items, key=lambda item: item["id"]))
-    assert text.startswith("ConfigError: the key 0 of item 9 stands twice")
+    assert text.startswith("ConfigError: the key 0 of item 9 appears twice")
     assert ran.items == []
     assert records(app) == {}
 
 
 def test_a_whole_number_and_its_text_are_one_key(sqlite_app):
-    assert "stands twice" in refused(sqlite_app, lambda ctx: ctx.fan_out(Ran(), [1, "1"]))
+    assert "appears twice" in refused(sqlite_app, lambda ctx: ctx.fan_out(Ran(), [1, "1"]))
 
 
 def test_a_duplicate_key_of_a_generator_is_refused_when_it_comes(app):
     ran = Ran()
     text = refused(app, lambda ctx: ctx.fan_out(ran, iter([1, 2, 3, 2, 4])))
-    assert "the key 2 of item 3 stands twice" in text
+    assert "the key 2 of item 3 appears twice" in text
     assert "have run" in text
     assert set(ran.items) <= {1, 2, 3}
     assert ran.items.count(2) <= 1

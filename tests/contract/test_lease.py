@@ -266,7 +266,7 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
     assert one.runtime.identity.id != old
     assert one.runtime.identity.trusted()
     assert [r.getMessage() for r in caplog.records if "lost its lease" in r.getMessage()] == [
-        f"instance {old} lost its lease; going on as {one.runtime.identity.id}"
+        f"instance {old} lost its lease; continuing as {one.runtime.identity.id}"
     ]
 
 
