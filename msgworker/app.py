@@ -197,7 +197,7 @@ class App:
             if verdict.state in ruling.IN_THE_WAY:
                 return self.tables
             self._tables = None
-            if verdict.state is rules.State.CHANGED:
+            if verdict.state is rules.Answer.CHANGED:
                 self._tell_of_indexes()
 
     def _tell_of_indexes(self) -> None:

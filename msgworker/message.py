@@ -25,7 +25,7 @@ class Status(enum.IntEnum):
     FAILED = -1
 
 
-class Word(enum.StrEnum):
+class State(enum.StrEnum):
     """The name of a state: status and tries taken together."""
 
     NEW = "new"
@@ -36,7 +36,7 @@ class Word(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Act(enum.StrEnum):
+class MovedBy(enum.StrEnum):
     """The acts that move a message; see TRANSITIONS."""
 
     CLAIM = "claim"
@@ -47,37 +47,39 @@ class Act(enum.StrEnum):
     DISCARD = "discard"
 
 
-TRANSITIONS: dict[tuple[Word, Word], frozenset[Act]] = {
-    (Word.NEW, Word.PROCESSING): frozenset({Act.CLAIM, Act.SETTLE}),
-    (Word.FAILED, Word.PROCESSING): frozenset({Act.CLAIM}),
-    (Word.PROCESSING, Word.DONE): frozenset({Act.SETTLE}),
-    (Word.PROCESSING, Word.FAILED): frozenset({Act.SETTLE, Act.RELEASE, Act.RECOVER}),
-    (Word.PROCESSING, Word.DEAD): frozenset({Act.SETTLE, Act.RECOVER}),
-    (Word.PROCESSING, Word.NEW): frozenset({Act.RELEASE, Act.SETTLE}),  # settle: RetryLater
-    (Word.FAILED, Word.NEW): frozenset({Act.RERUN}),
-    (Word.DEAD, Word.NEW): frozenset({Act.RERUN}),
-    (Word.DONE, Word.NEW): frozenset({Act.RERUN}),
-    (Word.NEW, Word.DEAD): frozenset({Act.DISCARD}),
-    (Word.FAILED, Word.DEAD): frozenset({Act.DISCARD}),
-    (Word.DEAD, Word.DEAD): frozenset(
-        {Act.DISCARD}
+TRANSITIONS: dict[tuple[State, State], frozenset[MovedBy]] = {
+    (State.NEW, State.PROCESSING): frozenset({MovedBy.CLAIM, MovedBy.SETTLE}),
+    (State.FAILED, State.PROCESSING): frozenset({MovedBy.CLAIM}),
+    (State.PROCESSING, State.DONE): frozenset({MovedBy.SETTLE}),
+    (State.PROCESSING, State.FAILED): frozenset({MovedBy.SETTLE, MovedBy.RELEASE, MovedBy.RECOVER}),
+    (State.PROCESSING, State.DEAD): frozenset({MovedBy.SETTLE, MovedBy.RECOVER}),
+    (State.PROCESSING, State.NEW): frozenset(
+        {MovedBy.RELEASE, MovedBy.SETTLE}
+    ),  # settle: RetryLater
+    (State.FAILED, State.NEW): frozenset({MovedBy.RERUN}),
+    (State.DEAD, State.NEW): frozenset({MovedBy.RERUN}),
+    (State.DONE, State.NEW): frozenset({MovedBy.RERUN}),
+    (State.NEW, State.DEAD): frozenset({MovedBy.DISCARD}),
+    (State.FAILED, State.DEAD): frozenset({MovedBy.DISCARD}),
+    (State.DEAD, State.DEAD): frozenset(
+        {MovedBy.DISCARD}
     ),  # given up: its object continues under "block"
 }
 """Every move of a row and the acts that may make it; the simulation checks against it."""
 
 
-def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> Word:
+def word_of(status: int | None, error_try_times: int | None, max_tries: int) -> State:
     """The state of a row. An odd status gives UNKNOWN: such a row is shown and never claimed. If
     the tries are not a number, no tries are left, as in SQL."""
     if status == Status.FAILED:
         try:
-            return Word.FAILED if (error_try_times or 0) < max_tries else Word.DEAD
+            return State.FAILED if (error_try_times or 0) < max_tries else State.DEAD
         except (TypeError, ArithmeticError):
-            return Word.DEAD
+            return State.DEAD
     try:
-        return Word[Status(status).name] if status is not None else Word.UNKNOWN
+        return State[Status(status).name] if status is not None else State.UNKNOWN
     except ValueError:
-        return Word.UNKNOWN
+        return State.UNKNOWN
 
 
 def ends_at(max_tries: int, on_dead: str) -> int:

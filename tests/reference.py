@@ -30,9 +30,9 @@ from msgworker.store.explain import Explanation
 from msgworker.store.failures import Failures
 from msgworker.store.info import MessageInfo
 from msgworker.store.instances import InstanceInfo
-from msgworker.store.lanes import LaneInfo
 from msgworker.store.pause import Pause
 from msgworker.store.tries import Try
+from msgworker.store.waiting import LaneInfo
 from msgworker.store.window import Found
 
 SECTIONS: dict[str, tuple[str, list[type]]] = {

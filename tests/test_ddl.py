@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.dialects import DIALECTS, NAMES, compiler_for
 from msgworker.dialects.catalogue import OTHER_SCHEMAS
-from msgworker.message import Outcome, Settlement, Word
+from msgworker.message import Outcome, Settlement, State
 from msgworker.store import (
     additions,
     audit,
@@ -31,7 +31,6 @@ from msgworker.store import (
     following,
     instances,
     items,
-    lanes,
     lease,
     left,
     locks,
@@ -44,6 +43,7 @@ from msgworker.store import (
     slices,
     slices_by_age,
     tries,
+    waiting,
 )
 from msgworker.store import send as producing
 from msgworker.store.candidates import Candidate
@@ -314,7 +314,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield candidates.due_after, {"since": ("2026-11-22 10:00:00.000000", 1), "limit": 10}
     yield candidates.heads, {"after": None, "limit": 10}
     yield candidates.heads, {"after": "o", "limit": 10}
-    yield candidates.loose, {"after": 0, "limit": 10}
+    yield candidates.without_object, {"after": 0, "limit": 10}
     waits = {"linger": 5.0, "retry_linger": 300.0}
     yield due.coming, {"topics": None, "paused": (), **waits}
     yield due.coming, {"topics": ["a", "b"], "paused": ["b"], **waits}
@@ -347,7 +347,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield lease.renew, {"name": "x", "ttl": 30.0}
     yield lease.read_all, {}
     yield lease.take_over, {"seen": seen, "me": "me", "ttl": 30.0}
-    yield lease.count_anew, {"seen": seen}
+    yield lease.restart_ttl, {"seen": seen}
     yield lease.take_over_live, {"name": "x", "me": "me", "ttl": 30.0}
     yield lease.leave, {"name": "x", "taken_by": "me"}
     yield lease.drop, {"name": "x"}
@@ -359,16 +359,16 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield left.left, {"asked": left.Asked(topics=None)}
     yield left.left, {"asked": left.Asked(topics=None), "most": 2}
     log.rows["count(*) AS count_1 \n"] = [(0,)]
-    for word in Word:
+    for word in State:
         yield find.find, {"status": word}
     filters = {"topic": "t", "object_id": "o", "error": "e", "since": datetime.now(UTC), "after": 1}
     yield find.find, filters
     yield find.show, {"msg_id": 1}
     yield failures.failures, {}
-    yield lanes.lanes, {}
+    yield waiting.lanes, {}
     some = log.rows
     log.rows = {"OFFSET": [("o",)], "u.p": []} | some  # more objects than are looked at
-    yield lanes.lanes, {}
+    yield waiting.lanes, {}
     log.rows = some
     yield instances.instances, {}
     some = log.rows
@@ -425,7 +425,7 @@ def _scope_acts(t: Tables, log: Log) -> Iterator[Any]:
                 for places in (fresh, begun):
                     yield slices.heads, {"role": role, "places": places, "rows": 8, "deep": deep}
             for places in (fresh, numbered):
-                yield slices.loose, {"role": role, "places": places, "rows": 8}
+                yield slices.without_object, {"role": role, "places": places, "rows": 8}
         for value in (values[0], None):
             yield slices.open_in, {"role": role, "value": value}
             yield slices.open_in, {"role": role, "value": value, "objects": True}
@@ -457,14 +457,14 @@ def _scope_acts(t: Tables, log: Log) -> Iterator[Any]:
 def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     now, some = datetime.now(UTC), list(range(400))
     everything = {"topic": "t", "object_id": "o", "error": "e", "since": now, "fingerprint": "f"}
-    plain = Filter((Word.DEAD,), given_up=False)
+    plain = Filter((State.DEAD,), given_up=False)
     log.rows = {"LIKE": [(1, "ValueError: e")]}
-    for wanted in (plain, Filter(tuple(Word), **everything)):
+    for wanted in (plain, Filter(tuple(State), **everything)):
         yield change.chunk, {"wanted": wanted, "after": 1, "limit": 10}
-        yield change.lock, {"ids": some, "words": (Word.DEAD,), "wanted": wanted}
+        yield change.lock, {"ids": some, "words": (State.DEAD,), "wanted": wanted}
         yield order.ran_later, {"ids": some, "wanted": wanted}
-    yield change.lock, {"ids": some, "words": (Word.FAILED, Word.DEAD, Word.DONE)}
-    yield change.lock, {"ids": some, "words": (Word.PROCESSING,), "waits": False}
+    yield change.lock, {"ids": some, "words": (State.FAILED, State.DEAD, State.DONE)}
+    yield change.lock, {"ids": some, "words": (State.PROCESSING,), "waits": False}
     yield order.ran_later, {"ids": some}
     yield order.runs_later, {"ids": some}
     yield order.behind, {"ids": some}

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from msgworker import dialects
-from msgworker.cli.group import Call
+from msgworker.cli.group import Invocation
 from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import Column, print_json, print_table
 from msgworker.cli.target import app_option, import_app, settings_of
@@ -47,7 +47,7 @@ def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: A
 
 def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
     """A value for display."""
-    call = ctx.find_object(Call)
+    call = ctx.find_object(Invocation)
     if name == "locks":
         if call is not None:
             call.secrets |= secrets_of_centre(conf.locks)

@@ -61,7 +61,7 @@ _URL = re.compile(r"[A-Za-z][\w+.-]*://.*", re.S)
 
 
 @dataclass(slots=True)
-class Call:
+class Invocation:
     """One call of the program, for error handling. `ctx.obj` of every command.
 
     secrets: texts that must not be shown, collected when a URL is read.
@@ -112,7 +112,7 @@ class Main(click.Group):
     ) -> Any:
         extra.pop("standalone_mode", None)
         with standard_streams() as streams:
-            code = self._code(args, prog_name, Call(streams=streams), extra)
+            code = self._code(args, prog_name, Invocation(streams=streams), extra)
             if streams.output_is_lost():
                 code = code or ExitCode.OUTPUT
         sys.exit(code)
@@ -121,7 +121,7 @@ class Main(click.Group):
         self,
         args: Sequence[str] | None,
         prog_name: str | None,
-        call: Call,
+        call: Invocation,
         extra: dict[str, Any],
     ) -> int:
         """Run the command; returns its exit code."""
@@ -150,7 +150,7 @@ def attribute_of(name: str) -> str:
     return name.replace("-", "_") if name not in ("list",) else f"{name}_"
 
 
-def _traceback(error: BaseException, call: Call) -> None:
+def _traceback(error: BaseException, call: Invocation) -> None:
     import traceback
 
     from msgworker.dialects import without
@@ -161,7 +161,7 @@ def _traceback(error: BaseException, call: Call) -> None:
 
 def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     """Callback of every --debug."""
-    if value and isinstance(ctx.obj, Call):
+    if value and isinstance(ctx.obj, Invocation):
         ctx.obj.debug = True
 
 

@@ -8,7 +8,7 @@ import click
 
 from msgworker import App
 from msgworker.cli.failing import NothingMatched, Usage
-from msgworker.cli.group import Call
+from msgworker.cli.group import Invocation
 from msgworker.cli.options import as_json, common, configure, flags
 from msgworker.cli.output import Column, print_json, print_table
 from msgworker.cli.target import app_from, app_ref_of, import_app, target
@@ -50,7 +50,7 @@ def locks(
         raise Usage("give --prefix or --release, not both")
     ref = app_ref_of(given)
     conf = configure(ctx, given)
-    call = ctx.find_object(Call)
+    call = ctx.find_object(Invocation)
     if call is not None:
         call.secrets |= secrets_of_centre(conf.locks)
     app: App | None = None

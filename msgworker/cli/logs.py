@@ -181,7 +181,7 @@ def screen() -> Screen:
     return found[-1] if found else Screen()
 
 
-class Progress:
+class StatusLine:
     """Shows the progress of long work: a status line on a terminal, else a periodic log line."""
 
     def __init__(self, *, quiet: bool) -> None:

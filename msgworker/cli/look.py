@@ -16,12 +16,12 @@ from msgworker.cli.output import Column, note, print_json, print_table, print_wi
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, ago, plural, safe, since
 from msgworker.config import YEAR_SECONDS, seconds
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.store.counts import Count, Exact
 from msgworker.store.info import How, MessageInfo
 from msgworker.store.window import Found
 
-OPEN = (Word.NEW, Word.PROCESSING, Word.FAILED)
+OPEN = (State.NEW, State.PROCESSING, State.FAILED)
 
 
 @click.command("status")
@@ -45,13 +45,13 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     if not counts:
         click.echo(f"{safe(app.table.name)} holds no messages")
         return
-    words = [w for w in Word if w is not Word.UNKNOWN or any(c.status is w for c in counts)]
+    words = [w for w in State if w is not State.UNKNOWN or any(c.status is w for c in counts)]
     titles = [Column(word.value.upper(), "right") for word in words]
     columns = [Column("TOPIC", share=1), *titles, Column("OLDEST OPEN", "right")]
     print_table(columns, status_rows(counts, words))
     if any(c.exact is not Exact.EXACT for c in counts):
         note("a large table: + means at least, ~ is from the database's statistics")
-    if to_terminal() and any(c.status is Word.DEAD for c in counts):
+    if to_terminal() and any(c.status is State.DEAD for c in counts):
         note("dead messages wait for an operator: msgworker failures, then msgworker rerun")
 
 
@@ -60,7 +60,7 @@ def _count_dict(count: Count) -> dict[str, Any]:
     return asdict(count) | {"oldest_seconds": None if oldest is None else round(oldest, 3)}
 
 
-def status_rows(counts: list[Count], words: list[Word]) -> list[list[str]]:
+def status_rows(counts: list[Count], words: list[State]) -> list[list[str]]:
     """A row for each topic, and one for all of them if there are several."""
     by_topic: dict[str | None, list[Count]] = defaultdict(list)
     for count in counts:
@@ -73,7 +73,7 @@ def status_rows(counts: list[Count], words: list[Word]) -> list[list[str]]:
     return rows
 
 
-def _status_row(topic: str | None, counts: list[Count], words: list[Word]) -> list[str]:
+def _status_row(topic: str | None, counts: list[Count], words: list[State]) -> list[str]:
     cells = [_number([c for c in counts if c.status is word]) for word in words]
     ages = [c.oldest_seconds for c in counts if c.status in OPEN and c.oldest_seconds is not None]
     return [safe(topic), *cells, age(max(ages)) if ages else "-"]
@@ -94,7 +94,7 @@ def rounded(number: int) -> int:
 
 
 @click.command("list")
-@click.option("--status", metavar="WORD", help=f"One of {', '.join(Word)}.")
+@click.option("--status", metavar="WORD", help=f"One of {', '.join(State)}.")
 @click.option("--topic", metavar="TEXT", help="Only this topic.")
 @click.option("--object-id", metavar="TEXT", help="Only this object.")
 @click.option("--error", metavar="TEXT", help="The last error holds this text.")
@@ -169,9 +169,9 @@ def what(info: MessageInfo) -> str:
     """Details of a message in its state."""
     away = since(info.available_at)
     waits = f"due in {age(-away)}" if away is not None and away <= -1 else ""
-    if info.status is Word.PROCESSING:
+    if info.status is State.PROCESSING:
         return f"since {age(since(info.claimed_at))}, by {info.claimed_by or 'a foreign consumer'}"
-    if info.status is Word.DONE:
+    if info.status is State.DONE:
         return f"done {ago(info.finished_at)}" if info.finished_at else ""
     if info.later_times and info.later_reason is not None:
         back = f"due again in {age(-away)}, " if away is not None and waits else ""

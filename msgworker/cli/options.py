@@ -13,7 +13,7 @@ import click
 
 from msgworker.cli import logs
 from msgworker.cli.failing import Usage
-from msgworker.cli.group import Call, set_debug
+from msgworker.cli.group import Invocation, set_debug
 from msgworker.config import SETTINGS, Configuration, flag_of, load
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,7 +80,7 @@ def configure(
     file = given.pop(CONFIG_FILE, None)
     chosen = {name: given.pop(name) for name in list(given) if name in SETTINGS}
     conf = load({name: v if v != () else None for name, v in chosen.items()}, file=file)
-    call: Call = ctx.find_object(Call) or Call()
+    call: Invocation = ctx.find_object(Invocation) or Invocation()
     ctx.with_resource(
         logs.logging_to_stderr(
             level=conf["log_level"] or level,

@@ -24,7 +24,7 @@ from typing import Any
 
 from msgworker import Report
 from msgworker.cli.failing import OUR_FAULT, Usage
-from msgworker.cli.logs import Progress, screen
+from msgworker.cli.logs import StatusLine, screen
 from msgworker.instance.stopping import INSIST_SECONDS, NUMBERS, Asked, Signals, end_by
 from msgworker.logs import logger
 
@@ -66,7 +66,7 @@ class Child:
 class Fleet:
     """`size` children that all run `arguments`."""
 
-    def __init__(self, arguments: list[str], size: int, *, progress: Progress) -> None:
+    def __init__(self, arguments: list[str], size: int, *, progress: StatusLine) -> None:
         if os.name != "posix":
             raise Usage("--processes needs a POSIX system; start the program several times instead")
         self._arguments = arguments

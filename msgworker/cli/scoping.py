@@ -12,7 +12,7 @@ import click
 
 from msgworker import App
 from msgworker.cli.failing import NothingMatched, Usage
-from msgworker.cli.group import Call
+from msgworker.cli.group import Invocation
 from msgworker.cli.options import as_json, common, configure, flags
 from msgworker.cli.output import Column, note, print_json, print_table
 from msgworker.cli.target import FLAGS, app_from, app_option, app_ref_of, import_app
@@ -61,7 +61,7 @@ def check_scope(conf: Configuration, app: App) -> None:
 
 def keep_secrets(ctx: click.Context, conf: Configuration) -> None:
     """Keep the password of the locks out of all output."""
-    call = ctx.find_object(Call)
+    call = ctx.find_object(Invocation)
     if call is not None:
         call.secrets |= secrets_of_centre(conf.locks)
 

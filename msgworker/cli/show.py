@@ -22,7 +22,7 @@ from msgworker.cli.output import (
 )
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, ago, plural, safe, when
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.store.info import MessageInfo
 from msgworker.store.tries import Try
 
@@ -121,7 +121,7 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     times = {
         "created": info.created_at,
         "available": info.available_at,
-        "claimed": info.claimed_at if info.status is Word.PROCESSING else None,
+        "claimed": info.claimed_at if info.status is State.PROCESSING else None,
         "finished": info.finished_at,
     }
     if info.created_at is None and app.tables.has("created_at"):
@@ -136,7 +136,7 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
 def _later(info: MessageInfo) -> str:
     """Its postponements by RetryLater."""
     at, why = info.available_at, info.later_reason
-    waits = at is not None and why is not None and info.status in (Word.NEW, Word.FAILED)
+    waits = at is not None and why is not None and info.status in (State.NEW, State.FAILED)
     back = f"due again at {when(at)}, " if at is not None and waits else ""
     reason = "" if why is None else f": {safe(why)}"
     return f"{back}postponed {plural(info.later_times or 0, 'time')}{reason}"

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, dialects
 from msgworker.cli.failing import Usage
-from msgworker.cli.group import Call
+from msgworker.cli.group import Invocation
 from msgworker.cli.options import configure, flags
 from msgworker.cli.reference import METAVAR, is_reference
 from msgworker.config import SETTINGS, Configuration
@@ -146,7 +146,7 @@ def columns_of(table: MessageTable) -> dict[str, str | None]:
 
 
 def _opened(ctx: click.Context, app: App) -> App:
-    call = ctx.find_object(Call)
+    call = ctx.find_object(Invocation)
     if call is not None:
         call.engine = app.engine
     ctx.call_on_close(app.engine.dispose)
@@ -155,6 +155,6 @@ def _opened(ctx: click.Context, app: App) -> App:
 
 def _keep_secrets(ctx: click.Context, url: str | sa.URL) -> None:
     """Register secrets before anything can fail."""
-    call = ctx.find_object(Call)
+    call = ctx.find_object(Invocation)
     if call is not None:
         call.secrets |= dialects.secrets_of(url)

@@ -23,11 +23,11 @@ from msgworker.cli.output import (
 from msgworker.cli.target import open_app, target
 from msgworker.cli.within import counted, items_dict
 from msgworker.cli.words import age, plural, safe, since, when
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.store.explain import Explanation
 from msgworker.store.failures import Failures
 from msgworker.store.instances import InstanceInfo, Life
-from msgworker.store.lanes import LaneInfo
+from msgworker.store.waiting import LaneInfo
 
 limited = click.option(
     "--limit", metavar="N", type=int, default=20, help="At most so many, 20 if not given."
@@ -72,9 +72,9 @@ def _sentences(one: Explanation) -> list[str]:
     if one.until is not None:
         lines.append(f"  until {when(one.until)}")
     if one.items is not None:
-        running = info.status is Word.PROCESSING
+        running = info.status is State.PROCESSING
         lines.append(f"  its fan-out: {counted(one.items, running=running)}")
-    if info.last_error is not None and info.status in (Word.FAILED, Word.DEAD):
+    if info.last_error is not None and info.status in (State.FAILED, State.DEAD):
         lines.append(f"  last error: {safe(info.last_error)}")
     return lines
 

@@ -10,7 +10,7 @@ import click
 
 from msgworker.cli.output import Column, print_block, print_with_text
 from msgworker.cli.words import ago
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.store.info import MessageInfo
 from msgworker.store.items import ItemInfo, Items
 from msgworker.store.tries import Try
@@ -61,7 +61,7 @@ def print_items(info: MessageInfo) -> None:
     """The counts, and the listed items."""
     items = info.items
     assert items is not None
-    click.echo(f"items: {counted(items, running=info.status is Word.PROCESSING)}")
+    click.echo(f"items: {counted(items, running=info.status is State.PROCESSING)}")
     if not items.listed:
         return
     print_with_text(ITEM_COLUMNS, [_item_row(one) for one in items.listed], whole=True)

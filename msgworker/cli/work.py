@@ -13,8 +13,8 @@ import click
 
 from msgworker import App, Report, Worker, dialects
 from msgworker.app import table_from
-from msgworker.cli.group import Call
-from msgworker.cli.logs import Progress
+from msgworker.cli.group import Invocation
+from msgworker.cli.logs import StatusLine
 from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import print_json
 from msgworker.cli.parent import Parent
@@ -131,7 +131,7 @@ def _parent(ctx: click.Context, report_fd: int | None, *, text: bool = True) -> 
 
     text: the output is text for people.
     """
-    streams = (ctx.find_object(Call) or Call()).streams
+    streams = (ctx.find_object(Invocation) or Invocation()).streams
     if report_fd is None:
         streams.of_work(text=text)
         return None
@@ -209,7 +209,7 @@ def _watched(worker: Worker, quiet: bool, parent: Parent | None) -> Iterator[Non
     """Report progress while the block runs: on stderr, or to the parent process. Signals and the
     parent stop the worker."""
     over = threading.Event()
-    progress = Progress(quiet=quiet)
+    progress = StatusLine(quiet=quiet)
     worker.orders = asked = Asked() if parent is None else parent.asked
 
     def tell() -> None:
@@ -264,4 +264,4 @@ def _fleet(
         arguments.append("--quiet")
     if ctx.obj is not None and ctx.obj.debug:
         arguments.append("--debug")
-    return Fleet(arguments, conf["processes"], progress=Progress(quiet=quiet))
+    return Fleet(arguments, conf["processes"], progress=StatusLine(quiet=quiet))

@@ -29,7 +29,7 @@ from msgworker.store import locks, schema
 from msgworker.table import DEFAULT_NAME, MessageTable, Tables, tables_for
 
 R = TypeVar("R")
-Act = Callable[[Connection], R]
+Work = Callable[[Connection], R]
 TRIES = 3
 LEAST_ANSWER_SECONDS, MOST_ANSWER_SECONDS = 1.0, 30.0
 KNOWN_NAMES = 10_000
@@ -260,11 +260,11 @@ class DatabaseLocks(LockCentre):
 
     def _run(
         self,
-        act: Act[R],
+        act: Work[R],
         *,
         seconds: float = MOST_ANSWER_SECONDS,
         line: Literal["calls", "renewals"] = "calls",
-        in_doubt: Act[R] | None = None,
+        in_doubt: Work[R] | None = None,
     ) -> R:
         """Run statements in autocommit mode, so that a suspended process holds no row lock (on
         SQLite, in a transaction). Retry if the database rolled one back, or if the connection was

@@ -23,7 +23,7 @@ from msgworker.store import lease
 MAX_TRIES = 3
 
 
-class Seen(NamedTuple):
+class SeenMessage(NamedTuple):
     """A message as it ended."""
 
     msg_id: int
@@ -61,7 +61,7 @@ class Price(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class InHand:
     """What a process had in hand at the moment it was killed."""
 
     instances: frozenset[str] = frozenset()
@@ -72,11 +72,11 @@ class Held:
 class Evidence:
     """The tables after the end. contracts: customer -> (total in cents, purchases)."""
 
-    messages: Sequence[Seen]
+    messages: Sequence[SeenMessage]
     prices: Sequence[Price]
     contracts: dict[str, tuple[int, int]]
     leases: int
-    held: Held = field(default_factory=Held)
+    held: InHand = field(default_factory=InHand)
 
 
 class Proof(NamedTuple):
@@ -86,7 +86,7 @@ class Proof(NamedTuple):
     holds: bool
 
 
-def read(app: App, held: Held) -> Evidence:
+def read(app: App, held: InHand) -> Evidence:
     """Collect the evidence."""
     t = app.tables
     m = t.message.c
@@ -96,7 +96,7 @@ def read(app: App, held: Held) -> Evidence:
     with app.engine.connect() as conn:
         found = conn.execute(sa.select(*columns)).all()
         return Evidence(
-            messages=[Seen(row[0], row[1], json.loads(row[2]), *row[3:]) for row in found],
+            messages=[SeenMessage(row[0], row[1], json.loads(row[2]), *row[3:]) for row in found],
             prices=[Price._make(row) for row in conn.execute(sa.select(prices))],
             contracts={
                 customer: (total, count)

@@ -26,9 +26,9 @@ from msgworker.config import whole
 from msgworker.demo import discount, purchases
 from msgworker.demo.contract import PRICE, STATEMENT, contracts, make_app, metadata
 from msgworker.demo.processes import Processes
-from msgworker.demo.proof import Evidence, Held, Proof, Seen, prove, read
+from msgworker.demo.proof import Evidence, InHand, Proof, SeenMessage, prove, read
 from msgworker.demo.purchases import Purchase
-from msgworker.message import Status, Word
+from msgworker.message import State, Status
 from msgworker.store.lease import INSTANCE
 
 LEASE_SECONDS = 4.0
@@ -95,7 +95,7 @@ class _Demo:
         self.kill = kill
         self.bought: list[Purchase] = purchases.read()
         self.deadline = time.monotonic() + LIMIT_SECONDS
-        self.held = Held()
+        self.held = InHand()
         self.while_sending = 0
 
     def run(self) -> int:
@@ -167,13 +167,13 @@ class _Demo:
             self.fleet.go_on(victim)
         return bool(self.held.msg_ids)
 
-    def in_hand(self, name: str) -> Held:
+    def in_hand(self, name: str) -> InHand:
         lease, message = self.app.tables.lease.c, self.app.tables.message.c
         ids = frozenset(self.ask(sa.select(lease.name).where(lease.label == name)).scalars())
         flagged = sa.select(message.msg_id).where(
             message.status == Status.PROCESSING, message.claimed_by.in_(ids)
         )
-        return Held(ids, frozenset(self.ask(flagged).scalars()))
+        return InHand(ids, frozenset(self.ask(flagged).scalars()))
 
     def stop_one(self) -> None:
         """SIGTERM one process in the middle of the work, with another one in its place."""
@@ -212,12 +212,12 @@ class _Demo:
         return self.leases() <= len(self.fleet.names)
 
     def unfinished(self) -> int:
-        words = (Word.NEW, Word.PROCESSING, Word.FAILED)
+        words = (State.NEW, State.PROCESSING, State.FAILED)
         return sum(c.count for c in self.app.ops.counts() if c.status in words)
 
     def priced(self) -> int:
         counts = self.app.ops.counts()
-        return sum(c.count for c in counts if c.status is Word.DONE and c.topic == PRICE)
+        return sum(c.count for c in counts if c.status is State.DONE and c.topic == PRICE)
 
     # ------------------------------------------------------------ report
 
@@ -257,7 +257,7 @@ class _Demo:
         ]
 
 
-def _reasons(messages: Iterator[Seen] | Any) -> Counter[str]:
+def _reasons(messages: Iterator[SeenMessage] | Any) -> Counter[str]:
     return Counter((m.error or "").split(" [")[0] for m in messages if m.dead)
 
 

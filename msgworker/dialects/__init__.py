@@ -57,7 +57,6 @@ from msgworker.dialects.ddl import (
     taking_null,
     zone_is_lost,
 )
-from msgworker.dialects.doctor import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
 from msgworker.dialects.drivers import committing_each, listen, sever, wait_for_notice
 from msgworker.dialects.engines import (
     beside,
@@ -82,6 +81,7 @@ from msgworker.dialects.live import (
     text_room,
 )
 from msgworker.dialects.masking import masked, secrets_of, without
+from msgworker.dialects.server_checks import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
 from msgworker.dialects.sqlite import (
     DATABASE_SET_UP,
     DatabaseFile,

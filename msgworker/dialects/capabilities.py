@@ -15,7 +15,7 @@ class Dialect:
     guard_case: the same for the guard.
     stored_columns: generated columns are stored, not virtual.
     oldest_index: open rows can be read in order of age without reading finished ones.
-    hops: a recursive query can skip from object to object along an index (skip scan).
+    recursive_skip_scan: a recursive query can skip from object to object along an index.
     slices_by_age: entries of the index of slices are in order of age, so that those that leave
     together are on few pages; else by object.
     arrays: a whole batch is sent as arrays, and a WITH may contain an UPDATE.
@@ -23,7 +23,7 @@ class Dialect:
     share_locks: shared row locks exist, with SKIP LOCKED.
     defers: constraints and triggers may be deferred to the COMMIT, unless a transaction forbids it.
     update_ignore: the prefix that makes an UPDATE skip rows that violate the guard.
-    counts_ignored: the row count of such an UPDATE includes the skipped rows.
+    rowcount_includes_ignored: the row count of such an UPDATE includes the skipped rows.
     max_ids: how many ids one IN list may have.
     bare_unions: a branch of a UNION may have its own ORDER BY and LIMIT, without a derived table.
     json_lists: a list of ids is sent as one JSON text, so that the statement stays the same.
@@ -32,7 +32,7 @@ class Dialect:
         small, fast-changing part of a table.
     tuned: statements that set and reset planner options for the plans of the claim, on the claim's
     connection.
-    wide: the same for joins of a large part of the table with itself.
+    wide_join_settings: the same for joins of a large part of the table with itself.
     notify: a commit can wake up listeners.
     one_writer: transactions that write exclude each other in the whole database.
     max_name: the longest name of a table or column, in bytes.
@@ -50,7 +50,7 @@ class Dialect:
     guard_case: Literal["column", "function"] | None = None
     stored_columns: bool = False
     oldest_index: bool = False
-    hops: bool = False
+    recursive_skip_scan: bool = False
     slices_by_age: bool = False
     arrays: bool = False
     row_locks: bool = True
@@ -58,13 +58,13 @@ class Dialect:
     skip_locked: bool = True
     defers: bool = False
     update_ignore: str | None = None
-    counts_ignored: bool = False
+    rowcount_includes_ignored: bool = False
     max_ids: int = 1000
     bare_unions: bool = False
     json_lists: bool = False
     index_hint: str | None = None
     tuned: tuple[str, str] | None = None
-    wide: tuple[str, str] | None = None
+    wide_join_settings: tuple[str, str] | None = None
     notify: bool = False
     one_writer: bool = False
     max_name: int = 128
@@ -85,7 +85,7 @@ DIALECTS = {
             pads_chars=True,
             partial_indexes=True,
             oldest_index=True,
-            hops=True,
+            recursive_skip_scan=True,
             arrays=True,
             share_locks=True,
             defers=True,
@@ -93,14 +93,14 @@ DIALECTS = {
             # A bitmap scan reads all rows of a deep object to give the first few.
             tuned=("SET enable_bitmapscan = off", "RESET enable_bitmapscan"),
             # Before the table is analyzed it looks small, and a nested loop over it takes hours.
-            wide=("SET enable_nestloop = off", "RESET enable_nestloop"),
+            wide_join_settings=("SET enable_nestloop = off", "RESET enable_nestloop"),
             notify=True,
         ),
         Dialect(
             "sqlite",
             partial_indexes=True,
             oldest_index=True,
-            hops=True,
+            recursive_skip_scan=True,
             slices_by_age=True,  # a commit writes each page that it has changed, whole
             row_locks=False,
             skip_locked=False,
@@ -124,7 +124,7 @@ DIALECTS = {
             stored_columns=True,
             storage_engines=True,
             update_ignore="IGNORE",
-            counts_ignored=True,
+            rowcount_includes_ignored=True,
             bare_unions=True,
             index_hint="FORCE INDEX ({})",
         ),
@@ -138,7 +138,7 @@ DIALECTS = {
             guard_case="function",  # MySQL 8 allows a CASE as a key part: no column needed
             storage_engines=True,
             update_ignore="IGNORE",
-            counts_ignored=True,
+            rowcount_includes_ignored=True,
             bare_unions=True,
             index_hint="FORCE INDEX ({})",
         ),

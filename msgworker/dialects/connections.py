@@ -87,15 +87,15 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 @contextmanager
 def joining_widely(conn: sa.Connection, dialect: Dialect) -> Iterator[None]:
     """The block's queries join a large part of the table; `conn` is one of `connecting`."""
-    if dialect.wide is None:
+    if dialect.wide_join_settings is None:
         yield
         return
-    conn.exec_driver_sql(dialect.wide[0])
+    conn.exec_driver_sql(dialect.wide_join_settings[0])
     try:
         yield
     finally:
         if not conn.invalidated:
-            conn.exec_driver_sql(dialect.wide[1])
+            conn.exec_driver_sql(dialect.wide_join_settings[1])
 
 
 @contextmanager

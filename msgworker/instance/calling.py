@@ -27,7 +27,7 @@ from msgworker.instance.fence import Stopped
 from msgworker.instance.forks import end_if_forked
 from msgworker.instance.hand import Lane, Running
 from msgworker.instance.handler import Handler
-from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
+from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Stage, lent
 from msgworker.instance.outcome import (
     DONE,
     Result,
@@ -215,14 +215,14 @@ class Caller:
         In an outage it waits as long as the claim is ours. After a lost COMMIT the
         row shows whether it was committed.
         """
-        step = Step()
+        stage = Stage()
         runs = 0
         failed: BaseException | None = None
 
         def send() -> Result:
-            nonlocal step
-            step = Step()
-            self._in_one_transaction(lane, msg, handler, running, step)
+            nonlocal stage
+            stage = Stage()
+            self._in_one_transaction(lane, msg, handler, running, stage)
             return DONE
 
         def look() -> Result | None:
@@ -232,12 +232,12 @@ class Caller:
             nonlocal runs, failed
             if looking:
                 return Fate.RAISE if trouble(error) is Trouble.OTHER else Fate.UNKNOWN
-            if not step.again(error):
+            if not stage.again(error):
                 return Fate.RAISE
             text = "message %s: rolled back, run again"
             self._runtime.log.info(text, msg.msg_id, exc_info=error, extra=facts(lane.row))
-            runs, failed = runs + step.begun, error
-            lost = step.committing and trouble(error) is Trouble.LOST
+            runs, failed = runs + stage.begun, error
+            lost = stage.committing and trouble(error) is Trouble.LOST
             return Fate.UNKNOWN if lost else Fate.AGAIN
 
         def may_go_on() -> bool:
@@ -264,14 +264,14 @@ class Caller:
             raise LostClaim(lane.row.msg_id, lane.owner)
 
     def _in_one_transaction(
-        self, lane: Lane, msg: Message[Any], handler: Handler, running: Running, step: Step
+        self, lane: Lane, msg: Message[Any], handler: Handler, running: Running, stage: Stage
     ) -> None:
         attempt = lane.row.tries + 1
         link = self._link()
         with link.lock, link.transaction() as conn:
             self._refuse_lost(conn, lane)
             context = Context(msg, lane.owner, attempt, running, conn)
-            with lent(conn, step, "the handler"):
+            with lent(conn, stage, "the handler"):
                 result = self._returned(self._call(handler, msg, context), handler, attempt)
                 self._flush(context)
             if result is not DONE:
@@ -279,7 +279,7 @@ class Caller:
             if running.until is not None and time.monotonic() > running.until:
                 raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
             fate = self._settle(conn, lane)
-            step.committing = True
+            stage.committing = True
         lane.settled = fate is Settled.WENT_ON
 
     def _refuse_lost(self, conn: Connection, lane: Lane) -> None:

@@ -24,9 +24,9 @@ from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.instance.fanned import FanOut
 from msgworker.instance.fence import Fence
 from msgworker.instance.hand import Running
-from msgworker.instance.hands import Ended, Exact, Plain, Remote, Task, Threads
-from msgworker.instance.itemkeys import Keys, Seen, checked_name
-from msgworker.instance.itemrun import BATCH, ItemRun, Tally
+from msgworker.instance.hands import Ended, Plain, Remote, Task, Threads, Transactional
+from msgworker.instance.itemkeys import Keys, SeenKeys, checked_name
+from msgworker.instance.itemrun import BATCH, ItemCounts, ItemRun
 from msgworker.instance.outcome import describe
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.traces import home_of
@@ -138,7 +138,7 @@ class Fans:
         self._lock = threading.Lock()
         self._closed = False
         self._fence: Fence | None = None
-        self._used: dict[str, list[tuple[Any, Seen]]] = {}
+        self._used: dict[str, list[tuple[Any, SeenKeys]]] = {}
 
     def fan_out(self, fn: Any, items: Any, **options: Any) -> FanOut:
         """Run a fan-out to its end; see Context.fan_out."""
@@ -176,8 +176,8 @@ class Fans:
         self._closed = True
         self._lock.release()
 
-    def _run(self, asked: Wanted, fence: Fence) -> Tally:
-        seen = Seen()
+    def _run(self, asked: Wanted, fence: Fence) -> ItemCounts:
+        seen = SeenKeys()
         others = [other for fn, other in self._used.get(asked.name, ()) if fn is not asked.fn]
         tasks = self._tasks(asked, seen, others)
         whole = isinstance(asked.items, Collection)
@@ -198,7 +198,7 @@ class Fans:
             if not whole:
                 self._remember(asked, seen)
 
-    def _remember(self, asked: Wanted, seen: Seen) -> None:
+    def _remember(self, asked: Wanted, seen: SeenKeys) -> None:
         """Another fan-out with the same function may use the same keys; another function may
         not."""
         used = self._used.setdefault(asked.name, [])
@@ -209,7 +209,7 @@ class Fans:
         used.append((asked.fn, seen))
 
     @staticmethod
-    def _tasks(asked: Wanted, seen: Seen, others: list[Seen]) -> Iterator[Task]:
+    def _tasks(asked: Wanted, seen: SeenKeys, others: list[SeenKeys]) -> Iterator[Task]:
         """The items as tasks, with unique keys.
 
         A collection is checked as a whole before anything runs; for a generator, a duplicate key is
@@ -253,8 +253,8 @@ def _hands(asked: Wanted, fence: Fence, ended: SimpleQueue[Ended]) -> Threads | 
     if asked.executor is not None:
         return Remote(asked.executor, asked.fn, ended, fence)
 
-    def make_run() -> Plain | Exact:
-        return Exact(asked.fn, fence) if asked.exact else Plain(asked.fn, fence)
+    def make_run() -> Plain | Transactional:
+        return Transactional(asked.fn, fence) if asked.exact else Plain(asked.fn, fence)
 
     return Threads(asked.count, make_run, fence.may_start, ended)
 

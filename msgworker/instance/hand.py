@@ -64,7 +64,7 @@ class Running:
     part: Any = None
 
 
-Held = tuple[set[Any], set[int]]
+ObjectsAndIds = tuple[set[Any], set[int]]
 """Objects and messages."""
 
 
@@ -89,7 +89,7 @@ class Hand:
         self.unsure: deque[Lane] = deque()
         self.blocked: set[Any] = set()
 
-    def held(self) -> Held:
+    def held(self) -> ObjectsAndIds:
         """The objects and ids of all lanes.
 
         A message whose settle is in flight may look free, because its outcome is already committed
@@ -99,7 +99,7 @@ class Hand:
         rows = [lane.rows[0] for lane in list(self.lanes)]
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
 
-    def running_under_lost_ids(self, is_ours: Callable[[str], bool]) -> Held:
+    def running_under_lost_ids(self, is_ours: Callable[[str], bool]) -> ObjectsAndIds:
         """The objects and ids of handlers that still run under a lost id."""
         old = [r.row for r in list(self.running.values()) if not is_ours(r.owner)]
         return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}

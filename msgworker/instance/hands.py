@@ -27,7 +27,7 @@ from msgworker.errors import (
 )
 from msgworker.instance.fence import Fence
 from msgworker.instance.forks import end_if_forked, no_child_returns
-from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Step, lent
+from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Stage, lent
 from msgworker.instance.untilknown import Failures, Fate, repeatable, until_known
 from msgworker.payload import encode
 from msgworker.store import items as store
@@ -113,7 +113,7 @@ class _Done(Exception):
     """The item was recorded as done by a COMMIT whose answer was lost."""
 
 
-class Exact:
+class Transactional:
     """Runs each item in a transaction of its own that also records it; one per thread.
 
     If the database rolled it back, the item runs again, a few times, as with transactional
@@ -128,13 +128,13 @@ class Exact:
 
     def __call__(self, task: Task) -> Ended:
         fence, runs, refused = self._fence, 0, False
-        step = Step()
+        stage = Stage()
         failed: BaseException | None = None
 
         def send() -> Ended:
-            nonlocal step
-            step = Step()
-            return Ended(task, self._in_one_transaction(task, step), recorded=True)
+            nonlocal stage
+            stage = Stage()
+            return Ended(task, self._in_one_transaction(task, stage), recorded=True)
 
         def look() -> Ended | None:
             return self._read(task) or (Ended(task, error=_unwritable(task)) if refused else None)
@@ -146,10 +146,10 @@ class Exact:
             if isinstance(error, _Done):
                 refused = True
                 return Fate.UNKNOWN
-            if not step.again(error):
+            if not stage.again(error):
                 return Fate.RAISE
-            runs, failed = runs + step.begun, error
-            lost = step.committing and trouble(error) is Trouble.LOST
+            runs, failed = runs + stage.begun, error
+            lost = stage.committing and trouble(error) is Trouble.LOST
             return Fate.UNKNOWN if lost else Fate.AGAIN
 
         def may_go_on() -> bool:
@@ -175,10 +175,10 @@ class Exact:
         """Give the connection back."""
         self._link.close()
 
-    def _in_one_transaction(self, task: Task, step: Step) -> str | None:
+    def _in_one_transaction(self, task: Task, stage: Stage) -> str | None:
         fence, tables = self._fence, self._fence.runtime.tables
         with self._link.transaction() as conn:
-            with lent(conn, step, "the item's function"), no_child_returns(fence.runtime.pid):
+            with lent(conn, stage, "the item's function"), no_child_returns(fence.runtime.pid):
                 text = value_text(self._fn(task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
             owner = fence.owner
@@ -193,7 +193,7 @@ class Exact:
                 raise LostClaim(fence.msg_id, owner)
             if not wrote:
                 raise _Done
-            step.committing = True
+            stage.committing = True
         return text
 
     def _read(self, task: Task) -> Ended | None:
@@ -217,7 +217,7 @@ class Threads:
     def __init__(
         self,
         count: int,
-        make_run: Callable[[], Plain | Exact],
+        make_run: Callable[[], Plain | Transactional],
         may_start: Callable[[], bool],
         ended: SimpleQueue[Ended],
     ) -> None:
@@ -287,7 +287,7 @@ class Remote:
         """Submit a task; raises the executor's error if it accepts none."""
         future = self._executor.submit(self._fn, task.item)
         self._open.add(future)
-        future.add_done_callback(lambda done: self._came(task, done))
+        future.add_done_callback(lambda done: self._returned(task, done))
 
     def cancel(self) -> None:
         """Cancel tasks that have not started."""
@@ -297,7 +297,7 @@ class Remote:
     def close(self) -> None:
         """Nothing to end: the executor belongs to the user."""
 
-    def _came(self, task: Task, future: Future[Any]) -> None:
+    def _returned(self, task: Task, future: Future[Any]) -> None:
         end_if_forked(self._pid)
         self._open.discard(future)
         try:

@@ -14,7 +14,7 @@ MAX_KEY = MAX_OBJECT_ID
 MAX_ITEM_NAME = 50
 
 
-class Seen:
+class SeenKeys:
     """A set of texts that only says "new" or "not new", in about 16 bytes per text.
 
     It holds 64-bit hashes with open addressing, so that the keys of a million items fit beside
@@ -38,7 +38,7 @@ class Seen:
         number = hash(text) or 1
         return self._slots[self._place(number)] == number
 
-    def absorb(self, other: Seen) -> None:
+    def absorb(self, other: SeenKeys) -> None:
         """Put in all that another one holds."""
         for number in other._slots:
             if number:

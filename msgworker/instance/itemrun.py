@@ -30,7 +30,7 @@ FAILED_KEPT = 10_000
 
 
 @dataclass(slots=True)
-class Tally:
+class ItemCounts:
     """What has come out so far. failed: the first FAILED_KEPT, key -> text."""
 
     values: list[Any] = field(default_factory=list)
@@ -68,9 +68,9 @@ class ItemRun:
         self._behind: dict[Any, deque[Task]] = {}
         self._queued = 0
         self._broken: set[Any] = set()
-        self.tally = Tally()
+        self.tally = ItemCounts()
 
-    def run(self, tasks: Iterable[Task]) -> Tally:
+    def run(self, tasks: Iterable[Task]) -> ItemCounts:
         """Run all that is not done; raises what ended it early, once every started item has ended
         and is recorded, if the message is still ours."""
         try:
@@ -131,7 +131,7 @@ class ItemRun:
                 ended = self._ended.get_nowait()
             except Empty:
                 break
-            self._came(ended)
+            self._returned(ended)
         if self._recorder.due_in() <= 0:
             self._recorder.write()
         self._raise_if_over()
@@ -140,7 +140,7 @@ class ItemRun:
         """Wait for the next outcome, or until records are due."""
         try:
             pause = max(0.0, min(POLL_SECONDS, self._recorder.due_in()))
-            self._came(self._ended.get(timeout=pause))
+            self._returned(self._ended.get(timeout=pause))
         except Empty:
             pass
         self._go_on()
@@ -167,7 +167,7 @@ class ItemRun:
         self._hands.start(task)
         self._running += 1
 
-    def _came(self, ended: Ended) -> None:
+    def _returned(self, ended: Ended) -> None:
         self._running -= 1
         if ended.skipped:
             self._raise_if_over()

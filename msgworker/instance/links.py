@@ -35,7 +35,7 @@ SAME_CLAIM_RUNS = 8
 
 
 @dataclass(slots=True)
-class Step:
+class Stage:
     """How far a transaction that runs a user's code has come: begun = the database was there;
     lost = its connection was found dead; committing = the COMMIT was sent, maybe."""
 
@@ -49,13 +49,13 @@ class Step:
 
 
 @contextmanager
-def lent(conn: Connection, step: Step, whose: str) -> Iterator[None]:
+def lent(conn: Connection, stage: Stage, whose: str) -> Iterator[None]:
     """The block runs a user's code in our transaction; afterwards that must be as it was.
 
     What the database rolled back while the code went on is raised again here, or half of the code's
     writes would be committed. Raises HandlerMisuse if the code itself ended the transaction.
     """
-    step.begun = True
+    stage.begun = True
     begun = conn.get_transaction()
     rolled_back(conn)
     try:
@@ -63,11 +63,11 @@ def lent(conn: Connection, step: Step, whose: str) -> Iterator[None]:
             yield
     except BaseException:
         # The code may have hidden why, or met what SQLAlchemy says after that.
-        step.lost = conn.invalidated
+        stage.lost = conn.invalidated
         raise
     swallowed = rolled_back(conn)
     if swallowed is not None:
-        step.lost = conn.invalidated
+        stage.lost = conn.invalidated
         raise swallowed
     if conn.closed or begun is None or not begun.is_active:
         raise HandlerMisuse(

@@ -75,7 +75,7 @@ class Recovery:
             holders = recover.owners(conn, runtime.tables)
         self._note_slots(leases)
         self._until = max(renewed_at + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
-        self._count_anew([one for one in leases if one.ahead and one.name != runtime.identity.id])
+        self._restart_ttls([one for one in leases if one.ahead and one.name != runtime.identity.id])
         given_back = 0
         try:
             for work in self._due(leases, holders):
@@ -103,13 +103,13 @@ class Recovery:
         if runtime.identity.id in live:
             runtime.slot, runtime.slots = live.index(runtime.identity.id), len(live)
 
-    def _count_anew(self, ahead: list[lease.Lease]) -> None:
+    def _restart_ttls(self, ahead: list[lease.Lease]) -> None:
         """The database's clock was put back: so long as it is behind their last renewal, the dead
         would look alive."""
         changed = 0
         for one in random.sample(ahead, len(ahead)):
             with self._link.transaction() as conn:
-                changed += lease.count_anew(conn, self._runtime.tables, one)
+                changed += lease.restart_ttl(conn, self._runtime.tables, one)
             if self._out_of_time():
                 break
         if changed:

@@ -19,10 +19,10 @@ from msgworker.store.rule import Rule, Verdict
 ROUNDS = 3
 """So often what the dead hold is given back; what cannot be is locked by somebody."""
 IN_THE_WAY = {
-    rule.State.BUSY: "live instances: %d",
-    rule.State.HELD: "dead instances whose messages cannot be given back now: %d",
-    rule.State.LOCKED: "somebody is starting on it, or stands still while doing so",
-    rule.State.DEADLY: "failed messages that would be dead by it: %d",
+    rule.Answer.BUSY: "live instances: %d",
+    rule.Answer.HELD: "dead instances whose messages cannot be given back now: %d",
+    rule.Answer.LOCKED: "somebody is starting on it, or stands still while doing so",
+    rule.Answer.DEADLY: "failed messages that would be dead by it: %d",
 }
 MEND = "stop all its instances, then run `msgworker init-db`"
 
@@ -41,7 +41,7 @@ def change(runtime: Runtime, wanted: Rule, log: logging.Logger, *, may_bury: boo
     finally:
         link.close()
     table, old = runtime.tables.spec.name, Rule.of(runtime.tables.spec)
-    if verdict.state is rule.State.CHANGED:
+    if verdict.state is rule.Answer.CHANGED:
         text = "the rule of table %s is %s now, it was %s%s"
         died = f"; failed messages that are dead by it: {verdict.count}" if verdict.count else ""
         log.warning(text, table, wanted, old, died)
@@ -58,10 +58,10 @@ def _change(runtime: Runtime, link: Link, wanted: Rule, may_bury: bool) -> Verdi
     rounds = 0
     while True:
         verdict = _once(runtime, link, wanted, may_bury)
-        if verdict.state is rule.State.HELD and rounds < ROUNDS:
+        if verdict.state is rule.Answer.HELD and rounds < ROUNDS:
             rounds += 1
             _give_back(runtime, link)
-        elif verdict.state is rule.State.LOCKED and time.monotonic() < deadline:
+        elif verdict.state is rule.Answer.LOCKED and time.monotonic() < deadline:
             time.sleep(rule.look_seconds(runtime.tables))
         else:
             return verdict
@@ -75,7 +75,7 @@ def _once(runtime: Runtime, link: Link, wanted: Rule, may_bury: bool) -> Verdict
     except Exception as error:
         if trouble(error) is not Trouble.AGAIN:
             raise
-        return Verdict(rule.State.LOCKED)
+        return Verdict(rule.Answer.LOCKED)
 
 
 def _give_back(runtime: Runtime, link: Link) -> None:

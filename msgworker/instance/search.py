@@ -7,7 +7,7 @@ harm, and is forgotten every second.
 window  the oldest open rows from a low-water mark on; the first row of each object is its head
 due     rows whose instant has come: retries and delayed messages
 ring    when the window is full of rows that cannot go: one step per object from a moving cursor
-loose   the same for messages without an object, by row
+none    the same for messages without an object, by row
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Search:
         self._blocked: set[Any] = set() if blocked is None else blocked
         self._passed_over: set[int] = set()
         self._ring_after: Any = None
-        self._loose_after = MIN_ID
+        self._no_object_after = MIN_ID
         self._round_is_clean = True
         self._width = 1
         self._stride = 0
@@ -176,21 +176,22 @@ class Search:
         """True if a whole round over the objects has ended; `_round_is_clean`: nothing could go."""
         objects = IDLE_OBJECTS if self.idle else max(want * pick.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
-        if self._ring_after is None and self._loose_after == MIN_ID:
+        if self._ring_after is None and self._no_object_after == MIN_ID:
             self._round_is_clean = True
         rows: list[Candidate] = []
-        if (
-            self._loose_after == MIN_ID
-        ):  # else the objects are through, and the loose ones under way
+        # Else the objects are through, and those without one under way.
+        if self._no_object_after == MIN_ID:
             rows, self._ring_after = candidates.heads(
                 conn, self.tables, after=self._ring_after, limit=objects
             )
         round_is_over = self._ring_after is None
         if round_is_over:
-            loose = candidates.loose(conn, self.tables, after=self._loose_after, limit=objects)
-            rows += loose
-            more = len(loose) == objects
-            self._loose_after = loose[-1].msg_id if more else MIN_ID
+            without = candidates.without_object(
+                conn, self.tables, after=self._no_object_after, limit=objects
+            )
+            rows += without
+            more = len(without) == objects
+            self._no_object_after = without[-1].msg_id if more else MIN_ID
             round_is_over = not more
         any_could_go = False
         for row in rows:
@@ -198,8 +199,8 @@ class Search:
             any_could_go |= pick.could_go(row)
         self._round_is_clean &= not any_could_go
         # Many in a row that nobody may take now (a paused topic): longer steps get through them.
-        barren = not (any_could_go or round_is_over)
-        self._stride = min(WINDOW, objects * 2) if barren else 0
+        nothing_free = not (any_could_go or round_is_over)
+        self._stride = min(WINDOW, objects * 2) if nothing_free else 0
         return round_is_over
 
 

@@ -51,7 +51,7 @@ class _Lap:
 @dataclass(slots=True)
 class _Track:
     heads: _Lap = field(default_factory=_Lap)
-    loose: _Lap = field(default_factory=_Lap)
+    without_object: _Lap = field(default_factory=_Lap)
 
 
 class SliceSearch(Search):
@@ -65,7 +65,7 @@ class SliceSearch(Search):
         self._tracks: dict[Any, _Track] = {}
         self._wide = 1
         self._depth = 1.0
-        self._loose_at = 0.0
+        self._without_object_at = 0.0
 
     def look_in(
         self,
@@ -95,7 +95,7 @@ class SliceSearch(Search):
         could_go = len(pick.own)
         chosen = pick.chosen(want)
         tracks = self._tracks.values()
-        complete = all(track.heads.over and track.loose.over for track in tracks)
+        complete = all(track.heads.over and track.without_object.over for track in tracks)
         if complete:
             for track in tracks:
                 track.heads.over = False
@@ -116,13 +116,15 @@ class SliceSearch(Search):
         laps = [track.heads for track in self._tracks.values()]
         found = self._read(conn, where, each, laps, skip)
         now = time.monotonic()
-        if now >= self._loose_at:
-            laps = [track.loose for track in self._tracks.values()]
-            more = self._read(conn, where, each, laps, skip, loose=True)
-            self._loose_at = 0.0 if more else now + DUE_SECONDS
+        if now >= self._without_object_at:
+            laps = [track.without_object for track in self._tracks.values()]
+            more = self._read(conn, where, each, laps, skip, without_object=True)
+            self._without_object_at = 0.0 if more else now + DUE_SECONDS
             found += more
         tracks = self._tracks.values()
-        return found, any(t.heads.after is not None or t.loose.after is not None for t in tracks)
+        return found, any(
+            t.heads.after is not None or t.without_object.after is not None for t in tracks
+        )
 
     def _read(
         self,
@@ -132,13 +134,15 @@ class SliceSearch(Search):
         laps: Sequence[_Lap],
         skip: Skip,
         *,
-        loose: bool = False,
+        without_object: bool = False,
     ) -> list[tuple[Candidate, Any]]:
         """Go on with each lap, by about `each` heads; returns what was met, each with its slice's
         value."""
         places = [Place(v, lap.after) for v, lap in zip(where.values, laps, strict=True)]
-        if loose:
-            pages = slices.loose(conn, self.tables, where.role, places, max(each, LEAST_ROWS))
+        if without_object:
+            pages = slices.without_object(
+                conn, self.tables, where.role, places, max(each, LEAST_ROWS)
+            )
         else:
             pages = self._read_heads(conn, where, places, each)
         found: list[tuple[Candidate, Any]] = []
@@ -158,9 +162,9 @@ class SliceSearch(Search):
     ) -> list[Page]:
         """How many messages an object has is learnt from pages; so one is read now and then."""
         self._turn += 1
-        if slices.hops(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
+        if slices.may_skip(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
             return slices.heads(conn, self.tables, where.role, places, each, deep=True)
-        depth = min(self._depth, DEEP) if slices.hops(self.tables) else self._depth
+        depth = min(self._depth, DEEP) if slices.may_skip(self.tables) else self._depth
         rows = max(LEAST_ROWS, min(MOST_ENTRIES // len(places), math.ceil(each * depth)))
         pages = slices.heads(conn, self.tables, where.role, places, rows)
         objects = sum(len(page.found) for page in pages)

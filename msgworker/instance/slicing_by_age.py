@@ -34,7 +34,7 @@ class AgeSearch(SliceSearch):
         behind: list[Place] = []
         for value, front in zip(where.values, fronts, strict=True):
             track = self._tracks[value]
-            track.loose.over = True  # they stand among the others
+            track.without_object.over = True  # they stand among the others
             found += [(row, value) for row in front.found]
             could_go = self._goes(front, skip)
             goes |= could_go

@@ -44,7 +44,7 @@ class Ending:
     """
 
     def __init__(self) -> None:
-        self._came: list[list[int]] = []
+        self._callers: list[list[int]] = []
         self._complete = False
         self.until: float | None = None
         self.over = threading.Event()
@@ -58,7 +58,7 @@ class Ending:
     @property
     def begun(self) -> bool:
         """Whether somebody stops the instance, or has."""
-        return bool(self._came)
+        return bool(self._callers)
 
     def do(self, stop: Callable[[], bool]) -> bool:
         """Stop, or wait for the stop; whether every handler has ended in time.
@@ -67,8 +67,8 @@ class Ending:
         wait for itself: False. So nothing here takes a lock.
         """
         me = [threading.get_ident()]
-        self._came.append(me)
-        first = self._came[0]
+        self._callers.append(me)
+        first = self._callers[0]
         if first is me:
             try:
                 self._complete = stop()

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgworker.config import YEAR_SECONDS, number, seconds, whole
 from msgworker.errors import ConfigError
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.payload import clean
 from msgworker.store.audit import MAX_ACTOR, MAX_REASON
 from msgworker.store.change import Filter
@@ -69,7 +69,7 @@ def ids_of(ids: Any) -> list[int] | None:
     return sorted(found)
 
 
-def filter_of(words: tuple[Word, ...], **given: Any) -> Filter:
+def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
     """A filter of checked values; raises ConfigError."""
     for name in ("topic", "error", "fingerprint"):
         value = given.get(name)
@@ -104,15 +104,17 @@ def item_state(given: Any) -> ItemState:
 
 
 def word(
-    status: str | Word | None, allowed: tuple[Word, ...] = tuple(Word), why: str = ""
-) -> Word | None:
+    status: str | State | None,
+    allowed: tuple[State, ...] = tuple(State),
+    why: str = "",
+) -> State | None:
     """An allowed state; raises ConfigError with `why` for others."""
     if status is None:
         return None
     try:
-        found = Word(status)
+        found = State(status)
     except ValueError:
-        words = ", ".join(w.value for w in Word)
+        words = ", ".join(w.value for w in State)
         raise ConfigError(f"status must be one of {words}; got {status!r:.60}") from None
     if found not in allowed:
         raise ConfigError(f"messages that are {found} {why}")

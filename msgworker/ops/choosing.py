@@ -9,26 +9,26 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.dialects import connecting
-from msgworker.message import Status, Word, word_of
+from msgworker.message import State, Status, word_of
 from msgworker.ops.results import Skip, Why
 from msgworker.store import change, order
-from msgworker.store.change import Filter, Seen
+from msgworker.store.change import Filter, SeenRow
 from msgworker.store.order import Behind
 from msgworker.store.rule import Rule
 from msgworker.table import Tables
 
 CHUNK = 10_000
 _WHY = {
-    Word.NEW: Why.NEW,
-    Word.PROCESSING: Why.RUNNING,
-    Word.DONE: Why.DONE,
-    Word.DEAD: Why.GIVEN_UP,
-    Word.UNKNOWN: Why.UNKNOWN,
+    State.NEW: Why.NEW,
+    State.PROCESSING: Why.RUNNING,
+    State.DONE: Why.DONE,
+    State.DEAD: Why.GIVEN_UP,
+    State.UNKNOWN: Why.UNKNOWN,
 }
 _WENT_ON = {
-    Word.PROCESSING: Why.RUNS_LATER,
-    Word.DONE: Why.RAN_LATER,
-    Word.UNKNOWN: Why.CHANGED,
+    State.PROCESSING: Why.RUNS_LATER,
+    State.DONE: Why.RAN_LATER,
+    State.UNKNOWN: Why.CHANGED,
 }
 
 
@@ -52,7 +52,7 @@ class Choice:
 
     engine: sa.Engine
     tables: Tables
-    words: tuple[Word, ...]
+    words: tuple[State, ...]
     ids: list[int] | None = None
     wanted: Filter | None = None
     in_order: bool = False
@@ -115,7 +115,7 @@ class Choice:
                 found.setdefault(i, Skip(i, Why.RAN_LATER, last))
         return found
 
-    def _went_on(self, first: Seen | None) -> Why | None:
+    def _went_on(self, first: SeenRow | None) -> Why | None:
         """Why messages before this one are skipped; None while it holds its object."""
         if first is None:
             return Why.CHANGED
@@ -123,7 +123,7 @@ class Choice:
         word = word_of(first.status, first.tries, rule.max_tries)
         if word in _WENT_ON:
             return _WENT_ON[word]
-        if word is Word.DEAD and not rule.holds_dead(first.tries):
+        if word is State.DEAD and not rule.holds_dead(first.tries):
             return Why.CHANGED  # those behind it may have run: only a new read could tell
         return None
 
@@ -140,7 +140,7 @@ class Choice:
             seen = change.states(conn, self.tables, ids)
         return sum(row.status == Status.DONE for row in seen.values())
 
-    def _why(self, msg_id: int, seen: Mapping[int, Seen]) -> Why | None:
+    def _why(self, msg_id: int, seen: Mapping[int, SeenRow]) -> Why | None:
         if msg_id not in seen:
             return Why.NOT_THERE
         row = seen[msg_id]

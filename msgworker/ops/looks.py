@@ -13,10 +13,10 @@ from typing import Any
 from msgworker.config import whole
 from msgworker.dialects import connecting
 from msgworker.errors import ConfigError
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.ops import asking
 from msgworker.ops.call import Call
-from msgworker.store import counts, doctor, ending, explain, failures, find, instances, lanes
+from msgworker.store import counts, doctor, ending, explain, failures, find, instances, waiting
 from msgworker.store import items as fanned
 from msgworker.store.counts import Count
 from msgworker.store.doctor import Finding
@@ -25,7 +25,7 @@ from msgworker.store.failures import Failures
 from msgworker.store.info import MessageInfo
 from msgworker.store.instances import InstanceInfo
 from msgworker.store.items import ItemInfo, ItemState
-from msgworker.store.lanes import LaneInfo
+from msgworker.store.waiting import LaneInfo
 from msgworker.store.window import LEAST, MOST, Found
 
 MAX_LIMIT = 10_000
@@ -51,7 +51,7 @@ class Looks(Call):
     def find(
         self,
         *,
-        status: str | Word | None = None,
+        status: str | State | None = None,
         topic: str | None = None,
         object_id: Any = None,
         error: str | None = None,
@@ -134,7 +134,7 @@ class Looks(Call):
         whole("limit", limit, 1, MAX_GROUPS)
         with connecting(self._engine) as conn:
             t = self._tables
-            found = lanes.lanes(conn, t, limit=limit)
+            found = waiting.lanes(conn, t, limit=limit)
             heads = ending.told(conn, t, [one.head for one in found])
             found[:] = [replace(one, head=head) for one, head in zip(found, heads, strict=True)]
         return found

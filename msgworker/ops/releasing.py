@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import connecting, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Step
@@ -34,7 +34,7 @@ AGAIN_AFTER_SECONDS = (0.0, 0.2, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMessages:
     """The messages of an instance. lease: None if it has none, or no longer."""
 
     instance_id: str
@@ -54,7 +54,7 @@ class Held:
         return max(0.0, (self.lease.expires_at - self.lease.renewed_at).total_seconds())
 
 
-def held_by(engine: sa.Engine, t: Tables, instance: object) -> Held:
+def held_by(engine: sa.Engine, t: Tables, instance: object) -> HeldMessages:
     """The messages of an instance now; raises ConfigError, SchemaError."""
     if not isinstance(instance, str) or not 0 < len(instance) <= 64:
         raise ConfigError(
@@ -68,10 +68,10 @@ def held_by(engine: sa.Engine, t: Tables, instance: object) -> Held:
     with connecting(engine) as conn:
         leases = {one.name: one for one in lease.read_all(conn, t)}
         ids = recover.flagged_by(conn, t, instance, limit=SHOWN)
-    return Held(instance, leases.get(instance), ids)
+    return HeldMessages(instance, leases.get(instance), ids)
 
 
-def refuse_living(held: Held, force: bool) -> None:
+def refuse_living(held: HeldMessages, force: bool) -> None:
     """Raise MsgworkerError if it is alive and not forced, or is being recovered."""
     one = held.lease
     if one is not None and one.live and one.taken_by is not None:
@@ -93,7 +93,7 @@ def refuse_living(held: Held, force: bool) -> None:
         )
 
 
-def take_over(engine: sa.Engine, t: Tables, held: Held) -> str | None:
+def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
     """Take its lease over, and wait until it can no longer start handlers.
 
     Returns the name that holds the lease now, None if there is none. Raises MsgworkerError if
@@ -125,7 +125,7 @@ def take_over(engine: sa.Engine, t: Tables, held: Held) -> str | None:
     return me
 
 
-def give_back(bulk: Bulk, t: Tables, held: Held, by: Who) -> bool:
+def give_back(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> bool:
     """Give back its rows, with a try counted for each, as after a crash. False if some are left
     because other transactions have locked them."""
     left: list[int] = []
@@ -138,7 +138,7 @@ def give_back(bulk: Bulk, t: Tables, held: Held, by: Who) -> bool:
     return False
 
 
-def _all_free(bulk: Bulk, t: Tables, held: Held, by: Who) -> list[int]:
+def _all_free(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> list[int]:
     """Give back the rows that are not locked; return the others.
 
     It does not wait for locks: a suspended process would block this one indefinitely, and with it
@@ -155,7 +155,7 @@ def _all_free(bulk: Bulk, t: Tables, held: Held, by: Who) -> list[int]:
     def work(conn: Connection) -> Step:
         most = min(bulk.pace.size, t.dialect.max_ids)
         ids[:] = recover.flagged_by(conn, t, dead_id, after=after, limit=most)
-        locked = change.lock(conn, t, ids, words=(Word.PROCESSING,), waits=False)
+        locked = change.lock(conn, t, ids, words=(State.PROCESSING,), waits=False)
         mine = done.still_mine(conn, t, ids, me=dead_id)
         busy[:] = sorted(mine.difference(locked))
         free = sorted(mine.intersection(locked))
@@ -249,7 +249,7 @@ def give_back_nobodys(
         most = min(bulk.pace.size, t.dialect.max_ids)
         seen.clear()
         seen.update(recover.foreign(conn, t, after=after, before=before, limit=most))
-        locked = change.lock(conn, t, list(seen), words=(Word.PROCESSING,), waits=False)
+        locked = change.lock(conn, t, list(seen), words=(State.PROCESSING,), waits=False)
         # Check again under the lock: one may have ended, or have an owner, since it was read.
         now = dict(recover.foreign(conn, t, after=after, before=before, limit=most))
         free = [i for i in locked if now.get(i) == seen[i]]
@@ -272,7 +272,7 @@ def give_back_nobodys(
         after = max(seen)
 
 
-def end(engine: sa.Engine, t: Tables, held: Held, me: str | None, *, drop: bool) -> None:
+def end(engine: sa.Engine, t: Tables, held: HeldMessages, me: str | None, *, drop: bool) -> None:
     """Give up the lease that was taken over. Not `drop`: rows are left, so recovery needs it."""
     if me is None:
         return

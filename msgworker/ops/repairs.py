@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.errors import ConfigError, MsgworkerError
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.ops import asking, releasing, rerunning
 from msgworker.ops.asking import Who
 from msgworker.ops.choosing import Choice
@@ -19,8 +19,8 @@ from msgworker.ops.writing import Writing
 from msgworker.store import change
 from msgworker.store.audit import Operation
 
-_RERUN = (Word.FAILED, Word.DEAD)
-_OPEN = (Word.NEW, Word.FAILED, Word.DEAD)
+_RERUN = (State.FAILED, State.DEAD)
+_OPEN = (State.NEW, State.FAILED, State.DEAD)
 
 
 class Repairs(Writing):
@@ -37,7 +37,7 @@ class Repairs(Writing):
         self,
         ids: Iterable[int] | int | None = None,
         *,
-        status: str | Word | None = None,
+        status: str | State | None = None,
         topic: str | None = None,
         object_id: Any = None,
         error: str | None = None,
@@ -98,7 +98,7 @@ class Repairs(Writing):
         force: bool,
         with_successors: bool,
         also_done: bool,
-        status: str | Word | None,
+        status: str | State | None,
         **filters: Any,
     ) -> Choice:
         if also_done and not with_successors:
@@ -106,17 +106,17 @@ class Repairs(Writing):
                 "also_done (--also-done) concerns done messages behind the others; give "
                 "with_successors (--with-successors) too"
             )
-        one = asking.word(status, (*_RERUN, Word.DONE), "are not rerun: they have yet to run")
-        if one is Word.DONE and not force:
+        one = asking.word(status, (*_RERUN, State.DONE), "are not rerun: they have yet to run")
+        if one is State.DONE and not force:
             raise ConfigError("messages that are done are rerun only with --force (force=True)")
-        words = (*_RERUN, Word.DONE) if force else _RERUN
+        words = (*_RERUN, State.DONE) if force else _RERUN
         order = not force and not with_successors
         wanted = None
         if ids is not None:
             _not_both(filters | {"status": status})
         else:
             named = filters.get("error") is not None or filters.get("fingerprint") is not None
-            wanted = asking.filter_of((one or Word.DEAD,), given_up=named, **filters)
+            wanted = asking.filter_of((one or State.DEAD,), given_up=named, **filters)
         return Choice(
             engine=self._engine,
             tables=self._tables,
@@ -157,7 +157,7 @@ class Repairs(Writing):
         ids: Iterable[int] | int | None = None,
         *,
         reason: str | None = None,
-        status: str | Word | None = None,
+        status: str | State | None = None,
         topic: str | None = None,
         object_id: Any = None,
         error: str | None = None,
@@ -200,7 +200,7 @@ class Repairs(Writing):
         return self._change("discard", choice, asked, by, op, dry_run, pace, act)
 
     def _to_discard(
-        self, ids: list[int] | None, status: str | Word | None, **filters: Any
+        self, ids: list[int] | None, status: str | State | None, **filters: Any
     ) -> Choice:
         one = asking.word(
             status, _OPEN, "cannot be discarded: running ones belong to an instance, see release"
@@ -219,13 +219,13 @@ class Repairs(Writing):
             given_up=False,
         )
 
-    def _given_up_words(self, one: Word | None, filters: dict[str, Any]) -> tuple[Word, ...]:
+    def _given_up_words(self, one: State | None, filters: dict[str, Any]) -> tuple[State, ...]:
         if one is not None:
             return (one,)
         if all(value is None for value in filters.values()):
             raise ConfigError("discard needs ids or a filter: it does not discard all messages")
         # A dead message that holds nothing back has been given up already.
-        return _OPEN if self._tables.spec.on_dead == "block" else (Word.NEW, Word.FAILED)
+        return _OPEN if self._tables.spec.on_dead == "block" else (State.NEW, State.FAILED)
 
     # ------------------------------------------------------------ release
 

@@ -9,23 +9,23 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import connecting
 from msgworker.errors import ConfigError, MsgworkerError
-from msgworker.message import Status, Word
+from msgworker.message import State, Status
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.ops.choosing import Choice, Chunk
 from msgworker.ops.results import Skip, Why
 from msgworker.store import audit, change, order
-from msgworker.store.change import Seen
+from msgworker.store.change import SeenRow
 from msgworker.table import Tables
 
 MOST_HEADS = 100
 MOST_BEHIND = 10_000
-NOT_DONE = (Word.FAILED, Word.DEAD)
+NOT_DONE = (State.FAILED, State.DEAD)
 
-Act = Callable[[Connection, list[int]], int]
+Change = Callable[[Connection, list[int]], int]
 """Change locked and recorded rows in the caller's transaction; returns how many."""
 
 
-def change_chunk(bulk: Bulk, choice: Choice, chunk: Chunk, act: Act) -> None:
+def change_chunk(bulk: Bulk, choice: Choice, chunk: Chunk, act: Change) -> None:
     """Change the messages of a chunk, in short transactions."""
     start = 0
     while start < len(chunk.ids):
@@ -34,7 +34,7 @@ def change_chunk(bulk: Bulk, choice: Choice, chunk: Chunk, act: Act) -> None:
         _one_step(bulk, choice, chunk, part, act)
 
 
-def _one_step(bulk: Bulk, choice: Choice, chunk: Chunk, part: list[int], act: Act) -> None:
+def _one_step(bulk: Bulk, choice: Choice, chunk: Chunk, part: list[int], act: Change) -> None:
     to_do = [i for i in part if i not in chunk.skips]
     left = [chunk.skips[i] for i in part if i in chunk.skips]
 
@@ -50,7 +50,7 @@ def _one_step(bulk: Bulk, choice: Choice, chunk: Chunk, part: list[int], act: Ac
     bulk.step(part[-1], work)
 
 
-def recorded(conn: Connection, t: Tables, op_id: int, ids: Sequence[int], act: Act) -> None:
+def recorded(conn: Connection, t: Tables, op_id: int, ids: Sequence[int], act: Change) -> None:
     """Record locked rows, then change them."""
     size = t.dialect.max_ids
     for start in range(0, len(ids), size):
@@ -113,7 +113,7 @@ def would(choice: Choice, heads: list[int], *, also_done: bool) -> Would:
     return found
 
 
-def _tail(conn: Connection, t: Tables, head: int, done: list[int] | None) -> list[Seen]:
+def _tail(conn: Connection, t: Tables, head: int, done: list[int] | None) -> list[SeenRow]:
     return order.tail(conn, t, head, done=done, limit=MOST_BEHIND + 1)
 
 
@@ -214,13 +214,13 @@ def _lock_tail(
     found: list[int] = []
     for start in range(0, len(tail), t.dialect.max_ids):
         part = tail[start : start + t.dialect.max_ids]
-        change.lock(conn, t, part, words=(Word.NEW,))
+        change.lock(conn, t, part, words=(State.NEW,))
         if done_too is None:
-            ended = change.lock(conn, t, part, words=(*NOT_DONE, Word.DONE))
+            ended = change.lock(conn, t, part, words=(*NOT_DONE, State.DONE))
         else:  # one that ran when the tail was read may have ended since
             ended = change.lock(conn, t, part, words=NOT_DONE)
             named = [i for i in part if i in done_too]
-            ended = sorted(ended + change.lock(conn, t, named, words=(Word.DONE,)))
+            ended = sorted(ended + change.lock(conn, t, named, words=(State.DONE,)))
         away = change.given_up(conn, t, ended) - {head}
         found += [i for i in ended if i not in away]
     return found

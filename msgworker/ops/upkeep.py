@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from msgworker.dialects import connecting, writing
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
 from msgworker.ops.purging import Old
@@ -51,7 +51,7 @@ class Upkeep(Writing):
         t = self._tables
         purging.needs_age(t)
         by = asking.who(actor, reason)
-        asking.filter_of((Word.DONE,), topic=topic)
+        asking.filter_of((State.DONE,), topic=topic)
         if archive_to is not None:
             purge.archive_name(t, archive_to)
         asked: dict[str, Any] = {"dead": dead, "topic": topic, "archive_to": archive_to}

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgworker.dialects import connecting
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.ops import asking, rerunning
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk
@@ -85,7 +85,7 @@ class Writing(Call):
         op: Operation | None,
         dry_run: bool,
         pace: dict[str, Any],
-        act: rerunning.Act,
+        act: rerunning.Change,
     ) -> Repaired:
         if dry_run:
             return self._would_change(kind, choice)
@@ -108,7 +108,7 @@ class Writing(Call):
         for chunk in choice.chunks():
             matched += len(chunk.ids)
             skips.add(chunk.skips.values())
-            if Word.DONE in choice.words:
+            if State.DONE in choice.words:
                 done += choice.done_among([i for i in chunk.ids if i not in chunk.skips])
             if len(first) < SAMPLE:
                 first += [i for i in chunk.ids if i not in chunk.skips][: SAMPLE - len(first)]

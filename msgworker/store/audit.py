@@ -17,7 +17,7 @@ from sqlalchemy import Connection, bindparam
 
 from msgworker import dialects
 from msgworker.dialects import UtcDateTime, now
-from msgworker.message import Word, word_of
+from msgworker.message import State, word_of
 from msgworker.table import Tables
 
 MAX_ACTOR = 200
@@ -68,7 +68,7 @@ class AuditEntry:
     skipped: int
     msg_id: int | None = None
     changed_at: datetime | None = None
-    was_status: Word | None = None
+    was_status: State | None = None
     was_tries: int | None = None
     was_claimed_by: str | None = None
     was_error: str | None = None

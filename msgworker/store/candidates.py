@@ -143,7 +143,11 @@ def heads(conn: Connection, t: Tables, *, after: Any, limit: int) -> tuple[list[
     The cursor is None when the last object was reached. Costs one index step per object, or a page
     of index entries per statement, never the rows of a deep object.
     """
-    return _hop(conn, t, after, limit) if t.dialect.hops else _page(conn, t, after, limit)
+    return (
+        _hop(conn, t, after, limit)
+        if t.dialect.recursive_skip_scan
+        else _page(conn, t, after, limit)
+    )
 
 
 def _hop(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Candidate], Any]:
@@ -232,7 +236,7 @@ def _page(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Can
     return seen, after
 
 
-def loose(conn: Connection, t: Tables, *, after: int, limit: int) -> list[Candidate]:
+def without_object(conn: Connection, t: Tables, *, after: int, limit: int) -> list[Candidate]:
     """Open rows without an object, by msg_id, behind `after`."""
 
     def build() -> Select[Any]:
@@ -250,4 +254,6 @@ def loose(conn: Connection, t: Tables, *, after: int, limit: int) -> list[Candid
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    return as_candidates(fetch(conn, t.built("loose", build), {"after": after, "rows": limit}))
+    return as_candidates(
+        fetch(conn, t.built("without_object", build), {"after": after, "rows": limit})
+    )

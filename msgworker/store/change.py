@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, now, trouble
-from msgworker.message import Status, Word, ends_at
+from msgworker.message import State, Status, ends_at
 from msgworker.store.find import conditions, in_state
 from msgworker.store.fingerprint import fingerprint
 from msgworker.table import Cols, Tables, lit
@@ -33,7 +33,7 @@ class Filter:
     before are chosen too.
     """
 
-    words: tuple[Word, ...]
+    words: tuple[State, ...]
     topic: str | None = None
     object_id: Any = None
     error: str | None = None
@@ -42,7 +42,7 @@ class Filter:
     given_up: bool = True
 
 
-class Seen(NamedTuple):
+class SeenRow(NamedTuple):
     """A row as read or locked."""
 
     msg_id: int
@@ -103,7 +103,7 @@ def chunk(
     return ids, rows[-1][0] if len(rows) == limit else None
 
 
-def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Seen]:
+def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, SeenRow]:
     """Messages by id as they are now; those that are not there are left out."""
 
     def build() -> sa.Select[Any]:
@@ -111,11 +111,11 @@ def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Seen]:
         columns: list[Any] = [c.msg_id, c.status, t.tries(c)]
         return sa.select(*columns).where(t.among(c.msg_id))
 
-    found: dict[int, Seen] = {}
+    found: dict[int, SeenRow] = {}
     for start in range(0, len(ids), t.dialect.max_ids):
         part = list(ids[start : start + t.dialect.max_ids])
         for row in conn.execute(t.built("change_states", build), {"mw_ids": part}):
-            found[row[0]] = Seen._make(row)
+            found[row[0]] = SeenRow._make(row)
     return found
 
 
@@ -131,7 +131,7 @@ def lock(
     t: Tables,
     ids: Sequence[int],
     *,
-    words: Sequence[Word],
+    words: Sequence[State],
     wanted: Filter | None = None,
     waits: bool = True,
 ) -> list[int]:

@@ -131,7 +131,7 @@ def _flag_locked(
     ids = [row.msg_id for row in rows]
     statement = t.built(("flag_update", loud), partial(update, loud))
     done = conn.execute(statement, {"mw_ids": ids, "mw_me": me})
-    if done.rowcount == len(ids) and not t.dialect.counts_ignored:
+    if done.rowcount == len(ids) and not t.dialect.rowcount_includes_ignored:
         return rows
     back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
     if len(back) < len(rows) and t.dialect.update_ignore and not loud:

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker import dialects
 from msgworker.dialects import real_instant, seconds_since
-from msgworker.message import Status, Word, word_of
+from msgworker.message import State, Status, word_of
 from msgworker.payload import shown
 from msgworker.store import window
 from msgworker.table import Cols, Tables, lit
@@ -40,7 +40,7 @@ class Count:
     exact: "at least": only so many were looked at; "about": from statistics, over all topics.
     """
 
-    status: Word
+    status: State
     topic: str | None
     count: int
     oldest_seconds: float | None
@@ -48,7 +48,7 @@ class Count:
 
 
 def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
-    """Messages by state and topic, states in the order of Word; see the module about large tables.
+    """Messages by state and topic, states in the order of State; see the module about large tables.
 
     The DONE of a large table has no topic: it is what statistics leave for all of them together.
     """
@@ -68,17 +68,17 @@ def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
     total = dialects.row_estimate(conn, t.message)
     if total is not None:
         done = max(0, total - sum(row.count for row in rows))
-        rows.append(Count(Word.DONE, None, done, None, Exact.ABOUT))
+        rows.append(Count(State.DONE, None, done, None, Exact.ABOUT))
     return _sorted(rows)
 
 
 def _sorted(rows: Iterable[Count]) -> list[Count]:
-    order = list(Word)
+    order = list(State)
     return sorted(rows, key=lambda row: (order.index(row.status), row.topic or ""))
 
 
 def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
-    sums: dict[tuple[Word, str | None], tuple[int, float | None]] = {}
+    sums: dict[tuple[State, str | None], tuple[int, float | None]] = {}
     for row in rows:
         count, oldest = sums.get((row.status, row.topic), (0, None))
         ages = [age for age in (oldest, row.oldest_seconds) if age is not None]

@@ -25,7 +25,7 @@ def own_tables(t: Tables) -> tuple[sa.Table, ...]:
 
 def run_tables(t: Tables) -> tuple[sa.Table, ...]:
     """The tables that instances need."""
-    return t.lease, t.item, t.tried
+    return t.lease, t.item, t.failed_try
 
 
 def ops_tables(t: Tables) -> tuple[sa.Table, ...]:
@@ -78,7 +78,7 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         t.message: "status: 0 new, 1 processing, 2 done, -1 failed",
         t.lease: "who lives: an instance holds a lease on its own id",
         t.item: "fan-out inside a message: items that are done are not done again",
-        t.tried: "failed tries: their errors and times",
+        t.failed_try: "failed tries: their errors and times",
         audit.operations(t): "what people did: reruns, discards, purges, ...",
         audit.lines(t): "what they did to which message, and what it was before",
         pause.table(t): "topics that nobody is to start",

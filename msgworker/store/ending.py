@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, trouble
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.store import audit, tries
 from msgworker.store.change import DISCARDED
 from msgworker.store.info import Ending, How, MessageInfo
@@ -39,14 +39,14 @@ class _Act(NamedTuple):
 def told(conn: Connection, t: Tables, infos: Iterable[MessageInfo]) -> list[MessageInfo]:
     """The same messages, the dead ones with how they have ended. `conn` commits each statement."""
     infos = list(infos)
-    dead = [info.msg_id for info in infos if info.status is Word.DEAD]
+    dead = [info.msg_id for info in infos if info.status is State.DEAD]
     if not dead:
         return infos
     failed = tries.of(conn, t, dead)
     acts = _acts(conn, t, dead)
     return [
         replace(info, ending=_ending(info, failed.get(info.msg_id, []), acts.get(info.msg_id, [])))
-        if info.status is Word.DEAD
+        if info.status is State.DEAD
         else info
         for info in infos
     ]

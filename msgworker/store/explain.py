@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.message import Word, in_quarantine, topic_of
+from msgworker.message import State, in_quarantine, topic_of
 from msgworker.store import ending, find, items, pause, scopes
 from msgworker.store.info import MessageInfo
 from msgworker.store.instances import UNKNOWN, InstanceInfo, Life, Started, instances
@@ -73,7 +73,7 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
     if info is None:
         return None
     found = _explain(conn, t, info, instances(conn, t), pause.topics(conn, t))
-    if info.status is Word.DONE:
+    if info.status is State.DONE:
         return found
     return replace(found, items=items.shown(conn, t, msg_id, limit=0))
 
@@ -85,9 +85,9 @@ def _explain(
     who: Sequence[InstanceInfo],
     paused: Collection[str],
 ) -> Explanation:
-    if info.status in (Word.DONE, Word.DEAD, Word.UNKNOWN):
+    if info.status in (State.DONE, State.DEAD, State.UNKNOWN):
         return _ended(t, ending.told(conn, t, [info])[0])
-    if info.status is Word.PROCESSING:
+    if info.status is State.PROCESSING:
         return _running(t, info, who)
     other = _in_front(conn, t, info)
     if other is not None:
@@ -98,9 +98,9 @@ def _explain(
 
 
 def _ended(t: Tables, info: MessageInfo) -> Explanation:
-    if info.status is Word.DONE:
+    if info.status is State.DONE:
         return Explanation(info, Reason.DONE, "it is done", since=info.finished_at)
-    if info.status is Word.UNKNOWN:
+    if info.status is State.UNKNOWN:
         text = (
             "its status is none of 0 new, 1 processing, 2 done and -1 failed, so nobody claims it; "
             "whoever wrote it must say what it means"
@@ -257,7 +257,7 @@ def _not_due(conn: Connection, t: Tables, info: MessageInfo) -> Explanation | No
         return Explanation(info, Reason.NOT_DUE, text)
     if info.later_reason and info.later_times:
         text = f"its handler postponed it ({info.later_times} so far): {info.later_reason}"
-    elif info.status is Word.FAILED:
+    elif info.status is State.FAILED:
         tries = f"{info.error_try_times} of {t.spec.max_tries}"
         text = f"it has failed {tries} times and waits for its back-off"
     elif until is not None and t.has("available_at"):

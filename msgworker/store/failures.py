@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.dialects import real_instant
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.payload import shown
 from msgworker.store import tries, window
 from msgworker.store.find import in_state
@@ -131,7 +131,7 @@ def _failed(t: Tables) -> sa.Subquery:
     source = t.message.alias("f")
     c = t.cols(source)
     null: Any = sa.null()
-    x = t.tried.alias("x").c
+    x = t.failed_try.alias("x").c
     table = bindparam("mw_table", type_=sa.String())
     last_try = (
         sa.select(x.fingerprint)
@@ -143,7 +143,7 @@ def _failed(t: Tables) -> sa.Subquery:
     columns = (
         c.msg_id.label("i"),
         (null if c.topic is None else c.topic).label("t"),
-        sa.case((in_state(t, c, Word.FAILED), 1), else_=0).label("l"),
+        sa.case((in_state(t, c, State.FAILED), 1), else_=0).label("l"),
         last_try.scalar_subquery().label("p"),
         last_at.scalar_subquery().label("at"),
         _waited_for(t, c).label("w"),

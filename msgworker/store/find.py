@@ -10,20 +10,20 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.message import Status, Word
+from msgworker.message import State, Status
 from msgworker.store import tries, window
 from msgworker.store.info import MessageInfo, columns_of, info_of
 from msgworker.store.window import Found
 from msgworker.table import Cols, Tables, lit
 
 
-def in_state(t: Tables, c: Cols, word: Word) -> ColumnElement[bool]:
+def in_state(t: Tables, c: Cols, word: State) -> ColumnElement[bool]:
     """The predicate of a word."""
-    if word is Word.FAILED:
+    if word is State.FAILED:
         return sa.and_(c.status == lit(Status.FAILED), t.tries_left(c))
-    if word is Word.DEAD:
+    if word is State.DEAD:
         return sa.and_(c.status == lit(Status.FAILED), sa.not_(t.tries_left(c)))
-    if word is Word.UNKNOWN:
+    if word is State.UNKNOWN:
         known = [lit(status) for status in Status]
         return sa.or_(c.status.is_(None), c.status.not_in(known))
     return c.status == lit(Status[word.name])
@@ -44,7 +44,7 @@ def find(
     conn: Connection,
     t: Tables,
     *,
-    status: Word | None = None,
+    status: State | None = None,
     topic: str | None = None,
     object_id: Any = None,
     error: str | None = None,
@@ -63,16 +63,20 @@ def find(
     query = query.where(*conditions(t, c, status, topic, object_id, error, since))
     query = query.order_by(c.msg_id).limit(limit)
     start = window.LEAST if after is None else after
-    if object_id is not None and status in (Word.NEW, Word.PROCESSING, Word.FAILED):
+    if object_id is not None and status in (
+        State.NEW,
+        State.PROCESSING,
+        State.FAILED,
+    ):
         behind = (window.same_object(t, c, object_id), c.msg_id > _id(start))
         return _page(t, conn, t.hinted(query, t.message, "object").where(*behind), limit)
-    if status is Word.PROCESSING:
+    if status is State.PROCESSING:
         ids = window.running(t)
         among = c.msg_id.in_(sa.select(ids.c.i))
         return _page(t, conn, query.where(among, c.msg_id > _id(start)), limit)
-    if status in (Word.FAILED, Word.DEAD):
+    if status in (State.FAILED, State.DEAD):
         return _failed(conn, t, query, start, limit)
-    if status is Word.NEW:
+    if status is State.NEW:
         return _new(conn, t, query, start, limit)
     if since is not None:
         start = max(start, window.before_instant(conn, t, since))
@@ -176,7 +180,7 @@ def _new(
 def conditions(
     t: Tables,
     c: Cols,
-    status: Word | None,
+    status: State | None,
     topic: str | None,
     object_id: Any,
     error: str | None,

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement
 
 from msgworker.dialects import instant_text, read_instant, whole_number
-from msgworker.message import LATER, Word, word_of
+from msgworker.message import LATER, State, word_of
 from msgworker.payload import is_text, quoted, shown
 from msgworker.store.items import Items
 from msgworker.store.tries import Try
@@ -53,7 +53,7 @@ class MessageInfo:
     msg_id: int
     object_id: str | None
     topic: str | None
-    status: Word
+    status: State
     error_try_times: int
     payload: str | None = None
     available_at: datetime | None = None
@@ -130,7 +130,7 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
     # Whoever compares them in SQL finds no tries left, so that the word must be dead, too.
     tries = t.spec.max_tries if "error_try_times" in odd else values["error_try_times"]
     values["status"] = word_of(raw_status, tries, t.spec.max_tries)
-    if values["status"] is Word.UNKNOWN and raw_status is not None:
+    if values["status"] is State.UNKNOWN and raw_status is not None:
         odd["status"] = quoted(raw_status)
     values["error_try_times"] = values["error_try_times"] or 0
     if (values["last_error"] or "").startswith(LATER):

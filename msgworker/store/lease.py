@@ -232,7 +232,7 @@ def _free(conn: Connection, t: Tables, name: str) -> bool:
     return bool(conn.execute(t.built("lease_free", build), {"whose": name}).all())
 
 
-def count_anew(conn: Connection, t: Tables, seen: Lease) -> bool:
+def restart_ttl(conn: Connection, t: Tables, seen: Lease) -> bool:
     """Let the time of a lease begin now; for one that is `ahead`, which nobody could take over
     until the clock is where it was.
 
@@ -257,7 +257,7 @@ def count_anew(conn: Connection, t: Tables, seen: Lease) -> bool:
         return False
     ttl = max(0.0, (seen.expires_at - seen.renewed_at).total_seconds())
     params = {"whose": seen.name, "seen": seen.term, "ttl": ttl}
-    return bool(conn.execute(t.built("count_anew", build), params).rowcount)
+    return bool(conn.execute(t.built("restart_ttl", build), params).rowcount)
 
 
 def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) -> bool:

@@ -179,7 +179,9 @@ def _held(t: Tables, owner: str | None, asked: Asked, others: Collection[Instanc
 
 
 def _statement(t: Tables, cut: bool) -> Any:
-    return sa.union_all(*(_grouped(t, part) for part in (_of_objects(t, cut), _loose(t, cut))))
+    return sa.union_all(
+        *(_grouped(t, part) for part in (_of_objects(t, cut), _without_object(t, cut)))
+    )
 
 
 def _of_objects(t: Tables, cut: bool) -> sa.Select[Any]:
@@ -210,7 +212,7 @@ def _of_objects(t: Tables, cut: bool) -> sa.Select[Any]:
     return _facts(t, h, g.c.n).select_from(rows)
 
 
-def _loose(t: Tables, cut: bool) -> sa.Select[Any]:
+def _without_object(t: Tables, cut: bool) -> sa.Select[Any]:
     """Messages without an object wait for themselves."""
     source = t.message.alias("l")
     c = t.cols(source)

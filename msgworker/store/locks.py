@@ -23,7 +23,7 @@ MAX_OWNER = 120
 NAME = "msgworker_lock"
 
 
-class Held(NamedTuple):
+class HeldLock(NamedTuple):
     """A lock that is held, as read: for how long it is, and for how long it still will be, in
     milliseconds."""
 
@@ -188,7 +188,7 @@ def renew_all(conn: Connection, t: Tables, owner: str, *, ttl_ms: int) -> dict[s
     return {str(name): int(token) for name, token in found}
 
 
-def held(conn: Connection, t: Tables, prefix: str = "") -> list[Held]:
+def held(conn: Connection, t: Tables, prefix: str = "") -> list[HeldLock]:
     """The locks that are held and not expired, of names that begin so, by name."""
     c = table(t).c
 
@@ -202,7 +202,7 @@ def held(conn: Connection, t: Tables, prefix: str = "") -> list[Held]:
     return [_as_held(row) for row in found if str(row[0]).startswith(prefix)]
 
 
-def holder(conn: Connection, t: Tables, name: str) -> Held | None:
+def holder(conn: Connection, t: Tables, name: str) -> HeldLock | None:
     """Who holds a lock now, None if it is free or expired."""
     c = table(t).c
 
@@ -218,9 +218,9 @@ def _reading(c: Any) -> sa.Select[Any]:
     return sa.select(*columns).where(c.owner.is_not(None), sa.not_(_expired(c)))
 
 
-def _as_held(row: Any) -> Held:
+def _as_held(row: Any) -> HeldLock:
     name, owner, token, age_ms, left_ms = row
-    return Held(str(name), str(owner), int(token), max(0, int(age_ms)), int(left_ms))
+    return HeldLock(str(name), str(owner), int(token), max(0, int(age_ms)), int(left_ms))
 
 
 def _among(c: Any) -> Any:

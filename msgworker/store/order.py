@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection
 from msgworker.dialects import joining_widely
 from msgworker.message import Status
 from msgworker.store import window
-from msgworker.store.change import Filter, Seen, where
+from msgworker.store.change import Filter, SeenRow, where
 from msgworker.table import Cols, Tables, lit
 
 
@@ -133,7 +133,7 @@ def done_above(conn: Connection, t: Tables, msg_id: int) -> dict[Any, int]:
 
 def tail(
     conn: Connection, t: Tables, msg_id: int, *, done: Sequence[int] | None, limit: int
-) -> list[Seen]:
+) -> list[SeenRow]:
     """A message and those of its object behind it, in order, at most `limit`.
 
     done: of those that are done only these, at most `max_ids`; None = all.
@@ -152,7 +152,7 @@ def tail(
     if done is not None:
         params["mw_ids"] = list(done)
     found = conn.execute(t.built(("tail", done is None), build), params)
-    return [Seen._make(row) for row in found]
+    return [SeenRow._make(row) for row in found]
 
 
 def done_behind(conn: Connection, t: Tables, msg_id: int) -> int:

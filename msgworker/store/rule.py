@@ -61,7 +61,7 @@ class Rule(NamedTuple):
         return self.on_dead == BLOCK and tries < self.ended
 
 
-class State(enum.Enum):
+class Answer(enum.Enum):
     """What became of a wish to change the rule."""
 
     SAME = "same"  # it is the table's rule
@@ -78,7 +78,7 @@ class Verdict:
     """The answer to such a wish. count: of what state says: messages that are dead now, or would
     be, instances that live, instances that hold messages."""
 
-    state: State
+    state: Answer
     count: int = 0
 
 
@@ -226,23 +226,23 @@ def change(conn: Connection, t: Tables, wanted: Rule, *, may_bury: bool = False)
     """
     found = _locked(conn, t, shared=False)
     if found is None:
-        return Verdict(State.OTHER if read(conn, t) is None else State.LOCKED)
+        return Verdict(Answer.OTHER if read(conn, t) is None else Answer.LOCKED)
     if found == wanted:
-        return Verdict(State.SAME)
+        return Verdict(Answer.SAME)
     if found != Rule.of(t.spec):
-        return Verdict(State.OTHER)
+        return Verdict(Answer.OTHER)
     if live := living(conn, t):
-        return Verdict(State.BUSY, len(live))
+        return Verdict(Answer.BUSY, len(live))
     if held := recover.owners(conn, t):
-        return Verdict(State.HELD, len(held))
+        return Verdict(Answer.HELD, len(held))
     if not may_bury and (dying := would_die(conn, t, wanted)):
-        return Verdict(State.DEADLY, dying)
+        return Verdict(Answer.DEADLY, dying)
     died = _bury(conn, t, wanted)
     _renumber(conn, t, found, wanted)
     c = t.lease.c
     values = {"serves": _text(t, wanted), "term": c.term + 1, "renewed_at": now()}
     conn.execute(sa.update(t.lease).where(c.name == _name(t)).values(values))
-    return Verdict(State.CHANGED, died)
+    return Verdict(Answer.CHANGED, died)
 
 
 def would_die(conn: Connection, t: Tables, wanted: Rule) -> int:

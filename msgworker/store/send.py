@@ -59,7 +59,7 @@ def row_values(
     return row
 
 
-_loose = itertools.count(os.getpid())
+_next_shard = itertools.count(os.getpid())
 
 
 def shard_of(object_id: Any, shards: int) -> int:
@@ -67,7 +67,7 @@ def shard_of(object_id: Any, shards: int) -> int:
     Messages without an object, among which there is no order, go to all of them in turn. A whole
     number has one shard, however it is written: 5, Decimal("5.0")."""
     if object_id is None:
-        return next(_loose) % shards
+        return next(_next_shard) % shards
     if isinstance(object_id, Decimal) and object_id.is_finite() and object_id == int(object_id):
         object_id = int(object_id)
     return zlib.crc32(str(object_id).encode()) % shards

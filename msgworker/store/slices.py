@@ -41,10 +41,10 @@ class Page(NamedTuple):
     entries: int = 0
 
 
-def hops(t: Tables) -> bool:
+def may_skip(t: Tables) -> bool:
     """Whether a statement may hop: a step for each object, else one for each of their messages.
     Pages are cheaper where objects have few."""
-    return t.dialect.hops and t.dialect.arrays
+    return t.dialect.recursive_skip_scan and t.dialect.arrays
 
 
 def heads(
@@ -61,12 +61,14 @@ def heads(
 
     deep: objects have many messages.
     """
-    return _each(conn, t, role, places, rows, "heads", deep and hops(t))
+    return _each(conn, t, role, places, rows, "heads", deep and may_skip(t))
 
 
-def loose(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int) -> list[Page]:
+def without_object(
+    conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int
+) -> list[Page]:
     """For each place up to `rows` messages without an object behind it, by msg_id."""
-    return _each(conn, t, role, places, rows, "loose", False)
+    return _each(conn, t, role, places, rows, "without_object", False)
 
 
 def open_in(conn: Connection, t: Tables, role: str, value: Any, *, objects: bool = False) -> bool:
@@ -164,7 +166,7 @@ def _read(
     *,
     none: bool,
 ) -> dict[Any, Page]:
-    build: Callable[..., Any] = _heads if what == "heads" else _loose
+    build: Callable[..., Any] = _heads if what == "heads" else _without_object
     if hop:
         build = _hopped
     params: dict[str, Any] = {"rows": rows}
@@ -174,7 +176,7 @@ def _read(
         params["values"] = array_text(values) if role == "shard" else values
         if begun:
             afters = [place.after for place in places]
-            params["afters"] = array_text(afters) if what == "loose" else afters
+            params["afters"] = array_text(afters) if what == "without_object" else afters
     else:
         branches = next(b for b in BRANCHES if b >= len(places))
         for i in range(branches):
@@ -194,7 +196,9 @@ def _page_of(found: Sequence[Any], rows: int, what: str) -> Page:
     """Rows of one slice end in: its value, the key to go on behind, how many entries it stands
     for."""
     entries = sum(row[-1] for row in found)
-    made = as_candidates([row[:-3] for row in found if what == "loose" or row[1] is not None])
+    made = as_candidates(
+        [row[:-3] for row in found if what == "without_object" or row[1] is not None]
+    )
     return Page(made, None if entries < rows or not found else found[-1][-2], entries)
 
 
@@ -292,7 +296,7 @@ def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
     return found.order_by(g.c.v, g.c.o)
 
 
-def _loose(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
+def _without_object(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
     afters = array_param("afters", sa.BigInteger())
     made, asked = _asked(t, role, branches, begun, afters, sa.BigInteger())
     parts: list[sa.Select[Any]] = []

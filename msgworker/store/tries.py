@@ -79,7 +79,7 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
             "mw_started": found[f.msg_id][0],
             "mw_error": None if f.error is None else f.error[:MAX_ERROR],
             "mw_print": fingerprint(f.error or ""),
-            **({"mw_trace": f.trace} if t.keeps(t.tried.c.traceback) else {}),
+            **({"mw_trace": f.trace} if t.keeps(t.failed_try.c.traceback) else {}),
         }
         for f in failures
         if f.msg_id in found
@@ -104,7 +104,7 @@ def of(
     """
 
     def build() -> sa.Select[Any]:
-        c = t.tried.c
+        c = t.failed_try.c
         return (
             sa.select(
                 *(c.msg_id, c.try_no, c.kind, c.instance, c.started_at, c.ended_at),
@@ -130,7 +130,7 @@ def _parts(t: Tables, ids: Sequence[int]) -> Iterable[list[int]]:
 
 def last_try(t: Tables, msg_id: ColumnElement[Any]) -> ColumnElement[Any]:
     """The number of a message's last try, NULL if none is kept."""
-    c = t.tried.alias("l").c
+    c = t.failed_try.alias("l").c
     table = bindparam("mw_table", type_=sa.String())
     last = sa.select(sa.func.max(c.try_no)).where(c.table_name == table, c.msg_id == msg_id)
     return last.scalar_subquery()
@@ -149,10 +149,10 @@ def _last_tries(t: Tables) -> sa.Select[Any]:
 
 def _insert(t: Tables) -> sa.Insert:
     def build() -> sa.Insert:
-        trace = bindparam("mw_trace", type_=t.tried.c.traceback.type)
+        trace = bindparam("mw_trace", type_=t.failed_try.c.traceback.type)
         # Last: Oracle takes no other long text behind one of any length.
-        kept = {"traceback": trace} if t.keeps(t.tried.c.traceback) else {}
-        return sa.insert(t.tried).values(
+        kept = {"traceback": trace} if t.keeps(t.failed_try.c.traceback) else {}
+        return sa.insert(t.failed_try).values(
             table_name=bindparam("mw_table"),
             msg_id=bindparam("mw_id"),
             try_no=bindparam("mw_no"),
@@ -170,8 +170,8 @@ def _insert(t: Tables) -> sa.Insert:
 
 def _delete_up_to(t: Tables) -> sa.Delete:
     def build() -> sa.Delete:
-        c = t.tried.c
-        return sa.delete(t.tried).where(
+        c = t.failed_try.c
+        return sa.delete(t.failed_try).where(
             c.table_name == bindparam("mw_table"),
             c.msg_id == bindparam("mw_id"),
             c.try_no <= bindparam("mw_no"),

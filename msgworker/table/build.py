@@ -54,7 +54,7 @@ def tables_for(
         message=message,
         lease=lease_table(spec, dialect, metadata),
         item=item_table(spec, dialect, metadata),
-        tried=try_table(spec, dialect, metadata),
+        failed_try=try_table(spec, dialect, metadata),
         names=names,
         indexes=indexes,
         key_collation=made_as if other else None,

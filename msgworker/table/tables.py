@@ -43,7 +43,7 @@ class Tables(ABC):
     message: sa.Table
     lease: sa.Table
     item: sa.Table
-    tried: sa.Table
+    failed_try: sa.Table
     names: dict[str, str]
     indexes: frozenset[str] | None = None
     unfilled: tuple[str, ...] = ()

@@ -218,7 +218,7 @@ def test_an_idle_service_logs_no_progress(
     now = [1000.0]
     monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
     caplog.set_level("INFO", "msgworker.cli")
-    progress = logs.Progress(quiet=False)
+    progress = logs.StatusLine(quiet=False)
     log = []
     for done in (0, 0, 0, 40, 40, 40, 41, 41):
         caplog.clear()

@@ -199,7 +199,7 @@ def test_a_drain_does_not_wait_for_a_retry_of_a_topic_that_it_does_not_handle(ap
 
 def _tries(app: App) -> list[Any]:
     with app.engine.connect() as conn:
-        tried = app.tables.tried.c
+        tried = app.tables.failed_try.c
         return list(conn.execute(sa.select(tried.kind, tried.error).order_by(tried.try_no)))
 
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, Context, Message
-from msgworker.message import Word
+from msgworker.message import State
 from tests.support.rows import Table, send
 
 
@@ -94,8 +94,8 @@ def test_instants_mean_the_same_in_any_time_zone_of_a_session(postgresql, mariad
         app.handler("t")(lambda msg: None)
         app.drain(linger=0)
         for one, at in zip((first, second), fold, strict=True):
-            assert (app.ops.show(one).status is Word.DONE) == (at < datetime.now(UTC))
-        assert app.ops.show(later).status is Word.NEW
+            assert (app.ops.show(one).status is State.DONE) == (at < datetime.now(UTC))
+        assert app.ops.show(later).status is State.NEW
         app.engine.dispose()
 
 
@@ -127,7 +127,7 @@ def test_the_clock_of_the_host_may_be_wrong_by_decades(database, make_app, monke
     (waits,) = send(app, "b", delay=3600)
     assert app.drain(linger=2).done == 1
     assert tried == [one, one]
-    assert app.ops.show(waits).status is Word.NEW
+    assert app.ops.show(waits).status is State.NEW
     (clock,) = [finding for finding in app.ops.doctor() if finding.check == "clock"]
     way = "ahead of" if year > 2100 else "behind"
     assert (clock.severity, way in clock.text) == ("advised", True)

@@ -8,7 +8,7 @@ import pytest
 from tenacity.wait import wait_none
 
 from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
-from msgworker.message import Word
+from msgworker.message import State
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, foreign_table, insert
 
@@ -181,7 +181,7 @@ def test_unknown_statuses_are_never_claimed_and_are_counted(database, make_app):
     assert (report.done, report.left) == (4, 0)
     assert sorted(ids) == [9, 10, 11, 12]
     assert Table(app).statuses[:8] == [None, 3, 99, -2] * 2
-    assert sum(c.count for c in app.ops.counts() if c.status is Word.UNKNOWN) == 8
+    assert sum(c.count for c in app.ops.counts() if c.status is State.UNKNOWN) == 8
 
 
 def test_a_foreign_object_column_that_is_longer_than_ours(database, make_app):

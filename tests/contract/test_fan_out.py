@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from msgworker import Context, HandlerMisuse, ItemsFailed, Message, MessageTable
-from msgworker.instance.itemkeys import Seen
+from msgworker.instance.itemkeys import SeenKeys
 from msgworker.instance.itemrun import BATCH
 from msgworker.store import items as store
 from msgworker.store import purge
@@ -306,12 +306,12 @@ def test_what_is_done_is_looked_up_in_parts(app):
 
 
 def test_seen_tells_every_text_apart():
-    seen = Seen()
+    seen = SeenKeys()
     assert all(seen.add(f"k{n}") for n in range(20_000))
     assert not any(seen.add(f"k{n}") for n in range(20_000))
     assert "k1" in seen
     assert "other" not in seen
-    more = Seen()
+    more = SeenKeys()
     more.add("other")
     more.absorb(seen)
     assert all(text in more for text in ("other", "k0", "k19999"))

@@ -9,8 +9,8 @@ import pytest
 
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
-from msgworker.message import Outcome, Settlement, Word
-from msgworker.store import counts, failures, lanes, settle, window
+from msgworker.message import Outcome, Settlement, State
+from msgworker.store import counts, failures, settle, waiting, window
 from msgworker.store.counts import Exact
 from msgworker.store.explain import Reason
 from msgworker.store.instances import Life
@@ -55,12 +55,15 @@ def test_counts_of_a_large_table_are_bounded_and_say_so(app, table):
     with app.engine.connect() as conn:
         found = counts.counts(conn, app.tables, most=5)
     by_word = {one.status: one for one in found}
-    assert (by_word[Word.NEW].count, by_word[Word.NEW].exact) == (5, Exact.AT_LEAST)
-    assert (by_word[Word.PROCESSING].count, by_word[Word.PROCESSING].exact) == (3, Exact.EXACT)
-    failed = [one for one in found if one.status in (Word.FAILED, Word.DEAD)]
+    assert (by_word[State.NEW].count, by_word[State.NEW].exact) == (5, Exact.AT_LEAST)
+    assert (by_word[State.PROCESSING].count, by_word[State.PROCESSING].exact) == (
+        3,
+        Exact.EXACT,
+    )
+    failed = [one for one in found if one.status in (State.FAILED, State.DEAD)]
     assert sum(one.count for one in failed) == 5
     assert {one.exact for one in failed} == {Exact.AT_LEAST}
-    assert all(one.exact is Exact.ABOUT for one in found if one.status is Word.DONE)
+    assert all(one.exact is Exact.ABOUT for one in found if one.status is State.DONE)
 
 
 def test_delayed_messages_are_counted_and_listed(app, table):
@@ -68,13 +71,13 @@ def test_delayed_messages_are_counted_and_listed(app, table):
     soon = send(app, "b")
     with app.engine.connect() as conn:
         found = counts.counts(conn, app.tables, most=1)
-    assert sum(one.count for one in found if one.status is Word.NEW) >= 1
+    assert sum(one.count for one in found if one.status is State.NEW) >= 1
     assert [info.msg_id for info in app.ops.find(status="new")] == [*late, *soon]
     assert [info.msg_id for info in app.ops.find(status="new", limit=1)] == late
     assert [info.msg_id for info in app.ops.find(status="new", after=late[0])] == soon
 
 
-@pytest.mark.parametrize("word", list(Word))
+@pytest.mark.parametrize("word", list(State))
 def test_find_by_state_pages_through_all(app, table, word):
     ids = mixed(app, table)
     expected = {
@@ -247,7 +250,7 @@ def test_lanes_propose_heads_that_run_or_failed_whatever_else_waits(app, table):
         available_at=datetime.now(UTC) + timedelta(hours=1),
     )
     with app.engine.connect() as conn:
-        found = lanes.lanes(conn, app.tables, limit=20, scan=3)
+        found = waiting.lanes(conn, app.tables, limit=20, scan=3)
     assert not found.complete
     assert {"o20", "z"} <= {one.object_id for one in found}
     assert (found[0].object_id, found[0].behind) == ("z", 1)
@@ -262,8 +265,8 @@ def test_lanes_read_a_bounded_part_of_the_delayed_messages(app, table):
     table.edit(m.in_(delayed), available_at=later)
     table.edit(m == failed, status=-1, error_try_times=1, available_at=later + timedelta(minutes=1))
     with app.engine.connect() as conn:
-        near = lanes.lanes(conn, app.tables, limit=10, scan=30)
-        far = lanes.lanes(conn, app.tables, limit=10, scan=31)
+        near = waiting.lanes(conn, app.tables, limit=10, scan=30)
+        far = waiting.lanes(conn, app.tables, limit=10, scan=31)
     assert not near.complete
     assert "z" not in {one.object_id for one in near}
     assert "z" in {one.object_id for one in far}
@@ -272,8 +275,8 @@ def test_lanes_read_a_bounded_part_of_the_delayed_messages(app, table):
 def test_lanes_find_a_deep_object_that_is_read_in_part(app):
     send(app, "a", *["b"] * 6, "c")
     with app.engine.connect() as conn:
-        part = lanes.lanes(conn, app.tables, limit=1, scan=3)
-        whole = lanes.lanes(conn, app.tables, limit=3, scan=9)
+        part = waiting.lanes(conn, app.tables, limit=1, scan=3)
+        whole = waiting.lanes(conn, app.tables, limit=3, scan=9)
     assert [(one.object_id, one.behind) for one in part] == [("b", 5)]
     assert (part.complete, part.looked_at) == (False, 3)
     assert [(one.object_id, one.behind) for one in whole] == [("b", 5), ("a", 0), ("c", 0)]
@@ -281,7 +284,7 @@ def test_lanes_find_a_deep_object_that_is_read_in_part(app):
 
 
 def test_lanes_count_up_to_a_limit(app, monkeypatch):
-    monkeypatch.setattr(lanes, "BEHIND", 3)
+    monkeypatch.setattr(waiting, "BEHIND", 3)
     send(app, *["a"] * 6, *["b"] * 4)
     found = {one.object_id: (one.behind, one.at_least) for one in app.ops.lanes()}
     assert found == {"a": (3, True), "b": (3, False)}
@@ -292,9 +295,9 @@ def test_dead_heads_are_lanes_only_where_they_block(app, blocking_app, table):
     send(blocking_app, "a", "a")
     blocking_app.drain(linger=5)
     (one,) = blocking_app.ops.lanes()
-    assert (one.head.status, one.behind) == (Word.DEAD, 1)
+    assert (one.head.status, one.behind) == (State.DEAD, 1)
     app.create_schema()  # by the rule of this App from now on
-    assert [lane.head.status for lane in app.ops.lanes()] == [Word.NEW]
+    assert [lane.head.status for lane in app.ops.lanes()] == [State.NEW]
 
 
 def test_instances_live_and_dead_and_foreign(app, table):

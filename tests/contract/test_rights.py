@@ -19,7 +19,7 @@ from msgworker import App, DatabaseUnavailable, MessageTable
 from msgworker.cli import main
 from msgworker.coordination import DatabaseLocks, hold
 from msgworker.errors import LeaseLost
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.store import lease
 from tests.support.rows import Table, send
 
@@ -142,8 +142,8 @@ def test_each_role_of_the_page_does_its_work(site):
     report = worker.drain(threads=2, linger=1)
     assert (report.done, report.failed) == (5, 1), report
     words = {info.msg_id: info.status for info in ops.ops.find()}
-    assert words[bad] is Word.DEAD
-    assert {words[one] for one in (retried, items, crashed)} == {Word.DONE}
+    assert words[bad] is State.DEAD
+    assert {words[one] for one in (retried, items, crashed)} == {State.DONE}
     assert len(ops.ops.items(items)) == 3
 
     # Who looks sees all of it; doctor tells what an instance would lack.
@@ -170,7 +170,7 @@ def test_each_role_of_the_page_does_its_work(site):
     assert worker.drain(linger=0).left == 1
     assert ops.ops.resume("t").changed == 1
     worker.drain(linger=0)
-    assert ops.ops.show(late).status is Word.DONE
+    assert ops.ops.show(late).status is State.DONE
     assert ops.ops.purge(older_than=0.001, dead=True).changed > 5
     assert ops.ops.find() == []
     assert {"rerun", "purge", "release-lock"} <= {entry.kind for entry in ops.ops.audit()}

@@ -19,7 +19,7 @@ from msgworker.instance.instance import Instance
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.store import lease, rule
-from msgworker.store.rule import Rule, State
+from msgworker.store.rule import Answer, Rule
 from tests.support.leases import leases
 from tests.support.rounds import fetch
 from tests.support.rows import Table, send
@@ -82,7 +82,7 @@ def test_a_change_that_is_cut_off_has_changed_nothing(crm):
     t = app.tables
     with app.engine.connect() as conn:
         conn.begin()
-        assert rule.change(conn, t, FIVE).state is State.CHANGED
+        assert rule.change(conn, t, FIVE).state is Answer.CHANGED
         conn.rollback()
     assert recorded(app) == THREE
     assert rows(app) == [(-1, 3), (-1, 2)]
@@ -179,14 +179,14 @@ def test_a_change_sees_who_is_just_registering(crm):
         assert rule.hold(starting, t)
         lease.register(starting, t, "host-1-new", ttl=60.0)
         with app.engine.begin() as conn:
-            assert rule.change(conn, t, FIVE).state is State.LOCKED
+            assert rule.change(conn, t, FIVE).state is Answer.LOCKED
     with app.engine.begin() as conn:
-        assert rule.change(conn, t, FIVE).state is State.BUSY
+        assert rule.change(conn, t, FIVE).state is Answer.BUSY
         assert not _holds(app)  # while somebody looks whether it can be changed
     with app.engine.begin() as conn:
         lease.drop(conn, t, "host-1-new")
     with app.engine.begin() as conn:
-        assert rule.change(conn, t, FIVE).state is State.CHANGED
+        assert rule.change(conn, t, FIVE).state is Answer.CHANGED
         assert not _holds(app)
     with pytest.raises(RuleChanged):
         _holds(app)
@@ -249,7 +249,7 @@ def test_who_starts_waits_for_a_change_that_goes_on(crm, old):
         pytest.skip("one writer at a time: it waits for its turn")
     with app.engine.connect() as conn:
         conn.begin()
-        assert rule.change(conn, app.tables, FIVE).state is State.CHANGED
+        assert rule.change(conn, app.tables, FIVE).state is Answer.CHANGED
         join = in_thread(old.heartbeat.register)
         time.sleep(0.3)
         assert leases(app) == {}

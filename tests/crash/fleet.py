@@ -457,7 +457,7 @@ class Trial:
         killed = {consumer.pid for consumer in self.consumers if consumer.was_killed}
         known = {(e.msg_id, e.detail) for e in told if e.kind == Kind.RECOVERED}
         ahead = time.time() - time.monotonic()
-        t = self.app.tables.tried.c
+        t = self.app.tables.failed_try.c
         query = sa.select(t.msg_id, t.instance, t.ended_at).where(t.kind == tries.Kind.CRASH)
         with self.reader.connect() as conn:
             found = conn.execute(query).all()

@@ -245,7 +245,7 @@ def test_a_look_finds_as_many_objects_as_are_wanted_however_many_messages_they_h
 
 def test_a_look_everywhere_is_bounded_however_many_instances_live(app, monkeypatch):
     limits = []
-    for source in (candidates.oldest, candidates.heads, candidates.loose):
+    for source in (candidates.oldest, candidates.heads, candidates.without_object):
 
         def counted(conn, t, *, limit, source=source, **options):
             limits.append(limit)
@@ -322,7 +322,7 @@ def crowded(make_app: MakeApp) -> App:
 
 
 def test_a_look_into_a_slice_reads_no_row_of_others(crowded):
-    reads = (slices.heads, partial(slices.heads, deep=True), slices.loose)
+    reads = (slices.heads, partial(slices.heads, deep=True), slices.without_object)
     if crowded.tables.dialect.slices_by_age:
         reads = (slices_by_age.heads,)
     for role, value, index in (("shard", 7, "shard"), ("instance_type", "asA", "flag")):
@@ -347,7 +347,11 @@ def _looked(conn, app, read, role, value):
     all_of_it = 20 if read is slices_by_age.heads else 10
     assert (len(first.found), first.after) == (all_of_it, None)
     by_id = sorted(one.msg_id for one in first.found)
-    middle = by_id[len(by_id) // 2 - 1] if read in (slices.loose, slices_by_age.heads) else "mine4"
+    middle = (
+        by_id[len(by_id) // 2 - 1]
+        if read in (slices.without_object, slices_by_age.heads)
+        else "mine4"
+    )
     (rest,) = read(conn, app.tables, role, [Place(value, middle)], 100)
     assert len(rest.found) == all_of_it // 2
     return [step for text, params in list(sent) for step in plan_of(conn, text, params)]

@@ -685,7 +685,7 @@ class Instance:
         for one in leases:
             if one.ahead and one.name != self.id:
                 yield None
-                self._send(Act.LEASE, partial(lease.count_anew, t=t, seen=one))
+                self._send(Act.LEASE, partial(lease.restart_ttl, t=t, seen=one))
         for seen in leases:
             if not seen.live and seen.name != self.id:
                 yield from self._take_over(seen)

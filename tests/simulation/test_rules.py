@@ -20,7 +20,7 @@ from msgworker.errors import RuleChanged
 from msgworker.message import Outcome, Settlement
 from msgworker.store import candidates, change, claim, lease, recover, rule, settle
 from msgworker.store.done import FlagMissing
-from msgworker.store.rule import Rule, State
+from msgworker.store.rule import Answer, Rule
 from msgworker.table import MessageTable, Tables, tables_for
 
 T = TypeVar("T")
@@ -140,10 +140,10 @@ class Base:
             may_bury = self.rng.random() < 0.5
             verdict = self.do(rule.change, t, wanted, may_bury=may_bury)
             yield
-            if verdict.state is State.HELD:
+            if verdict.state is Answer.HELD:
                 self._recover(t)
                 return None
-            if verdict.state is State.CHANGED:
+            if verdict.state is Answer.CHANGED:
                 t = self.tables[wanted]
         return t if self._registered(t, me) else None
 

@@ -106,6 +106,6 @@ def test_due_after_leaves_out_finished_and_dead_rows(store):
 def test_loose_finds_open_rows_without_an_object(store):
     ids = send(store.app, None, "a", None, None)
     store.row(ids[2], status=2)
-    assert ids_of(store(candidates.loose, after=-1, limit=10)) == [ids[0], ids[3]]
-    assert ids_of(store(candidates.loose, after=ids[0], limit=10)) == [ids[3]]
-    assert ids_of(store(candidates.loose, after=-1, limit=1)) == [ids[0]]
+    assert ids_of(store(candidates.without_object, after=-1, limit=10)) == [ids[0], ids[3]]
+    assert ids_of(store(candidates.without_object, after=ids[0], limit=10)) == [ids[3]]
+    assert ids_of(store(candidates.without_object, after=-1, limit=1)) == [ids[0]]

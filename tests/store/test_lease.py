@@ -87,13 +87,13 @@ def test_a_lease_from_before_the_clock_was_put_back_counts_anew(store):
     _shift(store, ME, timedelta(days=1))
     seen = _lease(store, ME)
     assert (seen.ahead, seen.live) == (True, True)
-    assert store(lease.count_anew, seen) is True
+    assert store(lease.restart_ttl, seen) is True
     anew = _lease(store, ME)
     assert (anew.ahead, anew.live, anew.term) == (False, True, seen.term)
     assert _lasts(anew) == pytest.approx(60.0, abs=1.0)
     assert anew.expires_at - before.expires_at < timedelta(minutes=1)
     assert store(lease.renew, ME, ttl=60.0) is True  # it lives
-    assert store(lease.count_anew, anew) is False  # and has been renewed since
+    assert store(lease.restart_ttl, anew) is False  # and has been renewed since
 
 
 def test_a_take_over_from_before_the_clock_was_put_back_counts_anew(store):
@@ -104,8 +104,8 @@ def test_a_take_over_from_before_the_clock_was_put_back_counts_anew(store):
     _shift(store, ME, timedelta(days=1))
     seen = _lease(store, ME)
     assert seen.ahead
-    assert store(lease.count_anew, seen) is True
-    assert store(lease.count_anew, seen) is False  # once is enough
+    assert store(lease.restart_ttl, seen) is True
+    assert store(lease.restart_ttl, seen) is False  # once is enough
     taken = _lease(store, ME)
     assert (taken.taken_by, taken.live, taken.ahead) == (OTHER, True, False)
     assert _lasts(taken) == pytest.approx(300.0, abs=1.0)
@@ -115,7 +115,7 @@ def test_a_forced_take_over_from_before_the_clock_was_put_back_counts_anew(store
     store(lease.register, ME, ttl=60.0)
     assert store(lease.take_over_live, ME, me=OTHER, ttl=300.0) is True
     _shift(store, ME, timedelta(days=1))
-    assert store(lease.count_anew, _lease(store, ME)) is True
+    assert store(lease.restart_ttl, _lease(store, ME)) is True
     assert _lasts(_lease(store, ME)) == pytest.approx(300.0, abs=1.0)
 
 

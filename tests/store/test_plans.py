@@ -82,7 +82,7 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     yield "due", (due,), lambda r: r(candidates.due_after, since=None, limit=100)
     waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
     yield "coming", (due, obj, guard), lambda r: r(coming, **waits)
-    yield "loose", (obj, oldest), lambda r: r(candidates.loose, after=0, limit=100)
+    yield "loose", (obj, oldest), lambda r: r(candidates.without_object, after=0, limit=100)
     yield "flag", (key,), lambda r: r(claim.flag, seen, me=ME)
     yield "flag one", (key,), lambda r: r(claim.flag, seen[:1], me=ME)
     yield "runs", (obj,), lambda r: r(following.read_runs, rows, limit=20)

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.message import Word
+from msgworker.message import State
 from msgworker.store import find, window
 from msgworker.store.info import MessageInfo
 from msgworker.store.instances import UNKNOWN, Started, leased
@@ -79,7 +79,7 @@ def lanes(
 
 def _started(conn: Connection, t: Tables, heads: Iterable[MessageInfo]) -> dict[int, Started]:
     """What the instances tell of the heads that they have claimed."""
-    claimed = [info for info in heads if info.status is Word.PROCESSING and info.claimed_by]
+    claimed = [info for info in heads if info.status is State.PROCESSING and info.claimed_by]
     holders = {one.instance_id: one for one in leased(conn, t)} if claimed else {}
     return {
         info.msg_id: holders[info.claimed_by].started(info)
