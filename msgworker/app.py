@@ -82,8 +82,9 @@ class App:
             )
         self.engine = dialects.open_engine(url_or_engine)
         self.label = clean(str(label), 200)
-        self._registry = Registry()
-        self._events = Events()
+        # For the package and the tests of it; no part of the public contract.
+        self.registry = Registry()
+        self.events = Events()
         self._lock = threading.Lock()
         self._tables: Tables | None = None
         self._fit = False
@@ -257,7 +258,7 @@ class App:
                 f"tries of the table {self.table.name}, which go for all who look at it; raise "
                 "those: MessageTable(max_tries=...)"
             )
-        self._registry.add(made)
+        self.registry.add(made)
 
     def on(self, event: type[E] | str, fn: Callable[[E], object]) -> Callable[[], None]:
         """Call `fn(event)` for every event of a type of `msgworker.events`, or of its name, in all
@@ -267,12 +268,12 @@ class App:
         are logged, once for each type of error, and have no other effect. Raises ConfigError for an
         unknown event or something that is not a function.
         """
-        return self._events.on(event, fn)
+        return self.events.on(event, fn)
 
     @property
     def topics(self) -> frozenset[str] | None:
         """The topics that have a handler; None if a handler takes every topic."""
-        return self._registry.topics()
+        return self.registry.topics()
 
     def send(
         self,
@@ -372,7 +373,7 @@ class App:
         """
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
-        for text in self._registry.read_types():
+        for text in self.registry.read_types():
             log.warning(text)
         some = topics is not None
         scope = self._scope(scope)
@@ -451,9 +452,13 @@ class App:
             with self._lock:
                 self._drains -= 1
 
+    def runtime(self, topics: Iterable[str] | None = None) -> Runtime:
+        # What one instance of this App works on; for msgworker.testing and the tests.
+        return self._state(self._chosen(topics))
+
     def _chosen(self, topics: Iterable[str] | None) -> frozenset[str] | None:
-        registered = self._registry.topics()
-        if not self._registry.handlers:
+        registered = self.registry.topics()
+        if not self.registry.handlers:
             raise ConfigError("there is no handler; register one with @app.handler(topic)")
         if topics is None:
             return registered
@@ -520,7 +525,7 @@ class App:
         return Runtime(
             engine=self.engine,
             tables=tables,
-            registry=self._registry,
+            registry=self.registry,
             settings=self.settings,
             identity=identity,
             log=InstanceLog(identity),
@@ -529,7 +534,7 @@ class App:
             channel=self._channel if self.settings.notify and tables.dialect.notify else None,
             turns=self._turns if tables.dialect.one_writer else None,
             scope=scope,
-            events=Events(self._events),
+            events=Events(self.events),
         )
 
     @property

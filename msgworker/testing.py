@@ -109,8 +109,8 @@ class Database:
             settings = asdict(like.settings) | settings
         made = App(self.engine, table=table, **settings)
         if like is not None:
-            made._registry = like._registry
-            made._events = like._events
+            made.registry = like.registry
+            made.events = like.events
         made.create_schema()
         self._made.append(made)
         return made
@@ -161,7 +161,7 @@ def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report
     # No other instance could unblock a message: due messages that cannot be claimed are left at
     # once.
     instance = Instance(
-        app._state(app._chosen(None)),
+        app.runtime(),
         1,
         drain=Drain(linger=0.0, retry_linger=0.0, overdue=0.0),
         label=app.label,

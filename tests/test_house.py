@@ -159,18 +159,64 @@ def test_links_in_the_documents_lead_somewhere() -> None:
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+TESTS = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
+PLANTING = ("coordination/", "crash/", "scopes/", "simulation/")
+"""Where tests put a fault in the place of a method, or look at what a lock centre keeps."""
+
+
 def test_no_test_sleeps_for_more_than_a_second() -> None:
     """It waits for what it wants to see (`until`); how long a handler takes is its own affair."""
     found = []
-    texts = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
-    for path, text in texts.items():
-        nodes = ast.walk(ast.parse(text)) if re.search(r"time\.sleep\([1-9]", text) else ()
-        for node in nodes:
+    for path, text in TESTS.items():
+        tree = ast.parse(text) if "time.sleep(" in text else ast.Module([], [])
+        constants = {
+            ast.unparse(node.targets[0]): node.value.value
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            if path.name.startswith("test_")
+        }
+        for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or ast.unparse(node.func) != "time.sleep":
                 continue
             (given,) = node.args
-            if isinstance(given, ast.Constant) and given.value > 1:
+            seconds = given.value if isinstance(given, ast.Constant) else None
+            if constants.get(ast.unparse(given), seconds or 0) > 1:
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
+
+
+def private_parts(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
+    """What is asked for a private attribute, also by setattr; the attribute; the line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield ast.unparse(node.value), node.attr, node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("attr"):
+            whom, what, *_ = [*node.args, None, None]
+            if isinstance(what, ast.Constant) and isinstance(what.value, str):
+                yield ast.unparse(whom), what.value, node.lineno
+
+
+def test_no_test_reaches_into_what_is_private() -> None:
+    """The package has seams for its tests: `App.runtime`, `Worker.instance`, roles by name."""
+    own = {"_replace", "_make", "_asdict", "_fields", "_exit"}  # of named tuples, and of os
+    found = []
+    for path, text in TESTS.items():
+        name = path.relative_to(ROOT / "tests").as_posix()
+        for whom, what, line in private_parts(ast.parse(text)):
+            if not re.match(r"_[a-z]", what) or what in own or whom in ("self", "cls", "super()"):
+                continue
+            ours = whom.split(".")[-1] in ("app", "worker", "instance")
+            if ours or not name.startswith(PLANTING):
+                found.append(f"{name}:{line}: {whom}.{what}")
+    assert found == []
+
+
+def test_no_test_takes_anything_from_another_test() -> None:
+    """What several need is in tests/support, or in the conftest.py of their folder."""
+    found = []
+    for path, text in TESTS.items():
+        asked = re.findall(r"^from tests\.(?:\w+\.)*test_\w+ import", text, re.M)
+        found += [f"{path.relative_to(ROOT)}: {line}" for line in asked]
     assert found == []
 
 

@@ -144,7 +144,7 @@ def test_a_row_that_a_check_refuses_is_not_shown(postgresql: Any, log: io.String
                 conn.exec_driver_sql(f"UPDATE msgworker_message SET status = {status}")
             return 0
 
-    Beat("beat", logging.LoggerAdapter(logger("msgworker.instance"), {}), Away())._round()
+    Beat("beat", logging.LoggerAdapter(logger("msgworker.instance"), {}), Away()).round_once()
     told = log.getvalue()
     assert "violates check constraint" in told
     assert "secret-4711" not in told

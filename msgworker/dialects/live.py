@@ -45,7 +45,7 @@ _MYSQL_REST = (
     " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
     " AND column_name = :object AND extra LIKE '%on update%'",
 )
-_RULES: dict[str, tuple[str, ...]] = {
+RULES: dict[str, tuple[str, ...]] = {
     "postgresql": (
         "SELECT 'check', conname::text, pg_get_expr(conbin, conrelid) FROM pg_constraint"
         " WHERE conrelid = to_regclass(:table) AND contype = 'c'",
@@ -100,9 +100,9 @@ def rules_of(
     bare = table.name.upper() if name == "oracle" and table.name.islower() else table.name
     known = {"table": _quoted(table), "schema": table.schema, "name": bare}
     known |= {"object": object_id, "guard": guard}
-    found = _rows(conn, " UNION ALL ".join(_RULES[name]), known)
+    found = _rows(conn, " UNION ALL ".join(RULES[name]), known)
     if found is None:  # an older server lacks some: query each separately
-        found = [row for part in _RULES[name] for row in _rows(conn, part, known) or ()]
+        found = [row for part in RULES[name] for row in _rows(conn, part, known) or ()]
     rules = []
     for kind, of, text in found:
         if kind == "table":  # its CREATE TABLE

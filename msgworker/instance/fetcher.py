@@ -76,16 +76,16 @@ class Fetcher(Role):
             elif self._emptying.for_quarantine(held):
                 if held > 0:
                     return self._nothing(look)
-                if self._claim([last_try], me, alone=True):
+                if self.claim([last_try], me, alone=True):
                     return 1
                 self._finder.pass_over(
                     last_try
                 )  # another instance has it: continue with the others
-            won = self._claim(look.candidates, me) if look.candidates else 0
+            won = self.claim(look.candidates, me) if look.candidates else 0
             self._appetite.fed(dry=dry, full=won >= room)
             return won or self._nothing(look)
 
-    def _claim(self, candidates: list[Candidate], me: str, *, alone: bool = False) -> int:
+    def claim(self, candidates: list[Candidate], me: str, *, alone: bool = False) -> int:
         claim = self._claimer.claim_alone if alone else self._claimer.claim
         lanes, lost = claim(candidates, me, places=self._finder.places, within=self._finder.where)
         if lost:

@@ -185,11 +185,11 @@ class Heartbeat(Role):
         begun, ttl = clock(), self._runtime.settings.lease_seconds
         identity.renewed_at = time.monotonic()
         if begun >= identity.trusted_until or not self._lease.renew():
-            self._reborn()
+            self.reborn()
             return
         identity.renewed(begun + TRUST * ttl)
 
-    def _reborn(self) -> None:
+    def reborn(self) -> None:
         """Declared dead, or not renewed for too long: drop all lanes, take a new id.
 
         The old lease is left to expire, so that another instance recovers rows that we may still

@@ -240,7 +240,7 @@ class Instance:
             late = self._hurried or time.monotonic() >= self._deadline
             if late or (stuck and stuck == self.handlers.alive):
                 break
-        self._settle_rest()
+        self.settle_rest()
         if self.seat is not None:
             self.seat.stop(0.0 if self._hurried else ROLE_SECONDS)
         for role in (self.listener, self.heartbeat, self.watchdog):
@@ -249,7 +249,7 @@ class Instance:
         if not self.heartbeat.over.is_set():  # it waits for an answer that does not come
             self.heartbeat.link.cut()
             self.heartbeat.join(ROLE_SECONDS)
-        self._settle_rest()  # what it has put back into the queue meanwhile
+        self.settle_rest()  # what it has put back into the queue meanwhile
         self._leave(ended)
         return ended
 
@@ -285,7 +285,7 @@ class Instance:
         finally:
             link.close()
 
-    def _settle_rest(self) -> None:
+    def settle_rest(self) -> None:
         self.settler.flush_waiting()
         self.settler.give_back(self.lanes.take_back())
 

@@ -129,13 +129,13 @@ class Link:
         self._tuned = tuned
         self._turns = turns
         self._alone: Connection | None = None
-        self._together: Connection | None = None
+        self.together: Connection | None = None
         self.busy_since: float | None = None  # when what runs on it now began
         self.ident: int | None = None  # the thread that used it last
         self.lock = threading.Lock()
         self._pid = os.getpid()
 
-    def _connect(self) -> Connection:
+    def connect(self) -> Connection:
         try:
             return self._engine.connect()
         except Exception as error:
@@ -151,7 +151,7 @@ class Link:
 
         For half-open connections, which nothing else tells from slow ones.
         """
-        for conn in (self._alone, self._together):
+        for conn in (self._alone, self.together):
             if conn is not None:
                 with suppress(Exception):  # its own thread may be closing it
                     sever(conn)
@@ -167,7 +167,7 @@ class Link:
         self._begin()
         try:
             if self._alone is None:
-                conn = self._connect()
+                conn = self.connect()
                 self._alone = conn.execution_options(isolation_level="AUTOCOMMIT")
                 if self._tuned:
                     self._alone.exec_driver_sql(self._tuned[0])
@@ -188,9 +188,9 @@ class Link:
     def _opened(self) -> Iterator[Connection]:
         self._begin()
         try:
-            if self._together is None:
-                self._together = self._connect()
-            yield self._together
+            if self.together is None:
+                self.together = self.connect()
+            yield self.together
         except BaseException as error:
             self.close(lost=trouble(error) is Trouble.LOST)
             raise
@@ -217,13 +217,13 @@ class Link:
         if self._alone is not None and self._tuned and not lost:
             with suppress(Exception):
                 self._alone.exec_driver_sql(self._tuned[1])
-        for conn in (self._alone, self._together):
+        for conn in (self._alone, self.together):
             if conn is not None:
                 with suppress(Exception):  # it may be broken: that is why we are here
                     if lost:
                         conn.invalidate()
                     conn.close()
-        self._alone = self._together = None
+        self._alone = self.together = None
 
 
 class SpareLinks:

@@ -173,7 +173,7 @@ class Role:
     def _loop(self) -> None:
         try:
             while not self._stopping.is_set():
-                pause = self._round()
+                pause = self.round_once()
                 if pause > 0 and not self._stopping.is_set() and self._wake.wait(pause):
                     self.woken()
                 self._wake.clear()
@@ -191,7 +191,7 @@ class Role:
         """The thread."""
         return self._thread.ident if self._thread else None
 
-    def _round(self) -> float:
+    def round_once(self) -> float:
         self.busy_since = time.monotonic()
         try:
             did = self.run_once()

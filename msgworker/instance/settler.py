@@ -226,7 +226,7 @@ class Settler:
 
         def send() -> dict[int, Settled]:
             if lanes_left := left():
-                self._write_once(list(lanes_left.values()), me, became)
+                self.write_once(list(lanes_left.values()), me, became)
             return became
 
         def look() -> dict[int, Settled] | None:
@@ -264,7 +264,7 @@ class Settler:
             flagged = done.look(conn, self._runtime.tables, ids, me=me)
         return what_became(lanes, flagged)
 
-    def _write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:
+    def write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:
         """One try; `became` is filled with what is known to be committed, also when it raises."""
         tables = self._runtime.tables
         batch = [settlement(lane, self._runtime) for lane in lanes]

@@ -256,13 +256,13 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for number in NUMBERS:
-                self._before[number] = signal.signal(number, self._on)
+                self._before[number] = signal.signal(number, self.received)
         return self
 
     def _is_the_same(self) -> bool:
         return time.monotonic() - words_of(self._heard)[1] < INSIST_SECONDS
 
-    def _on(self, number: int, frame: FrameType | None) -> None:
+    def received(self, number: int, frame: FrameType | None) -> None:
         # Another signal may come in the middle of this: both then find the same and say the same.
         self._heard.append(time.monotonic())
         words, _ = words_of(self._heard)

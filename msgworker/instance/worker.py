@@ -42,17 +42,18 @@ class Worker:
 
     def __init__(
         self,
-        make_state: Callable[[], Runtime],
+        make_runtime: Callable[[], Runtime],
         *,
         look: Callable[[], Runtime],
         threads: int,
         label: str = "",
     ) -> None:
-        self._make_state = make_state
-        self._look = look  # as `make_state`, but changes nothing
+        # For the package and the tests of it; no part of the public contract.
+        self.make_runtime = make_runtime
+        self.instance: Instance | None = None
+        self._look = look  # as `make_runtime`, but changes nothing
         self._threads = threads
         self._label = label
-        self._instance: Instance | None = None
         self._lock = threading.RLock()  # a signal handler may come in the middle of a start
         self._stop_asked = Asked()
         self.orders: Asked | None = None
@@ -74,17 +75,17 @@ class Worker:
     @property
     def instance_id(self) -> str | None:
         """The id of the running instance, None while stopped."""
-        return self._instance.runtime.identity.id if self._instance else None
+        return self.instance.runtime.identity.id if self.instance else None
 
     @property
     def paused(self) -> frozenset[str]:
         """The topics that are paused, as of the last heartbeat."""
-        return self._instance.runtime.paused if self._instance else frozenset()
+        return self.instance.runtime.paused if self.instance else frozenset()
 
     @property
     def tally(self) -> Tally:
         """What the instance has done so far."""
-        return self._instance.runtime.tally if self._instance else Tally()
+        return self.instance.runtime.tally if self.instance else Tally()
 
     def start(self) -> None:
         """Start the instance's threads and return at once.
@@ -111,22 +112,22 @@ class Worker:
             self._stop_asked = told or Asked()
             instance = self._started(drain)
             self._stop_asked.begun = True
-            self._instance = instance
+            self.instance = instance
             AT_EXIT.add(instance)
         return instance
 
     def _here(self) -> Instance | None:
         """The instance that runs, if it does so in this process and not in the one that has forked
         us."""
-        instance = self._instance
+        instance = self.instance
         if instance is not None and instance.pid != os.getpid():
-            instance = self._instance = None
+            instance = self.instance = None
         return instance
 
     def _started(self, drain: Drain | None) -> Instance:
         for attempt in range(1, START_TRIES + 1):
             instance = Instance(
-                self._make_state(),
+                self.make_runtime(),
                 self._threads,
                 drain=drain,
                 label=self._label,
@@ -191,8 +192,8 @@ class Worker:
         finally:
             if instance.ending.over.is_set():
                 with self._lock:
-                    if self._instance is instance:
-                        self._instance = None
+                    if self.instance is instance:
+                        self.instance = None
                 if instance.keeper is not None:
                     instance.keeper.dismiss()
 
@@ -236,7 +237,7 @@ class Worker:
 
     def wake(self) -> None:
         """Look for work now."""
-        instance = self._instance
+        instance = self.instance
         if instance is not None:
             instance.fetcher.wake()
 

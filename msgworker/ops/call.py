@@ -24,11 +24,11 @@ class Call:
         names_rule: bool = True,
     ) -> None:
         self._engine = engine
-        self._read_tables = tables
+        self.read_tables = tables
         self._spec = spec
         self._names_rule = names_rule
         self._found: Tables | None = None  # newer than those of the App
 
     @property
     def _tables(self) -> Tables:
-        return self._found or self._read_tables()
+        return self._found or self.read_tables()

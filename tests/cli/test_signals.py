@@ -23,14 +23,14 @@ def test_signal_during_start_stops_in_order(tmp_path: Path, mode: str) -> None:
     app.create_schema()
     app.add_handler("t", lambda msg: None)
     worker = app.worker(threads=1)
-    make = worker._make_state
+    make = worker.make_runtime
     before = signal.getsignal(signal.SIGTERM)
 
     def make_and_be_told_to_stop() -> object:
         os.kill(os.getpid(), signal.SIGTERM)
         return make()
 
-    worker._make_state = make_and_be_told_to_stop  # type: ignore[assignment]
+    worker.make_runtime = make_and_be_told_to_stop  # type: ignore[assignment]
     signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the signal met no handler of the worker"))
     try:
         if mode == "run":
@@ -164,10 +164,10 @@ def test_a_signal_in_the_middle_of_another_is_the_same_stop(
 
         def interrupted() -> float:
             monkeypatch.setattr(stopping.time, "monotonic", now)
-            signals._on(signal.SIGTERM, None)
+            signals.received(signal.SIGTERM, None)
             return now()
 
         monkeypatch.setattr(stopping.time, "monotonic", interrupted)
-        signals._on(signal.SIGTERM, None)
+        signals.received(signal.SIGTERM, None)
     assert asked.in_order
     assert asked.at_once is None

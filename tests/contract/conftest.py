@@ -22,7 +22,7 @@ def ran() -> list[int]:
 def one(app: App, ran: list[int]) -> Iterator[Instance]:
     """An instance that holds its lease; no thread of it runs."""
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
-    made = Instance(app._state(app._chosen(None)), 1)
+    made = Instance(app.runtime(), 1)
     made.heartbeat.register()
     made.lanes.took(0.0)  # more is claimed at once than there are threads
     yield made

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 
 from tests.support.rows import send
-from tests.support.waiting import in_thread
+from tests.support.waiting import in_thread, until
 
 
 def test_app_takes_an_engine(database, make_app):
@@ -37,19 +38,19 @@ def test_an_app_keeps_the_workers_that_run_and_no_others(app):
     """One that nobody refers to any more but that was started is woken all the same."""
     seen = threading.Event()
     app.add_handler("t", lambda msg: seen.set())
-    for _ in range(3):
-        app.worker()
-    app.worker(threads=1).start()
+    idle = [weakref.ref(app.worker()) for _ in range(3)]
+    worker = app.worker(threads=1)
+    runs = weakref.ref(worker)
+    worker.start()
+    del worker
     gc.collect()
-    (left,) = app._workers
+    assert [ref() for ref in idle] == [None] * 3
     try:
         send(app, "a")
         assert seen.wait(60)
     finally:
-        left.stop()
-    del left
-    gc.collect()
-    assert not app._workers
+        runs().stop()
+    until(lambda: gc.collect() is not None and runs() is None, "its threads have let it go")
 
 
 def test_two_apps_with_different_topics_share_a_table(app, make_app, table):

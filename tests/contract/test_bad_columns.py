@@ -339,9 +339,9 @@ def test_a_check_of_the_column_itself_is_found(make_app, server):
 
 def test_an_older_server_is_asked_for_what_it_has(make_app, server, monkeypatch):
     """One that knows no CHECKs is still asked how ids compare."""
-    parts = live._RULES[server.name]
+    parts = live.RULES[server.name]
     broken = (parts[0].replace("SELECT 'check'", "SELECT no_such_column"), *parts[1:])
-    monkeypatch.setitem(live._RULES, server.name, broken)
+    monkeypatch.setitem(live.RULES, server.name, broken)
     kind = "VARCHAR(40)"
     if server.name == "mariadb":
         kind += " CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"

@@ -546,7 +546,7 @@ def test_a_fan_out_works_beside_others_in_one_instance(app):
 
 
 def run_many(app: Any) -> list[Any]:
-    app._registry.handlers.clear()
+    app.registry.handlers.clear()
     kept = []
 
     def handle(msg: Message[Any], ctx: Context) -> None:

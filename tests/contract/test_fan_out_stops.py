@@ -77,14 +77,14 @@ def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_a
 def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, monkeypatch):
     """The watchdog tells the handlers before the heartbeat knows whether the lease is lost."""
     waiting, gate = threading.Event(), threading.Event()
-    reborn = Heartbeat._reborn
+    reborn = Heartbeat.reborn
 
     def later(self: Heartbeat) -> None:
         waiting.set()
         assert gate.wait(60)
         reborn(self)
 
-    monkeypatch.setattr(Heartbeat, "_reborn", later)
+    monkeypatch.setattr(Heartbeat, "reborn", later)
     app = make_app(lease_seconds=6.0, poll_seconds=0.02)
     app.create_schema()
     table, ran = Table(app), Ran()
@@ -92,9 +92,9 @@ def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, mo
     def act(n: int) -> None:
         ran(n)
         if len(ran.items) == 30:
-            assert worker._instance is not None
+            assert worker.instance is not None
             while not waiting.wait(0.02):  # a renewal that is under way would put it right
-                worker._instance.runtime.identity.trusted_until = 0.0  # as after a long silence
+                worker.instance.runtime.identity.trusted_until = 0.0  # as after a long silence
         if waiting.is_set() and not trying.errors:
             time.sleep(0.05)
 

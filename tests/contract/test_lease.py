@@ -27,9 +27,9 @@ def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
     look = one.finder.look(4, 0)
     assert len(look.candidates) == 2
     loses_its_lease(one)
-    assert one.fetcher._claim(look.candidates, old) == 0
+    assert one.fetcher.claim(look.candidates, old) == 0
     one.runtime.identity.trusted_until = 0.0
-    assert one.fetcher._claim(look.candidates, "new-self") == 0
+    assert one.fetcher.claim(look.candidates, "new-self") == 0
     assert table.statuses == [0, 0]
 
 
@@ -113,11 +113,11 @@ def test_a_heartbeat_does_not_wait_for_a_claim_to_take_a_new_id(app):
     app.add_handler("t", lambda msg: None)
     with app.worker(threads=1) as worker:
         worker.start()
-        assert worker._instance is not None
-        identity, beat = worker._instance.runtime.identity, worker._instance.heartbeat
+        assert worker.instance is not None
+        identity, beat = worker.instance.runtime.identity, worker.instance.heartbeat
         beat.stop()
         beat.join(60)
-        with worker._instance.claimer.no_claim_in_flight():
+        with worker.instance.claimer.no_claim_in_flight():
             identity.retire()
             begun = time.monotonic()
             in_thread(beat.run_once)()
@@ -141,7 +141,7 @@ def test_who_was_declared_dead_learns_it_from_the_first_message_it_lost(make_app
         worker.start()
         assert started.wait(60)
         name = worker.instance_id
-        instance = worker._instance
+        instance = worker.instance
         assert instance is not None
         identity = instance.runtime.identity
         until(lambda: identity.renewed_at, "the first beat")
@@ -198,7 +198,7 @@ def test_who_stands_still_after_its_renewal_holds_no_lock(make_app):
         worker.start()
         until(lambda: len(seen) > 2, "it renews")
         assert worker.instance_id in seen[-1]
-        raw = worker._instance.heartbeat.link._together.connection.dbapi_connection
+        raw = worker.instance.heartbeat.link.together.connection.dbapi_connection
         until(
             lambda: not app.engine.dialect.detect_autocommit_setting(raw),
             "its other transactions are as before",
@@ -255,7 +255,7 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
         raise DatabaseUnavailable("gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(one.heartbeat.link, "_connect", away)
+        patch.setattr(one.heartbeat.link, "connect", away)
         one.heartbeat.close()
         for _ in range(3):
             with pytest.raises(DatabaseUnavailable):

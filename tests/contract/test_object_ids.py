@@ -150,12 +150,12 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
     app, database = made(name, kind)
     put(database, ids[0], ids[1], "zz" if kind != "STRING" else "77")
     app.add_handler(None, lambda msg: None)
-    one = Instance(app._state(app._chosen(None)), 1)
+    one = Instance(app.runtime(), 1)
     try:
         one.heartbeat.register()
         look = one.finder.look(1, 0)
         assert [c.msg_id for c in look.candidates] == [1]
-        assert one.fetcher._claim(look.candidates, one.runtime.identity.id) == 1
+        assert one.fetcher.claim(look.candidates, one.runtime.identity.id) == 1
         (lane,) = one.runtime.hand.lanes
         Table(app).edit(app.tables.message.c.msg_id == 1, status=2, claimed_by=None)
         assert [c.msg_id for c in one.finder.look(10, 1).candidates] == [3]

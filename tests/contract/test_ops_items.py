@@ -129,7 +129,6 @@ def test_many_items_are_counted_in_part(app, monkeypatch):
     trying = Trying(app, lambda ctx: ctx.fan_out(refuse_odd, range(20)))
     trying.drain()
     monkeypatch.setattr(window, "SCAN", 6)
-    app.tables._built.clear()
     found = items(app, trying.msg_id)
     assert (found.done + found.failed, found.complete, found.not_started) == (6, False, None)
     seen: list[str] = []

@@ -119,8 +119,8 @@ def test_pauses_beside_a_worker(make_app):
         send(app, *(f"o{i}" for i in range(5)), topic="b")
     with app.worker(threads=3) as worker:
         worker.start()
-        assert worker._instance is not None
-        beat = worker._instance.heartbeat.wake
+        assert worker.instance is not None
+        beat = worker.instance.heartbeat.wake
         for _ in range(2):
             app.ops.pause("a")
             until(lambda: beat() or worker.paused == {"a"}, "paused")

@@ -249,11 +249,10 @@ def test_a_bare_start_by_another_rule_says_that_indexes_are_missing(crm, caplog)
 def test_a_write_of_ops_by_an_older_rule_is_refused(crm):
     app = crm.app()
     (one,) = send(app, "a", topic="ok")
-    app.ops.counts()
-    old = app.ops._tables
+    old = app.tables
     crm.app(5)
     ops = app.ops
-    ops._read_tables = lambda: old
+    ops.read_tables = lambda: old
     with pytest.raises(RuleChanged):
         ops.discard(one, reason="wrong")
     assert rows(app) == [(0, 0)]

@@ -90,7 +90,7 @@ def test_a_change_that_is_cut_off_has_changed_nothing(crm):
 
 
 def instance(app: App) -> Instance:
-    return Instance(app._state(app._chosen(None)), 1)
+    return Instance(app.runtime(), 1)
 
 
 def close(made: Instance) -> None:
@@ -119,13 +119,13 @@ def test_a_worker_whose_rule_changes_while_it_starts_goes_by_the_new_one(crm, ma
     crm.app(3)
     app = crm.app(5)
     stale = make_app(table=MessageTable(max_tries=3))
-    stale.add_handler("fail", crm._fail, wait=wait_none())
-    made = [stale._state(frozenset({"fail"}))]  # takes 3 for the rule
+    stale.add_handler("fail", crm.fail, wait=wait_none())
+    made = [stale.runtime()]  # takes 3 for the rule
     assert recorded(app) == THREE
     crm.app(5)
     worker = stale.worker(threads=1)
-    real = worker._make_state
-    worker._make_state = lambda: made.pop() if made else real()  # type: ignore[method-assign]
+    real = worker.make_runtime
+    worker.make_runtime = lambda: made.pop() if made else real()  # type: ignore[method-assign]
     with worker:
         worker.start()
         assert worker.instance_id
@@ -292,7 +292,7 @@ def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
 
 def test_an_instance_that_has_left_for_the_rule_does_not_beat_without_a_pause(crm):
     app = crm.app()
-    instance = Instance(app._state(app._chosen(None)), 1)
+    instance = Instance(app.runtime(), 1)
     try:
         instance.runtime.left_for = RuleChanged("t", "old", "new")
         assert instance.heartbeat.run_once() == 0

@@ -75,7 +75,7 @@ def test_a_settle_of_an_id_that_was_lost_is_not_sent_again(one, app, table, monk
         loses_its_lease(one)
         raise DBAPIError("", {}, psycopg.errors.LockNotAvailable())
 
-    monkeypatch.setattr(one.settler, "_write_once", refused)
+    monkeypatch.setattr(one.settler, "write_once", refused)
     one.settler.add(lane, True)
     assert len(sent) == 1
     assert one.runtime.tally.lost == 1
@@ -88,8 +88,8 @@ def test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only(ap
     with app.worker(threads=2) as worker:
         worker.start()
         until(lambda: table.statuses == [2], "done")
-        assert worker._instance is not None
-        worker._instance.runtime.identity.doubtful.add(first)
+        assert worker.instance is not None
+        worker.instance.runtime.identity.doubtful.add(first)
         send(app, *range(5))
         until(lambda: table.statuses == [2] * 6, "others are not in doubt")
         assert {*ran} == {worker.instance_id}
@@ -119,5 +119,5 @@ def test_settle_whose_connection_is_lost_is_in_doubt(database, app):
         worker.start()
         until(lambda: Table(app).statuses == [2], "sent again")
         assert cut == [1]
-        assert worker._instance is not None
-        assert worker._instance.runtime.identity.doubtful == {first}
+        assert worker.instance is not None
+        assert worker.instance.runtime.identity.doubtful == {first}

@@ -169,8 +169,8 @@ def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch
     app.add_handler("t", lambda msg: None)
     worker = app.worker(threads=1)
     worker.start()
-    assert worker._instance is not None
-    beat, hangs = worker._instance.heartbeat, threading.Event()
+    assert worker.instance is not None
+    beat, hangs = worker.instance.heartbeat, threading.Event()
 
     def hang() -> int:
         with beat.link.statement() as conn:
@@ -360,11 +360,11 @@ def test_a_stop_in_a_signal_handler_in_the_middle_of_a_stop_does_not_wait_for_it
     worker = app.worker(threads=1) if app.add_handler("t", lambda msg: None) is None else None
     assert worker is not None
     worker.start()
-    instance = worker._instance
+    instance = worker.instance
     assert instance is not None
     answers = []
-    wait = instance._settle_rest
-    instance._settle_rest = lambda: (answers.append(worker.stop()), wait())[1]  # type: ignore[method-assign]
+    wait = instance.settle_rest
+    instance.settle_rest = lambda: (answers.append(worker.stop()), wait())[1]  # type: ignore[method-assign]
     assert worker.stop()
     assert answers
     assert not any(answers)  # each asks and returns at once

@@ -44,7 +44,7 @@ def make_one(idle: App) -> Iterator[Callable[[], Instance]]:
     made: list[Instance] = []
 
     def make() -> Instance:
-        one = Instance(idle._state(idle._chosen(None)), 1)
+        one = Instance(idle.runtime(), 1)
         one.heartbeat.register()
         one.lanes.took(0.0)  # more is claimed at once than there are threads
         made.append(one)
@@ -67,13 +67,13 @@ def end_lease(app: App, name: str | None) -> None:
 
 def claims_ahead(worker: Worker) -> None:
     """More is claimed at once than there are threads."""
-    assert worker._instance is not None
-    worker._instance.lanes.took(0.0)
+    assert worker.instance is not None
+    worker.instance.lanes.took(0.0)
 
 
 def beat(worker: Worker) -> None:
-    assert worker._instance is not None
-    worker._instance.heartbeat.wake()
+    assert worker.instance is not None
+    worker.instance.heartbeat.wake()
 
 
 def queued(one: Instance) -> list[Lane]:
@@ -226,9 +226,7 @@ def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(s
         other = make_app(table=SEED.replace(max_tries=5))
         assert other.create_schema()[-1] == "rule max_tries=5, on_dead=continue"
         beat(worker)
-        until(
-            lambda: worker._instance is None or worker._instance.runtime.stopping.is_set(), "left"
-        )
+        until(lambda: worker.instance is None or worker.instance.runtime.stopping.is_set(), "left")
         gate.set()
         until(lambda: worker.instance_id is None, "stopped")
     done = len(running)
@@ -242,7 +240,7 @@ def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
     app = make_app(table=MessageTable(claimed_by=None))
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    one = Instance(app._state(app._chosen(None)), 1)
+    one = Instance(app.runtime(), 1)
     one.heartbeat.register()
     send(app, "a")
     fetch(one)

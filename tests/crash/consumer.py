@@ -219,13 +219,13 @@ def single(options: argparse.Namespace) -> int:
 def serve(app: App, worker: Worker, options: argparse.Namespace) -> int:
     """Run or drain until the end."""
     app.tables  # noqa: B018 - so that "ready" means that it really is
-    make = worker._make_state
+    make = worker.make_runtime
 
     def ready() -> Any:
         print("ready", flush=True)  # a signal is heard of from now on
         return make()
 
-    worker._make_state = ready  # type: ignore[method-assign]
+    worker.make_runtime = ready  # type: ignore[method-assign]
     if options.drain:
         report = worker.drain(
             signals=True, linger=options.linger, outage_limit=options.outage_limit

@@ -208,11 +208,11 @@ class Witness:
             return write_once(self, lanes, *args)
 
         witness = self
-        write_once = Settler._write_once
+        write_once = Settler.write_once
         Settler._write = watched_write  # type: ignore[method-assign]
         Settler._look = watched_look  # type: ignore[method-assign]
         Settler.lose = watched_lost  # type: ignore[method-assign]
-        Settler._write_once = marked_write_once  # type: ignore[method-assign]
+        Settler.write_once = marked_write_once  # type: ignore[method-assign]
         settle.settle = watched_batch
         settle.settle_one = watched_each
 

@@ -96,8 +96,8 @@ def test_a_scope_without_its_index_works_and_tells_the_statement(make_app, caplo
     (told,) = [r.getMessage() for r in caplog.records if "CREATE INDEX" in r.getMessage()]
     with app.engine.begin() as conn:
         conn.exec_driver_sql(told.partition("run: ")[2])
-    app._tables = None
-    assert not additions.slice_index(app.engine, app.tables, "shard")
+    now = make_app(table=MessageTable()).tables
+    assert not additions.slice_index(app.engine, now, "shard")
 
 
 def test_a_scope_whose_column_is_missing_tells_how_to_add_it(make_app):
@@ -114,8 +114,9 @@ def test_a_scope_whose_column_is_missing_tells_how_to_add_it(make_app):
         app.drain(scope=Shards(0), **NOW)
     with app.engine.begin() as conn:
         conn.exec_driver_sql(str(told.value).partition("Add it: ")[2])
-    app._tables = None
-    assert app.drain(scope=Shards(0), **NOW).done == 0
+    again = make_app(table=MessageTable("own"))
+    again.add_handler(None, lambda msg: None)
+    assert again.drain(scope=Shards(0), **NOW).done == 0
 
 
 def test_a_scope_that_does_not_fit_is_refused_at_the_call(app, ran):
@@ -145,7 +146,7 @@ def test_an_instance_reads_only_what_bears_its_flag(app, ran):
 
 def test_everywhere_is_as_without_a_scope(app, ran):
     send(app, "a", "b", None)
-    assert app.worker(scope=Everywhere())._make_state().scope is None
+    assert app.worker(scope=Everywhere()).make_runtime().scope is None
     assert app.drain(scope=Everywhere(), **NOW).done == 3
 
 

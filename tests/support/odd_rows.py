@@ -20,7 +20,7 @@ def put(app: App, **columns: str) -> None:
 
 
 def drain(app: App, taken: list[Message[Any]], **options: Any) -> Any:
-    if not app._registry.handlers:
+    if not app.registry.handlers:
         app.add_handler("t", taken.append)
     return app.drain(**{"linger": 0.2, "time_limit": 40, "threads": 2} | options)
 

@@ -32,7 +32,7 @@ class Crm:
         app: App = self._make(table=table)
         app.add_handler("ok", self._note)
         app.add_handler("reject", self._reject)
-        app.add_handler("fail", self._fail, wait=wait_none())
+        app.add_handler("fail", self.fail, wait=wait_none())
         if schema:
             app.create_schema()
         return app
@@ -44,7 +44,7 @@ class Crm:
         self._note(msg)
         raise Reject("no such customer")
 
-    def _fail(self, msg: Message[Any]) -> None:
+    def fail(self, msg: Message[Any]) -> None:
         self._note(msg)
         raise ValueError("broken")
 
