@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.alembic import include_object
-from tests.cli.conftest import environment
+from tests.support.programs import environment
 
 pytest.importorskip("alembic", reason="in the extra dev")
 pytestmark = pytest.mark.filterwarnings(

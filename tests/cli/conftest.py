@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
+from msgworker import App
 from msgworker.cli import main
 from tests.ready import ReadyFile
+from tests.support.programs import Cli, Program, program
 
-ROOT = Path(__file__).resolve().parents[2]
 CRM = """
 import os, time
 from msgworker import App, Reject
@@ -37,8 +37,6 @@ def settle(msg, ctx):
 def hang(msg):
     time.sleep(600)
 """
-
-Cli = Callable[..., Result]
 
 
 @pytest.fixture
@@ -66,23 +64,32 @@ def cli(folder: Path) -> Cli:
     return lambda *args, **options: CliRunner().invoke(main, [str(a) for a in args], **options)
 
 
-def environment(**more: str) -> dict[str, str]:
-    """The environment of a child program: ours, with the package found."""
-    kept = {name: v for name, v in os.environ.items() if not name.startswith("MSGWORKER_")}
-    return kept | {"PYTHONPATH": str(ROOT)} | more
-
-
-def program(*args: Any, cwd: Path, **options: Any) -> subprocess.Popen[str]:
-    """Start the real program."""
-    command = [sys.executable, "-m", "msgworker", *(str(a) for a in args)]
-    options.setdefault("env", environment())
-    return subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-    )
-
-
 @pytest.fixture
 def crm(cli: Cli, folder: Path, scratch: Path) -> Cli:
     """The program, with the tables of crm.py made."""
     ReadyFile(scratch).copy_to(folder / "crm.db")
     return cli
+
+
+@pytest.fixture
+def app(crm: Cli, folder: Path) -> Iterator[App]:
+    """Another client of the table that crm.py works on."""
+    app = App(f"sqlite:///{folder / 'crm.db'}")
+    yield app
+    app.engine.dispose()
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[..., Program]]:
+    """Start the program; it and its children are gone at the end of the test."""
+    begun: list[Program] = []
+
+    def start(*args: Any, **options: Any) -> Program:
+        begun.append(program(*args, cwd=folder, start_new_session=True, **options))
+        return begun[-1]
+
+    yield start
+    for child in begun:
+        if child.poll() is None:
+            child.kill()
+        child.communicate(timeout=60)

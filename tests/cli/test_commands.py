@@ -8,37 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from msgworker.cli.group import COMMANDS
 from msgworker.dialects import NAMES
-from tests.cli.conftest import Cli
-
-AT = ("--app", "crm:app")
-
-
-def sql(folder: Path, statement: str) -> list[Any]:
-    engine = sa.create_engine(f"sqlite:///{folder / 'crm.db'}")
-    with engine.begin() as conn:
-        found = conn.exec_driver_sql(statement)
-        rows = list(found) if found.returns_rows else []
-    engine.dispose()
-    return rows
-
-
-def dead(crm: Cli, folder: Path, count: int, topic: str = "settle") -> list[int]:
-    """Make so many dead messages; their ids."""
-    ids = [
-        int(crm("send", topic, "--object-id", f"C-{n}", *AT, "--payload", '{"n": 1}').stdout)
-        for n in range(count)
-    ]
-    listed = ", ".join(str(i) for i in ids)
-    sql(
-        folder,
-        "UPDATE msgworker_message SET status = -1, error_try_times = 3,"
-        f" last_error = 'ValueError: x' WHERE msg_id IN ({listed})",
-    )
-    return ids
+from tests.support.programs import AT, Cli, dead, sql
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -22,7 +22,7 @@ from msgworker.cli.target import settings_of
 from msgworker.cli.work import unused
 from msgworker.config import SETTINGS, load
 from msgworker.errors import ExitCode
-from tests.cli.conftest import ROOT
+from tests.support.programs import ROOT
 
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")

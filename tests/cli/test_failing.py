@@ -16,7 +16,7 @@ from msgworker.app import table_from
 from msgworker.cli import main
 from msgworker.config import load
 from msgworker.errors import ConfigError
-from tests.cli.conftest import Cli, environment
+from tests.support.programs import Cli, environment
 
 CANARY = "Sup3rCanary"
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from msgworker import App
-from tests.cli.conftest import Cli
-from tests.cli.test_commands import AT, sql
-from tests.cli.test_processes import Program, app, fill, start
+from tests.cli.conftest import app, start
+from tests.support.programs import AT, Cli, Program, fill, sql
 
 __all__ = ["app", "start"]  # fixtures
 FAILS = """

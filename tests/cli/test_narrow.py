@@ -22,8 +22,7 @@ from rich.cells import cell_len
 
 from msgworker.cli import output
 from msgworker.cli.words import wrapped
-from tests.cli.conftest import Cli, environment
-from tests.cli.test_commands import sql
+from tests.support.programs import Cli, environment, sql
 
 LONG = "the account of the customer has no ledger for the month, ask the finance department please"
 NARROW = f"""

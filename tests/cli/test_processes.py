@@ -8,75 +8,16 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from msgworker import App
 from msgworker.cli.processes import ending, total
-from tests.cli.conftest import Cli, environment, program
+from tests.support.leases import leases
+from tests.support.programs import Program, children, environment, fill, gone, states
 from tests.support.waiting import until
-
-Program = subprocess.Popen[str]
-
-
-@pytest.fixture
-def app(crm: Cli, folder: Path) -> Iterator[App]:
-    """Another client of the table that crm.py works on."""
-    app = App(f"sqlite:///{folder / 'crm.db'}")
-    yield app
-    app.engine.dispose()
-
-
-@pytest.fixture
-def start(folder: Path) -> Iterator[Callable[..., Program]]:
-    """Start the program; it and its children are gone at the end of the test."""
-    begun: list[Program] = []
-
-    def start(*args: Any, **options: Any) -> Program:
-        begun.append(program(*args, cwd=folder, start_new_session=True, **options))
-        return begun[-1]
-
-    yield start
-    for child in begun:
-        if child.poll() is None:
-            child.kill()
-        child.communicate(timeout=60)
-
-
-def fill(app: App, count: int, **payload: Any) -> None:
-    with app.engine.begin() as conn:
-        app.send_many(conn, "settle", [(payload, f"C-{n}") for n in range(count)])
-
-
-def states(app: App) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for count in app.ops.counts():
-        found[count.status.value] = found.get(count.status.value, 0) + count.count
-    return found
-
-
-def leases(app: App) -> int:
-    with app.engine.connect() as conn:
-        count = "SELECT count(*) FROM msgworker_lease WHERE kind = 'instance'"
-        return int(conn.exec_driver_sql(count).scalar() or 0)
-
-
-def children(parent: Program) -> list[int]:
-    path = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-    if not path.exists():
-        pytest.skip("no /proc here")
-    return [int(pid) for pid in path.read_text().split()]
-
-
-def gone(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state == "Z"
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -86,7 +27,7 @@ def test_run_ends_in_order_at_a_signal(
 ) -> None:
     fill(app, 300, sleep=0.05)
     child = start("run", "crm:app", "--processes", processes, "--threads", 2)
-    until(lambda: leases(app) == processes, "all instances live")
+    until(lambda: len(leases(app)) == processes, "all instances live")
     until(lambda: states(app).get("done", 0) > 5, "some are done")
     child.send_signal(number)
     _, log = child.communicate(timeout=60)
@@ -94,7 +35,7 @@ def test_run_ends_in_order_at_a_signal(
     found = states(app)
     assert set(found) <= {"new", "done"}, "no row is left at 1, no try is counted"
     assert sum(found.values()) == 300
-    assert leases(app) == 0
+    assert len(leases(app)) == 0
 
 
 def test_second_signal_stops_at_once(app: App, start: Callable[..., Program]) -> None:
@@ -118,18 +59,18 @@ def test_children_stop_in_order_when_the_parent_is_killed(
 ) -> None:
     fill(app, 300, sleep=0.05)
     child = start("run", "crm:app", "--processes", 2)
-    until(lambda: leases(app) == 2, "all instances live")
+    until(lambda: len(leases(app)) == 2, "all instances live")
     pids = until(lambda: children(child), "children")
     child.kill()
     until(lambda: all(gone(pid) for pid in pids), "the children have ended")
     assert set(states(app)) <= {"new", "done"}
-    assert leases(app) == 0
+    assert len(leases(app)) == 0
 
 
 def test_run_replaces_a_process_that_died(app: App, start: Callable[..., Program]) -> None:
     child = start("run", "crm:app", "--processes", 2)
     pids = until(lambda: len(children(child)) == 2 and children(child), "two children")
-    until(lambda: leases(app) == 2, "all instances live")
+    until(lambda: len(leases(app)) == 2, "all instances live")
     os.kill(pids[0], signal.SIGKILL)
     until(lambda: len(set(children(child)) - set(pids)) == 1, "another one is started")
     fill(app, 20)
@@ -284,9 +225,6 @@ def test_endings_in_words() -> None:
 
 def test_total_of_no_report_is_nothing() -> None:
     assert total([], 1.0).done == 0
-
-
-# ---------------------------------------------------------------- slow work over several processes
 
 
 def holders(app: App) -> dict[str, int]:

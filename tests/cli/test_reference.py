@@ -11,8 +11,7 @@ import pytest
 from msgworker.cli import main
 from msgworker.cli.group import COMMANDS
 from msgworker.cli.reference import app_as_option, is_reference, takes_app
-from tests.cli.conftest import Cli
-from tests.cli.test_commands import dead, sql
+from tests.support.programs import Cli, dead, sql
 
 REST: dict[str, tuple[str, ...]] = {
     "init-db": ("--json",),

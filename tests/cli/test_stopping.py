@@ -16,9 +16,9 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.instance.stopping import HURRY_SECONDS, INSIST_SECONDS
-from tests.cli.conftest import environment, program
-from tests.cli.test_processes import children, fill, gone, leases, states
 from tests.support.databases import SERVERS, SQLITE
+from tests.support.leases import leases
+from tests.support.programs import children, environment, fill, gone, program, states
 from tests.support.rows import Table
 from tests.support.waiting import until
 
@@ -127,7 +127,7 @@ def test_one_stop_of_a_whole_group_is_one_stop_by_whatever_way_it_comes(
         assert code == 0, log
         assert set(states(app)) <= {"new", "done"}
     assert counted(app) == {(0, 0)}
-    assert leases(app) == 0
+    assert len(leases(app)) == 0
 
 
 @SQLITE
@@ -138,13 +138,13 @@ def test_signals_that_rain_for_two_seconds_are_one_stop(
 ) -> None:
     """Also the last of them, which meet a process that is just ending."""
     child = start("run", "service:app", "--processes", processes)
-    until(lambda: leases(app) == processes, "all instances live")
+    until(lambda: len(leases(app)) == processes, "all instances live")
     time.sleep(0.3)
     rain([child.pid, *children(child)], number, INSIST_SECONDS * 0.9)
     code, log = ended(child)
     assert code == 0, log
     assert "stopped: done=0" in log
-    assert leases(app) == 0
+    assert len(leases(app)) == 0
 
 
 @SQLITE
@@ -201,7 +201,7 @@ def test_a_signal_after_two_seconds_stops_at_once_and_gives_back_what_has_not_st
     rows = Table(app).rows("msg_id", "status", "error_try_times", "crash_times")
     assert {row[0] for row in rows if row[1] == 1} == started(folder) & slow
     assert {row[1:] for row in rows if row[0] not in started(folder)} == {(0, 0, 0)}
-    assert leases(app) == processes, "who recovers what ran"
+    assert len(leases(app)) == processes, "who recovers what ran"
 
 
 @SERVERS

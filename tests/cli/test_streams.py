@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Cli, environment
+from tests.support.programs import Cli, environment
 from tests.support.waiting import until
 
 PYTHON = f"{sys.executable} -m msgworker"

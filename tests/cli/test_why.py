@@ -16,8 +16,7 @@ from rich.cells import cell_len
 
 from msgworker.store.instances import overdue as missed
 from msgworker.store.lease import Lease
-from tests.cli.conftest import Cli, environment
-from tests.cli.test_commands import AT, dead, sql
+from tests.support.programs import AT, Cli, dead, environment, sql
 
 EVIL = "\x1b]0;owned\x07\u202eC-1"
 

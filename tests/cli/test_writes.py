@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from msgworker.ops.bulk import Bulk
-from tests.cli.conftest import Cli
-from tests.cli.test_commands import AT, dead, sql
+from tests.support.programs import AT, Cli, dead, sql
 
 STATES = "SELECT status FROM msgworker_message ORDER BY msg_id"
 

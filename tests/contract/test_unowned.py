@@ -140,7 +140,7 @@ def test_what_people_gave_back_while_the_lease_was_lost_is_not_started(seed_app,
     one = make_one()
     send(seed_app, "a", "b")
     assert fetch(one) == 2
-    with pytest.raises(Exception, match="lives"):
+    with pytest.raises(Exception, match="is alive"):
         seed_app.ops.release_nobody(any_age=True)
     end_lease(seed_app, one.runtime.identity.id)
     assert seed_app.ops.release_nobody(any_age=True) == 2

@@ -17,25 +17,17 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    multiple,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from msgworker.coordination import DatabaseLocks, Lease
 from msgworker.coordination import database as database_module
 from msgworker.coordination import lease as lease_module
 from msgworker.testing import Clock
+from tests.support.machines import LONG_RUNS, forget_locks, run
 
 RUNS = 200
-LONG_RUNS = 5000
 TTLS = (1.0, 3.0)
 numbers = itertools.count()
 
@@ -152,12 +144,6 @@ class Machine(RuleBasedStateMachine):
                 assert self.rows[lease.name].expires > self.now
 
 
-def forget_locks(locks: DatabaseLocks) -> None:
-    """Take the rows of earlier runs away: each look would read them all, on a clock in Python."""
-    with locks.engine.begin() as conn:
-        conn.exec_driver_sql("DELETE FROM msgworker_lock")
-
-
 class TokenNotFenced(DatabaseLocks):
     """As where the row is deleted at a release: numbers begin anew."""
 
@@ -213,22 +199,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for centre, engine in engines:
         centre.close()
         engine.dispose()
-
-
-def run(machine: type[Any], runs: int, *phases: Phase, steps: int = 25) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=runs,
-            stateful_step_count=steps,
-            deadline=None,
-            database=None,
-            report_multiple_bugs=False,
-            derandomize=bool(phases),
-            suppress_health_check=list(HealthCheck),
-            phases=phases or (Phase.generate, Phase.shrink),
-        ),
-    )
 
 
 def test_leases_keep_their_rules_in_any_order_of_events(machine):

@@ -12,7 +12,7 @@ from msgworker.instance.search import Look
 from msgworker.store.candidates import Candidate
 from msgworker.store.due import Coming
 from msgworker.store.instances import InstanceInfo, Life
-from tests.instance.test_pollpace import Ticking
+from tests.support.ticking import Ticking
 
 A, FRESH, SWEEP, ASK, OVER = Next.AGAIN, Next.LOOK_AFRESH, Next.SWEEP, Next.ASK, Next.OVER
 HEAD = Candidate(1, None, 0, 0, 0, None, True, None)

@@ -14,7 +14,7 @@ from msgworker.instance.hand import Hand, Running
 from msgworker.instance.handlerwatch import HandlerWatch
 from msgworker.instance.identity import Identity
 from msgworker.store.rows import Row
-from tests.instance.test_pollpace import Ticking
+from tests.support.ticking import Ticking
 
 
 class Watched:

@@ -9,7 +9,7 @@ import pytest
 
 from msgworker.instance import identity as identity_module
 from msgworker.instance.identity import Identity, Misstep, Phase
-from tests.instance.test_pollpace import Ticking
+from tests.support.ticking import Ticking
 
 NEW, TRUSTED, DOUBTED = Phase.NEW, Phase.TRUSTED, Phase.DOUBTED
 RETIRING, LOST = Phase.RETIRING, Phase.LOST

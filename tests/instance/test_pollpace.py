@@ -6,17 +6,10 @@ import pytest
 
 from msgworker.instance.pollpace import PollPace
 from msgworker.instance.search import Look
+from tests.support.ticking import Ticking
 
 UNFINISHED = Look(seconds=0.5)
 OVER = Look(round_over=True)
-
-
-class Ticking:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def pace(clock: Ticking | None = None, *, drains: bool = False) -> PollPace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgworker.instance.quiesce import LONGEST_SECONDS, PAUSE_SECONDS, Phase, Quiesce, Reason
-from tests.instance.test_pollpace import Ticking
+from tests.support.ticking import Ticking
 
 ALONE, NEW_ID = Reason.QUARANTINE, Reason.NEW_ID
 

@@ -39,7 +39,7 @@ from msgworker.coordination.partitions import Member
 from msgworker.instance.seat import Standing
 from msgworker.table import tables_for
 from msgworker.testing import Clock
-from tests.coordination.test_machine import LONG_RUNS, forget_locks, run
+from tests.support.machines import LONG_RUNS, forget_locks, run
 
 RUNS = 200
 STEPS = 20

@@ -35,7 +35,7 @@ from msgworker.store import claim, slices_by_age
 from msgworker.store.slices import Place
 from msgworker.table import Slice
 from msgworker.testing import Clock
-from tests.coordination.test_machine import LONG_RUNS, forget_locks, run
+from tests.support.machines import LONG_RUNS, forget_locks, run
 
 RUNS = 100
 STEPS = 20

@@ -1,29 +1,17 @@
-"""Where a setting comes from, and what is said when it is wrong."""
+"""Where a setting comes from, and what no layer may hold."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from msgworker import App, MessageTable
-from msgworker.cli.target import settings_of
-from msgworker.cli.work import unused
-from msgworker.config import SETTINGS, Settings, fill, load, nearest, seconds
+from msgworker import MessageTable
+from msgworker.config import SETTINGS, Settings, fill, load, nearest
 from msgworker.errors import ConfigError
-
-
-def files(folder: Path, own: str = "", pyproject: str = "") -> Path:
-    if own:
-        (folder / "msgworker.toml").write_text(own)
-    if pyproject:
-        (folder / "pyproject.toml").write_text(f"[tool.msgworker]\n{pyproject}")
-    return folder
+from tests.support.programs import files
 
 
 def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
@@ -208,40 +196,6 @@ def test_lists_and_columns_from_text(tmp_path: Path) -> None:
         load(environ={"MSGWORKER_COLUMNS": "ID"}, folder=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (30, 30),
-        ("30", 30),
-        ("30s", 30),
-        ("25m", 1500),
-        ("2h", 7200),
-        ("30d", 2592000),
-        (0.5, 0.5),
-        ("500ms", 0.5),
-        ("1.5h", 5400),
-        (" 2 w ", 1209600),
-    ],
-)
-def test_durations(text: Any, value: float) -> None:
-    assert seconds("x", text) == value
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "m", "-1", "1e9", "1y", "1h30m", "٣", "inf", "nan", -1, True, None, "9" * 30, 1e300],
-)
-def test_what_is_no_duration(text: Any) -> None:
-    with pytest.raises(ConfigError):
-        seconds("x", text)
-
-
-@given(st.text())
-def test_no_text_breaks_the_reader_of_durations(text: str) -> None:
-    with suppress(ConfigError):
-        assert seconds("x", text) >= 0
-
-
 def test_placeholders_are_encoded_where_a_url_needs_it() -> None:
     environ = {"PW": "p@ss:w/rd#%?", "HOST": "db:5433", "ALL": "sqlite:///a b.db", "Q": "a&b"}
     assert fill("${ALL}", environ) == "sqlite:///a b.db"
@@ -269,112 +223,3 @@ def test_defaults_are_those_of_the_library() -> None:
 def test_nearest_tells_all_where_none_is_near() -> None:
     assert nearest("tabel", ["table", "url"]) == "did you mean table?"
     assert nearest("q", ["table", "url"]) == "known are: table, url"
-
-
-# ---------------------------------------------------------------- what an App in code overrules
-
-
-def overruled(folder: Path, own: str, app: App, **environ: str) -> list[str]:
-    files(folder, own=own)
-    return unused(load(folder=folder, environ=environ), settings_of(app))
-
-
-PG = "postgresql+psycopg://crm:${PW}@dbhost/crm"
-
-
-@pytest.mark.parametrize(
-    ("configured", "in_code"),
-    [
-        (PG, "postgresql+psycopg://crm:a%2Bb%20c%40@dbhost/crm"),
-        (PG, "postgresql+psycopg://crm:a+b c%40@dbhost/crm"),
-        (PG, "postgresql://crm:a%2Bb%20c%40@dbhost/crm"),
-        ("postgresql://dbhost/crm", "postgresql+psycopg://DBHOST:5432/crm"),
-        ("postgresql://dbhost/crm?b=2&a=1", "postgresql://dbhost/crm?a=1&b=2"),
-        ("mysql://dbhost/crm", "mariadb+pymysql://dbhost:3306/crm"),
-        ("oracle://dbhost/crm", "oracle+oracledb://dbhost:1521/crm"),
-        ("${WHOLE}", "sqlite:///crm.db"),
-        ("sqlite:///crm.db", "sqlite:///{here}/crm.db"),
-        ("sqlite:///./sub/../crm.db", "sqlite+pysqlite:///crm.db"),
-    ],
-)
-def test_a_url_that_means_the_same_is_not_overruled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str, in_code: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    app = App(in_code.replace("{here}", str(tmp_path)))
-    own = f'url = "{configured}"'
-    assert overruled(tmp_path, own, app, PW="a+b c@", WHOLE="sqlite:///crm.db") == []
-
-
-@pytest.mark.parametrize(
-    ("configured", "in_code"),
-    [
-        (PG, "postgresql://crm:other@dbhost/crm"),
-        (PG, "postgresql://crm@dbhost/crm"),
-        ("postgresql://dbhost/crm", "postgresql://dbhost/billing"),
-        ("postgresql://dbhost/crm", "postgresql://dbhost:5433/crm"),
-        ("postgresql://dbhost/crm", "postgresql://standby/crm"),
-        ("postgresql://dbhost/crm", "postgresql://dbhost/crm?sslmode=require"),
-        ("postgresql://dbhost/crm", "mysql://dbhost/crm"),
-        ("sqlite:///crm.db", "sqlite:///sub/crm.db"),
-        ("postgresql://crm:${NOT_SET}@dbhost/crm", "sqlite:///crm.db"),
-        ("no url at all", "sqlite:///crm.db"),
-    ],
-)
-def test_a_url_that_means_another_database_is_overruled(
-    tmp_path: Path, configured: str, in_code: str
-) -> None:
-    assert overruled(tmp_path, f'url = "{configured}"', App(in_code), PW="x") == ["url"]
-
-
-CODE = MessageTable("crm.msg", msg_id="ID", payload=None, max_tries=5)
-
-
-@pytest.mark.parametrize(
-    ("own", "names"),
-    [
-        ("threads = 3\ngrace = 5", []),
-        ('table = "crm.msg"', []),
-        ('table = "msg"', ["table"]),
-        ('columns = {msg_id = "ID", payload = false}', []),
-        ('columns = {msg_id = "ID", payload = false, status = "status"}', []),
-        ('columns = {msg_id = "ID"}', ["columns"]),
-        ("max_tries = 5", []),
-        ("max_tries = 3", ["max_tries"]),
-        ('on_dead = "continue"\nvisibility_delay_seconds = "0s"', []),
-        ('on_dead = "block"', ["on_dead"]),
-        ('lease_seconds = "1m"', []),
-        ("lease_seconds = 30", ["lease_seconds"]),
-        ("foreign_stale_after = 600", ["foreign_stale_after"]),
-        ("lanes_limit = 10\nmax_tries = 3", ["lanes_limit", "max_tries"]),
-    ],
-)
-def test_a_setting_is_overruled_where_the_code_says_another_value(
-    tmp_path: Path, own: str, names: list[str]
-) -> None:
-    app = App("sqlite:///crm.db", table=CODE, lease_seconds=60)
-    assert sorted(overruled(tmp_path, own, app)) == names
-
-
-def test_what_an_app_leaves_unset_is_shown_as_unset(tmp_path: Path) -> None:
-    files(tmp_path, own="foreign_stale_after = 600")
-    own = settings_of(App("sqlite:///crm.db"))
-    conf = load(folder=tmp_path, environ={}, keywords=own, keywords_from="crm:app")
-    assert (conf["foreign_stale_after"], conf.origins["foreign_stale_after"]) == (None, "crm:app")
-
-
-def test_an_app_from_the_configuration_overrules_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    files(
-        tmp_path, own='url = "sqlite:///a.db"\n[columns]\nmsg_id = "ID"', pyproject="run_limit = 2"
-    )
-    monkeypatch.setenv("MSGWORKER_TABLE", "crm_msg")
-    monkeypatch.setenv("MSGWORKER_NOTIFY", "true")
-    app = App.from_config(label="crm")
-    assert (app.table.name, app.table.msg_id, app.label) == ("crm_msg", "ID", "crm")
-    assert (app.settings.run_limit, app.settings.notify) == (2, True)
-    assert unused(load(), settings_of(app)) == []
-    (tmp_path / "other.toml").write_text('url = "sqlite:///b.db"')
-    assert App.from_config(load(file="other.toml")).engine.url.database == "b.db"
