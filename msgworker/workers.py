@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
 from msgworker.instance.report import Report
 from msgworker.instance.role import outage_pause
 from msgworker.instance.runtime import Tally
 from msgworker.instance.stopping import Asked, Signals, end_by
-from msgworker.instance.worker import GRACE, Worker
+from msgworker.instance.worker import Worker
+from msgworker.instance.working import GRACE, Working
 from msgworker.logs import logger
 
 TICK_SECONDS = 0.05
@@ -103,7 +103,7 @@ class _Part:
             log.warning("database %s: can be used now", self.name)
 
 
-class Workers:
+class Workers(Working[Reports]):
     """The workers of several databases: one instance in each, all with the same handlers.
 
     `run` until stopped, `drain` until all are empty, or `start` and `stop`; as a context manager it
@@ -116,17 +116,6 @@ class Workers:
         self._parts: list[_Part] = []
         self._told = Asked()
         self._lock = threading.Lock()
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def tally(self) -> dict[str, Tally]:

@@ -21,6 +21,7 @@ from msgworker.coordination import (
     ZooKeeperLocks,
     hold,
 )
+from msgworker.instance.working import Working
 from msgworker.ops import Ops
 from msgworker.ops.results import Repaired
 from msgworker.store.audit import AuditEntry, Operation
@@ -143,6 +144,8 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
         for name, member in vars(base).items():
             bare = member.__func__ if isinstance(member, classmethod | staticmethod) else member
             if name.startswith("_") or name in seen or not getattr(bare, "__doc__", None):
+                continue
+            if base is Working:  # its classes say more
                 continue
             if isinstance(bare, property) or inspect.isfunction(bare):
                 seen.add(name)

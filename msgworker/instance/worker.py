@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from msgworker.dialects import connecting
 from msgworker.errors import MsgworkerError, RuleChanged
@@ -25,15 +24,15 @@ from msgworker.instance.stopping import (
     Signals,
     end_by,
 )
+from msgworker.instance.working import GRACE, Working
 from msgworker.store.left import Left, left
 
-GRACE = 30.0
 RETRY_LINGER = 300.0
 OVERDUE_SECONDS = 2.5  # so long a drain waits for what is due and cannot be claimed
 START_TRIES = 5
 
 
-class Worker:
+class Worker(Working[Report]):
     """One instance. `run` until stopped, `drain` until empty, or `start` and `stop`.
 
     As a context manager it stops at the end of the block. A stopped worker can be started again;
@@ -60,17 +59,6 @@ class Worker:
         """Asks `run` and `drain` to stop, in the place of signals; set by the command line."""
         self.counts_left = True
         """Whether a drain says what is left; one of several processes leaves that to its parent."""
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def instance_id(self) -> str | None:
