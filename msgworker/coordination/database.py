@@ -23,7 +23,7 @@ from msgworker import dialects
 from msgworker.clock import clock
 from msgworker.coordination.lease import Lease, LockCentre, check_name, check_prefix, ended
 from msgworker.dialects import Trouble, reason_of, trouble
-from msgworker.errors import LocksUnavailable, SchemaError
+from msgworker.errors import LocksUnavailable, MsgworkerError, SchemaError
 from msgworker.instance.links import Link
 from msgworker.store import locks, schema
 from msgworker.table import DEFAULT_NAME, MessageTable, Tables, tables_for
@@ -33,6 +33,8 @@ Work = Callable[[Connection], R]
 TRIES = 3
 LEAST_ANSWER_SECONDS, MOST_ANSWER_SECONDS = 1.0, 30.0
 KNOWN_NAMES = 10_000
+KEPT_SECONDS = 3600
+"""Between the end of a lease and the deletion of its row, where that can be deleted."""
 BATCH = 100
 """How many locks one statement releases."""
 
@@ -233,6 +235,31 @@ class DatabaseLocks(LockCentre):
         seconds = max(lease.ttl for lease in leases)
         self._run(free, seconds=seconds, in_doubt=partial(free, in_doubt=True))
         return [freed[place] for place in range(len(leases))]
+
+    def _forget(self, lease: Lease) -> bool:
+        """A login that may not delete leaves the row, released."""
+        delete = partial(
+            locks.delete, t=self._tables, name=lease.name, owner=lease.owner, token=lease.token
+        )
+        was_live = lease.live()
+        try:
+            gone = self._run(
+                delete, seconds=lease.ttl, in_doubt=lambda conn: delete(conn) or was_live
+            )
+        except MsgworkerError:
+            return self._release(lease)
+        self._given.pop((lease.name, lease.owner), None)
+        return gone
+
+    def forget_expired(self, prefix: str) -> int:
+        check_prefix(prefix)
+        t = self._reached()
+        old = self._run(partial(locks.long_expired, t=t, prefix=prefix, for_ms=_ms(KEPT_SECONDS)))
+        count = 0
+        for one in old:  # as seen: who has renewed or taken it since keeps it
+            delete = partial(locks.delete, t=t, name=one.name, owner=one.owner, token=one.token)
+            count += self._run(partial(delete, expired=True))
+        return count
 
     def held(self, prefix: str = "") -> list[Lease]:
         check_prefix(prefix)

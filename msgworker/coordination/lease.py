@@ -146,6 +146,26 @@ class LockCentre(ABC):
         """Free many locks at once; returns those that were still held, in order."""
         return [lease for lease in leases if self.release(lease)]
 
+    def forget(self, lease: Lease) -> bool:
+        """Release a lock whose name nobody uses again, because the name ends in its owner; what
+        is kept of it may be deleted with it. As `release`. Of other names, whose tokens must go on
+        rising, ConfigError."""
+        if not lease.name.endswith(lease.owner):
+            raise ConfigError(
+                "only a lock whose name ends in its owner can be forgotten; release this one: "
+                f"{lease.name!r:.80}"
+            )
+        return ended(lease, self._forget(lease))
+
+    def forget_expired(self, prefix: str) -> int:
+        """Delete what is kept of locks named `prefix` + owner whose leases ended an hour ago or
+        longer without a release; how many they were. 0 where a centre keeps nothing of them."""
+        check_prefix(prefix)
+        return 0
+
+    def _forget(self, lease: Lease) -> bool:
+        return self._release(lease)
+
     def _acquire_all(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
         found = (self._acquire(name, owner, ttl) for name in names)
         return [lease for lease in found if lease is not None]

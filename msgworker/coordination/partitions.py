@@ -216,9 +216,13 @@ class Member(Moving):
         if self._member is not None:
             return False
         self.owner = new_owner(self.standing.instance_id())
-        name = f"{self._prefix}member:{self.owner}"
-        self._member = self.scope.locks.acquire(name, self.owner, self.scope.ttl)
+        members = f"{self._prefix}member:"
+        self._member = self.scope.locks.acquire(members + self.owner, self.owner, self.scope.ttl)
         self._renewed_at = now
+        try:
+            self.scope.locks.forget_expired(members)
+        except LocksUnavailable as error:  # a login that may not delete, say: the rows stay
+            self.log.debug("members that died long ago are left in the locks: %s", error)
         if self._member is not None:  # ZooKeeper's last as long as its session
             self._beat = min(self.scope.heartbeat, self._member.ttl / 3)
         return True
@@ -298,7 +302,7 @@ class Member(Moving):
     def _leave(self) -> float | None:
         """Leave as a member first, so that no shard is assigned to us; then release the shards."""
         if self._member is not None:
-            self.scope.locks.release(self._member)
+            self.scope.locks.forget(self._member)
             self._member = None
         now = monotonic()
         with self.lock:

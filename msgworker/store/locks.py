@@ -1,4 +1,5 @@
-"""Locks in the database: one row for each name, changed by conditional updates, never deleted.
+"""Locks in the database: one row for each name, changed by conditional updates. It stays for ever,
+unless its name is that of one owner, who does not use it again: see `delete`.
 
 `token` rises with every change of owner and stays when the lock is free, so it fences whoever held
 it before, also after a crash. `expires_ms` moves with every renewal, by the database's clock: two
@@ -170,6 +171,37 @@ def release(conn: Connection, t: Tables, name: str, *, owner: str, token: int) -
     return bool(conn.execute(t.built("lock_release", build), params).rowcount)
 
 
+def delete(
+    conn: Connection, t: Tables, name: str, *, owner: str, token: int, expired: bool = False
+) -> bool:
+    """Delete the row of a lock that has this owner and token; False if it has not: nothing changes.
+
+    expired: only if its lease has expired. The tokens of the name begin anew, so only where nobody
+    acquires it again.
+    """
+    c = table(t).c
+
+    def build() -> sa.Delete:
+        return sa.delete(table(t)).where(*_of(c), *([_expired(c)] if expired else []))
+
+    params = {"mw_name": name, "mw_owner": owner, "mw_token": token}
+    return bool(conn.execute(t.built(("lock_delete", expired), build), params).rowcount)
+
+
+def long_expired(conn: Connection, t: Tables, prefix: str, *, for_ms: int) -> list[Held]:
+    """Locks named `prefix` + owner that were not released, and expired so long ago."""
+    c = table(t).c
+
+    def build() -> sa.Select[Any]:
+        begins = c.name.like(bindparam("mw_pattern"), escape="!")
+        ago = bindparam("mw_ago", type_=sa.BigInteger())
+        return _shown(c).where(begins, c.owner.is_not(None), c.expires_ms <= now_ms() - ago)
+
+    params = {"mw_pattern": _pattern(prefix), "mw_ago": for_ms}
+    found = [_as_held(row) for row in conn.execute(t.built("lock_long_expired", build), params)]
+    return [one for one in found if one.name == prefix + one.owner]
+
+
 def renew_all(conn: Connection, t: Tables, owner: str, *, ttl_ms: int) -> dict[str, int]:
     """Extend all that an owner holds, in one statement; name -> token of what it holds now."""
     c = table(t).c
@@ -196,8 +228,7 @@ def held(conn: Connection, t: Tables, prefix: str = "") -> list[HeldLock]:
         begins = c.name.like(bindparam("mw_pattern"), escape="!")
         return _reading(c).where(begins).order_by(c.name)
 
-    pattern = prefix.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
-    found = conn.execute(t.built("lock_held", build), {"mw_pattern": pattern})
+    found = conn.execute(t.built("lock_held", build), {"mw_pattern": _pattern(prefix)})
     # LIKE takes upper for lower case somewhere.
     return [_as_held(row) for row in found if str(row[0]).startswith(prefix)]
 
@@ -214,8 +245,15 @@ def holder(conn: Connection, t: Tables, name: str) -> HeldLock | None:
 
 
 def _reading(c: Any) -> sa.Select[Any]:
-    columns = (c.name, c.owner, c.token, now_ms() - c.since_ms, c.expires_ms - now_ms())
-    return sa.select(*columns).where(c.owner.is_not(None), sa.not_(_expired(c)))
+    return _shown(c).where(c.owner.is_not(None), sa.not_(_expired(c)))
+
+
+def _shown(c: Any) -> sa.Select[Any]:
+    return sa.select(c.name, c.owner, c.token, now_ms() - c.since_ms, c.expires_ms - now_ms())
+
+
+def _pattern(prefix: str) -> str:
+    return prefix.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
 
 
 def _as_held(row: Any) -> HeldLock:

@@ -29,6 +29,7 @@ from tests.support.machines import LONG_RUNS, forget_locks, run
 
 RUNS = 200
 TTLS = (1.0, 3.0)
+KEPT = 1.0
 numbers = itertools.count()
 
 
@@ -98,6 +99,38 @@ class Machine(RuleBasedStateMachine):
         assert self.locks.release(lease) == mine
         if mine:
             self.rows[lease.name].owner = None
+
+    @rule(target=leases, ttl=st.sampled_from(TTLS))
+    def join(self, ttl: float) -> Any:
+        """One incarnation of a member: its lock is named after it."""
+        owner = f"m{next(numbers)}"
+        lease = self.locks.acquire(f"{self.mark}:{owner}", owner, ttl)
+        assert lease is not None
+        self.rows[lease.name] = Row(owner, lease.token, self.now + round(1000 * ttl))
+        self.written[lease.name] = 0
+        self.granted.append(lease)
+        return lease
+
+    @rule(lease=leases)
+    def forget(self, lease: Lease) -> None:
+        if not lease.name.endswith(lease.owner):
+            return
+        mine = self.holds(lease)
+        assert self.locks.forget(lease) == mine
+        if mine:
+            self.rows[lease.name].owner = None
+
+    @rule()
+    def forget_expired(self) -> None:
+        prefix, kept = f"{self.mark}:", round(1000 * KEPT)
+        over = [
+            row
+            for name, row in self.rows.items()
+            if row.owner and name == prefix + row.owner and row.expires <= self.now - kept
+        ]
+        assert self.locks.forget_expired(prefix) == len(over)
+        for row in over:
+            row.owner = None
 
     @rule(lease=leases)
     def write(self, lease: Lease) -> None:
@@ -178,6 +211,18 @@ class RenewedAfterLoss(DatabaseLocks):
         )
 
 
+class ForgetsAnyLock(DatabaseLocks):
+    """Deletes what nobody holds, whoever may take it again."""
+
+    def forget_expired(self, prefix: str) -> int:
+        count = super().forget_expired(prefix)
+        held = sa.bindparam("held", [one.name for one in self.held()], expanding=True)
+        delete = sa.text("DELETE FROM msgworker_lock WHERE name NOT IN :held").bindparams(held)
+        with self.engine.begin() as conn:
+            conn.execute(delete)
+        return count
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the class of machines over a kind of centre; on the clock of the test."""
@@ -190,6 +235,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         clock.attach(engine)
         for module in (lease_module, database_module):
             monkeypatch.setattr(module, "clock", lambda: local[0])
+        monkeypatch.setattr(database_module, "KEPT_SECONDS", KEPT)
         centre = kind(engine)
         centre.create_schema()
         engines.append((centre, engine))
@@ -211,7 +257,9 @@ def test_leases_keep_their_rules_in_any_order_of_events_for_long(machine):
     run(machine(DatabaseLocks), LONG_RUNS)
 
 
-@pytest.mark.parametrize("broken", [TokenNotFenced, ReleasedByAnybody, RenewedAfterLoss])
+@pytest.mark.parametrize(
+    "broken", [TokenNotFenced, ReleasedByAnybody, RenewedAfterLoss, ForgetsAnyLock]
+)
 def test_a_broken_centre_is_noticed(machine, broken):
     with pytest.raises(AssertionError):
         run(machine(broken), RUNS, Phase.generate)

@@ -46,6 +46,9 @@ def statements(name: str) -> list[str]:
     locks.there(of, t, ["x"])
     locks.renew(of, t, "x", owner="me", token=1, ttl_ms=1)
     locks.release(of, t, "x", owner="me", token=1)
+    locks.delete(of, t, "x", owner="me", token=1)
+    locks.delete(of, t, "x", owner="me", token=1, expired=True)
+    locks.long_expired(of, t, "x", for_ms=1)
     locks.renew_all(of, t, "me", ttl_ms=1)
     locks.held(of, t, "x")
     locks.holder(of, t, "x")
@@ -55,7 +58,7 @@ def statements(name: str) -> list[str]:
 @pytest.mark.parametrize("name", list(DIALECTS))
 def test_locks_compile_on_every_database(name):
     found = statements(name)
-    assert len(found) == 12
+    assert len(found) == 15
     assert all("msgworker_lock" in text for text in found)
     changes = [text for text in found if text.startswith("UPDATE")]
     assert len(changes) == 5

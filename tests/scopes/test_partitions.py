@@ -53,6 +53,53 @@ def settle(*members):
             one.step()
 
 
+def rows(locks):
+    with locks.engine.connect() as conn:
+        return set(conn.scalars(sa.text("SELECT name FROM msgworker_lock")))
+
+
+def test_members_that_come_and_go_leave_no_rows_in_the_locks(app, locks):
+    scope = Partitions(locks, shards=SHARDS)
+    a = member(app, scope)
+    settle(a)
+    as_now = rows(locks)
+    for _ in range(3):
+        b = member(app, scope)
+        settle(b)
+        b.leaving = True
+        while b.step() is not None:
+            pass
+    assert rows(locks) == as_now
+
+
+def test_a_member_that_died_leaves_its_row_to_one_that_joins_an_hour_later(app, locks):
+    scope = Partitions(locks, shards=SHARDS)
+    dead, stopped = member(app, scope), member(app, scope)
+    settle(dead, stopped)
+    with locks.engine.begin() as conn:
+        ago = sa.text(
+            "UPDATE msgworker_lock SET expires_ms = expires_ms - 3700000 WHERE owner = :o"
+        )
+        conn.execute(ago, {"o": dead.owner})
+    c = member(app, scope)
+    c.step()
+    members = {name for name in rows(locks) if ":member:" in name}
+    assert {name.partition(":member:")[2] for name in members} == {stopped.owner, c.owner}
+    stopped._renewed_at = 0.0
+    settle(stopped, c)
+    assert owned(stopped) | owned(c) == set(range(SHARDS))
+
+
+def test_a_member_joins_where_its_login_may_not_delete(app, locks, monkeypatch):
+    def refused(prefix):
+        raise LocksUnavailable("permission denied")
+
+    monkeypatch.setattr(locks, "forget_expired", refused)
+    a = member(app, Partitions(locks, shards=SHARDS))
+    settle(a)
+    assert owned(a) == set(range(SHARDS))
+
+
 def test_members_share_the_shards_out_and_move_as_few_as_that_takes(app, locks):
     scope = Partitions(locks, shards=SHARDS)
     a, b = member(app, scope), member(app, scope)
