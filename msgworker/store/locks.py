@@ -188,7 +188,7 @@ def delete(
     return bool(conn.execute(t.built(("lock_delete", expired), build), params).rowcount)
 
 
-def long_expired(conn: Connection, t: Tables, prefix: str, *, for_ms: int) -> list[Held]:
+def long_expired(conn: Connection, t: Tables, prefix: str, *, for_ms: int) -> list[HeldLock]:
     """Locks named `prefix` + owner that were not released, and expired so long ago."""
     c = table(t).c
 
