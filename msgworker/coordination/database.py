@@ -2,6 +2,8 @@
 
 Decided by the database's clock and the row counts of conditional updates (store/locks.py), so the
 clocks of the machines need not agree.
+
+One file, because each act says beside it what to do when its answer is lost.
 """
 
 from __future__ import annotations
