@@ -120,6 +120,15 @@ def test_every_logger_of_ours_escapes_what_others_wrote() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("folder", ["instance", "store"])
+def test_a_folder_lists_its_files_in_the_order_of_a_message_s_life(folder: str) -> None:
+    text = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text())) or ""
+    rows = re.sub(r" \([^)]*\)", "", text[text.index("life:") + 5 :])
+    listed = re.findall(r"(?:  |^ +|, )(\w+)(?=,|$)", rows, re.M)
+    there = {path.stem for path in (PACKAGE / folder).iterdir() if path.stem[0] not in "._"}
+    assert sorted(listed) == sorted(there)
+
+
 def test_no_module_is_named_after_nothing() -> None:
     bad = {"utils", "util", "helpers", "base", "manager", "common", "misc"}
     assert [p for p in FILES if p.stem in bad or p.parent.name in bad] == []

@@ -1,4 +1,16 @@
 """Every statement the library runs, one file per act.
 
-Functions take a Connection first and run in the caller's transaction, if not said otherwise.
+Functions take a Connection first and run in the caller's transaction, if not said otherwise. The
+files in the order of a message's life:
+
+tables   schema, additions, reflection, requirements, ddl_script, rule
+send     send
+claim    candidates, due, slices, slices_by_age, claim, following, rows
+settle   settle, done, tries, fingerprint
+fan out  items
+recover  lease, recover
+scopes   scopes, deal, locks
+look     find, info, counts, waiting, failures, explain, ending, instances, left, order, window,
+         doctor
+write    change, purge, pause, audit
 """
