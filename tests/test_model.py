@@ -10,15 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.model import FOLDER, VARIANTS, Variant, check, need_spin
+from tests.model import FOLDER, VARIANTS, check, need_spin
+from tests.model_variants import Variant
 from tests.servers import CannotHave
 
 ROOT = Path(__file__).parent.parent
-PAGE = (FOLDER / "README.md").read_text()
+PAGE = (FOLDER / "README.md").read_text() + (FOLDER / "batches.md").read_text()
 STEP = re.compile(r"`((?:msgworker|samples)/[a-z_/]+\.py)(?::([A-Za-z_.]+))?`")
 STEPS = sorted(set(STEP.findall(PAGE)))
-QUICK = ("failures", "short runs", "stop", "no fence", "no guard, rerun", "all end: poison")
+QUICK: tuple[str, ...] = (
+    "failures",
+    "short runs",
+    "stop",
+    "no fence",
+    "no guard, rerun",
+    "all end: poison",
+)
 QUICK += ("without owners, people release", "what nobody can recover is forgotten")
+QUICK += ("the look does not wait", "batch: failures", "batch: followers without status = 0")
+QUICK += ("blame: a batch with max_tries 1", "locks: foreign, claim, ops")
 with_spin = pytest.mark.usefixtures("spin")
 
 
@@ -66,11 +76,13 @@ def test_table_has_the_steps_of_the_core() -> None:
 def test_every_variant_is_in_the_page_and_every_switch_is_used() -> None:
     for variant in VARIANTS:
         assert f"| {variant.name} |" in PAGE, variant.name
-    for name in ("flag", "quarantine", "unowned"):
-        text = (FOLDER / f"{name}.pml").read_text()
-        switches = set(re.findall(r"^#if(?:n?def)? .*?\b((?:B|C)_[A-Z_]+)", text, re.M))
-        used = {flag for v in VARIANTS if v.model == name for flag in v.flags.split()}
-        assert switches - used == set()
+    for path in FOLDER.glob("*.pml"):
+        text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S)
+        asked = re.findall(r"^#(?:el)?if.*$", text, re.M)
+        switches = set(re.findall(r"\b[A-Z][A-Z_]+[A-Z]\b", "\n".join(asked)))
+        given = set(re.findall(r"^#define (\w+)", text, re.M)) | {"LIVENESS"}
+        flags = [flag for v in VARIANTS if v.model == path.stem for flag in v.flags.split()]
+        assert switches - given - {flag.split("=")[0] for flag in flags} == set(), path.name
 
 
 def test_make_model_needs_nothing_but_python() -> None:

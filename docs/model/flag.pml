@@ -32,6 +32,9 @@
 #ifndef DELAYED
 #define DELAYED 0               /* a settle given up as lost is executed later */
 #endif
+#ifndef PENDING
+#define PENDING 0               /* a COMMIT is under way, its answer lost: holds its locks; then done, or rolled back */
+#endif
 #ifndef RKILLS
 #define RKILLS 0                /* who recovers dies in the middle */
 #endif
@@ -43,6 +46,7 @@
 #endif
 /* LATE: M1 is committed late · RERUN: ops rerun a dead message · FORCED: also a done one · DISCARD
  * FOREIGN: the plain consumer on the same table · BACKOFF: failed messages wait · BLOCK: on_dead
+ * TX: transactional handlers, which start again when nothing of them was committed
  * POISON=m: Mm kills its process at every start · NOFAIL: handlers do not fail */
 
 #define NEW 0
@@ -91,6 +95,7 @@ byte rx[R+1]; byte rrow[R+1]; byte rpc[R+1];    /* who recovers: the dead id, th
 byte flym; byte flyres; byte flynext; byte flyid; byte flyt; byte flyl;   /* a delayed settle */
 byte kills; byte expiries; byte stops; byte unknowns; byte rkills; byte laters_used; byte reruns;
 byte flown; bool discarded;
+byte pend; byte pendres; byte pendnext; byte pendid; byte pendings;       /* a COMMIT under way */
 #ifdef C_TRIES
 byte starts[N+1];
 #endif
@@ -141,6 +146,7 @@ byte k; byte nx; byte x; bool stopread;
 #define SOUGHT(l) (rx[1]==l)
 #endif
 #define ENTITLED(j) (lease[t[j].id]==LIVE)
+#define LOCKED(m) (pend && ((m)==pend || (m)==pendnext))  /* and whoever flags waits for the guard's entry */
 
 /* ---- the conditions of the statements, and what is left of them in the broken variants ---- */
 #ifdef B_GUARD                  /* there is no unique index */
@@ -205,6 +211,11 @@ byte k; byte nx; byte x; bool stopread;
 #else
 #define DROPS(l) (lease[l]==TAKEN)
 #endif
+#ifdef B_LOOKPLAIN              /* the look does not lock: it sees the state before a commit that is under way */
+#define MAYLOOK true
+#else
+#define MAYLOOK (!pend)
+#endif
 #ifdef B_ANYCLAIM               /* an outcome does not ask for the claim that it belongs to */
 #define SAME_CLAIM true
 #else
@@ -216,7 +227,7 @@ inline forget(i) {
   t[i].lt=0; t[i].lat=0; t[i].epoch=0 }
 inline reborn(i) {              /* a new id: here the lowest that nothing remembers */
   forget(i); t[i].pc=IDLE; t[i].stop=0; t[i].cur=0; t[i].id=0; t[i].doubt=0; x=1;
-  do :: x<=IDS && (lease[x]!=NONE || NAMED(x) || INUSE(x) || SOUGHT(x) || flyid==x) -> x++
+  do :: x<=IDS && (lease[x]!=NONE || NAMED(x) || INUSE(x) || SOUGHT(x) || flyid==x || pendid==x) -> x++
      :: else -> break od;
   assert(x<=IDS); t[i].id=x; lease[x]=LIVE; x=0 }
 inline killed(i) { printf("I%d dies (handler of M%d)\n", i, t[i].cur); t[i].ghost=0; reborn(i) }
@@ -329,7 +340,7 @@ end:
 #endif
        fi
      }
-  :: atomic { t[i].pc==LOOKED ->
+  :: atomic { t[i].pc==LOOKED && !pend ->
        if
        :: G_GUARD && G_SEEN(i) ->
           d_step { flagit(t[i].cand, i); t[i].seen=0; t[i].seent=0; t[i].pc=FLAGGED;
@@ -380,7 +391,7 @@ end:
   :: d_step { t[i].pc==DRAIN && t[i].cur -> t[i].cur=0; t[i].pc=IDLE }
   :: d_step { t[i].ghost -> t[i].ghost=0 }
   /* ---- settle ---- */
-  :: atomic { t[i].pc==LANE && t[i].res && !t[i].unknown ->
+  :: atomic { t[i].pc==LANE && t[i].res && !t[i].unknown && !pend ->
        if
        :: FENCE(i) ->
           if
@@ -388,6 +399,12 @@ end:
 #if UNKNOWN > 0
           :: d_step { unknowns<UNKNOWN -> unknowns++; settle(i); nx=0; t[i].unknown=true;
                printf("I%d does not know of it\n", i) }
+#endif
+#if PENDING > 0
+          :: d_step { pendings<PENDING -> pendings++; pend=t[i].flag; pendres=t[i].res; pendid=t[i].id;
+               pendnext=(t[i].res==R_DONE && !t[i].stop -> LOWEST(t[i].behind) : 0);
+               if :: pendnext && !(st[pendnext]==NEW && due[pendnext]) -> pendnext=0 :: else fi;
+               t[i].unknown=true; printf("I%d: the commit of M%d is under way, answer lost\n", i, pend) }
 #endif
 #if DELAYED > 0
           :: d_step { flown<DELAYED && !flym -> flown++; flym=t[i].flag; flyres=t[i].res; flyid=t[i].id;
@@ -404,16 +421,19 @@ end:
 #elif defined(B_UNANSWERED)     /* given up: the claim loop goes on before it is answered */
   :: d_step { t[i].pc==LANE && t[i].unknown -> lane_ends(i) }
 #else
-  :: d_step { t[i].pc==LANE && t[i].unknown ->          /* Settler._look, Caller._was_committed */
+  :: d_step { t[i].pc==LANE && t[i].unknown && MAYLOOK ->          /* Settler._look, Caller._was_committed */
        t[i].unknown=false; nx=LOWEST(t[i].behind);
        if
-       :: OWNED(t[i].flag, t[i].id) -> nx=0
+       :: OWNED(t[i].flag, t[i].id) -> nx=0;
+#ifdef TX
+          if :: t[i].res==R_DONE -> t[i].res=R_NONE :: else fi
+#endif
        :: !OWNED(t[i].flag, t[i].id) && nx && OWNED(nx, t[i].id) -> went_on(i)
        :: else -> nx=0; lane_ends(i)
        fi }
 #endif
 #ifndef B_NOSWEEP               /* release_unknown: while State.claiming is held */
-  :: d_step { (t[i].pc==IDLE || t[i].pc==LOOKED) && MINE(t[i].id) ->
+  :: d_step { (t[i].pc==IDLE || t[i].pc==LOOKED) && MINE(t[i].id) && !LOCKED(MINE(t[i].id)) ->
        k=MINE(t[i].id); give_back(k); printf("I%d gives M%d back, not in hand\n", i, k); k=0 }
 #endif
   /* ---- death and stop ---- */
@@ -475,7 +495,7 @@ end:
        :: else -> rx[r]=0; rpc[r]=0
        fi }
   :: d_step { rpc[r]==2 -> rrow[r]=MINE(rx[r]); rpc[r]=3 }
-  :: d_step { rpc[r]==3 -> if :: DEADS(r) -> recovered(rrow[r]) :: else fi; rrow[r]=0; rpc[r]=4 }
+  :: d_step { rpc[r]==3 && !LOCKED(rrow[r]) -> if :: DEADS(r) -> recovered(rrow[r]) :: else fi; rrow[r]=0; rpc[r]=4 }
   :: d_step { rpc[r]==4 -> if :: DROPS(rx[r]) -> lease[rx[r]]=NONE :: else fi; rx[r]=0; rpc[r]=0 }
 #ifndef B_NOORPHANS             /* rows of ids without a lease stay */
   :: d_step { rpc[r]==0 && RUNNING && by[RUNROW] && lease[by[RUNROW]]==NONE ->
@@ -487,7 +507,7 @@ end:
 #else
   :: d_step { rpc[r]==7 -> rpc[r]=8 }
 #endif
-  :: d_step { rpc[r]==8 -> if :: DEADS(r) -> recovered(rrow[r]) :: else fi; rrow[r]=0; rx[r]=0; rpc[r]=0 }
+  :: d_step { rpc[r]==8 && !LOCKED(rrow[r]) -> if :: DEADS(r) -> recovered(rrow[r]) :: else fi; rrow[r]=0; rx[r]=0; rpc[r]=0 }
 #endif
 #if RKILLS > 0
   :: d_step { rpc[r]!=0 && rkills<RKILLS -> rkills++; rpc[r]=0; rx[r]=0; rrow[r]=0;
@@ -527,7 +547,7 @@ end:
 proctype Network() {            /* executes what its sender has given up */
 end:
   do
-  :: d_step { flym ->
+  :: d_step { flym && !pend ->
        if
        :: OWNED(flym, flyid) && SAME_CLAIM ->
           printf("a delayed settle of M%d (%d)\n", flym, flyres); written(flym, flyres);
@@ -542,6 +562,26 @@ end:
        :: else
        fi;
        flym=0; flyres=0; flynext=0; flyid=0; flyt=0; flyl=0 }
+  od }
+#endif
+
+#if PENDING > 0
+proctype Server() {             /* ends a COMMIT whose client is gone, one way or the other */
+end:
+  do
+  :: d_step { pend ->
+       assert(OWNED(pend, pendid)); printf("a pending commit of M%d (%d)\n", pend, pendres); written(pend, pendres);
+       if
+       :: pendnext -> st[pendnext]=PROCESSING; by[pendnext]=pendid; printf("... the flag moves to M%d\n", pendnext);
+#ifdef C_FENCE
+          epoch[pendnext]=(epoch[pendnext]+1)%8;
+#endif
+          assert(HOWMANY<=1)
+       :: else
+       fi;
+       pend=0; pendres=0; pendnext=0; pendid=0 }
+  :: d_step { pend -> printf("a pending commit of M%d is rolled back\n", pend);
+       pend=0; pendres=0; pendnext=0; pendid=0 }
   od }
 #endif
 
@@ -563,7 +603,7 @@ inline rerun(m) {
 #else
 #define RERUNS_OF(m) (reruns<RERUNS && DEAD(m))
 #endif
-#define DISCARDS_OF(m) (!discarded && vis[m] && CLAIMABLE(m))
+#define DISCARDS_OF(m) (!discarded && vis[m] && CLAIMABLE(m) && !LOCKED(m))
 #ifdef BLOCK
 #define GONE (MAXT+1)
 #else
@@ -592,7 +632,7 @@ end:
   :: d_step { fpc==0 && (READY(1) || READY(2) || READY(N)) && !RUNNING ->
        k=1; do :: k<=N && !(vis[k] && CLAIMABLE(k)) -> k++ :: else -> break od;
        if :: k<=N && st[k]==NEW -> fcand=k; fpc=1 :: else fi; k=0 }
-  :: d_step { fpc==1 ->
+  :: d_step { fpc==1 && !pend ->
        if
        :: st[fcand]==NEW && G_GUARD ->
           st[fcand]=PROCESSING; fcur=fcand; fpc=2; printf("F claims M%d\n", fcand);
@@ -631,6 +671,9 @@ init {
 #endif
 #if DELAYED > 0
     run Network();
+#endif
+#if PENDING > 0
+    run Server();
 #endif
 #ifdef FOREIGN
     run Foreign();
