@@ -83,8 +83,8 @@ def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
     app.add_handler("b", lambda msg: ran.append(msg.msg_id))
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(None, f"a{i:05}") for i in range(6000)])
-    send(app, "z", topic="b")
+    (wanted,) = send(app, "z", topic="b")
     app.ops.pause("t")
     with app.worker(threads=1) as worker:
         worker.start()
-        until(lambda: ran, "found")
+        until(lambda: ran == [wanted], "found")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, ConfigError, SchemaError
+from msgworker import App, ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import asking
 from msgworker.store import ddl_script
 from tests.support.ops import DONE, FAILED, NEW, Cut, audited, cut_after, many_dead, put
@@ -174,8 +173,11 @@ def test_two_cannot_go_on_with_one_operation(app):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(done) >= 1 or len(trouble) == 2
-    with suppress(ConfigError):
+    (lost,) = trouble
+    assert isinstance(lost, MsgworkerError)
+    assert f" {op_id} is over" in str(lost)
+    assert [progress.changed for progress in done] == [1000]
+    with pytest.raises(ConfigError, match="is over"):
         app.ops.rerun(resume=op_id)
     (entry,) = app.ops.audit()
     assert entry.changed == 1000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -12,6 +11,7 @@ from tests.support.rounds import fetch
 from tests.support.rows import send
 from tests.support.sessions import only_servers
 from tests.support.waiting import until
+from tests.support.watching import Watch
 
 
 def test_a_message_in_quarantine_runs_alone(one, app, table):
@@ -55,21 +55,18 @@ def test_a_message_in_quarantine_gets_its_turn_among_slow_handlers(app, table, m
     """Runs behind the heads would keep the hands full for ever."""
     monkeypatch.setattr(quiesce, "FIRST_SECONDS", 0.2)
     monkeypatch.setattr(quiesce, "PAUSE_SECONDS", 0.2)
-    ran: list[str] = []
-
-    def slow(msg: Any) -> None:
-        ran.append(msg.object_id)
-        time.sleep(0.1)
-
-    app.add_handler("t", slow)
+    watch = Watch()
+    app.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, lambda: time.sleep(0.1)))
     send(app, *["a", "b", "c", "d", "e", "f"] * 100)
-    send(app, "q")
+    (poison,) = send(app, "q")
     table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
     with app.worker(threads=2) as worker:
         worker.start()
-        until(lambda: "q" in ran, "it had its turn")
-        until(lambda: len(ran) > ran.index("q") + 4, "the others go on")
+        until(lambda: poison in watch.ids, "it had its turn")
+        until(lambda: len(watch.ids) > watch.ids.index(poison) + 4, "the others go on")
         worker.stop(grace=30)
-    assert len(ran) < 601  # long before all the others
-    table_of = dict(table.rows("object_id", "status"))
-    assert table_of["q"] == 2
+    assert len(watch.ids) < 300  # before half of the others
+    (turn,) = [span for span in watch.spans if span[1] == poison]
+    beside = [span for span in watch.spans if span[2] < turn[3] and turn[2] < span[3]]
+    assert beside == [turn]
+    assert table.rows("status", "error_try_times", "crash_times")[-1] == (2, 2, 1)

@@ -35,7 +35,7 @@ def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
         until(lambda: sorted(ran) == [second, third], "the others are recovered")
         renewed(app, me)
         assert worker.instance_id == me
-        assert table.statuses == [1, 2, 2]
+        until(lambda: table.statuses == [1, 2, 2], "their outcomes are written")
         frozen.rollback()
         until(lambda: table.statuses == [2, 2, 2], "and the last one, when it is free")
     with app.engine.begin() as conn:

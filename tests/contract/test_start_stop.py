@@ -170,21 +170,20 @@ def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch
     worker = app.worker(threads=1)
     worker.start()
     assert worker.instance is not None
-    beat, hangs = worker.instance.heartbeat, threading.Event()
+    beat, hangs, answered = worker.instance.heartbeat, threading.Event(), threading.Event()
 
     def hang() -> int:
         with beat.link.statement() as conn:
             hangs.set()
             conn.exec_driver_sql(SLEEP[app.engine.dialect.name])
+            answered.set()
         return 0
 
     beat.run_once = hang  # type: ignore[method-assign]
     beat.wake()
     assert hangs.wait(60)
-    time.sleep(0.1)
-    begun = time.monotonic()
     assert worker.stop() is True
-    assert time.monotonic() - begun < 30
+    assert not answered.is_set()
     with app.engine.begin() as conn:
         assert lease.read_all(conn, app.tables) == []
 
@@ -205,18 +204,18 @@ def test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked(one, app, table
 def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
     only_servers(app)
     monkeypatch.setattr(heartbeat, "LEAVE_SECONDS", 2.0)
-    hangs = iter([True])
+    hangs, answered = iter([True]), threading.Event()
 
     def holds_nothing(link: Link) -> bool:
         with link.transaction() as conn:
             if next(hangs, False):
                 conn.exec_driver_sql(SLEEP[app.engine.dialect.name])
+                answered.set()
         return True
 
     monkeypatch.setattr(one.claimer, "holds_nothing", holds_nothing)
-    begun = time.monotonic()
     assert in_thread(one.heartbeat.leave)() is True
-    assert time.monotonic() - begun < 20
+    assert not answered.is_set()
     with app.engine.begin() as conn:
         assert lease.read_all(conn, app.tables) == []
 
@@ -417,7 +416,10 @@ def test_a_stop_from_within_asks_and_returns_at_once(app, table, within, how, ca
     getattr(worker, how)()
     until(lambda: worker.instance_id is None, "it has stopped", seconds=30)
     assert answers == [(False, True)]
-    assert table.statuses in ([2, 0, 0], [0, 0, 0])  # a fan-out that a stop meets runs later
+    first, *behind = table.statuses
+    # A fan-out that the stop meets before its end runs later.
+    assert first in ((0, 2) if within is item_stop else (2,))
+    assert behind == [0, 0]
     assert table.column("error_try_times") == [0, 0, 0]
     assert leases(app) == {}
     assert "cannot join" not in caplog.text
