@@ -6,6 +6,8 @@ import gc
 import threading
 import weakref
 
+import sqlalchemy as sa
+
 from tests.support.rows import send
 from tests.support.waiting import in_thread, until
 
