@@ -125,9 +125,9 @@ MUTANTS = (
     _m(
         "NULL is an object",
         "instance/search.py",
-        "        The source shows an object's rows in order: the first one that cannot go blocks "
+        "        The source gives an object's rows in order: the first one that cannot run blocks "
         'the others.\n        """\n        same = row[self._key_at]\n        if same is not None:',
-        "        The source shows an object's rows in order: the first one that cannot go blocks "
+        "        The source gives an object's rows in order: the first one that cannot run blocks "
         'the others.\n        """\n        same = row[self._key_at]\n'
         "        if row.msg_id is not None:",
         *_on("test_messages_without_an_object_are_claimed_together", "sqlite"),
@@ -602,8 +602,8 @@ MUTANTS = (
     _m(
         "a segment is given up between a look and its claim",
         "coordination/segments.py",
-        "if self._looking:  # what it finds",
-        "if self._looking is None:  # what it finds",
+        "if self._looking:  # candidates",
+        "if self._looking is None:  # candidates",
         "test_segments_keep_their_rules_in_any_order_of_events",
     ),
     _m(

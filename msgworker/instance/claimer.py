@@ -69,10 +69,7 @@ class Claimer:
         runtime = self._runtime
         with self._claiming:
             if runtime.identity.id != me or not runtime.identity.trusted():
-                return (
-                    [],
-                    [],
-                )  # declared dead meanwhile: these candidates were found under the previous id
+                return [], []  # declared dead meanwhile: found under the previous id
             if self.in_doubt:
                 self._release_unknown(self._link)
             self.in_doubt = True

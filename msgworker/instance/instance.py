@@ -52,7 +52,7 @@ from msgworker.message import Outcome
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
 TICK_SECONDS = 0.05
-ROLE_SECONDS = 5.0  # so long a role may take to end, after the last handler has
+ROLE_SECONDS = 5.0  # the most that a role may take to end, after the last handler
 
 
 class Instance:
@@ -69,7 +69,7 @@ class Instance:
         retry_level: int = logging.INFO,
         before_settle: Callable[[Lane], None] | None = None,
     ) -> None:
-        """asked: what a thread that waits for the instance's end listens to. retry_level,
+        """asked: the stop requests that a thread waiting for the instance's end gets. retry_level,
         before_settle: see Telling and Caller; for tests."""
         self.runtime = runtime
         Telling(runtime.events, runtime.log, retry_level=retry_level)
@@ -167,23 +167,23 @@ class Instance:
 
     @property
     def is_within(self) -> bool:
-        """Whether this thread is one of the instance, which its stop may wait for."""
+        """Whether this thread belongs to the instance, so that its stop may wait for it."""
         roles = (self.fetcher, self.heartbeat, self.watchdog, self.listener)
         return self.runtime.within or any(role.is_current for role in roles)
 
     def leave_for(self, error: MsgworkerError) -> None:
-        """Finish what is in hand, then leave for this reason."""
+        """Finish in-flight messages, then leave for this reason."""
         self.runtime.left_for = error
         self.runtime.stopping.set()
         self.leave()
 
     def leave(self) -> None:
-        """Have it stopped by whoever waits for that: its keeper, or `run` or `drain`."""
+        """Request a stop from the waiting thread: its keeper, or `run` or `drain`."""
         if self.keeper is not None:
             self.keeper.ask()
 
     def end_with_program(self) -> None:
-        """Have it stopped because the program ends."""
+        """Request a stop because the program ends."""
         if not self.ending.begun:
             self.runtime.log.warning("the program ends without a stop of this worker; it stops now")
         self.ask(EXIT_GRACE)
@@ -194,19 +194,19 @@ class Instance:
         """Log what a stop that takes too long leaves to recovery."""
         held = ", ".join(str(n.row.msg_id) for n in list(self.runtime.hand.lanes)[:10]) or "none"
         self.runtime.log.warning(
-            "the stop takes too long, and the program ends (messages in hand: %s); "
+            "the stop takes too long, and the program ends (messages in flight: %s); "
             "recovery follows",
             held,
         )
 
     def ask(self, grace: float) -> None:
-        """Give handlers so many seconds at most, also in a stop that is under way."""
+        """Limit the grace time of handlers, also in a stop in progress."""
         until = self.ending.ask(grace)
         if self.runtime.give_up_at is not None:
             self.runtime.give_up_at = min(self.runtime.give_up_at, until + GIVE_UP_SECONDS)
 
     def stop(self, grace: float) -> bool:
-        """Stop, or wait for the stop; grace: where nobody has said one."""
+        """Stop, or wait for the stop; grace: if no other was set."""
         if self.ending.until is None:
             self.ask(grace)
         try:
@@ -229,8 +229,8 @@ class Instance:
             self.seat.leave()
         self._wait_for(self.fetcher, max(ROLE_SECONDS, self._deadline - time.monotonic()))
         self.settler.give_back(self.lanes.take_back())
-        # Lanes that settle now and would go on are released too, by the loop below; a handler that
-        # was just being started when the lanes closed is told in the next round.
+        # The loop below also releases lanes that settle now and would continue. A handler that
+        # was just being started when the lanes closed is cancelled in the next round.
         ended = False
         while not ended:
             self.runtime.hand.cancel()
@@ -246,15 +246,15 @@ class Instance:
         for role in (self.listener, self.heartbeat, self.watchdog):
             role.stop()
             self._wait_for(role, ROLE_SECONDS)
-        if not self.heartbeat.over.is_set():  # it waits for an answer that does not come
+        if not self.heartbeat.over.is_set():  # it waits for an answer in vain
             self.heartbeat.link.cut()
             self.heartbeat.join(ROLE_SECONDS)
-        self.settle_rest()  # what it has put back into the queue meanwhile
+        self.settle_rest()  # lanes that it has queued again meanwhile
         self._leave(ended)
         return ended
 
     def _wait_for(self, role: Role, seconds: float) -> None:
-        """Until a role has ended; not for so long where somebody insists."""
+        """Wait until a role has ended; shorter in a stop at once."""
         deadline = time.monotonic() + seconds
         while role.alive and time.monotonic() < deadline and not self._hurried:
             role.join(TICK_SECONDS)
@@ -262,15 +262,15 @@ class Instance:
             role.join(HELP_SECONDS)
 
     def hurry(self) -> None:
-        """Let a stop, which has begun or is about to, wait for no handler."""
+        """Make the stop, which has begun or is about to, wait for no handler."""
         self.runtime.log.warning("stopping at once; what runs is left to recovery")
         self._hurried = True
         self.runtime.give_up_at = time.monotonic() + HURRY_SECONDS / 2
         self.lanes.close()
 
     def release_unstarted(self) -> None:
-        """Give back what no handler has started, on a connection of its own: the settle that is to
-        do it waits for something."""
+        """Release messages that have not started on a separate connection, because the settle that
+        should do it hangs."""
         runtime = self.runtime
         for lane in self.lanes.take_back():
             lane.result = Result(Outcome.RELEASED)
@@ -325,9 +325,9 @@ class Instance:
         return self.runtime.away.seconds
 
     def raise_what_people_must_mend(self) -> None:
-        """Raise an error that is met again and again and that waiting cannot cure."""
+        """Raise a repeated error that waiting cannot fix."""
         outages = [self.fetcher.outage, self.settler.outage]
-        # Without a lease these two ask the database nothing.
+        # Without a lease these two do not use the database.
         if not self.runtime.identity.trusted():
             outages.append(self.heartbeat.outage)
         for outage in outages:
@@ -342,6 +342,6 @@ class Instance:
                 raise error
 
     def raise_why_it_left(self) -> None:
-        """Raise the error for which the instance left on its own account, if it did."""
+        """Raise the error for which the instance left by itself, if it did."""
         if self.runtime.left_for is not None:
             raise self.runtime.left_for

@@ -1,4 +1,4 @@
-"""Keys of items: what may be one, how it is recorded, and which were seen already."""
+"""Keys of items: valid keys, their recorded form, and the set of seen keys."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_ITEM_NAME = 50
 class SeenKeys:
     """A set of texts that only says "new" or "not new", in about 16 bytes per text.
 
-    It holds 64-bit hashes with open addressing, so that the keys of a million items fit beside
-    them. Two texts of one hash are as good as impossible: for a million, 1 in 30 million.
+    It holds 64-bit hashes with open addressing, so that the keys of a million items fit into
+    memory. The probability of a collision is 1 in 30 million for a million texts.
     """
 
     __slots__ = ("_count", "_slots")
@@ -28,7 +28,7 @@ class SeenKeys:
         self._count = 0
 
     def add(self, text: str) -> bool:
-        """Put a text in; False if it was there."""
+        """Add a text; False if it was there."""
         return self._put(hash(text) or 1)
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class SeenKeys:
         return self._slots[self._place(number)] == number
 
     def absorb(self, other: SeenKeys) -> None:
-        """Put in all that another one holds."""
+        """Add all texts of another set."""
         for number in other._slots:
             if number:
                 self._put(number)
@@ -59,7 +59,7 @@ class SeenKeys:
         return True
 
     def _place(self, number: int) -> int:
-        """Where the number stands, or where it would."""
+        """The slot of the number, or where it would be."""
         slots = self._slots
         last = len(slots) - 1  # a power of two, less one
         place = number & last
@@ -69,10 +69,10 @@ class SeenKeys:
 
 
 class Keys:
-    """The keys of the items of one fan-out, as users give them and as they are recorded.
+    """The keys of the items of one fan-out, as given by the user and as recorded.
 
-    A fan-out with a name keeps its records apart from those of others of the same message: the
-    name stands before the key in brackets.
+    The name of a fan-out separates its records from those of others of the same message: it is
+    put in brackets before the key.
     """
 
     def __init__(self, key: Callable[[Any], Any] | None, name: str) -> None:
@@ -91,7 +91,7 @@ class Keys:
         )
 
     def text(self, key: Any, position: int) -> str:
-        """The key as it is recorded; ConfigError for what cannot be a key."""
+        """The key as recorded; raises ConfigError for an invalid key."""
         if isinstance(key, bool) or not isinstance(key, str | int | UUID):
             raise ConfigError(
                 f"the key of item {position} must be a text or a whole number, got {key!r:.80}"

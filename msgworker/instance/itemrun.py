@@ -1,8 +1,8 @@
-"""One fan-out under way: feed items to the hands that run them, take what comes out, record it.
+"""One running fan-out: pass items to their executor, take the results, record them.
 
-All of it happens on the handler's own thread: the items are read here, as far ahead as there is
-room, and nothing but the items' function runs elsewhere. At most BATCH items are at any moment
-started or ended without a record, which bounds both memory and what a crash repeats.
+All of it happens on the handler's own thread: items are read here, as far ahead as there is
+room, and only the items' function runs elsewhere. At most BATCH items at a time are
+started or ended without a record, which bounds both memory and the repeats after a crash.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAILED_KEPT = 10_000
 
 @dataclass(slots=True)
 class ItemCounts:
-    """What has come out so far. failed: the first FAILED_KEPT, key -> text."""
+    """The results so far. failed: the first FAILED_KEPT, key -> text."""
 
     values: list[Any] = field(default_factory=list)
     failed: dict[Any, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class ItemCounts:
 class ItemRun:
     """Runs the tasks of one fan-out; used once.
 
-    in_flight: how many tasks the hands hold at most. text_of: an error as text for people.
+    in_flight: how many tasks the executor holds at most. text_of: an error as text.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class ItemRun:
         self.tally = ItemCounts()
 
     def run(self, tasks: Iterable[Task]) -> ItemCounts:
-        """Run all that is not done; raises what ended it early, once every started item has ended
-        and is recorded, if the message is still ours."""
+        """Run all items that are not done. If it ends early, it raises the reason when every
+        started item has ended, and is recorded if the message is still ours."""
         try:
             for task in self._undone(tasks):
                 self._make_room()
@@ -91,7 +91,7 @@ class ItemRun:
     # ------------------------------------------------------------ what is left to do
 
     def _undone(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """The tasks without those that are done; what is known of them is put into the tally."""
+        """The tasks that are not done; done ones are counted in the tally."""
         values = self.tally.values
         if not self._recorder.any_recorded():
             for task in tasks:
@@ -124,7 +124,7 @@ class ItemRun:
         return self._running + self._queued + len(self._recorder)
 
     def _go_on(self) -> None:
-        """Take what has come out, without waiting; raises if no item may start any more."""
+        """Take the available results; raises if items may no longer start."""
         end_if_forked(self._fence.runtime.pid)  # by the user's iterable
         while True:
             try:
@@ -195,7 +195,7 @@ class ItemRun:
             self._recorder.add(task, ended.value, text)
 
     def _next_of_group(self, group: Any, *, failed: bool) -> None:
-        """One at a time, in order; behind a failed one nothing of its group runs in this try."""
+        """One at a time, in order; after a failed item no other of its group runs in this try."""
         behind = self._behind[group]
         if failed:
             self._broken.add(group)
@@ -211,7 +211,7 @@ class ItemRun:
     # ------------------------------------------------------------ the early end
 
     def _wind_up(self) -> None:
-        """Nothing starts any more; wait for what runs, record it if the message is still ours."""
+        """End early: wait for running items, and record them if the message is still ours."""
         self._fence.closing = True
         self._hands.cancel()
         while self._running:
@@ -233,7 +233,7 @@ class ItemRun:
 
 
 def _parts(tasks: Iterable[Task]) -> Iterator[list[Task]]:
-    """Tasks in lists for one look each; a slow source is not waited for."""
+    """Tasks in lists for one read each; it does not wait for a slow source."""
     part: list[Task] = []
     begun = time.monotonic()
     for task in tasks:

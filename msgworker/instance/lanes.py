@@ -1,8 +1,8 @@
 """The lanes that wait for a handler thread.
 
 A lane is handled one message at a time: its next handler starts only after the settle that moved
-the flag has committed. Threads take lanes one by one from a common queue; only as many threads are
-woken as the work is worth, because waking a thread costs more than a short handler.
+the flag has committed. Threads take lanes from a common queue. It wakes only as many threads as are
+useful, because waking a thread costs more than a short handler.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from msgworker.instance.hand import Lane
 from msgworker.instance.runtime import Runtime
 
 WORTH_A_THREAD_SECONDS = 0.002
-UNKNOWN_SECONDS = 1.0  # of a handler while none has ended: worth waking all threads
+UNKNOWN_SECONDS = 1.0  # assumed for a handler while none has ended: wakes all threads
 NEWEST_SHARE = 0.05
 
 
 class Lanes:
-    """Put in by the fetcher, by whoever settles and by the heartbeat; taken by handler threads, and
-    taken back by the fetcher and the stop.
+    """Filled by the fetcher, the settling thread and the heartbeat; emptied by handler threads, and
+    by the fetcher and the stop to release lanes.
 
-    beat_now: has the heartbeat beat at once. ready: those that no thread has taken yet; only the
-    methods here write it, others look whether there are some. mean_seconds: of the handlers that
-    have ended, None while none has; written by handler threads, read by the fetcher and whoever
-    settles.
+    beat_now: requests a heartbeat at once. ready: lanes that no thread has taken yet; only the
+    methods here write it, others check whether it is empty. mean_seconds: of handlers that
+    have ended, None while none has; written by handler threads, read by the fetcher and the
+    settling thread.
     """
 
     def __init__(self, runtime: Runtime, *, beat_now: Callable[[], None]) -> None:
@@ -57,8 +57,8 @@ class Lanes:
         self.ready.append(lane)
 
     def next(self) -> Lane | None:
-        """Wait for a lane; None = they are closed. What is queued then was never started: it is
-        taken back."""
+        """Wait for a lane; None = closed. Lanes that are still queued then have not started, and
+        are released."""
         while not self._closed:
             try:
                 return self.ready.popleft()
@@ -75,8 +75,8 @@ class Lanes:
         return None
 
     def nudge(self) -> None:
-        """Wake one more thread if lanes wait: called regularly, in case a handler is slower than
-        most."""
+        """Wake one more thread if lanes wait: called regularly, since a handler may be slower than
+        the mean."""
         if self.ready and self._idle:
             with self._gate:
                 self._gate.notify(1)
@@ -96,8 +96,8 @@ class Lanes:
         return list(back)
 
     def may_start(self, lane: Lane) -> bool:
-        """Whether the lane is ours under this id; else it is put aside: forgotten (recovery gives
-        the rows back), or until the heartbeat has asked for it."""
+        """Whether the lane is ours under this id. Otherwise it is dropped (recovery gives its rows
+        back), or kept until the heartbeat has checked it."""
         identity = self._runtime.identity
         if lane.owner == identity.id:
             return True
@@ -107,18 +107,18 @@ class Lanes:
         return False
 
     def pace(self) -> float:
-        """Seconds a handler takes, on average; a guess while none has ended."""
+        """The mean seconds of a handler; a guess while none has ended."""
         return UNKNOWN_SECONDS if self.mean_seconds is None else self.mean_seconds
 
     def took(self, seconds: float) -> None:
-        """Note how long a handler has run."""
+        """Record how long a handler has run."""
         self._ended += 1
         mean = seconds if self.mean_seconds is None else self.mean_seconds
         share = NEWEST_SHARE if self._ended * NEWEST_SHARE > 1 else 1 / self._ended
         self.mean_seconds = mean + (seconds - mean) * share
 
     def close(self) -> None:
-        """Let the threads end after what they are doing; no other handler starts."""
+        """Make the threads end after their present handler; no other handler starts."""
         with self._gate:
             self._closed = True
             self._gate.notify_all()

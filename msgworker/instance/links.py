@@ -1,6 +1,6 @@
-"""The connections of one role, and what a user's code may not do to one that it was lent.
+"""The connections of one role, and checks of user code that uses one of them.
 
-A role keeps its connections; after any error they are given up and opened again at the next use, so
+A role keeps its connections. After any error they are closed and reopened at the next use, so that
 no broken one is used again.
 """
 
@@ -31,20 +31,20 @@ from msgworker.errors import DatabaseUnavailable, HandlerMisuse
 from msgworker.instance.forks import end_if_forked
 
 SAME_CLAIM_RUNS = 8
-"""How often a user's transaction is run again under one claim when the database rolled it back."""
+"""How often user code runs again under one claim when the database rolled it back."""
 
 
 @dataclass(slots=True)
 class Stage:
-    """How far a transaction that runs a user's code has come: begun = the database was there;
-    lost = its connection was found dead; committing = the COMMIT was sent, maybe."""
+    """The progress of a transaction that runs user code: begun = it has a connection;
+    lost = its connection was found dead; committing = the COMMIT may have been sent."""
 
     begun: bool = False
     lost: bool = False
     committing: bool = False
 
     def again(self, error: BaseException) -> bool:
-        """Whether the database itself undid the transaction: it may be run again."""
+        """Whether the database rolled the transaction back: it may run again."""
         return self.lost or trouble(error) in (Trouble.AGAIN, Trouble.LOST)
 
 
@@ -52,8 +52,9 @@ class Stage:
 def lent(conn: Connection, stage: Stage, whose: str) -> Iterator[None]:
     """The block runs a user's code in our transaction; afterwards that must be as it was.
 
-    What the database rolled back while the code went on is raised again here, or half of the code's
-    writes would be committed. Raises HandlerMisuse if the code itself ended the transaction.
+    If the database rolled back while the code continued, the error is raised again here; otherwise
+    half of the code's writes would be committed. Raises HandlerMisuse if the code itself ended the
+    transaction.
     """
     stage.begun = True
     begun = conn.get_transaction()
@@ -62,7 +63,7 @@ def lent(conn: Connection, stage: Stage, whose: str) -> Iterator[None]:
         with lending(conn):
             yield
     except BaseException:
-        # The code may have hidden why, or met what SQLAlchemy says after that.
+        # The code may have hidden the reason, or got a follow-up error of SQLAlchemy.
         stage.lost = conn.invalidated
         raise
     swallowed = rolled_back(conn)
@@ -72,14 +73,14 @@ def lent(conn: Connection, stage: Stage, whose: str) -> Iterator[None]:
     if conn.closed or begun is None or not begun.is_active:
         raise HandlerMisuse(
             f"{whose} committed, rolled back or closed its connection; the transaction is the "
-            "worker's: what was written may stand although this try counts as failed"
+            "worker's: writes may be committed although this try counts as failed"
         )
 
 
 class Turns:
-    """A lock whose waiters get it in the order they came.
+    """A lock that is granted in the order of requests.
 
-    Where a database has one writer at a time, our threads queue up here: its own waiting is
+    For a database with a single writer, our threads queue here: the database's own waiting is
     polling, which is slow and unfair (a heartbeat could starve behind a busy settler).
     """
 
@@ -96,7 +97,7 @@ class Turns:
             mine = threading.Lock()
             mine.acquire()
             self._waiting.append(mine)
-        mine.acquire()  # released by whoever had the turn before us, which is handed over
+        mine.acquire()  # released by the previous holder, which hands the turn over
 
     def __exit__(self, *exc: object) -> None:
         with self._gate:
@@ -107,14 +108,14 @@ class Turns:
 
 
 class Link:
-    """`statement()`: each statement stands alone. `transaction()`: commits at the end. Each has a
-    connection of its own, so a role that needs no speed uses one of them only. `single()`: one
-    statement that stands alone, on the connection of `transaction()`.
+    """`statement()`: autocommit. `transaction()`: commits at the end. Each has a
+    connection of its own, so a role that needs no speed uses only one of them. `single()`: one
+    statement in autocommit, on the connection of `transaction()`.
 
-    turns: what to hold during a transaction, see Turns; None where writers do not get in their way.
-    tuned: statements that set and reset something for the session of `statement()`.
+    turns: a lock to hold during a transaction, see Turns; None if writers run concurrently.
+    tuned: statements that set and reset options for the session of `statement()`.
     none_left: called when all connections are in use.
-    lock: held by who uses it, where others may close it meanwhile.
+    lock: held during use, if others may close it meanwhile.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Link:
         self._turns = turns
         self._alone: Connection | None = None
         self.together: Connection | None = None
-        self.busy_since: float | None = None  # when what runs on it now began
+        self.busy_since: float | None = None  # when its present use began
         self.ident: int | None = None  # the thread that used it last
         self.lock = threading.Lock()
         self._pid = os.getpid()
@@ -142,14 +143,15 @@ class Link:
             if no_connection_left(error):
                 self._none_left()
             if isinstance(error, DBAPIError) and trouble(error) is Trouble.OTHER:
-                # Whatever it says: there is no connection, and nothing was sent.
+                # Whatever the error: there is no connection, and nothing was sent.
                 raise DatabaseUnavailable(f"no connection: {reason_of(error)}") from error
             raise
 
     def cut(self) -> None:
-        """Break the connections, from another thread: who waits for an answer gets an error.
+        """Cut the connections, from another thread: a thread that waits for an answer gets an
+        error.
 
-        For half-open connections, which nothing else tells from slow ones.
+        For half-open connections, which cannot be distinguished from slow ones.
         """
         for conn in (self._alone, self.together):
             if conn is not None:
@@ -163,7 +165,7 @@ class Link:
 
     @contextmanager
     def statement(self) -> Iterator[Connection]:
-        """A connection on which every statement commits by itself."""
+        """A connection in autocommit mode."""
         self._begin()
         try:
             if self._alone is None:
@@ -199,8 +201,8 @@ class Link:
 
     @contextmanager
     def single(self) -> Iterator[Connection]:
-        """For one statement, which the database commits with it: a process that stands still before
-        its next word holds no lock. Where writers take turns, a transaction."""
+        """One statement in autocommit mode, so that a suspended process holds no lock. A
+        transaction if writers take turns."""
         if self._turns is not None:
             with self.transaction() as conn:
                 yield conn
@@ -209,17 +211,16 @@ class Link:
             yield conn
 
     def close(self, *, lost: bool = False) -> None:
-        """Give the connections back, as they were.
+        """Return the connections in their original state.
 
-        lost: the server has gone, so both are dead; reset like living ones, the pool would log that
-        as an error.
+        lost: the server is lost, so both are dead; if they were reset, the pool would log an error.
         """
         if self._alone is not None and self._tuned and not lost:
             with suppress(Exception):
                 self._alone.exec_driver_sql(self._tuned[1])
         for conn in (self._alone, self.together):
             if conn is not None:
-                with suppress(Exception):  # it may be broken: that is why we are here
+                with suppress(Exception):  # it may be broken
                     if lost:
                         conn.invalidate()
                     conn.close()
@@ -227,8 +228,8 @@ class Link:
 
 
 class SpareLinks:
-    """Links of threads that need them now and then only: where no connection is left, those that
-    are idle are given back, or a settle that gets none would hold up all others.
+    """Links of threads that need them only sometimes. If no connection is left, idle ones are
+    closed; otherwise a settle without a connection would block all others.
 
     Added to by handler threads; `close_idle` may be called by any thread.
     """
@@ -241,7 +242,7 @@ class SpareLinks:
         self._links.append(link)
 
     def close_idle(self) -> None:
-        """Give back the connections of those that are not in use."""
+        """Return the connections of idle links."""
         for link in list(self._links):
             if link.lock.acquire(blocking=False):
                 try:
@@ -250,6 +251,6 @@ class SpareLinks:
                     link.lock.release()
 
     def close(self) -> None:
-        """Give back all connections; the threads must have ended."""
+        """Return all connections; the threads must have ended."""
         for link in self._links:
             link.close()

@@ -1,4 +1,5 @@
-"""Wake up when another process has sent a message: a hint, never needed for correctness."""
+"""Wakes up the fetcher when another process has sent a message: a hint, not needed for
+correctness."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ class Listener(Role):
         self._listening = False
 
     def run_once(self) -> int:
-        """Listen for a second; returns 1 if something was heard."""
+        """Listen for a second; returns 1 if a notification arrived."""
         assert self._channel is not None
         with self._link.statement() as conn:
             if not self._listening:
                 listen(conn, self._channel)
                 self._listening = True
-                self._heard()  # what was sent before we listened
+                self._heard()  # for messages sent before we listened
             heard = wait_for_notice(conn, LISTEN_SECONDS)
         if heard:
             self._heard()

@@ -1,7 +1,7 @@
-"""What the return or the error of a handler stands for.
+"""The outcome of a handler's return value or exception.
 
-Whatever a handler does, one of the outcomes of message.py comes out and the thread lives on. A
-handler that returns is done; everything it raises, BaseException included, is a failed try.
+Whatever a handler does, the result is one of the outcomes of message.py, and the thread survives. A
+handler that returns is done; every exception, BaseException included, is a failed try.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAULTS_SHOWN = 5
 
 @dataclass(slots=True)
 class Result:
-    """What came out of one try; `error` is the text kept for people.
+    """The result of one try. error: the text for operators.
 
     trace: the traceback as text. raised: the error itself, until it is logged.
     """
@@ -53,7 +53,8 @@ DONE = Result(Outcome.DONE)
 
 
 def describe(error: BaseException, home: str | None = None) -> str:
-    """An exception as text for `last_error`: type, message, place; cut, without NUL, never failing.
+    """An exception as text for `last_error`: type, message, place; truncated, without NUL. Never
+    fails.
 
     home: see `traces.place_of`.
     """
@@ -65,7 +66,7 @@ def describe(error: BaseException, home: str | None = None) -> str:
 def result_of_error(
     error: BaseException, handler: Handler, attempt: int, backoff: Backoff = DEFAULT_BACKOFF
 ) -> Result:
-    """The outcome that an exception of a handler stands for; backoff: if the handler says none."""
+    """The outcome of an exception of a handler; backoff: the default of the App."""
     home = home_of(handler.fn)
     if isinstance(error, Reject):
         text = clean(f"rejected: {text_of(error.reason)}")
@@ -75,7 +76,7 @@ def result_of_error(
     trim(error, home)
     text, trace = describe(error, home), trace_of(error, home)
     if isinstance(error, PayloadError):
-        raised = error if trace else None  # found before the handler ran: its text says it all
+        raised = error if trace else None  # raised before the handler ran: the text is enough
         return Result(Outcome.DEAD, text, trace=trace, raised=raised)
     try:
         wait = handler.wait
@@ -89,8 +90,7 @@ def result_of_error(
 
 
 def limited(result: Result, handler: Handler, attempt: int, max_tries: int) -> Result:
-    """The same, but no more tries than the handler allows, where the table (max_tries) allows
-    more."""
+    """The same, but limited to the tries that the handler allows, if the table allows more."""
     most = handler.max_tries
     if result.outcome is not Outcome.FAILED or most is None or not most <= attempt < max_tries:
         return result
@@ -102,7 +102,7 @@ def limited(result: Result, handler: Handler, attempt: int, max_tries: int) -> R
 def result_of_return(
     value: Any, handler: Handler, attempt: int, backoff: Backoff = DEFAULT_BACKOFF
 ) -> Result:
-    """The outcome that a handler's return value stands for."""
+    """The outcome of a handler's return value."""
     if value is None:
         return DONE
     if isinstance(value, Reject | RetryLater):
@@ -111,7 +111,7 @@ def result_of_return(
         if inspect.iscoroutine(value):
             value.close()
         error = HandlerMisuse(
-            f"the handler returned a {type(value).__name__} that nobody runs; "
+            f"the handler returned a {type(value).__name__} that was never awaited; "
             "declare it `async def` or run it"
         )
         return result_of_error(error, handler, attempt, backoff)
@@ -127,7 +127,7 @@ def _warn_return(handler: Handler, value: Any) -> None:
         handler.warned.append("return")
         log.warning(
             "the handler of topic %s returned a %s; return values are ignored, "
-            "only None, Reject and RetryLater mean something",
+            "only None, Reject and RetryLater have a meaning",
             handler.topic,
             type(value).__name__,
         )
@@ -146,8 +146,8 @@ def payload_of(raw: Any, oversize: int | None, handler: Handler) -> Any:
     try:
         if payload is None:
             return handler.payload_type.validate_python(None)
-        # Read as JSON, where a text may be a date or a Decimal and a list a set, also in a type
-        # that is strict.
+        # Validated as JSON, so that a text may be a date or a Decimal and a list a set, also for a
+        # strict type.
         text = raw if isinstance(raw, str) else json.dumps(payload)
         return handler.payload_type.validate_json(text)
     except ValidationError as error:

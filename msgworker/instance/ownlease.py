@@ -1,4 +1,4 @@
-"""The lease on our own id: every statement about it."""
+"""The lease on our own id, and all statements for it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from msgworker.store import lease, rule
 from msgworker.table import LONGEST_ID
 
 TRUST = 2 / 3
-"""Of the lease's time, counted from the start of a renewal: so long it is believed in."""
+"""The share of the lease's time for which it is trusted, from the start of a renewal."""
 
 
 class OwnLease:
-    """Used by the heartbeat's thread only, but for the start and the stop.
+    """Used by the heartbeat's thread only, except at the start and the stop.
 
-    label: of the instance, for people. wait: waits so many seconds; true where the instance stops.
+    label: of the instance, for operators. wait: waits so many seconds; true if the instance stops.
     """
 
     def __init__(
@@ -43,8 +43,9 @@ class OwnLease:
     def register(self, name: str, patience: float = 0.0) -> float:
         """Take the lease on an id; returns until when it may be trusted.
 
-        In one transaction with a look at the rule of the table, so that it is not changed without
-        seeing us. patience: seconds to wait while it is being changed. Raises RuleChanged.
+        It reads the rule of the table in the same transaction, so that a change of the rule sees
+        this instance. patience: seconds to wait while the rule is being changed. Raises
+        RuleChanged.
         """
         runtime = self._runtime
         ttl, look = runtime.settings.lease_seconds, rule.look_seconds(runtime.tables)
@@ -57,8 +58,8 @@ class OwnLease:
                     return begun + TRUST * ttl
             if time.monotonic() > deadline or self._wait(look):
                 raise DatabaseUnavailable(
-                    f"the rule of table {runtime.tables.spec.name} is locked: somebody is changing "
-                    "max_tries or on_dead, or stands still while doing so"
+                    f"the rule of table {runtime.tables.spec.name} is locked: another process is "
+                    "changing max_tries or on_dead, or is suspended while doing so"
                 )
 
     def _take(self, conn: Connection, name: str) -> None:
@@ -74,7 +75,7 @@ class OwnLease:
             refused=runtime.refusals.reasons(),
             scope=None if self._seat is None else self._seat.tells(),
         )
-        if not lease.is_kept(conn, t, name):  # who looks for us would not find us
+        if not lease.is_kept(conn, t, name):  # others could not find our lease
             raise SchemaError(
                 f"table {t.lease.name} does not keep the id of an instance ({name}) "
                 f"as it is written: its column name must be a VARCHAR({LONGEST_ID}) that "
@@ -89,7 +90,7 @@ class OwnLease:
         scope = None if self._seat is None else self._seat.tells()
         refused = runtime.refusals.reasons()
         tells = lease.told(runtime.tables, runtime.topics, handlers, refused, scope=scope)
-        with self._link.single() as conn:  # whoever stands still now holds no lock on its lease
+        with self._link.single() as conn:  # a suspended process holds no lock on its lease
             return lease.renew(
                 conn,
                 runtime.tables,
@@ -100,7 +101,7 @@ class OwnLease:
             )
 
     def tell_stopped(self) -> None:
-        """Tell people that only handlers are left of us, as of the last beat."""
+        """Record that only handlers still run, as of the last beat."""
         runtime, beat = self._runtime, self._runtime.identity.renewed_at
         running = list(runtime.hand.running.values())
         handlers = [(r.row.msg_id, max(0.0, beat - r.since)) for r in running]
@@ -109,6 +110,6 @@ class OwnLease:
             lease.tell(conn, runtime.tables, runtime.identity.id, tells)
 
     def drop(self, name: str) -> None:
-        """Give it back; no row may be flagged by this id."""
+        """Drop it; no row may be flagged by this id."""
         with self._link.transaction() as conn:
             lease.drop(conn, self._runtime.tables, name)

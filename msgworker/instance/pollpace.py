@@ -1,8 +1,8 @@
 """How long the claim loop waits between two rounds.
 
-Not at all while there is room and work, a tick while hands are full, longer and longer while idle.
-A round over many messages that may not be taken (of a paused topic, say) goes on without idle
-pauses, but leaves the database most of the time to others and rests for longer than it took.
+Not at all while there is room and work, briefly while there is no room, longer and longer while
+idle. A round over many messages that may not be claimed (of a paused topic, for example) has no
+idle pauses, but leaves the database most of the time to others: it rests longer than it took.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from msgworker.instance.search import Look
 FIRST_PAUSE_SECONDS = 0.01
 TICK_SECONDS = 0.01
 SOME_WON_SECONDS = 0.001
-"""After a claim that brought much less than there was room for."""
+"""The pause after a claim that won much less than there was room for."""
 GROWTH = 1.3
 LEFT_TO_OTHERS = 4.0
-"""So many times as long as its looks take, an unfinished round leaves the database alone."""
+"""The rest of an unfinished round, as a multiple of the time of its looks."""
 LONGEST_REST_SECONDS = 30.0
 
 
 class PollPace:
     """Used by the fetcher's thread only.
 
-    poll_seconds: the longest pause while idle. drains: it waits only for what is known to come.
+    poll_seconds: the longest pause while idle. drains: it waits only for known times.
     clock: monotonic seconds. jitter: the share of an idle pause that is waited.
     """
 
@@ -48,7 +48,7 @@ class PollPace:
         self._rest = 0.0  # owed for the last round
 
     def restart(self) -> None:
-        """Idle pauses begin with the shortest again: there may be work now."""
+        """There may be work now: start again with the shortest idle pause."""
         self._pause = FIRST_PAUSE_SECONDS
 
     def looked(self, look: Look) -> None:
@@ -66,7 +66,7 @@ class PollPace:
         """The seconds to wait after a round.
 
         won: lanes that were claimed, -1 = there was no room. wanted: how many to hold at most.
-        holding: something is in hand. due_in: seconds until a drain has something to do again, if
+        holding: messages are in flight. due_in: seconds until a drain has something to do again, if
         it waits for that.
         """
         if won > 0:

@@ -1,8 +1,8 @@
-"""Let our hands run empty for a while: nothing is claimed, and no lane passes its flag on.
+"""Stop claiming until nothing is in flight: nothing is claimed, and no lane passes its flag on.
 
-OPEN ──begin──► QUIESCING ──nothing in hand──► EMPTY (do what it was for) ──end──► OPEN
- ▲                  │ it lasts too long
- └─────end───────  PAUSE: claims go on, so that long handlers do not stop all other work
+OPEN ──begin──► QUIESCING ──nothing in flight──► EMPTY (do the purpose) ──end──► OPEN
+ ▲                  │ it takes too long
+ └─────end───────  PAUSE: claim again, so that long handlers do not block all other work
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Reason(Enum):
     """Why."""
 
     QUARANTINE = "a message in quarantine must run alone"
-    NEW_ID = "the instance must go on under a new id"
+    NEW_ID = "the instance must take a new id"
 
 
 class Phase(Enum):
-    """OPEN: claims go on as ever. BEGUN: from now on nothing new starts; what waits is to be given
-    back. QUIESCING: so it is still. EMPTY: nothing is in hand. PAUSE: claims go on for a while."""
+    """OPEN: claim as usual. BEGUN: from now on nothing new starts; waiting lanes are released.
+    QUIESCING: still so. EMPTY: nothing is in flight. PAUSE: claim for a while."""
 
     OPEN = auto()
     BEGUN = auto()
@@ -35,10 +35,10 @@ class Phase(Enum):
 
 
 class Quiesce:
-    """Written by the fetcher's thread; `active` is read by whoever settles.
+    """Written by the fetcher's thread; `active` is read by the settling thread.
 
-    reason: for which it began; None while OPEN. active: no lane passes its flag on. Where handlers
-    take longer, each time lasts twice as long as the one before.
+    reason: its purpose; None while OPEN. active: no lane passes its flag on. If handlers
+    take longer, each attempt lasts twice as long as the one before.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,7 +49,7 @@ class Quiesce:
         self.active = False
 
     def step(self, held: int, reason: Reason) -> Phase:
-        """Hands are to run empty; held: how many lanes are in hand."""
+        """Stop claiming until nothing is in flight; held: how many lanes are in flight."""
         now = self._clock()
         if held == 0:
             self.end()
@@ -69,6 +69,6 @@ class Quiesce:
         return Phase.QUIESCING if self.active else Phase.PAUSE
 
     def end(self) -> None:
-        """There is no reason for it any more."""
+        """The purpose is gone: back to OPEN."""
         self._until = self.reason = None
         self.active = False

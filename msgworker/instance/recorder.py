@@ -1,7 +1,6 @@
 """Write the records of a fan-out's items in batches, only while the message is ours.
 
-A crash forgets what has ended and is not yet written: those items run again. How many that can be
-is bounded by whoever starts items, see itemrun.py.
+After a crash, items that have ended without a record run again. itemrun.py bounds their number.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Recorder:
         return self._reading(lambda c: store.known(c, fence.runtime.tables, fence.msg_id, keys))
 
     def add(self, task: Task, value: str | None, error: str | None) -> None:
-        """Take one outcome."""
+        """Add a result."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting.append(Record(task.text, error is None, task.tries + 1, value, error))
@@ -72,10 +71,10 @@ class Recorder:
         return self._since + LINGER_SECONDS - time.monotonic()
 
     def write(self) -> None:
-        """Write what waits. Raises LostClaim if the message is no longer ours: nothing is written.
+        """Write the waiting records. Raises LostClaim, and writes nothing, if the claim is lost.
 
-        A database that is away is waited for, as long as the claim is ours. Whether a lost COMMIT
-        arrived does not matter: what is there is looked up, and the same is written again.
+        In an outage it waits as long as the claim is ours. Whether a lost COMMIT arrived does not
+        matter: existing records are read, and the same is written again.
         """
         if not self._waiting:
             return

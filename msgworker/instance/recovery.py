@@ -1,8 +1,8 @@
-"""Give back what the dead had in hand: a part of each heartbeat, on its connection.
+"""Recover the messages of dead instances: a part of each heartbeat, on its connection.
 
-The database decides who is dead (an expired lease, taken over by one winner) and which rows are
-given back. A recovery is for a bounded time per beat, so that our own lease is renewed meanwhile,
-and rests between its batches, so that the others go on.
+The database decides which instances are dead (an expired lease, taken over by one winner) and which
+rows are given back. The time of recovery per beat is limited, so that our own lease is renewed, and
+it rests between batches, so that others can work.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from msgworker.store import lease, recover
 from msgworker.store.claim import OF_A_ROW
 
 BEAT_SHARE = 0.5
-"""Of the time between two beats: so long at most a beat recovers, then our own lease is next;"""
+"""Maximum share of the time between two beats that a beat spends on recovery."""
 LEAST_SHARE = 0.1
-"""but so long at least, however long the rest of the beat has taken."""
+"""Minimum share, however long the rest of the beat has taken."""
 REST_FACTOR = 3
-"""A recovery rests so many times as long as its last batch took,"""
+"""The rest after a batch, as a multiple of the time that the batch took."""
 REST_SHARE = 0.05
-"""but at most for this share of the time between two beats."""
+"""Maximum of that rest, as a share of the time between two beats."""
 
 
 class Recovery:
     """The recovery of one instance.
 
-    rest: waits so many seconds; true, perhaps earlier, where the instance stops.
-    on_batch: told after each batch that was given back.
+    rest: waits so many seconds; true, perhaps earlier, if the instance stops.
+    on_batch: called after each batch that was given back.
     more: whether the last round ran out of time; the next one is due at once.
-    under_way: what the dead had is being given back; written by the heartbeat, read by the fetcher.
+    under_way: messages are being given back; written by the heartbeat, read by the fetcher.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Recovery:
         self._rest = rest
         self._on_batch = on_batch
         self._until = 0.0  # on the monotonic clock
-        self._moved = False  # whether this round has got on
+        self._moved = False  # whether this round has made progress
         self._seen: dict[
             recover.Owner, int
-        ] = {}  # how far into the rows of the dead, where time ran out
+        ] = {}  # the last row of a dead instance, where time ran out
         self._foreign: dict[int, tuple[int, float]] = {}
-        self._refused: set[int] = set()  # rows that cannot be recovered, told once
+        self._refused: set[int] = set()  # rows that cannot be recovered, logged once
         self.more = False
         self.under_way = False
 
@@ -85,13 +85,15 @@ class Recovery:
                     self.more = True
                     break
             given_back += self._recover_foreign()
-            self.more = self.more and self._moved  # what cannot be given back waits for its beat
+            self.more = (
+                self.more and self._moved
+            )  # rows that cannot be given back wait for the next beat
         finally:
             self.under_way = self.more
         return given_back
 
     def _out_of_time(self) -> bool:
-        """Or needed for our own lease."""
+        """Whether the time is over, or needed for our own lease."""
         return time.monotonic() > self._until or bool(self._runtime.identity.doubted_at)
 
     def _note_slots(self, leases: list[lease.Lease]) -> None:
@@ -104,8 +106,8 @@ class Recovery:
             runtime.slot, runtime.slots = live.index(runtime.identity.id), len(live)
 
     def _restart_ttls(self, ahead: list[lease.Lease]) -> None:
-        """The database's clock was put back: so long as it is behind their last renewal, the dead
-        would look alive."""
+        """Restart leases whose last renewal is in the future of the database's clock, which was set
+        back: otherwise dead instances would look alive."""
         changed = 0
         for one in random.sample(ahead, len(ahead)):
             with self._link.transaction() as conn:
@@ -113,14 +115,14 @@ class Recovery:
             if self._out_of_time():
                 break
         if changed:
-            text = "the database's clock was put back: the time of %d leases counts from now"
+            text = "the database's clock was set back: %d leases start again from now"
             self._log.warning(text, changed)
 
     def _due(
         self, leases: list[lease.Lease], holders: list[recover.Owner]
     ) -> Iterator[Callable[[], int]]:
-        """What there is to give back; in any order, so that one that takes long delays none for
-        ever."""
+        """The instances to recover, in random order, so that a long recovery does not starve
+        others."""
         me = self._runtime.identity.id
         for seen in random.sample(leases, len(leases)):
             if seen.name == me:
@@ -135,10 +137,10 @@ class Recovery:
                 yield partial(self._recover_orphan, orphan)
 
     def _recover_foreign(self) -> int:
-        """Rows flagged by nobody we know, that have stood so for `foreign_stale_after` seconds.
+        """Rows without an owner that have been flagged for `foreign_stale_after` seconds.
 
-        When a foreign consumer flagged them is written nowhere; so we go by how long we have seen
-        them flagged, with the same number of tries.
+        No column records when a foreign consumer flagged them, so this counts the time for which we
+        have seen them flagged with the same number of tries.
         """
         tables, patience = self._runtime.tables, self._runtime.settings.foreign_stale_after
         if patience is None:
@@ -154,13 +156,13 @@ class Recovery:
         given_back = 0
         for tries in set(stale.values()):
             ids = [i for i in stale if stale[i] == tries]
-            text = f"a foreign consumer had this message in hand for more than {patience:g} s"
+            text = f"a foreign consumer held this message for more than {patience:g} s"
             with self._link.transaction() as conn:
                 given_back += recover.recover_foreign(
                     conn, tables, ids, seen_tries=tries, text=text
                 )
         if given_back:
-            self._log.warning("recovered %d messages that a foreign consumer had", given_back)
+            self._log.warning("recovered %d messages of a foreign consumer", given_back)
         return given_back
 
     def _take_over(self, seen: lease.Lease) -> int:
@@ -171,16 +173,18 @@ class Recovery:
         if not won:
             return 0
         given_back, finished = self._finish_off(seen)
-        if finished and not given_back and seen.taken_by is None:  # else somebody has told of it
+        if (
+            finished and not given_back and seen.taken_by is None
+        ):  # else another instance has logged it
             unknown = "" if runtime.tables.has("claimed_by") else ", as far as the table can tell"
-            self._log.warning("instance %s is dead; it had nothing in hand%s", seen.name, unknown)
+            self._log.warning("instance %s is dead; it had no message%s", seen.name, unknown)
         return given_back
 
     def _go_on_with(self, dead: lease.Lease) -> int:
         return self._finish_off(dead)[0]
 
     def _finish_off(self, dead: lease.Lease) -> tuple[int, bool]:
-        """Give back what an instance had whose lease we took over; drop the lease after the last
+        """Give back the rows of an instance whose lease we took over; drop the lease after the last
         row. Returns how many, and whether that was all."""
         runtime = self._runtime
         given_back, finished = self._give_back(dead.name)
@@ -193,8 +197,7 @@ class Recovery:
     def _recover_orphan(self, dead_id: recover.Owner) -> int:
         """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
 
-        Looked at once more in a statement of its own: a lease registered between our two reads
-        lives.
+        Read again in a separate statement: a lease may have been registered between two reads.
         """
         with self._link.transaction() as conn:
             if dead_id in {one.name for one in lease.read_all(conn, self._runtime.tables)}:
@@ -202,14 +205,14 @@ class Recovery:
         return self._give_back(dead_id)[0]
 
     def _give_back(self, dead_id: recover.Owner) -> tuple[int, bool]:
-        """Batch by batch in short transactions; True if nothing of the dead is left.
+        """Batch by batch in short transactions; True if no row is left.
 
-        Rows that somebody has locked are left for the next beat: a frozen instance may hold such a
-        lock, and whoever waits for it loses its own lease. Where time runs out, the next round goes
-        on behind what this one has seen.
+        Locked rows are left for the next beat: a suspended instance may hold such a lock, and an
+        instance that waits for it loses its own lease. If time runs out, the next round continues
+        after the last row of this one.
         """
         tables = self._runtime.tables
-        text = f"instance {shown(dead_id)} died while it had this message in hand"
+        text = f"instance {shown(dead_id)} died while it held this message"
         after = self._seen.pop(dead_id, recover.FIRST)
         given_back, all_of_them = 0, after == recover.FIRST
         while True:
@@ -234,7 +237,8 @@ class Recovery:
         return given_back, all_of_them
 
     def _give_back_rows(self, ids: list[int], dead_id: recover.Owner, text: str) -> int:
-        """How many could be given back; one that cannot be does not hold up the others."""
+        """Give back one by one, so that a row that cannot be does not block the others; how
+        many."""
         if not ids:
             return 0
         try:
@@ -250,7 +254,7 @@ class Recovery:
         return done
 
     def _give_back_one(self, msg_id: int, dead_id: recover.Owner, text: str) -> int:
-        for words in (text, UNWRITABLE):  # the table may not take the text
+        for words in (text, UNWRITABLE):  # the table may refuse the text
             try:
                 return self._try_to([msg_id], dead_id, words)
             except Exception as error:
@@ -267,7 +271,7 @@ class Recovery:
             return recover.recover(conn, self._runtime.tables, ids, dead_id=dead_id, text=text)
 
     def _rest_after(self, took: float) -> bool:
-        """Leave the database to the others after a batch that took so many seconds; True if the
+        """Rest after a batch that took so many seconds, so that others can work; True if the
         instance stops."""
         most = REST_SHARE * self._runtime.settings.heartbeat_seconds
         return self._rest(min(REST_FACTOR * took, most))

@@ -1,8 +1,8 @@
-"""Messages that the database does not let us flag: a trigger, a CHECK or a constraint refuses it.
+"""Messages that the database refuses to flag: a trigger, a CHECK or a constraint forbids it.
 
-Such a row stands at the head of its object and can neither run nor die, since nobody may change it.
-So it is passed over, with its object, and tried again by itself, ever more rarely: a batch that it
-was part of would fail as a whole each time.
+Such a row is the head of its object and can neither run nor become dead, since it cannot be
+changed. So it is skipped, with its object, and tried again separately, at growing intervals: it
+would make a whole batch fail each time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgworker.store.candidates import Candidate
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
 SUSPECT_AFTER = 4
-"""A candidate that was lost so often is tried by itself, to hear why."""
+"""A candidate that was lost this often is tried separately, to get the database's error."""
 ALONE_AT_ONCE = 8
 FORGET_LOSSES_SECONDS = 60.0
 FORGET_SECONDS = 60.0
@@ -30,8 +30,8 @@ SHOWN_LENGTH = 200
 
 @dataclass(slots=True)
 class Refusal:
-    """same: of the object whose messages are passed over, as of a candidate. reason: what the
-    database said. until: when it is tried again, by the monotonic clock."""
+    """same: the key of the skipped object, as in a candidate. reason: the database's error.
+    until: when it is tried again, by the monotonic clock."""
 
     same: Any
     reason: str
@@ -40,7 +40,7 @@ class Refusal:
 
 
 class Refusals:
-    """What the claim loop remembers of them."""
+    """The refused messages, as remembered by the claim loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -54,26 +54,26 @@ class Refusals:
         return len(self._found)
 
     def reasons(self) -> dict[int, str]:
-        """By msg_id what the database said, of the lowest few, for people."""
+        """The database's errors by msg_id, of the lowest few, for operators."""
         found = sorted((msg_id, one.reason) for msg_id, one in self._found.copy().items())
         return {msg_id: reason[:SHOWN_LENGTH] for msg_id, reason in found[:SHOWN]}
 
     def waiting(self) -> tuple[set[Any], set[int]]:
-        """The objects and messages to leave alone now."""
+        """The objects and messages to skip now."""
         now = self._clock()
         for msg_id, one in list(self._found.items()):
-            if now > one.until + FORGET_SECONDS:  # not offered again: people have mended it, maybe
+            if now > one.until + FORGET_SECONDS:  # not offered again: perhaps fixed
                 del self._found[msg_id]
         kept = {msg_id: one for msg_id, one in self._found.items() if now < one.until}
         return {one.same for one in kept.values() if one.same is not None}, set(kept)
 
     def suspects(self, candidate: Candidate) -> bool:
-        """Whether it was refused before, or lost again and again."""
+        """Whether it was refused before, or lost repeatedly."""
         i = candidate.msg_id
         return i in self._found or self._losses.get(i, 0) >= SUSPECT_AFTER
 
     def sorted_out(self, candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
-        """Those to be tried together, and a few to be tried by themselves."""
+        """Candidates to try together, and a few to try separately."""
         if not (self._found or self._losses):
             return candidates, []
         alone = [c for c in candidates if self.suspects(c)]
@@ -84,7 +84,7 @@ class Refusals:
         return together, alone[:ALONE_AT_ONCE]
 
     def lost(self, candidates: Sequence[Candidate]) -> None:
-        """These could not be flagged; most likely somebody was faster."""
+        """These could not be flagged; most likely another instance was faster."""
         now = self._clock()
         if now - self._losses_since > FORGET_LOSSES_SECONDS:
             self._losses.clear()
@@ -94,8 +94,8 @@ class Refusals:
                 self._losses[one.msg_id] = self._losses.get(one.msg_id, 0) + 1
 
     def heard(self, candidate: Candidate, reason: str | None) -> None:
-        """It was tried by itself. reason: why the database refuses it, which is told the first
-        time; None if it does not."""
+        """It was tried separately. reason: why the database refuses it, logged the first time; None
+        if it does not."""
         known = self._found.pop(candidate.msg_id, None)
         self._losses.pop(candidate.msg_id, None)
         if reason is None:
@@ -110,7 +110,7 @@ class Refusals:
             self._untold[candidate.msg_id] = reason
 
     def tell(self, log: logging.LoggerAdapter[logging.Logger]) -> None:
-        """Log what was not told yet, unless something was a moment ago."""
+        """Log new refusals, at a limited rate."""
         if not self._untold or self._clock() - self._told_at < TELL_SECONDS:
             return
         self._told_at = self._clock()
@@ -121,7 +121,5 @@ class Refusals:
         for reason, ids in by_reason.items():
             shown = ", ".join(map(str, ids[:10])) + (", ..." if len(ids) > 10 else "")
             what = f"message {shown}" if len(ids) == 1 else f"{len(ids)} messages ({shown})"
-            text = (
-                "the database does not let %s be flagged; passed over, tried again ever more rarely"
-            )
+            text = "the database refuses to flag %s; skipped, and tried again at growing intervals"
             log.warning(f"{text}: %s", what, reason)

@@ -1,4 +1,4 @@
-"""What a drain did and what it leaves, for programs and for people."""
+"""The report of a drain: what it did and which messages are left."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ WORDS = {
     Waits.DUE: "due",
 }
 STUCK = (Waits.NOBODY, Waits.NO_HANDLER, Waits.DEAD)
-"""What is due and nobody does: a drain that leaves it ends with 1."""
+"""Messages left that no instance will handle: the drain ends with 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a drain did.
+    """The result of a drain.
 
     done: messages done. failed: became dead. retried: failed tries that are tried again. released:
-    given back unstarted at a stop. left: unfinished messages that remain in the table. seconds:
+    given back at a stop before they started. left: unfinished messages in the table. seconds:
     wall time.
     skipped: another drain was running, nothing was done. database_lost: given up.
-    waiting: how many of `left` wait for a retry or for a later instant. left_by: how many of them
-    wait for what: "retry", "later" (an instant), "elsewhere" (another live instance), "silent" (one
-    that misses its heartbeat, or has stopped before its handler ended), "nobody" (at 1, and nobody
-    has it), "paused", "no handler", "other topics" (with `topics`), "dead" (where dead ones block),
-    "due". A message of an object waits for what the object's first one waits
-    for. Together they are fewer than `left` where only a part of very many was looked at.
+    waiting: how many of `left` wait for a retry or for a later instant. left_by: counts of `left`
+    by reason: "retry", "later" (an instant), "elsewhere" (another live instance), "silent" (one
+    that misses its heartbeat, or has stopped before its handler ended), "nobody" (at 1 without an
+    owner), "paused", "no handler", "other topics" (with `topics`), "dead" (if dead ones block),
+    "due". A message behind the head of its object has the reason of the head. The sum is
+    less than `left` if only a part of very many messages was read.
     next_seconds: until the first retry, else until the first other instant; None if nothing waits.
-    lease_seconds: until the last lease ends of the other instances that have some of `left`; what
-    those have that are gone by then is recovered. None if no other has any.
-    refused: how many messages the database did not let it flag; they, and those behind them, are
+    lease_seconds: until the last lease ends of other instances with messages of `left`; messages
+    of an instance that is dead then are recovered. None if no other has any.
+    refused: how many messages the database refused to flag; they, and those behind them, are
     left as "due".
     stopped: it ended by its time limit or a stop, not because nothing was due.
     """
@@ -70,10 +70,10 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """3 database lost. 1 some became dead or were refused, or what is left is due and nobody
-        does it: "nobody", "no handler", "dead", and "due" if the drain was stopped. 6 messages wait
-        for their retry, or for the lease of a silent instance: run again. 0 all else; what is
-        "later", "elsewhere", "paused" or of "other topics" may be left."""
+        """3 database lost. 1 some became dead or were refused, or messages are left that no
+        instance will handle: "nobody", "no handler", "dead", and "due" if the drain was stopped. 6
+        messages wait for their retry, or for the lease of a silent instance: run again. 0
+        otherwise; "later", "elsewhere", "paused" or "other topics" may be left."""
         if self.database_lost:
             return ExitCode.UNREACHABLE
         if self.failed or self.refused or any(self.left_by.get(waits) for waits in STUCK):
@@ -110,7 +110,7 @@ class Report:
         return text
 
     def leaving(self, found: Left) -> Report:
-        """The same with what was found to be left."""
+        """The same with the messages left."""
         return replace(
             self,
             left=found.total,
@@ -118,7 +118,7 @@ class Report:
             left_by={str(waits): count for waits, count in found.by.items()},
             next_seconds=found.next_seconds,
             lease_seconds=found.lease_seconds,
-            # Else people have mended them, or done without them, since the database refused.
+            # Otherwise they were fixed or removed since the database refused them.
             refused=self.refused if found.by.get(Waits.DUE) else 0,
         )
 
@@ -132,8 +132,8 @@ def report_of(
     stopped: bool = False,
     counts_left: bool = True,
 ) -> Report:
-    """What was done since `begun` (monotonic), and what is left; lost: the database is given
-    up, which it is too if it is away now and stays so for `outage_limit` seconds."""
+    """The counts since `begun` (monotonic), and the messages left; lost: the database is lost,
+    also if it is unreachable now and stays so for `outage_limit` seconds."""
     found = None if lost else Left()
     if counts_left and not lost:
         found = _left_within(runtime, outage_limit)
@@ -157,7 +157,7 @@ def report_of(
 
 
 def _left_within(runtime: Runtime, seconds: float) -> Left | None:
-    """What is left; None if the database is away, and still is after so many seconds."""
+    """The messages left; None if the database stays unreachable for so many seconds."""
     until = time.monotonic() + seconds
     for attempt in itertools.count(1):
         try:
@@ -181,7 +181,7 @@ def _left(runtime: Runtime) -> Left:
 
 
 def complaints(report: Report, found: Left) -> Iterator[str]:
-    """One line for each reason for which what is left makes the exit code another than 0."""
+    """One line for each reason of messages left that changes the exit code."""
     for waits, count in found.by.items():
         if waits is Waits.DUE and not report.stopped:
             continue
@@ -209,12 +209,12 @@ _SAYS = {
         "are recovered when its lease ends, in {when} s: run again then, or with --linger {when}"
     ),
     Waits.NOBODY: (
-        "{left} that nobody does: message {id} stands at 1 without an owner (`msgworker explain "
-        "{id}`), or holds them back; {giving_back} gives such messages back"
+        "{left} that no instance handles: message {id} is at 1 without an owner (see `msgworker "
+        "explain {id}`), or holds them back; {giving_back} gives such messages back"
     ),
     Waits.NO_HANDLER: (
-        "{left} that nobody does: topic {topic!r} of message {id} has no handler here nor in a "
-        "live instance; register one, or name the topics to drain"
+        "{left} that no instance handles: topic {topic!r} of message {id} has no handler here or "
+        "in a live instance; register one, or name the topics to drain"
     ),
     Waits.DEAD: (
         "{left}, dead or behind a dead one: message {id} blocks its object; `msgworker rerun {id}` "
@@ -226,6 +226,6 @@ _SAYS = {
     ),
 }
 _OF_THE_DEAD = (
-    "{left} that nobody does: instance {owner} has message {id} and is dead; the next drain gives "
+    "{left} that no instance handles: {owner} has message {id} and is dead; the next drain gives "
     "it back, or `msgworker release {owner}`"
 )

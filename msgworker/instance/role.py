@@ -1,7 +1,7 @@
 """One background role: a thread, a loop, and one `run_once`.
 
-The loop stands here once. It survives every error: trouble with the database is logged once when it
-begins and once when it is over, and waited out with growing, jittered pauses.
+The loop survives every error. It logs trouble with the database once when it begins and once when
+it ends, and retries with growing, jittered pauses.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
 from msgworker.events import Events, OutageBegan, OutageEnded
 
 EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
-"""Deadlocks, lock waits and a connection found dead are everyday life; only so many in a row are
-worth a warning."""
+"""Deadlocks, lock waits and dead connections are common; only this many in a row give a warning."""
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
 
@@ -30,13 +29,13 @@ def outage_pause(attempt: int) -> float:
 
 
 class Away:
-    """The roles of an instance that are in trouble now: the first one tells, and the last one that
-    is over it, so that an outage is one line in the log and its end is another."""
+    """The roles of an instance that are in an outage now. The first one logs it, and the last one
+    logs its end, so that an outage gives two log lines."""
 
     def __init__(
         self, stream: Events | None = None, instance: Callable[[], str] = lambda: ""
     ) -> None:
-        """stream: where the first and the last are events; instance: whose they are."""
+        """stream: gets the events of the first and the last; instance: their id."""
         self._stream = stream or Events()
         self._instance = instance
         self._since: dict[str, float] = {}
@@ -62,13 +61,13 @@ class Away:
 
     @property
     def seconds(self) -> float:
-        """How long the role that has been in trouble longest has been so; 0 if none is."""
+        """The duration of the longest present outage; 0 if there is none."""
         with self._lock:
             return time.monotonic() - min(self._since.values()) if self._since else 0.0
 
 
 class Outage:
-    """Notices when the database goes away and when it is back: one log line each."""
+    """Detects the beginning and the end of an outage, with one log line each."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class Outage:
         self.error: BaseException | None = None
 
     def failed(self, error: BaseException) -> float:
-        """Note a failure; return how many seconds to wait before the next try."""
+        """Record a failure; return the seconds to wait before the next try."""
         self.failures += 1
         self.error = error
         if self.failures < EVERYDAY.get(trouble(error), 0):
@@ -100,7 +99,7 @@ class Outage:
         return outage_pause(self.failures)
 
     def over(self) -> None:
-        """Note a success."""
+        """Record a success."""
         if self._told and self._away.ends(self._what, self.failures):
             self._log.warning("%s: works again after %d failures", self._what, self.failures)
         self.failures = 0
@@ -109,7 +108,7 @@ class Outage:
 
 
 class Role:
-    """Start, stop, and the loop; a subclass says what one round does and how long to pause."""
+    """Start, stop, and the loop; a subclass implements one round and its pause."""
 
     def __init__(
         self,
@@ -118,7 +117,7 @@ class Role:
         away: Away | None = None,
         wake: threading.Event | None = None,
     ) -> None:
-        """wake: set by others to cut the pause short."""
+        """wake: set by others to end the pause early."""
         self.name = name
         self.log = log
         self.outage = Outage(log, name, away)
@@ -138,10 +137,10 @@ class Role:
         raise NotImplementedError
 
     def failed(self, error: BaseException) -> None:
-        """Told of every error of a round."""
+        """Called with every error of a round."""
 
     def woken(self) -> None:
-        """Told when a pause was cut short."""
+        """Called when a pause ended early."""
 
     def ended(self) -> None:
         """Called by the thread when the loop is over."""
@@ -199,9 +198,9 @@ class Role:
             self.failed(error)
             pause = self.outage.failed(error)
             if trouble(error) is Trouble.OTHER and reason_of(error) != self._told_of:
-                self._told_of = reason_of(error)  # the same again and again is told once
+                self._told_of = reason_of(error)  # a repeated error is logged once
                 told = None if shows_a_row(error) else error
-                why = "unexpected error; going on" if told else reason_of(error)
+                why = "unexpected error; continuing" if told else reason_of(error)
                 self.log.error("%s: %s", self.name, why, exc_info=told)
             return pause
         finally:

@@ -1,6 +1,6 @@
-"""How many more lanes to claim now, and which to give back because another instance may be faster.
+"""How many more lanes to claim now, and which to release because another instance may be faster.
 
-appetite.py decides; here is what it goes by.
+appetite.py decides; this module collects its input.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Room:
         self._settler = settler
 
     def left(self, held: int, where: Slice | None) -> int:
-        """How many lanes to claim beside the `held` in hand, 0 = none. Where there are too many,
-        some are given back, unless no other looks at `where`."""
+        """How many lanes to claim beside the `held` ones, 0 = none. If there are too many, some are
+        released, unless no other instance looks at `where`."""
         runtime = self._runtime
         busy = held + self._look_at_handlers()
         alone = held == 1 and runtime.hand.quarantined(runtime.tables.spec.max_tries)
@@ -39,20 +39,20 @@ class Room:
         return 0
 
     def _look_at_handlers(self) -> int:
-        """Decide anew how much to hold; returns how many handlers of an id that was lost still have
-        their threads."""
+        """Compute again how much to hold; returns how many handlers of lost ids still occupy
+        threads."""
         now = time.monotonic()
         running = list(self._runtime.hand.running.values())
         self._appetite.sees(self._lanes.mean_seconds, [now - r.since for r in running])
         return sum(not self._runtime.identity.is_ours(r.owner) for r in running)
 
     def share(self, held: int, where: Slice | None) -> None:
-        """Give back, without a try, what would wait here for long while another instance may have
-        threads for it. It is not claimed again at once: there is no room for it."""
+        """Release lanes that would wait long here while another instance may have free threads.
+        They are not claimed again at once, because there is no room for them."""
         excess = held - self._appetite.kept
         if excess <= 0 or self._runtime.slots < 2 or self._runtime.quiesce.active:
             return
-        if where is not None and where.exclusive:  # no other would take it
+        if where is not None and where.exclusive:  # no other instance would claim them
             return
         lanes = self._lanes.take_back(excess)
         if lanes:

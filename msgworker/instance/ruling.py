@@ -1,7 +1,7 @@
-"""Make an App's rule the rule of its table, at a time when nobody is at work.
+"""Make an App's rule the rule of its table, while no instance is alive.
 
-What the dead have in hand is given back first, by the old rule. Where somebody lives, the table
-keeps its rule, and whoever asked works by that.
+Messages of dead instances are recovered first, by the old rule. If an instance is alive, the table
+keeps its rule, and the caller uses that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgworker.store import rule
 from msgworker.store.rule import Rule, Verdict
 
 ROUNDS = 3
-"""So often what the dead hold is given back; what cannot be is locked by somebody."""
+"""How often messages of dead instances are recovered; the rest is locked."""
 IN_THE_WAY = {
     rule.Answer.BUSY: "live instances: %d",
     rule.Answer.HELD: "dead instances whose messages cannot be given back now: %d",
@@ -30,10 +30,10 @@ MEND = "stop all its instances, then run `msgworker init-db`"
 def change(runtime: Runtime, wanted: Rule, log: logging.Logger, *, may_bury: bool) -> Verdict:
     """Make `wanted` the rule of the table, or say why not; one log line for what was done or not.
 
-    runtime: of an instance that is not registered, by the rule that was read. may_bury: also where
-    failed messages are dead by it: only if people have asked for the change, since a start with
-    another configuration may be a mistake. Waits as long as a lease where somebody else is
-    changing it.
+    runtime: of an instance that is not registered, with the rule that was read. may_bury: also if
+    failed messages become dead by it: only on explicit request, since a start with
+    another configuration may be a mistake. Waits up to a lease while another process
+    changes it.
     """
     link = runtime.link()
     try:
@@ -68,7 +68,7 @@ def _change(runtime: Runtime, link: Link, wanted: Rule, may_bury: bool) -> Verdi
 
 
 def _once(runtime: Runtime, link: Link, wanted: Rule, may_bury: bool) -> Verdict:
-    """What the database rolled back, by a deadlock say, is as if somebody had it locked."""
+    """A rollback by the database, such as a deadlock, counts as LOCKED."""
     try:
         with link.transaction() as conn:
             return rule.change(conn, runtime.tables, wanted, may_bury=may_bury)
@@ -79,7 +79,7 @@ def _once(runtime: Runtime, link: Link, wanted: Rule, may_bury: bool) -> Verdict
 
 
 def _give_back(runtime: Runtime, link: Link) -> None:
-    """What the dead hold, as an instance would in its heartbeats."""
+    """Recover messages of dead instances, as a heartbeat does."""
 
     def rest(seconds: float) -> bool:
         time.sleep(seconds)

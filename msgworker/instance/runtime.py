@@ -1,9 +1,9 @@
-"""What the roles of one instance share.
+"""The shared state of the roles of one instance.
 
-An instance is one incarnation: with a lost lease its id changes (identity.py), everything in hand
-is forgotten (hand.py), and only the handlers that still run are remembered, so that nothing of
-theirs is claimed again here. On a table without `claimed_by`, where no other can recover it,
-everything stays in hand.
+An instance is one incarnation: when it loses its lease its id changes (identity.py), its lanes are
+dropped (hand.py), and only the running handlers are remembered, so that no message of their objects
+is claimed here. On a table without `claimed_by`, where no other instance can recover them, all
+lanes are kept.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)
 
 @dataclass(slots=True)
 class Tally:
-    """What an instance has done so far, counted from its events: `claims`, `offered` and `won` in
-    the fetcher's thread, all else in that of whoever settles.
+    """Counts of an instance, from its events: `claims`, `offered` and `won` are written in
+    the fetcher's thread, the others in the settling thread.
 
-    released: given back unstarted at a stop. shared: given back unstarted while it went on.
+    released: released at a stop. shared: released while running, for other instances.
     """
 
     done: int = 0
@@ -106,7 +106,7 @@ class InstanceLog(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        """A log of the user's that fails (its stream is closed, say) costs no work."""
+        """A failing log of the user (a closed stream, for example) must not stop the work."""
         with suppress(Exception):
             stacklevel = kwargs.pop("stacklevel", 1) + 1
             super().log(level, msg, *args, stacklevel=stacklevel, **kwargs)
@@ -114,23 +114,23 @@ class InstanceLog(logging.LoggerAdapter[logging.Logger]):
 
 @dataclass(slots=True, eq=False)
 class Runtime:
-    """First what never changes while the instance lives, then what is shared by its roles.
+    """First constants of the instance, then state that its roles share.
 
-    topics: None = all that have a handler. chosen: they are a choice of those. turns: where a
-    database has one writer at a time. channel: on which producers notify. scope: where it looks;
-    None = everywhere. pid: its process; a child that a handler forks is none of it. spare_links:
-    connections that may be given back where there are none left.
+    topics: None = all that have a handler. chosen: they are a selection of those. turns: for a
+    database with a single writer. channel: on which producers notify. scope: where it looks;
+    None = everywhere. pid: its process; a forked child is not part of it. spare_links:
+    connections that may be closed if none are left.
 
-    identity, hand, quiesce, refusals, away, tally: see there who writes them.
-    events: what happens here, for the log, the tally and who asked the App.
+    identity, hand, quiesce, refusals, away, tally: see their classes for their writers.
+    events: the event stream, for the log, the tally and subscribers of the App.
     paused: topics of which no handler starts; written by the heartbeat, read by the fetcher, by
-    handler threads and whoever settles.
-    slot, slots: our place among the live instances, and how many they are; written by the
+    handler threads and the settling thread.
+    slot, slots: our place among the live instances, and their number; written by the
     heartbeat, read by the fetcher.
-    left_for: why the instance leaves on its own account; written by the heartbeat (`Instance.
-    leave_for`), read by whoever waits for the end.
+    left_for: why the instance leaves by itself; written by the heartbeat (`Instance.
+    leave_for`), read by the thread that waits for the end.
     stopping: set by the stop, or by a handler that got KeyboardInterrupt; read by all.
-    give_up_at: when, on the monotonic clock, a stop waits for the database no longer; written by
+    give_up_at: when, on the monotonic clock, a stop no longer waits for the database; written by
     the stop, read by all.
     """
 
@@ -166,18 +166,18 @@ class Runtime:
         self.tally.count(self.events)
 
     def enter(self) -> None:
-        """Note that this thread is one of the instance; what copies its context is, too: the tasks
+        """Mark this thread as one of the instance; copies of its context are marked too: tasks
         of the event loop, `asyncio.to_thread`, the items of a fan-out."""
         _WITHIN.set(self)
 
     @property
     def within(self) -> bool:
-        """Whether this thread runs handlers of the instance, or something of theirs."""
+        """Whether this thread belongs to the instance, or runs code of its handlers."""
         return _WITHIN.get() is self
 
     @property
     def asked(self) -> Asked:
-        """For whom it is asked what is left."""
+        """The instance for which messages left are counted."""
         return Asked(topics=self.topics, chosen=self.chosen, me=(self.identity.id,))
 
     def link(self, *, tuned: bool = False) -> Link:
@@ -197,25 +197,25 @@ class Runtime:
         return self.give_up_at is not None and time.monotonic() >= self.give_up_at
 
     def known(self) -> set[int]:
-        """The messages that are flagged by us as far as we know."""
+        """The messages that we know to be flagged by us."""
         return self.identity.stuck | self.hand.flagged()
 
     def forget_all(self, new_id: str) -> None:
-        """Our lease is lost: go on as another instance, with empty hands."""
+        """Our lease is lost: continue under another id, without lanes."""
         self.identity.lost()
         self.identity.become(new_id)
         self.hand.forget()
 
     def carry_all(self, new_id: str) -> None:
-        """Our lease is lost, on a table without `claimed_by`: go on as another instance with what
-        is in hand, which no other can have recovered. No claim may be in flight."""
+        """Our lease is lost, on a table without `claimed_by`: continue under another id with all
+        lanes, which no instance can have recovered. No claim may be in flight."""
         identity = self.identity
         identity.lost()
         identity.become(new_id, carried=frozenset(self.hand.owners() | {identity.id}))
 
 
 def facts(row: Row) -> dict[str, Any]:
-    """What a log record about a message carries, besides the instance's id."""
+    """The attributes of a log record about a message, besides the instance's id."""
     return {
         "msg_id": row.msg_id,
         "object_id": row.object_id if row.odd is None else shown(row.object_id),

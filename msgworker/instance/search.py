@@ -1,7 +1,7 @@
-"""Where to look for heads: oldest first by a window, topped up by a ring over the objects.
+"""The search for heads: oldest first by a window, then a ring over the objects.
 
-Everything found here is only a hint; store/claim.flag decides. So what is remembered between looks
-(the mark, the cursors, objects that were blocked a moment ago) may be wrong for a while without
+Candidates are only hints; store/claim.flag decides. So state that is kept between looks
+(the mark, the cursors, recently blocked objects) may be wrong for a while without
 harm, and is forgotten every second.
 
 window  the oldest open rows from a low-water mark on; the first row of each object is its head
@@ -35,13 +35,13 @@ MIN_ID = -(1 << 63)
 
 @dataclass(slots=True)
 class Look:
-    """What one look found.
+    """The result of one look.
 
-    candidates: heads as seen, oldest first, at most as many as wanted.
+    candidates: heads as read, oldest first, at most as many as wanted.
     quarantined: a message that must run alone (promise P6), if one was seen.
-    complete: nothing was left unlooked at.
-    round_over: a whole round over the objects has ended, if with some that others were faster with.
-    seconds: how long it took. places: by msg_id in which part of a slice it stands.
+    complete: everything was read.
+    round_over: a whole round over the objects has ended, perhaps with lost races.
+    seconds: how long it took. places: by msg_id, the part of its slice.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Search:
     def __init__(
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
     ) -> None:
-        """blocked: objects to leave alone for a while; others may take some out of it."""
+        """blocked: objects to skip for a while; other threads may remove some."""
         self.tables = tables
         self.topics = topics
         self.paused: frozenset[str] = frozenset()
@@ -90,15 +90,15 @@ class Search:
     ) -> Look:
         """Look for up to `want` heads.
 
-        in_hand: objects we hold already; their rows stand in the window before what is wanted.
-        slot, slots: our share of the objects; others' are taken only if ours give too little.
+        in_hand: objects of our lanes; their rows come first in the window.
+        slot, slots: our share of the objects; other shares are used only if ours gives too little.
         """
         now = time.monotonic()
         if now >= self._forget_at:
             self._forget(now)
         self._turn += 1
         pick = Pick(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
-        if self._turn % 8 == 0:  # now and then the oldest of all, whoever's share it is
+        if self._turn % 8 == 0:  # every 8th look ignores shares, so that the oldest does not starve
             pick.slots = 1
         due_complete = self._look_due(conn, pick, now, want)
         pick.pass_over(self._blocked)
@@ -114,13 +114,13 @@ class Search:
         return Look(found, pick.quarantined, complete, round_over, seconds)
 
     def refused(self, candidates: list[Candidate]) -> None:
-        """These could not be flagged: leave their objects alone until we forget."""
+        """These could not be flagged: skip their objects until `forget`."""
         self._blocked.update(
             c.same for c in candidates if c.object_id is not None and c.waits_until is None
         )
 
     def pass_over(self, candidate: Candidate) -> None:
-        """Leave this message alone until we forget."""
+        """Skip this message until `forget`."""
         self._passed_over.add(candidate.msg_id)
 
     def forget(self) -> None:
@@ -163,7 +163,7 @@ class Search:
         whole = len(rows) < size
         if rows:
             # Index entries of finished rows make the low end slow until they are cleaned up; then
-            # the mark may pass rows that cannot go now. They are seen again when we forget.
+            # the mark may pass rows that cannot run now. They are read again after `forget`.
             first_free = next((r.msg_id for r in rows if pick.could_go(r)), rows[0].msg_id)
             self._mark = max(self._mark, first_free) if slow else rows[0].msg_id
         if len(pick.own) < want and not whole:
@@ -173,7 +173,8 @@ class Search:
         return whole
 
     def _look_ring(self, conn: Connection, pick: Pick, want: int) -> bool:
-        """True if a whole round over the objects has ended; `_round_is_clean`: nothing could go."""
+        """True if a whole round over the objects has ended; `_round_is_clean`: nothing could
+        run."""
         objects = IDLE_OBJECTS if self.idle else max(want * pick.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
         if self._ring_after is None and self._no_object_after == MIN_ID:
@@ -198,14 +199,14 @@ class Search:
             pick.offer(row)
             any_could_go |= pick.could_go(row)
         self._round_is_clean &= not any_could_go
-        # Many in a row that nobody may take now (a paused topic): longer steps get through them.
+        # Many in a row that cannot be claimed now (a paused topic): longer steps skip them faster.
         nothing_free = not (any_could_go or round_is_over)
         self._stride = min(WINDOW, objects * 2) if nothing_free else 0
         return round_is_over
 
 
 class Pick:
-    """Chooses heads from rows as they come."""
+    """Chooses heads from rows in order."""
 
     def __init__(
         self,
@@ -230,7 +231,7 @@ class Pick:
         self.quarantined: Candidate | None = None
 
     def pass_over(self, objects: set[Any]) -> None:
-        """Objects to leave alone from now on."""
+        """Objects to skip from now on."""
         self._passed |= objects
 
     def offer_waited(self, row: Candidate) -> None:
@@ -247,9 +248,9 @@ class Pick:
                 self._waited[same] = row
 
     def offer(self, row: Candidate) -> None:
-        """Take a row if it is the first of its object and may go.
+        """Take a row if it is the first of its object and may run.
 
-        The source shows an object's rows in order: the first one that cannot go blocks the others.
+        The source gives an object's rows in order: the first one that cannot run blocks the others.
         """
         same = row[self._key_at]
         if same is not None:
@@ -288,14 +289,14 @@ class Pick:
             return False
         if topics is None or name in topics:
             return True
-        if isinstance(name, str) and not is_text(name):  # nobody's: it is claimed to be given up
+        if isinstance(name, str) and not is_text(name):  # no handler: it is claimed to become dead
             return True
         unknown = self._search.unknown_topics
         unknown[name] = unknown.get(name, 0) + 1
         return False
 
     def chosen(self, want: int) -> list[Candidate]:
-        """Up to `want` heads: those that have waited for their instant first, then ours, by age."""
+        """Up to `want` heads: due retries and delayed ones first, then our share, by age."""
         found, self.own = self.own, []
         for row in self._waited.values():
             self._take(row)

@@ -1,7 +1,6 @@
-"""Where an instance looks: advice that may be stale, torn or absent.
+"""Where an instance looks: advice that may be stale, inconsistent or missing.
 
-What is found there is flagged by the law of the whole table, so wrong advice costs time and nothing
-else.
+The flagging statement checks the whole table, so wrong advice costs only time.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ class Seat(Protocol):
         """Take part."""
 
     def leave(self) -> None:
-        """Look nowhere any more; give up what nothing is in hand of, as soon as that is so."""
+        """Stop looking; give up each slice as soon as none of its messages is in flight."""
 
     def stop(self, seconds: float) -> None:
-        """Wait for the end of that, so long at most."""
+        """Wait for the end of that, at most so many seconds."""
 
     def slice(self) -> Slice | None:
-        """Where to look now; None = nowhere. What is given is not given up before `looked`."""
+        """Where to look now; None = nowhere. The returned slice is kept until `looked`."""
 
     def looked(self, *, complete: bool) -> None:
-        """The look, and the claim of what it found, are over. complete: nothing could go there."""
+        """The look and its claim are over. complete: nothing there could run."""
 
     @property
     def settled(self) -> bool:
-        """Whether nothing else is to be had for now: then a drain may end."""
+        """Whether no other slice is available now: then a drain may end."""
 
     def tells(self) -> Mapping[str, Any]:
-        """What its instance tells people of it in its lease. kind: the scope; flag, or shards (how
-        many there are) and owned (which of them): what it looks at."""
+        """Data for operators in the lease of the instance. kind: the scope; flag, or shards (their
+        number) and owned (which of them)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a seat knows of its instance. holding: the values of the slices of which something is in
-    hand now. wake: tells that there is somewhere to look."""
+    """What a seat knows of its instance. holding: the values of slices with messages in flight.
+    wake: signals that there is a slice to look at."""
 
     tables: Tables
     instance_id: Callable[[], str]

@@ -1,4 +1,4 @@
-"""What is written for finished lanes, and what became of it where the answer was lost."""
+"""The settlements of finished lanes, and their results if the answer was lost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgworker.message import Outcome, Settled, Settlement
 
 
 def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int, Settled]:
-    """Of lanes whose settle was not answered, by the rows that are flagged by us still; those whose
-    own row is are left out: nothing was written."""
+    """The results of lanes whose settle got no answer, from the rows still flagged by us. Lanes
+    whose own row is flagged are left out: nothing was written."""
     became: dict[int, Settled] = {}
     for msg_id, lane in lanes.items():
         if msg_id not in flagged:
@@ -23,8 +23,8 @@ def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int
 
 
 def settlement(lane: Lane, runtime: Runtime) -> Settlement:
-    """What to write for a lane: only a done message passes the flag on, and not during a stop, nor
-    while hands are to run empty, nor to a message whose topic is paused."""
+    """The settlement of a lane: only a done message passes the flag on, but not during a stop, nor
+    while quiescing, nor to a message whose topic is paused."""
     result = lane.result or DONE
     row = lane.row
     tries = row.tries if row.flaw is None or row.odd is None else None

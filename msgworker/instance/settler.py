@@ -1,7 +1,7 @@
 """Collect outcomes, write them together, move the flags.
 
-Whoever finds the lock free settles for all; there is no settling thread. Outcomes are gathered
-while lanes wait and handlers are short, and written at once when nothing else is to be done.
+The first thread that gets the lock settles for all ("the settling thread"); there is no dedicated
+one. Outcomes are gathered while lanes wait and handlers are short, and written at once otherwise.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from msgworker.store.rows import Row
 GATHER_SECONDS = 0.002
 WORTH_WAITING_SECONDS = 0.01
 BATCH = 1000
-DEADLOCK_SECONDS = 0.2  # at most before a settle that the database rolled back is sent again
+DEADLOCK_SECONDS = 0.2  # the longest pause before a settle is sent again after a rollback
 LEAST_DOUBT_SHARE = 0.1
-"""Of the time between two beats: so old at least is a renewal that may be doubted."""
+"""The least age of a renewal that may be doubted, as a share of the time between two beats."""
 
 
 class Settler:
@@ -47,8 +47,8 @@ class Settler:
         on_progress: Callable[[], None],
         beat_now: Callable[[], None],
     ) -> None:
-        """lanes: where those that go on are put. on_progress: told when there may be room for
-        more. beat_now: has the heartbeat beat at once."""
+        """lanes: gets the lanes that continue. on_progress: called when there may be room for
+        more. beat_now: requests a heartbeat at once."""
         self._runtime = runtime
         self._lanes = lanes
         self._on_progress = on_progress
@@ -76,8 +76,8 @@ class Settler:
             return float("inf")
 
     def flush(self, *, takes_one: bool = False) -> None:
-        """Settle everything that is finished, unless another thread is at it."""
-        # Looked at again after the lock is free: a lane added while it was held is not left behind.
+        """Settle all finished lanes, unless another thread is already settling."""
+        # Checked again after the lock is free, so that a lane added meanwhile is not missed.
         while self._finished and self._lock.acquire(blocking=False):
             try:
                 batch = self._take()
@@ -89,13 +89,13 @@ class Settler:
                 self._lanes.put(going_on, takes_one=takes_one)
             if len(going_on) < took:
                 self._on_progress()
-            # Short handlers are soon through with these: then one settle writes for all, instead of
-            # two halves taking turns. The calling thread comes back here when nothing waits.
+            # Short handlers will soon have finished these: then one settle writes all, instead of
+            # two halves in turn. The calling thread returns here when nothing waits.
             if takes_one and 0 < len(going_on) * self._lanes.pace() < WORTH_WAITING_SECONDS:
                 return
 
     def flush_waiting(self) -> None:
-        """Settle everything that is finished, after the thread that is at it now."""
+        """Settle all finished lanes, after the thread that is settling now."""
         with self._lock:
             while batch := self._take():
                 going_on = self._settle_safely(batch)
@@ -127,7 +127,7 @@ class Settler:
     # ------------------------------------------------------------ one batch
 
     def _settle_safely(self, batch: Sequence[Lane]) -> list[Lane]:
-        """`settle`; an error of our own leaves the rows flagged until this instance goes on under
+        """`settle`; after an error of our own the rows stay flagged until this instance takes
         a new id."""
         try:
             return self.settle(batch) if batch else []
@@ -143,7 +143,7 @@ class Settler:
     def settle(self, batch: Sequence[Lane]) -> list[Lane]:
         """Write the outcomes of a batch; return the lanes whose next message is flagged.
 
-        Goes on until the database has answered, or until our lease is lost.
+        Retries until the database has answered, or until our lease is lost.
         """
         runtime = self._runtime
         me = runtime.identity.id
@@ -161,7 +161,7 @@ class Settler:
         return going_on
 
     def _after(self, lane: Lane, became: dict[int, Settled], written: list[Row]) -> bool:
-        """Tell what became of a lane; True if it goes on. written: those that are done."""
+        """Record the result of a lane; True if it continues. written: collects done messages."""
         if lane.settled is not None:
             fate = Settled.WENT_ON if lane.settled else Settled.ENDED
         else:
@@ -182,9 +182,9 @@ class Settler:
         return True
 
     def _doubt(self) -> None:
-        """A message was taken from us: nothing is claimed or started until our lease was renewed,
-        which is done at once. Else an instance that was declared dead would go on claiming until
-        its next beat, and every time a crash would be counted for it."""
+        """A message was taken from us: stop claiming and starting handlers until the lease has been
+        renewed; renew it at once. Otherwise an instance that was declared dead would claim until
+        its next beat, and each of these claims would count a crash."""
         beat = self._runtime.settings.heartbeat_seconds
         if self._runtime.identity.doubt(least_age=LEAST_DOUBT_SHARE * beat):
             self._beat_now()
@@ -198,7 +198,7 @@ class Settler:
         runtime.events.emit(events.Lost(lane.owner, lane.row))
 
     def _tell(self, lane: Lane, result: Result, written: list[Row]) -> None:
-        """Tell of an outcome that is written."""
+        """Emit the event of a written outcome."""
         runtime, row, me, outcome = self._runtime, lane.row, lane.owner, result.outcome
         raised, result.raised = result.raised, None
         error = result.error or ""
@@ -218,7 +218,7 @@ class Settler:
         runtime.events.emit(event)
 
     def _write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
-        """Write until it is known what was written; what is not in the answer is lost."""
+        """Write until the result is known; lanes that are not in it are lost."""
         runtime, became = self._runtime, dict[int, Settled]()
 
         def left() -> dict[int, Lane]:
@@ -243,7 +243,7 @@ class Settler:
             runtime.identity.doubtful.update(left())
             return Fate.UNKNOWN
 
-        def may_go_on() -> bool:  # of a lost id, whoever recovers us may have the rows locked
+        def may_go_on() -> bool:  # under a lost id the recovering instance may have the rows locked
             return runtime.identity.is_ours(me) and not runtime.gave_up()
 
         known = until_known(
@@ -257,7 +257,7 @@ class Settler:
         """Read what was written.
 
         The old row still flagged: not committed, and not in the answer. The next one flagged:
-        committed, the lane goes on. None: committed and over, or lost.
+        committed, the lane continues. None: committed and over, or lost.
         """
         ids = set(lanes) | {r.msg_id for lane in lanes.values() if (r := lane.next_row)}
         with self._link.transaction() as conn:
@@ -280,7 +280,7 @@ class Settler:
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
-        # One that cannot be settled does not hold up the others.
+        # One by one, so that a lane that cannot be settled does not block the others.
         for lane, one in zip(lanes, batch, strict=True):
             became[one.msg_id] = self._write_alone(lane.row, one, me)
 
@@ -300,14 +300,14 @@ class Settler:
                 log.error(text, row.msg_id, reason_of(error), exc_info=told, extra=facts(row))
                 self._runtime.identity.cannot_write([one.msg_id])
                 return Settled.LOST
-            # The tables may not take a text (another character set, a shorter column).
+            # The table may refuse a text (another character set, a shorter column).
             log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
         fewer = replace(one, error=UNWRITABLE) if one.trace is None else replace(one, trace=None)
         return self._write_alone(row, fewer, me)
 
 
 class _Pauses:
-    """Those of an outage; a deadlock is tried again soon, because other lanes wait."""
+    """The pauses of an outage; a deadlock is retried soon, because other lanes wait."""
 
     def __init__(self, outage: Outage) -> None:
         self._outage = outage

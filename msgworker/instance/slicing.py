@@ -1,7 +1,7 @@
-"""Where to look for heads in a slice of the table.
+"""The search for heads in a slice of the table.
 
-Found row by row along the index of slices, a page of each part at a time. As everything that a
-search finds these are hints: `claim.flag` looks at the whole table.
+It reads the index of slices, a page of each part at a time. Like all candidates these are hints:
+`claim.flag` checks the whole table.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MOST_ENTRIES = 16_000
 
 @dataclass(slots=True)
 class _Lap:
-    """One way through a slice, and again: where it stands; whether nothing that could go was met
-    since it began (clean), and in the last one that is over."""
+    """A repeated pass through a slice: its place; whether no runnable message was met in this pass
+    (clean), and in the last complete one."""
 
     after: Any = None
     clean: bool = True
@@ -55,8 +55,8 @@ class _Track:
 
 
 class SliceSearch(Search):
-    """Finds candidates in a slice: object by object along its index, and round again, with a place
-    kept in each of its parts; of what a look has found the oldest go first."""
+    """Finds candidates in a slice: object by object along its index, in rounds, with a place kept
+    in each of its parts; the oldest candidates of a look come first."""
 
     def __init__(
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
@@ -136,7 +136,7 @@ class SliceSearch(Search):
         *,
         without_object: bool = False,
     ) -> list[tuple[Candidate, Any]]:
-        """Go on with each lap, by about `each` heads; returns what was met, each with its slice's
+        """Continue each lap by about `each` heads; returns the rows, each with its slice's
         value."""
         places = [Place(v, lap.after) for v, lap in zip(where.values, laps, strict=True)]
         if without_object:
@@ -160,7 +160,7 @@ class SliceSearch(Search):
     def _read_heads(
         self, conn: Connection, where: Slice, places: Sequence[Place], each: int
     ) -> list[Page]:
-        """How many messages an object has is learnt from pages; so one is read now and then."""
+        """Pages show how many messages an object has, so one is read from time to time."""
         self._turn += 1
         if slices.may_skip(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
             return slices.heads(conn, self.tables, where.role, places, each, deep=True)

@@ -1,13 +1,12 @@
-"""How a running worker is asked to stop: in order, or at once.
+"""Stop requests for a running worker: in order, or at once.
 
-The first SIGTERM or SIGINT asks for a stop in order. What comes within INSIST_SECONDS of it is the
-same stop: a manager that signals a whole group reaches a process by several ways, and people press
-Ctrl-C twice. A later one insists: the stop goes on without waiting for handlers, for HURRY_SECONDS
-at most, and the process ends by that signal's default action. One later still ends it where it
-stands.
+The first SIGTERM or SIGINT requests an orderly stop. Signals within INSIST_SECONDS of it count as
+the same stop: a manager that signals a whole group may reach a process several times, and people
+press Ctrl-C twice. A later signal stops at once: the stop no longer waits for handlers, takes
+HURRY_SECONDS at most, and the process ends by that signal's default action. A third one ends it
+immediately.
 
-An instance stops once, whoever asks: see `Ending`. A program that ends without a stop is stopped by
-`AT_EXIT`.
+An instance stops once, see `Ending`. `AT_EXIT` stops it if the program ends without a stop.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from types import FrameType
 from typing import Any, Protocol
 
 INSIST_SECONDS = 2.0
-"""So long after a signal others are the same stop."""
+"""Seconds after a signal in which further ones count as the same stop."""
 HURRY_SECONDS = 3.0
-"""What a stop at once may take to give back what has not started."""
+"""The most seconds that a stop at once takes to release what has not started."""
 HELP_SECONDS = 0.5
-"""So long it may take in the usual way, before it is given back beside a settle that hangs."""
+"""Seconds of that for the usual way, before lanes are released beside a hanging settle."""
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 EXIT_GRACE = 3.0
-"""So long handlers may go on where the program ends without a stop."""
+"""The grace time of handlers when the program ends without a stop."""
 EXIT_SECONDS = 5.0
-"""What all stops may take there."""
+"""The most seconds that all stops may take then."""
 
 
 class Ending:
-    """The one stop of an instance: the first thread that comes does it, others wait for its end.
+    """The only stop of an instance: the first thread does it, others wait for its end.
 
-    until: when handlers must have ended (monotonic), the earliest that anybody has said.
+    until: when handlers must have ended (monotonic), the earliest of all requests.
     over: the stop is complete.
     """
 
@@ -50,21 +49,21 @@ class Ending:
         self.over = threading.Event()
 
     def ask(self, grace: float) -> float:
-        """Give handlers so many seconds at most; returns until when."""
+        """Limit the grace time of handlers; returns until when."""
         until = time.monotonic() + grace
         self.until = until if self.until is None else min(self.until, until)
         return self.until
 
     @property
     def begun(self) -> bool:
-        """Whether somebody stops the instance, or has."""
+        """Whether a stop has begun."""
         return bool(self._callers)
 
     def do(self, stop: Callable[[], bool]) -> bool:
         """Stop, or wait for the stop; whether every handler has ended in time.
 
-        A thread that comes again, from a signal handler in the middle of its own stop, does not
-        wait for itself: False. So nothing here takes a lock.
+        A signal handler may call this in the thread that is just stopping, which must not wait for
+        itself: False. So nothing here takes a lock.
         """
         me = [threading.get_ident()]
         self._callers.append(me)
@@ -80,9 +79,9 @@ class Ending:
 
 
 class Keeper:
-    """A thread that stops an instance when it is asked to, of which nobody waits for the end.
+    """A thread that stops an instance on request, if no thread waits for the instance's end.
 
-    It waits from the start on: no thread can be started while the interpreter ends.
+    It is started with the instance: no thread can be started while the interpreter ends.
     """
 
     def __init__(self, stop: Callable[[], object]) -> None:
@@ -96,7 +95,7 @@ class Keeper:
         self._stop()
 
     def ask(self) -> None:
-        """Have the instance stopped; returns at once."""
+        """Request the stop of the instance; returns at once."""
         self._asked.set()
 
     def dismiss(self) -> None:
@@ -107,7 +106,7 @@ class Keeper:
 
 
 class Unstopped(Protocol):
-    """An instance that runs, as seen by who ends the program."""
+    """A running instance, as seen by the end of the program."""
 
     ending: Ending
 
@@ -116,15 +115,15 @@ class Unstopped(Protocol):
         """Its process."""
 
     def end_with_program(self) -> None:
-        """Have it stopped, by a thread that is there; returns at once."""
+        """Request its stop from an existing thread; returns at once."""
 
     def say_what_is_left(self) -> None:
         """Log what a stop that takes too long leaves to recovery."""
 
 
 class AtExit:
-    """Stops the instances that still run when the program ends: after all other threads that are
-    no daemons have ended, while ours, which are, still run. In a forked child it does nothing."""
+    """Stops running instances when the program ends: after all non-daemon threads have ended, while
+    our daemon threads still run. In a forked child it does nothing."""
 
     def __init__(self) -> None:
         self._running: set[Unstopped] = set()
@@ -159,8 +158,8 @@ AT_EXIT = AtExit()
 
 
 class Beside:
-    """A call that runs in a thread of its own, so that this one can hear signals; in this one where
-    there is no memory for another."""
+    """A call that runs in a separate thread, so that this one can handle signals; in this one if
+    no thread can be started."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
@@ -178,13 +177,13 @@ class Beside:
             self._error = error
 
     def goes_on(self, seconds: float) -> bool:
-        """Wait so long for its end; whether it has not come."""
+        """Wait at most so long for its end; returns whether it still runs."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
         return self._thread.is_alive()
 
     def result(self) -> None:
-        """Raise what the call raised."""
+        """Raise the exception of the call."""
         if self._error is not None:
             raise self._error
 
@@ -197,12 +196,12 @@ def end_by(number: int) -> None:
 
 
 class Asked:
-    """Whether a stop is asked for. Whoever asks may be a signal handler: nothing here takes a lock,
-    which the thread that the signal interrupts may hold just then.
+    """Stop requests. The caller may be a signal handler, so nothing here takes a lock, which the
+    interrupted thread may hold.
 
-    in_order: a stop is asked for. at_once: somebody insists; the signal by which to end. begun:
-    there is work to stop; while there is none, who insists ends the process. ends_process: who has
-    stopped at once ends the process, too; else that is for whoever has passed the word on.
+    in_order: a stop is requested. at_once: a stop at once is requested; the signal by which to end.
+    begun: there is work to stop; otherwise a stop at once ends the process. ends_process: a stop at
+    once also ends the process; otherwise the caller that passed on the request does.
     """
 
     def __init__(self, *, ends_process: bool = True) -> None:
@@ -213,24 +212,25 @@ class Asked:
         self.begun = False
 
     def stop(self) -> None:
-        """Ask for a stop in order; any number of times."""
+        """Request an orderly stop; any number of times."""
         self.in_order = True
         self._rung.put(None)
 
     def insist(self, number: int) -> None:
-        """Ask for a stop at once; the first signal stays the one by which to end."""
+        """Request a stop at once; the first signal remains the one by which to end."""
         self.at_once = self.at_once or number
         self.stop()
 
     def wait(self, timeout: float) -> None:
-        """Wait for a stop to be asked for, by one waiter."""
+        """Wait for a stop request; for a single waiter."""
         if not self.in_order:
             with suppress(Empty):
                 self._rung.get(timeout=timeout)
 
 
 def words_of(heard: Sequence[float]) -> tuple[int, float]:
-    """How often somebody has asked, and when last (-inf: never); heard: when signals came."""
+    """The number of requests, and the time of the last one (-inf: none); heard: times of
+    signals."""
     words, last = 0, float("-inf")
     for at in heard:
         if at - last >= INSIST_SECONDS:
@@ -239,12 +239,12 @@ def words_of(heard: Sequence[float]) -> tuple[int, float]:
 
 
 class Signals:
-    """While a block runs, SIGTERM and SIGINT are words for `asked`; in the main thread only.
+    """While the block runs, SIGTERM and SIGINT become requests in `asked`; main thread only.
 
-    Afterwards they are what they were, but for one that still belongs to a stop that was asked for
-    in the block: it does nothing.
+    Afterwards their handlers are restored, except that a signal of a stop requested in the block is
+    ignored.
 
-    last: what somebody gets who insists once more.
+    last: called at a third signal.
     """
 
     def __init__(self, asked: Asked, last: Callable[[int], None] = end_by) -> None:
@@ -263,7 +263,7 @@ class Signals:
         return time.monotonic() - words_of(self._heard)[1] < INSIST_SECONDS
 
     def received(self, number: int, frame: FrameType | None) -> None:
-        # Another signal may come in the middle of this: both then find the same and say the same.
+        # Another signal may interrupt this: both calls then have the same effect.
         self._heard.append(time.monotonic())
         words, _ = words_of(self._heard)
         if words == 1:
@@ -286,7 +286,7 @@ class Signals:
             signal.raise_signal(number)
 
     def _at_exit(self) -> None:
-        """The interpreter gives signals their default action back while the process ends."""
+        """The interpreter restores default actions of signals while the process ends."""
         for number in NUMBERS:
             if signal.getsignal(number) == self._late and self._is_the_same():
                 signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What an instance writes into its log of its events."""
+"""The log lines of an instance, made from its events."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Telling:
         self._log.log(level, text, row.msg_id, what, error, exc_info=told, extra=_facts(row))
 
     def _lost(self, event: events.Lost) -> None:
-        text = "message %s is no longer ours; its outcome was not written"
+        text = "message %s is no longer claimed by us; its outcome was not written"
         self._log.warning(text, event.message.msg_id, extra=_facts(event.message))
 
     def _lease_lost(self, event: events.LeaseLost) -> None:

@@ -1,7 +1,7 @@
-"""Where in the user's code an error came from, and its traceback for people.
+"""The place of an error in the user's code, and its traceback for operators.
 
-What the reader of an error can change is code of their own. So its place is the innermost frame of
-theirs, and a traceback shows their frames whole and counts those of libraries. Nothing in here
+Users can change only their own code. So the place of an error is their innermost frame,
+and a traceback shows their frames and only counts those of libraries. Nothing in here
 fails, whatever the error is.
 """
 
@@ -102,8 +102,8 @@ def _steps(error: BaseException) -> list[TracebackType]:
 def _mine(steps: list[TracebackType], home: str | None) -> list[bool]:
     """Which steps are in the user's code.
 
-    Where all of it is installed, theirs is the package of their own function; if that is not known,
-    of the first code that we have called. The standard library is never theirs.
+    If all code is installed, the package of the user's function counts as theirs; if that is
+    unknown, that of the first code that we have called. The standard library never does.
     """
     libraries = [library_of(_file(step)) for step in steps]
     if None in libraries:
@@ -148,7 +148,7 @@ def _name(step: TracebackType) -> str:
 def trim(error: BaseException, home: str | None = None) -> None:
     """Take our own frames off the beginning of an error's traceback.
 
-    They say nothing to its reader, and they hold what this error is kept in: a cycle.
+    They are of no use to the reader, and they would make a reference cycle with this error.
     """
     steps = _steps(error)
     mine = _mine(steps, home)
@@ -172,7 +172,7 @@ def trace_of(error: BaseException, home: str | None = None, most: int = MAX_TRAC
     try:
         text = _chain(error, home, most)
         return None if text is None else clean(text, most)
-    except Exception:  # an error that cannot be told of must not cost the outcome
+    except Exception:  # an error that cannot be described must not cost the outcome
         return None
 
 

@@ -1,4 +1,4 @@
-"""Tell of topics that wait and that no live instance has a handler for."""
+"""Warns of topics with waiting messages for which no live instance has a handler."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from msgworker.table import Tables
 
 REPORT_SECONDS = 3600.0
 ASK_SECONDS = 60.0
-"""So long after another instance handled a topic it is asked again."""
+"""Seconds after which the check of a topic that another instance handles is repeated."""
 SHOWN = 10
 
 
 class UnhandledTopics:
-    """Each topic is told once an hour, a new one at once. Used by the fetcher's thread only.
+    """Logs each topic once an hour, a new one at once. Used by the fetcher's thread only.
 
     handled: the topics that have a handler here, chosen or not; None = all.
     """
@@ -41,7 +41,8 @@ class UnhandledTopics:
         """When, on the clock; a topic need not be a text (SQLite)."""
 
     def report(self, unknown: Collection[Any]) -> None:
-        """Tell of those that are due to be told. unknown: topics that wait and were not chosen."""
+        """Log the topics that are due for a warning. unknown: waiting topics without a handler
+        here."""
         now = self._clock()
         late = (t for t in unknown if now - self.told.get(t, -inf) > REPORT_SECONDS)
         handled = self._handled()
@@ -56,7 +57,7 @@ class UnhandledTopics:
         self._log.warning("messages wait whose topic has no handler here: %s%s", names, more)
 
     def _handled_nowhere(self, topics: Sequence[Any], now: float) -> list[Any]:
-        """Those that no other live instance handles; the others are asked about again later."""
+        """Those that no other live instance handles; the others are checked again later."""
         with self._link.statement() as conn:
             others = leased(conn, self._tables)
         theirs = [t for t in topics if any(one.handles(t) for one in others)]

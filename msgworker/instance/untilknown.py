@@ -1,7 +1,7 @@
-"""Send until it is known what became of it.
+"""Send a transaction until its result is known.
 
-A connection that is lost at COMMIT leaves the outcome unknown: what was sent may be committed. To
-send it again could do it twice, to go on could leave it undone; so the database is asked first.
+A connection that is lost at COMMIT leaves the result unknown: the transaction may be committed.
+Sending it again could do it twice, and continuing could lose it; so the database is read first.
 
     send ──answered──► known                     look ──found──► known
       │ rolled back: pause, send                   │ not committed: send
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 class Fate(Enum):
-    """What an error says of what was sent. RAISE: no use to go on. AGAIN: the database rolled it
-    back. UNKNOWN: it may be committed."""
+    """What an error means for the transaction. RAISE: retrying is useless. AGAIN: the database
+    rolled it back. UNKNOWN: it may be committed."""
 
     RAISE = auto()
     AGAIN = auto()
@@ -31,13 +31,13 @@ class Fate(Enum):
 
 
 class Pauses(Protocol):
-    """How long to wait after a failure; an `Outage`, say."""
+    """The pauses after failures; for example an `Outage`."""
 
     def failed(self, error: BaseException) -> float:
-        """Note it; the seconds to wait."""
+        """Record a failure; the seconds to wait."""
 
     def over(self) -> None:
-        """Note that it works."""
+        """Record a success."""
 
 
 class Failures:
@@ -57,7 +57,7 @@ class Failures:
 
 
 def by_trouble(error: BaseException, looking: bool) -> Fate:
-    """The usual judgement: a deadlock was rolled back, a lost connection tells nothing."""
+    """The default judgement: a deadlock was rolled back, after a lost connection it is unknown."""
     kind = trouble(error)
     if kind is Trouble.LOST:
         return Fate.UNKNOWN
@@ -65,13 +65,13 @@ def by_trouble(error: BaseException, looking: bool) -> Fate:
 
 
 def repeatable(error: BaseException, looking: bool) -> Fate:
-    """The judgement for what may be done twice, a read say: no failure of it leaves a doubt."""
+    """The judgement for repeatable work, such as a read: no failure leaves a doubt."""
     fate = by_trouble(error, looking)
     return Fate.AGAIN if fate is Fate.UNKNOWN else fate
 
 
 def nothing() -> None:
-    """A look for what is repeatable."""
+    """The `look` of repeatable work."""
 
 
 def until_known(
@@ -83,14 +83,14 @@ def until_known(
     judge: Callable[[BaseException, bool], Fate] = by_trouble,
     before_again: Callable[[], T | None] = lambda: None,
 ) -> T | None:
-    """Returns what `send` or `look` says, or None when it may not go on: then it stays unknown.
+    """Returns the result of `send` or `look`, or None if it may not continue: then it is unknown.
 
-    look: what became of what was sent; None = it was not committed. may_go_on: asked after every
-    failure, before the pause. judge: what an error says, and whether `look` raised it; once in
-    doubt, only a look ends the doubt. before_again: called before it is sent again; what it
-    returns, if not None, is the end.
+    look: reads the result of the transaction; None = it was not committed. may_go_on: called after
+    every failure, before the pause. judge: gets an error, and whether `look` raised it; once in
+    doubt, only a look ends the doubt. before_again: called before it is sent again; its
+    result, if not None, ends the loop.
 
-    Raises what `judge` has no use to go on for.
+    Raises errors that `judge` maps to RAISE.
     """
     in_doubt = False
     while True:

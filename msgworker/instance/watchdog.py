@@ -1,9 +1,9 @@
-"""Notice that the claim loop, the heartbeat or a settle makes no progress, and end its wait.
+"""Detects that the claim loop, the heartbeat or a settle makes no progress, and ends its wait.
 
-A connection may be half open: nobody closes it, nobody answers. The thread that waits on it cannot
-see that; this one can, because it touches no database. After a whole lease without an end of the
-round it says so once, with the place where the thread is, and breaks the connection: the role then
-opens a new one, and is fenced or goes on, as the database says.
+A connection may be half open: no side closes it, and no answer comes. The thread that waits on it
+cannot notice; this one can, because it uses no database. If a round takes longer than a lease, it
+logs that once, with the place where the thread is, and cuts the connection: the role then
+opens a new one, and is fenced or continues, as the database decides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgworker.instance.role import Role
 from msgworker.instance.runtime import Runtime
 
 LOOK_SECONDS = 5.0
-LEAST_SECONDS = 5.0  # so long anything may take on a busy machine
+LEAST_SECONDS = 5.0  # a round may take this long on a busy machine
 FRAMES = 6
 
 
@@ -36,7 +36,7 @@ class Watched(Protocol):
 
 
 class Watchdog(Role):
-    """Looks at the other roles now and then."""
+    """Checks the other roles periodically."""
 
     def __init__(
         self, runtime: Runtime, *, roles: Sequence[Watched], settling: Link, handlers: HandlerWatch

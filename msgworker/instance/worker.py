@@ -28,7 +28,7 @@ from msgworker.instance.working import GRACE, Working
 from msgworker.store.left import Left, left
 
 RETRY_LINGER = 300.0
-OVERDUE_SECONDS = 2.5  # so long a drain waits for what is due and cannot be claimed
+OVERDUE_SECONDS = 2.5  # how long a drain waits for due messages that cannot be claimed
 START_TRIES = 5
 
 
@@ -53,12 +53,12 @@ class Worker(Working[Report]):
         self._look = look  # as `make_runtime`, but changes nothing
         self._threads = threads
         self._label = label
-        self._lock = threading.RLock()  # a signal handler may come in the middle of a start
+        self._lock = threading.RLock()  # a signal handler may interrupt a start
         self._stop_asked = Asked()
         self.orders: Asked | None = None
-        """Asks `run` and `drain` to stop, in the place of signals; set by the command line."""
+        """Stop requests for `run` and `drain`, instead of signals; set by the command line."""
         self.counts_left = True
-        """Whether a drain says what is left; one of several processes leaves that to its parent."""
+        """Whether a drain counts the messages left; with several processes the parent does."""
 
     @property
     def instance_id(self) -> str | None:
@@ -78,13 +78,13 @@ class Worker(Working[Report]):
     def start(self) -> None:
         """Start the instance's threads and return at once.
 
-        `stop` belongs to it. A program that ends without one is stopped in order all the same, with
-        a warning: handlers get 3 s, all of it takes 5 s at most. A signal whose default action ends
-        the process, such as SIGTERM, and `os._exit` leave no time for that; nor does the end of a
+        End with `stop`. If the program ends without it, an orderly stop with a warning follows:
+        handlers get 3 s, all of it takes 5 s at most. It is skipped after a signal whose default
+        action ends the process, such as SIGTERM, after `os._exit`, and at the end of a
         `multiprocessing.Process`.
         """
         instance = self._start(None, told=None)
-        # Nobody waits for this worker's end, so nobody else would stop it.
+        # No thread waits for this worker's end, so no other would stop it.
         instance.keeper = Keeper(lambda: self._stop(instance, GRACE))
         if (
             instance.runtime.stopping.is_set()
@@ -105,8 +105,7 @@ class Worker(Working[Report]):
         return instance
 
     def _here(self) -> Instance | None:
-        """The instance that runs, if it does so in this process and not in the one that has forked
-        us."""
+        """The running instance, if it runs in this process and not in the parent of a fork."""
         instance = self.instance
         if instance is not None and instance.pid != os.getpid():
             instance = self.instance = None
@@ -132,15 +131,15 @@ class Worker(Working[Report]):
     def stop(self, grace: float = GRACE) -> bool:
         """Stop in order; returns True if every handler ended within `grace` seconds.
 
-        Messages whose handler has not started are given back without a try counted. A handler that
+        Messages whose handler has not started are released. A handler that
         outlives the grace time keeps its message flagged, for recovery.
 
-        From any thread, any number of times: each call, and `run` and `drain`, return when the one
-        stop is complete, with its answer; handlers get the shortest grace that anybody gives. While
-        the worker does not run, nothing is done.
+        From any thread, any number of times: each call, and `run` and `drain`, return when the
+        stop is complete, with its result; handlers get the shortest grace of all calls. It does
+        nothing while the worker does not run.
 
-        Inside a handler, a fan-out's item or another thread of the worker, nothing is waited for:
-        it asks for the stop and returns False, and the stop goes on beside it.
+        Inside a handler, a fan-out's item or another thread of the worker it does not wait: it
+        requests the stop and returns False, and the stop continues in the background.
         """
         instance = self._ask(grace)
         if instance is None:
@@ -151,13 +150,13 @@ class Worker(Working[Report]):
         return self._stop(instance, grace)
 
     def ask(self, grace: float = GRACE) -> None:
-        """Ask for a stop in order and return at once; `stop` waits for it."""
+        """Request an orderly stop and return at once; `stop` waits for it."""
         instance = self._ask(grace)
         if instance is not None:
             instance.leave()
 
     def _ask(self, grace: float) -> Instance | None:
-        """Ask for a stop, of the instance that runs and of whoever waits for it."""
+        """Request a stop of the running instance and of the thread that waits for it."""
         asked = self._stop_asked
         with self._lock:
             instance = self._here()
@@ -174,7 +173,7 @@ class Worker(Working[Report]):
         return instance is not None and instance.is_within
 
     def _stop(self, instance: Instance, grace: float) -> bool:
-        """Stop this instance, or wait for its stop; grace counts if nobody has said one."""
+        """Stop this instance, or wait for its stop; grace: if no other was set."""
         try:
             return instance.stop(grace)
         finally:
@@ -187,7 +186,7 @@ class Worker(Working[Report]):
 
     @contextmanager
     def _listening(self, signals: bool) -> Iterator[Asked | None]:
-        """What asks this thread to stop while the block runs; None if nothing does."""
+        """The stop requests for this thread while the block runs; None if there are none."""
         if self.orders is not None or not signals:
             yield self.orders
             return
@@ -196,10 +195,10 @@ class Worker(Working[Report]):
             yield told
 
     def _end(self, instance: Instance, grace: float, told: Asked | None) -> None:
-        """Stop, or wait for the stop that somebody else has begun; if somebody insists, at once,
-        which ends the process.
+        """Stop, or wait for a stop in progress; after a request to stop at once, at once, which
+        ends the process.
 
-        It runs in a thread beside this one, where the handlers of signals run.
+        It runs in another thread, because this one handles signals.
         """
         if told is None:
             self._stop(instance, grace)
@@ -232,12 +231,12 @@ class Worker(Working[Report]):
     def run(
         self, *, signals: bool = False, grace: float = GRACE, time_limit: float | None = None
     ) -> None:
-        """Work until `stop` is called (from another thread), or a signal comes if asked for.
+        """Work until `stop` is called (from another thread), or a signal arrives if `signals`.
 
-        signals: SIGTERM and SIGINT stop in order; one that comes more than 2 s later stops at once:
-        no handler is waited for, and the process ends by it. In the main thread only.
-        grace: seconds that running handlers may go on at a stop; that of `stop` goes before it.
-        time_limit: seconds; None = none. It returns when the stop is complete, whoever asked.
+        signals: SIGTERM and SIGINT stop in order; a second one more than 2 s later stops at once,
+        without waiting for handlers, and ends the process. In the main thread only.
+        grace: seconds that running handlers may continue at a stop; that of `stop` has precedence.
+        time_limit: seconds; None = none. It returns when the stop is complete.
 
         Raises DatabaseUnavailable if the database cannot be reached at the start or denies access;
         SchemaError for what is missing; HandlerStuck for a handler with timeout_action="restart"
@@ -251,7 +250,7 @@ class Worker(Working[Report]):
                     if deadline is not None and time.monotonic() >= deadline:
                         break
                     self._stop_asked.wait(0.2)
-            except Exception:  # nothing can be written: no reason to wait for handlers
+            except Exception:  # outcomes cannot be written: do not wait for handlers
                 instance.ask(0.0)
                 raise
             finally:
@@ -274,11 +273,11 @@ class Worker(Working[Report]):
     ) -> Report:
         """Work until nothing is due now or within `linger` seconds, or until `time_limit`.
 
-        All times are in seconds. Within `linger` it also waits for the lease of another instance
-        that has messages to end, unless that is renewed. retry_linger: so long it waits for the
-        next try of what has failed; None = 300, or 0 where linger is 0. outage_limit: give up
-        (Report.database_lost) when the database has been away for so long. signals, grace and what
-        is raised: as in `run`.
+        All times are in seconds. Within `linger` it also waits for the end of leases of other
+        instances with messages, unless they are renewed. retry_linger: how long it waits for the
+        next try of failed messages; None = 300, or 0 if linger is 0. outage_limit: give up
+        (Report.database_lost) when the database has been unreachable for this long. signals, grace
+        and exceptions: as in `run`.
         """
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
@@ -315,7 +314,7 @@ class Worker(Working[Report]):
         )
 
     def left(self) -> Left:
-        """What is unfinished in the table now, by what it waits for. Raises DatabaseUnavailable,
+        """The unfinished messages of the table by what they wait for. Raises DatabaseUnavailable,
         SchemaError."""
         runtime = self._look()
         with connecting(runtime.engine) as conn:

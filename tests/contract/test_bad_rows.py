@@ -208,7 +208,7 @@ def test_rows_of_a_dead_instance_whose_id_is_not_utf8_are_recovered(sqlite, take
     assert (report.done, report.left) == (3, 0)
     assert_all_others_ran(taken, good)
     (crash,) = app.ops.show(1).tries
-    assert crash.error == r"instance \xffA died while it had this message in hand"
+    assert crash.error == r"instance \xffA died while it held this message"
     assert crash.started_at is None
 
 

@@ -207,8 +207,8 @@ def test_the_dead_do_not_live_on_where_the_clock_was_put_back(one, app, table, c
         assert table.statuses == [1]
         soon = datetime.now(UTC) + timedelta(seconds=60)
         assert all(found.live and found.expires_at < soon for found in leases(app).values())
-    told = [r.getMessage() for r in caplog.records if "put back" in r.getMessage()]
-    assert told == ["the database's clock was put back: the time of 2 leases counts from now"]
+    told = [r.getMessage() for r in caplog.records if "set back" in r.getMessage()]
+    assert told == ["the database's clock was set back: 2 leases start again from now"]
     with app.engine.begin() as conn:
         past = datetime.now(UTC) - timedelta(hours=1)
         conn.execute(sa.update(app.tables.lease).where(c.name == "dead-1").values(expires_at=past))
@@ -253,7 +253,7 @@ def test_each_death_is_told_also_of_an_instance_with_empty_hands(one, app, table
     one.heartbeat.run_once()
     told = sorted(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
     assert told == [
-        "instance idle-1 is dead; it had nothing in hand",
+        "instance idle-1 is dead; it had no message",
         "recovered 1 messages of dead instance busy-1",
     ]
 

@@ -405,7 +405,7 @@ def test_killed_when_the_clock_of_the_database_was_put_back(trial: Trial) -> Non
     verdict = finish(trial)  # which judges that it was in time
     assert starts_of(verdict, held) == [victim.pid, heir.pid]
     assert starts_of(verdict, behind) == [heir.pid]
-    assert heir.err.read_text().count("clock was put back") == 1
+    assert heir.err.read_text().count("clock was set back") == 1
 
 
 def test_clock_of_the_database_put_forward_costs_tries_and_breaks_nothing(trial: Trial) -> None:
