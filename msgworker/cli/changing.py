@@ -41,8 +41,9 @@ def writes(fn: F) -> F:
 def long_work(fn: F) -> F:
     """The options of long-running writes."""
     fn = click.option(
-        "--resume", metavar="N", help="Continue the interrupted operation of this number."
+        "--operation", metavar="N", help="Continue the interrupted operation of this number."
     )(fn)
+    fn = click.option("--resume", hidden=True)(fn)  # its name until 0.1
     return click.option("--rate", metavar="N", help="At most so many a second: 50, or 50/s.")(fn)
 
 
@@ -69,20 +70,21 @@ def choice_of(given: dict[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = {name: given.pop(name) for name in FILTERS if name in given}
     chosen["since"] = instant_of(chosen["since"])
     named = [name for name, value in chosen.items() if value is not None]
-    chosen["resume"] = resume_of(given)
+    chosen["operation"] = operation_of(given)
     chosen["rate"] = rate_of(given)
     if ids and named:
         raise Usage(f"give ids or a filter, not both: --{named[0].replace('_', '-')}")
-    if chosen["resume"] is not None and named:
-        raise Usage("--resume continues with the original selection; give no ids and no filter")
-    if not ids and not named and chosen["resume"] is None:
+    if chosen["operation"] is not None and named:
+        raise Usage("--operation continues with the original selection; give no ids and no filter")
+    if not ids and not named and chosen["operation"] is None:
         raise Usage("give ids, or a filter such as --status dead, --topic or --error")
     return chosen | {"ids": list(dict.fromkeys(ids)) or None}
 
 
-def resume_of(given: dict[str, Any]) -> int | None:
-    """--resume, checked."""
-    text = given.pop("resume")
+def operation_of(given: dict[str, Any]) -> int | None:
+    """--operation, checked."""
+    before, text = given.pop("resume"), given.pop("operation")
+    text = before if text is None else text
     return None if text is None else message_id(text)
 
 
@@ -115,7 +117,7 @@ def carry_out(
     question: with {} for the number, such as "Set {} to new?".
     """
     total: int | None = None
-    if asked.get("resume") is None:
+    if asked.get("operation") is None:
         would = write(**asked, dry_run=True)
         total = int(would)
         if dry_run or would.matched == 0:
@@ -126,7 +128,7 @@ def carry_out(
         if _aside(would):
             note(f"{plural(total, 'message')}{_aside(would)}")
     elif dry_run:
-        raise Usage("--resume has no --dry-run; `msgworker audit` shows the progress so far")
+        raise Usage("--operation has no --dry-run; `msgworker audit` shows the progress so far")
     with _watched(None if total is None else would.matched) as tell:
         return write(**asked, progress=tell)
 
@@ -163,7 +165,7 @@ def _watched(total: int | None) -> Iterator[Tell]:
         except BaseException:
             if last:
                 bar.stop()
-                how = f"continue with: msgworker {command} --resume {last[0].op_id}"
+                how = f"continue with: msgworker {command} --operation {last[0].op_id}"
                 how = how if command != "release" else "run it again"
                 note(f"interrupted: {last[0].changed:,} changed so far; {how}")
             raise

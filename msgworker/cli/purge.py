@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from msgworker.cli.changing import carry_out, long_work, rate_of, resume_of, tell_result, writes
+from msgworker.cli.changing import carry_out, long_work, operation_of, rate_of, tell_result, writes
 from msgworker.cli.failing import Usage
 from msgworker.cli.options import as_json, common
 from msgworker.cli.target import open_app, target
@@ -42,12 +42,12 @@ def purge(
     **given: Any,
 ) -> int:
     """Delete done messages that finished long ago, in short transactions."""
-    resume, rate = resume_of(given), rate_of(given)
-    if (older_than is None) == (resume is None):
-        raise Usage("give --older-than, such as 30d, or --resume")
+    operation, rate = operation_of(given), rate_of(given)
+    if (older_than is None) == (operation is None):
+        raise Usage("give --older-than, such as 30d, or --operation")
     asked: dict[str, Any] = {"topic": topic, "dead": dead, "archive_to": archive_to}
-    if resume is not None and any(asked.values()):
-        raise Usage("--resume continues with the original selection; give no other one")
+    if operation is not None and any(asked.values()):
+        raise Usage("--operation continues with the original selection; give no other one")
     app = open_app(ctx, given)
     done = carry_out(
         app,
@@ -56,7 +56,7 @@ def purge(
         dry_run=dry_run,
         yes=yes,
         older_than=age_or_instant(older_than),
-        resume=resume,
+        operation=operation,
         rate=rate,
         actor=actor,
         reason=reason,

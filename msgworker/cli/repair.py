@@ -113,7 +113,7 @@ def discard(
     see `release`. A discarded message can be rerun by its id.
     """
     chosen = choice_of(given)
-    if not dry_run and chosen["resume"] is None and not (reason or "").strip():
+    if not dry_run and chosen["operation"] is None and not (reason or "").strip():
         raise Usage("--reason is required; it is kept in the audit")
     app = open_app(ctx, given)
     done = carry_out(

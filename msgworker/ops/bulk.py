@@ -213,7 +213,7 @@ class Bulk:
             threading.Event().wait(rule.look_seconds(self._tables))
         raise MsgworkerError(
             f"the rule of table {self._tables.spec.name} is being changed; operation "
-            f"{self.op.op_id} was not finished: continue it later (resume)"
+            f"{self.op.op_id} was not finished: continue it later (operation)"
         )
 
     def _committed(self) -> Step | None:

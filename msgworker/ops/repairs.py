@@ -14,6 +14,7 @@ from msgworker.message import State
 from msgworker.ops import asking, releasing, rerunning
 from msgworker.ops.asking import Who
 from msgworker.ops.choosing import Choice
+from msgworker.ops.renamed import renamed
 from msgworker.ops.results import Repaired, Tell
 from msgworker.ops.writing import Writing
 from msgworker.store import change
@@ -33,6 +34,7 @@ class Repairs(Writing):
 
     # ------------------------------------------------------------ rerun
 
+    @renamed(resume="operation")
     def rerun(
         self,
         ids: Iterable[int] | int | None = None,
@@ -50,7 +52,7 @@ class Repairs(Writing):
         actor: str | None = None,
         reason: str | None = None,
         rate: float | None = None,
-        resume: int | None = None,
+        operation: int | None = None,
         progress: Tell | None = None,
     ) -> Repaired:
         """Try failed or dead messages again, with their tries set to 0.
@@ -64,7 +66,7 @@ class Repairs(Writing):
         one transaction per object, so that they run again in order; done ones behind it stay
         done, unless also_done. If one of them runs, all are skipped.
 
-        rate: the most messages a second. resume: continue an interrupted operation, by its op_id;
+        rate: the most messages a second. operation: the op_id of an interrupted one to continue;
         nothing is changed or counted twice. More than 10,000 ids are not stored: give them again
         with it. progress: called after each transaction.
         """
@@ -79,7 +81,7 @@ class Repairs(Writing):
         asked = {"ids": asking.ids_of(ids)} | chosen
         asked |= {"force": force, "with_successors": with_successors, "also_done": also_done}
         by = asking.who(actor, reason)
-        op = self._resumed("rerun", resume, asked) if resume is not None else None
+        op = self._resumed("rerun", operation, asked) if operation is not None else None
         asked = asked if op is None else _asked_again(op, asked["ids"])
         choice = self._to_rerun(**asked)
         pace = {"rate": asking.rate_of(rate), "progress": progress}
@@ -152,6 +154,7 @@ class Repairs(Writing):
 
     # ------------------------------------------------------------ discard
 
+    @renamed(resume="operation")
     def discard(
         self,
         ids: Iterable[int] | int | None = None,
@@ -166,14 +169,14 @@ class Repairs(Writing):
         dry_run: bool = False,
         actor: str | None = None,
         rate: float | None = None,
-        resume: int | None = None,
+        operation: int | None = None,
         progress: Tell | None = None,
     ) -> Repaired:
         """Give up messages: dead, with the reason as their last error; their object continues.
 
         By ids, or by at least one filter. New, failed and dead ones; never running ones (release
         their instance first) or done ones. A filter without a status selects unfinished messages.
-        A reason is required. rate, resume, progress: as in `rerun`.
+        A reason is required. rate, operation, progress: as in `rerun`.
         """
         chosen = {
             "status": status,
@@ -184,7 +187,7 @@ class Repairs(Writing):
             "fingerprint": fingerprint,
         }
         asked = {"ids": asking.ids_of(ids)} | chosen
-        op = self._resumed("discard", resume, asked) if resume is not None else None
+        op = self._resumed("discard", operation, asked) if operation is not None else None
         asked = asked if op is None else _asked_again(op, asked["ids"])
         if op is not None:
             by = Who(op.actor, op.reason)

@@ -14,6 +14,7 @@ from msgworker.message import State
 from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
 from msgworker.ops.purging import Old
+from msgworker.ops.renamed import renamed
 from msgworker.ops.results import Repaired, Tell
 from msgworker.ops.writing import SAMPLE, Writing
 from msgworker.store import audit, pause, purge
@@ -28,6 +29,7 @@ class Upkeep(Writing):
 
     # ------------------------------------------------------------ purge
 
+    @renamed(resume="operation")
     def purge(
         self,
         older_than: float | str | timedelta | datetime | None = None,
@@ -39,14 +41,15 @@ class Upkeep(Writing):
         actor: str | None = None,
         reason: str | None = None,
         rate: float | None = None,
-        resume: int | None = None,
+        operation: int | None = None,
         progress: Tell | None = None,
     ) -> Repaired:
         """Delete done messages that finished longer ago than this, lowest msg_id first.
 
         older_than: seconds, "30d", a timedelta, or an aware datetime in the past. dead: also dead
         ones, except those that hold their object back. archive_to: copy them into this table in the
-        same transaction; it is created if it does not exist. rate, resume, progress: as in `rerun`.
+        same transaction; it is created if it does not exist. rate, operation, progress: as in
+        `rerun`.
         """
         t = self._tables
         purging.needs_age(t)
@@ -55,9 +58,9 @@ class Upkeep(Writing):
         if archive_to is not None:
             purge.archive_name(t, archive_to)
         asked: dict[str, Any] = {"dead": dead, "topic": topic, "archive_to": archive_to}
-        if resume is not None:
+        if operation is not None:
             nothing = asked | {"older_than": older_than, "dead": dead or None}
-            op = self._resumed("purge", resume, nothing)
+            op = self._resumed("purge", operation, nothing)
             asked = {name: op.filter.get(name) for name in (*asked, "before")}
             before = datetime.fromisoformat(str(asked["before"]))
         else:

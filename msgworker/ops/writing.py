@@ -42,7 +42,7 @@ class Writing(Call):
         ids = asked.get("ids")
         others = [value for name, value in asked.items() if name != "ids"]
         if any(value is not None and value is not False for value in others):
-            raise ConfigError("resume continues with the original selection; give no other one")
+            raise ConfigError("operation continues with the original selection; give no other one")
         self._ready()
         asking.ids_of(op_id)
         with connecting(self._engine) as conn:
@@ -54,7 +54,7 @@ class Writing(Call):
         if ids is None and "ids_count" in op.filter:
             raise ConfigError(
                 f"{kind} {op_id} was of {op.filter['ids_count']} ids, which were not stored; give "
-                "the same ids again with resume: it continues after those that are done"
+                "the same ids again with operation: it continues after those that are done"
             )
         again = {} if ids is None else asking.kept(ids)
         if any(op.filter.get(name) != value for name, value in again.items()):

@@ -118,9 +118,9 @@ def test_rerun_with_successors_leaves_done_ones_and_says_so(crm: Cli, folder: Pa
         ("--rate", "0", "--dead"),
         ("--rate", "fast", "--dead"),
         ("--rate", "-5", "--dead"),
-        ("--resume", "x"),
-        ("--resume", "1", "--dead"),
-        ("--resume", "77"),
+        ("--operation", "x"),
+        ("--operation", "1", "--dead"),
+        ("--operation", "77"),
         ("1", "--resume", "77"),
         ("--dead", "--status", "failed"),
         ("--status", "new"),
@@ -160,13 +160,13 @@ def test_a_rerun_that_is_cut_short_says_how_to_go_on(
     # The first step is told of only after it is committed.
     done = crm("rerun", "--dead", "--yes", *AT)
     assert done.exit_code == 130
-    assert "continue with: msgworker rerun --resume 1" in done.stderr
+    assert "continue with: msgworker rerun --operation 1" in done.stderr
     changed = states(folder).count(0)
     assert 0 < changed < 401
     assert f"{changed} changed so far" in done.stderr
     assert "rerun (unfinished)" in crm("audit", *AT).stdout
     monkeypatch.setattr(Bulk, "step", step)
-    done = crm("rerun", "--resume", "1", *AT, "--json")
+    done = crm("rerun", "--operation", "1", *AT, "--json")
     assert json.loads(done.stdout)["rerun"] == 401
     assert set(states(folder)) == {0}
 
@@ -273,7 +273,7 @@ def test_purge(crm: Cli, folder: Path) -> None:
         ("--older-than", "-3d"),
         ("--older-than", "soon"),
         ("--older-than", "2999-01-01"),
-        ("--older-than", "1d", "--resume", "1"),
+        ("--older-than", "1d", "--operation", "1"),
         ("--older-than", "1d", "--archive-to", "a.b.c"),
         ("--older-than", "1d", "--archive-to", "msgworker_message"),
         ("--older-than", "9" * 12 + "w"),

@@ -85,14 +85,14 @@ def test_an_interrupted_rerun_goes_on_without_counting_twice(app, table):
     assert 0 < cut.changed < 1500
     assert table.statuses.count(0) == cut.changed == len(audited(app))
     table.edit(table.where(msg_id=1), status=FAILED, error_try_times=3)  # it has failed again
-    done = app.ops.rerun(resume=cut.op_id)
+    done = app.ops.rerun(operation=cut.op_id)
     assert (done.op_id, done.changed, done.matched) == (cut.op_id, 1500, 1500)
     assert audited(app) == [(cut.op_id, i) for i in range(1, 1501)]
     assert table.statuses.count(0) == 1499
     with pytest.raises(ConfigError, match="is over"):
-        app.ops.rerun(resume=cut.op_id)
+        app.ops.rerun(operation=cut.op_id)
     with pytest.raises(ConfigError, match="no discard"):
-        app.ops.discard(resume=cut.op_id)
+        app.ops.discard(operation=cut.op_id)
 
 
 def test_an_interrupted_rerun_of_a_long_list_goes_on_with_the_same_ids(app, table, monkeypatch):
@@ -106,14 +106,14 @@ def test_an_interrupted_rerun_of_a_long_list_goes_on_with_the_same_ids(app, tabl
     (cut,) = app.ops.audit()
     table.edit(table.where(status=NEW), status=DONE)
     table.edit(table.where(msg_id=1), status=FAILED, error_try_times=3)
-    with pytest.raises(ConfigError, match="same ids again with resume"):
-        app.ops.rerun(resume=cut.op_id)
+    with pytest.raises(ConfigError, match="same ids again with operation"):
+        app.ops.rerun(operation=cut.op_id)
     for others in ([1, 300], range(1, 300), range(2, 302), 7):
         with pytest.raises(ConfigError, match="not the ids"):
-            app.ops.rerun(others, resume=cut.op_id)
+            app.ops.rerun(others, operation=cut.op_id)
     with pytest.raises(ConfigError, match="no other one"):
-        app.ops.rerun(ids, force=True, resume=cut.op_id)
-    done = app.ops.rerun(ids, resume=cut.op_id)
+        app.ops.rerun(ids, force=True, operation=cut.op_id)
+    done = app.ops.rerun(ids, operation=cut.op_id)
     assert (done.op_id, done.changed, done.skipped) == (cut.op_id, 300, 0)
     assert audited(app) == [(cut.op_id, i) for i in ids]
     assert table.statuses.count(NEW) == 300 - cut.changed
@@ -126,7 +126,7 @@ def test_an_interrupted_discard_of_ids_goes_on_with_and_without_them(app, table)
     for given in (None, range(1, 301)):
         with pytest.raises(Cut):
             app.ops.discard(range(1, 301), reason="r", progress=cut_after(1))
-        done = app.ops.discard(given, resume=app.ops.audit()[0].op_id)
+        done = app.ops.discard(given, operation=app.ops.audit()[0].op_id)
         assert done.changed == 300
         assert set(table.statuses) == {FAILED}
         table.edit(status=NEW, error_try_times=0, last_error=None)
@@ -143,13 +143,13 @@ def test_an_interrupted_rerun_with_successors_goes_on_to_its_end(app, table, ste
         app.ops.rerun(ids, with_successors=True, progress=cut_after(steps))
     (cut,) = app.ops.audit()
     table.edit(table.where(msg_id=first), status=DONE)
-    done = app.ops.rerun(resume=cut.op_id)
+    done = app.ops.rerun(operation=cut.op_id)
     (entry,) = app.ops.audit()
     assert (entry.matched, entry.changed, entry.skipped) == (6, 4, 2)
     assert (done.op_id, done.matched, done.changed, done.skipped) == (cut.op_id, 6, 4, 2)
     assert entry.finished_at is not None
     with pytest.raises(ConfigError, match="is over"):
-        app.ops.rerun(resume=cut.op_id)
+        app.ops.rerun(operation=cut.op_id)
 
 
 def test_two_cannot_go_on_with_one_operation(app):
@@ -158,13 +158,13 @@ def test_two_cannot_go_on_with_one_operation(app):
         app.ops.rerun(progress=cut_after(1))
     op_id = app.ops.audit()[0].op_id
     with pytest.raises(Cut):
-        app.ops.rerun(resume=op_id, progress=cut_after(1))
+        app.ops.rerun(operation=op_id, progress=cut_after(1))
     done = []
     trouble: list[BaseException] = []
 
     def go_on() -> None:
         try:
-            done.append(app.ops.rerun(resume=op_id))
+            done.append(app.ops.rerun(operation=op_id))
         except Exception as error:
             trouble.append(error)
 
@@ -178,7 +178,17 @@ def test_two_cannot_go_on_with_one_operation(app):
     assert f" {op_id} is over" in str(lost)
     assert [progress.changed for progress in done] == [1000]
     with pytest.raises(ConfigError, match="is over"):
-        app.ops.rerun(resume=op_id)
+        app.ops.rerun(operation=op_id)
     (entry,) = app.ops.audit()
     assert entry.changed == 1000
     assert len(audited(app)) == 1000
+
+
+def test_the_old_name_of_the_keyword_for_an_operation_works_and_warns(app):
+    with (
+        pytest.warns(DeprecationWarning, match="operation="),
+        pytest.raises(ConfigError, match="there is no rerun of number 77"),
+    ):
+        app.ops.rerun(resume=77)
+    with pytest.raises(TypeError, match="give operation"):
+        app.ops.purge(resume=1, operation=2)

@@ -156,7 +156,7 @@ def test_an_interrupted_purge_goes_on(app, table):
         app.ops.purge("30d", archive_to="old_m", progress=cut_after(2))
     (cut,) = app.ops.audit()
     assert len(table.statuses) == 900 - cut.changed
-    done = app.ops.purge(resume=cut.op_id)
+    done = app.ops.purge(operation=cut.op_id)
     assert (done.changed, done.op_id) == (900, cut.op_id)
     assert table.statuses == []
     with app.engine.connect() as conn:

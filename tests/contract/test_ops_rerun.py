@@ -359,7 +359,7 @@ def test_an_interrupted_rerun_goes_on_with_the_done_ones_it_was_asked_for(app, t
     with pytest.raises(Cut):
         app.ops.rerun([ids[0], ids[2]], with_successors=True, also_done=True, progress=cut_after(1))
     assert table.statuses == [0, 0, -1, 2]
-    assert app.ops.rerun(resume=app.ops.audit()[0].op_id) == 4
+    assert app.ops.rerun(operation=app.ops.audit()[0].op_id) == 4
     assert table.statuses == [0, 0, 0, 0]
 
 
