@@ -778,7 +778,8 @@ def _last_sign(story: _Story, generation: int) -> float | None:
     tries = story.tries_of(generation)
     if tries:
         return tries[-1].ended.late if tries[-1].ended else tries[-1].begun
-    return story.foreign[-1].start.late if story.foreign else None
+    foreign = [r for r in story.foreign if story.generation_at(r.start.late) == generation]
+    return foreign[-1].start.late if foreign else None
 
 
 def _nothing_lost(book: _Book) -> Iterator[Violation]:

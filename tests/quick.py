@@ -152,7 +152,7 @@ QUICK = {
     # scopes
     "test_a_worker_that_breaks_a_rule_is_noticed": "KeepsWhat|GivesUp|WithoutItsLock",
     # simulation
-    "test_planted_bug_is_found": "guard-index|settle-without-claimed_by|crash-counts|no-take-over",
+    "test_planted_bug_is_found": "guard-index|settle-without-claimed|crash-counts|no-take-over|sweep-beside|beside-a-q|one-answer|trusted|no-lease",
     # others
     "test_odd_column_names_are_one_identifier": "sqlite-(select|per|at)|postgresql-(quo|que|rows)|mariadb-(we|msg|co)",
     "test_odd_table_names_are_one_identifier": "sqlite-(co:|select)|postgresql-(que|quo)|mariadb-(msg|back)",

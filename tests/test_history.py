@@ -366,6 +366,14 @@ def foreign_recovered_when_stale() -> Tale:
     return tale.run("a", 1).run("a", 2).ends({1: (2, 1), 2: DONE})
 
 
+def foreign_failed_then_rerun_twice() -> Tale:
+    tale = Tale().insert(1, 2).foreign("old", 1, done=False)
+    tale.tell(Kind.FOREIGN_DONE, "old", 1, detail="failed").rerun(1)
+    tale.foreign("old", 1, done=False).foreign("old", 1, done=True).run("a", 2).rerun(1)
+    tale.foreign("old", 1, done=False).foreign("old", 1, done=True)
+    return tale.ends({1: DONE, 2: DONE})
+
+
 def records_later_than_commits() -> Tale:
     """b claims 2 after a's settle of 1 committed, and says so before a can write its line."""
     tale = Tale().insert(1, 2).begin("a", 1).end("a", 1).claim("b", 2, since=5.5).start("b", 2)

@@ -14,7 +14,7 @@ from enum import Enum, auto
 
 from msgworker.instance.search import Look
 from msgworker.store.due import Coming
-from msgworker.store.instances import InstanceInfo
+from msgworker.store.lease import Lease
 
 EMPTY_LOOKS = 3
 """How many complete looks in a row must find nothing before a drain may end."""
@@ -67,7 +67,7 @@ class DrainEnd:
         self._looked_afresh = False
         self.overdue_since: float | None = None
         self._waited_for_a_lease = False
-        self._leases: dict[str | None, tuple[datetime | None, float]] = {}
+        self._leases: dict[str, tuple[datetime, float]] = {}
         self.due_in: float | None = None
 
     def saw_work(self) -> None:
@@ -131,15 +131,15 @@ class DrainEnd:
         most = 0.0 if self._drain is None else self._drain.overdue
         return Next.OVER if now - self.overdue_since > most else Next.AGAIN
 
-    def lease_ends_in(self, ending: Sequence[InstanceInfo]) -> float | None:
+    def lease_ends_in(self, ending: Sequence[Lease]) -> float | None:
         """Seconds until the first of these leases ends (0 = it has ended), None if there is none to
         wait for: a drain does not wait for a lease that is renewed, or that cannot be taken
         over."""
         now, awaited = self._clock(), []
         for one in ending:
-            left = one.left_seconds or 0.0
+            left = one.left_seconds
             late = now + left + self._heartbeat_seconds
-            renewed_at, until = self._leases.setdefault(one.instance_id, (one.renewed_at, late))
+            renewed_at, until = self._leases.setdefault(one.name, (one.renewed_at, late))
             if one.renewed_at == renewed_at and now < until:
                 awaited.append(left)
         return min(awaited, default=None)

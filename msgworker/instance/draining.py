@@ -35,7 +35,8 @@ class Draining:
         self._claimer = claimer
         self._recovery = recovery
         self._beat_now = beat_now
-        self.end = DrainEnd(drain, heartbeat_seconds=runtime.settings.heartbeat_seconds)
+        beat = runtime.settings.heartbeat_seconds
+        self.end = DrainEnd(drain, heartbeat_seconds=beat, clock=runtime.clock)
 
     def saw_nothing(self, look: Look) -> bool:
         """Nothing of this look was claimed; True = the drain is over."""

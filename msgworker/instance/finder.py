@@ -17,7 +17,8 @@ from msgworker.instance.unhandled import UnhandledTopics
 from msgworker.store import due
 from msgworker.store.candidates import Candidate
 from msgworker.store.due import Coming
-from msgworker.store.instances import InstanceInfo, leases_ending
+from msgworker.store.instances import leases_ending
+from msgworker.store.lease import Lease
 from msgworker.table import Slice
 
 
@@ -35,7 +36,9 @@ class Finder:
         sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
         kind = Search if seat is None else sliced
         self.search: Search = kind(runtime.tables, runtime.topics, runtime.hand.blocked)
-        self.unhandled = UnhandledTopics(runtime.tables, runtime.registry.topics, link, runtime.log)
+        self.unhandled = UnhandledTopics(
+            runtime.tables, runtime.registry.topics, link, runtime.log, clock=runtime.clock
+        )
         self.where: Slice | None = None
         self.places: dict[int, Any] = {}
         self._covered = False
@@ -107,8 +110,8 @@ class Finder:
                 within=self.where,
             )
 
-    def leases_ending(self, seconds: float) -> list[InstanceInfo]:
-        """Other instances with messages whose lease ends within so many seconds."""
+    def leases_ending(self, seconds: float) -> list[Lease]:
+        """The leases of other instances with messages that end within so many seconds."""
         runtime = self._runtime
         with self._link.statement() as conn:
             return leases_ending(conn, runtime.tables, within=seconds, but=runtime.identity.id)

@@ -121,7 +121,7 @@ class Instance:
             finder=self.finder,
             claimer=self.claimer,
             draining=self.draining,
-            pace=PollPace(settings.poll_seconds, drains=drain is not None),
+            pace=PollPace(settings.poll_seconds, drains=drain is not None, clock=runtime.clock),
             appetite=self.appetite,
             wake=self._look,
             lanes=self.lanes,

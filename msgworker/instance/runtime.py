@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -119,7 +119,8 @@ class Runtime:
     topics: None = all that have a handler. chosen: they are a selection of those. turns: for a
     database with a single writer. channel: on which producers notify. scope: where it looks;
     None = everywhere. pid: its process; a forked child is not part of it. spare_links:
-    connections that may be closed if none are left.
+    connections that may be closed if none are left. clock: monotonic seconds, for the objects that
+    decide without a thread of their own.
 
     identity, hand, quiesce, refusals, away, tally: see their classes for their writers.
     events: the event stream, for the log, the tally and subscribers of the App.
@@ -147,10 +148,11 @@ class Runtime:
     scope: Scope | None = None
     pid: int = field(default_factory=os.getpid)
     spare_links: SpareLinks = field(default_factory=SpareLinks)
+    clock: Callable[[], float] = time.monotonic
 
     hand: Hand = field(default_factory=Hand)
-    quiesce: Quiesce = field(default_factory=Quiesce)
-    refusals: Refusals = field(default_factory=Refusals)
+    quiesce: Quiesce = field(init=False)
+    refusals: Refusals = field(init=False)
     events: Events = field(default_factory=Events)
     away: Away = field(init=False)
     tally: Tally = field(default_factory=Tally)
@@ -162,6 +164,8 @@ class Runtime:
     give_up_at: float | None = None
 
     def __post_init__(self) -> None:
+        self.quiesce = Quiesce(self.clock)
+        self.refusals = Refusals(self.clock)
         self.away = Away(self.events, lambda: self.identity.id)
         self.tally.count(self.events)
 

@@ -156,18 +156,18 @@ def leased(
     return [_leased(t, one, held or {}) for one in lease.read_all(conn, t)]
 
 
-def leases_ending(conn: Connection, t: Tables, *, within: float, but: str) -> list[InstanceInfo]:
-    """Instances other than `but` that have messages, and whose lease ends in so many seconds or has
-    ended, if nobody has taken it over."""
-    rows = [one for one in leased(conn, t) if one.taken_by is None and one.instance_id != but]
-    if all(one.left_seconds is None or one.left_seconds > within for one in rows):
-        return []
-    held = _held(conn, t)
-    return [
+def leases_ending(conn: Connection, t: Tables, *, within: float, but: str) -> list[lease.Lease]:
+    """Of instances other than `but` that have messages: those that end in so many seconds, or have
+    ended. What another has taken over ends, too: it may die before it gives anything back."""
+    rows = [
         one
-        for one in rows
-        if one.instance_id in held and one.left_seconds is not None and one.left_seconds <= within
+        for one in lease.read_all(conn, t)
+        if but not in (one.name, one.taken_by)
+        and one.silent is not None
+        and one.left_seconds <= within
     ]
+    held = _held(conn, t) if rows else {}
+    return [one for one in rows if one.name in held]
 
 
 def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> InstanceInfo:

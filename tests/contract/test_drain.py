@@ -13,9 +13,9 @@ from msgworker import App, Context, Message, Reject
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance import recovery
 from msgworker.instance import worker as worker_module
-from msgworker.store import due, find, recover
+from msgworker.store import due, find, lease, recover
 from msgworker.table import Tables
-from tests.support.leases import dead_holds
+from tests.support.leases import dead_holds, leases
 from tests.support.rounds import fetch
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
@@ -221,6 +221,17 @@ def test_a_drain_waits_for_what_it_recovers(make_app, monkeypatch):
     dead_holds(app, table)
     send(app, "first", topic="first")
     assert app.drain(linger=0).done == 9
+
+
+def test_a_drain_waits_for_the_dead_whom_another_took_over_and_died_of_it(app, table):
+    app.add_handler("t", lambda msg: None)
+    send(app, "a")
+    dead_holds(app, table)
+    seen = leases(app)["dead-1"]
+    with app.engine.begin() as conn:
+        assert lease.take_over(conn, app.tables, seen, me="dead-2", ttl=1.0)
+    report = app.drain(linger=30)
+    assert (report.done, report.left) == (1, 0)
 
 
 def test_a_session_that_ends_at_the_last_count_does_not_fail_a_drain(app, monkeypatch):

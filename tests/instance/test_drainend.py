@@ -11,7 +11,7 @@ from msgworker.instance.drainend import EMPTY_LOOKS, Drain, DrainEnd, Next
 from msgworker.instance.search import Look
 from msgworker.store.candidates import Candidate
 from msgworker.store.due import Coming
-from msgworker.store.instances import InstanceInfo, Life
+from msgworker.store.lease import Lease
 from tests.support.ticking import Ticking
 
 A, FRESH, SWEEP, ASK, OVER = Next.AGAIN, Next.LOOK_AFRESH, Next.SWEEP, Next.ASK, Next.OVER
@@ -41,12 +41,11 @@ def asks(one: DrainEnd, **facts: bool) -> list[Next]:
     return wanted
 
 
-def ending(left: float = 3.0, renewed_at: datetime = THEN) -> list[InstanceInfo]:
-    """Another instance that has messages, whose lease ends in so many seconds."""
-    facts: dict[str, Any] = dict.fromkeys(InstanceInfo.__dataclass_fields__)
+def ending(left: float = 3.0, renewed_at: datetime = THEN) -> list[Lease]:
+    """The lease of another instance that has messages, which ends in so many seconds."""
+    facts: dict[str, Any] = dict.fromkeys(Lease._fields)
     facts |= {"renewed_at": renewed_at, "expires_at": renewed_at + timedelta(seconds=30)}
-    facts |= {"instance_id": "b", "life": Life.LIVE, "silent_seconds": 30.0 - left}
-    return [InstanceInfo(**facts)]
+    return [Lease(**facts | {"name": "b", "live": 1, "silent": 30.0 - left})]
 
 
 def test_it_asks_only_after_looks_at_everything_and_one_afresh() -> None:

@@ -28,9 +28,9 @@ def main(arguments: list[str]) -> int:
         world = world_for(CONFIGS[name])
         for seed in seeds:
             report = Schedule(world, CONFIGS[name], seed).run(tell=chosen.show)
-            if report.violations or chosen.show:
+            if report.wrong or chosen.show:
                 print(report)
-            if report.violations:
+            if report.wrong:
                 return 1
         world.close()
         print(f"{name}: {len(seeds)} schedules, nothing found")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.instance import Habits
+from tests.simulation.process import Habits
 from tests.simulation.schedule import Config
 
 _ALL = (
@@ -11,7 +11,7 @@ _ALL = (
     # Processes die, stand still beyond their lease, and are killed by their own messages.
     Config(name="crashes", kills=2, pauses=2, poison=0.1),
     # Many zombies: single threads and whole processes stand still in the middle of anything.
-    Config(name="zombies", instances=3, steps=140, pauses=4, stalls=6, kills=1, poison=0.1),
+    Config(name="zombies", instances=3, steps=280, pauses=4, stalls=6, kills=1, poison=0.1),
     # Replies are lost, transactions rolled back.
     Config(name="unknown", lost=0.12, again=0.06, kills=1, pauses=1, stalls=2, transactional=0.4),
     # One object whose settles are not answered, while people change what would come next.
@@ -20,16 +20,17 @@ _ALL = (
         instances=1,
         objects=1,
         messages=(2, 3),
-        steps=160,
-        ops=16,
-        lost=0.3,
-        stalls=8,
+        steps=600,
+        ops=60,
+        lost=0.2,
+        stalls=6,
         transactional=0.5,
+        habits=Habits(0.3, 0.0, 0.3),
     ),
     # People and producers: rerun, discard, late commits; and a stop.
     Config(name="ops", late=0.3, ops=5, stops=1, pauses=1, lost=0.04),
     # The database's clock is put forward and back, while processes die and stand still.
-    Config(name="clock", instances=3, steps=120, jumps=4, kills=2, pauses=2, stalls=2, poison=0.05),
+    Config(name="clock", instances=3, steps=240, jumps=4, kills=2, pauses=2, stalls=2, poison=0.05),
     # The seed's own consumer beside ours.
     Config(name="foreign", late=0.3, ops=3, foreign=True, kills=1, pauses=1),
     # A dead message holds its object.
@@ -47,7 +48,7 @@ _ALL = (
         name="quarantine",
         objects=3,
         messages=(1, 3),
-        steps=120,
+        steps=240,
         poison=0.35,
         kills=2,
         pauses=1,
@@ -57,7 +58,7 @@ _ALL = (
     Config(
         name="mixed",
         instances=3,
-        steps=110,
+        steps=220,
         late=0.2,
         ops=3,
         foreign=True,
@@ -74,7 +75,7 @@ _ALL = (
     Config(
         name="unowned",
         instances=3,
-        steps=140,
+        steps=280,
         owners=False,
         frees=2,
         late=0.2,
@@ -86,7 +87,17 @@ _ALL = (
         habits=Habits(later=0.0),
         loose=1,
     ),
+    # Instances that end when nothing is left to do, beside others that die.
+    Config(name="drains", drains=True, kills=2, pauses=1, late=0.3, lost=0.05, again=0.03),
     # A statement is executed long after its sender has given it up.
-    Config(name="delayed", objects=1, lost=0.25, delayed=0.7, habits=Habits(0.1, 0.0, 0.5)),
+    Config(
+        name="delayed",
+        objects=1,
+        instances=1,
+        steps=280,
+        lost=0.25,
+        delayed=0.7,
+        habits=Habits(0.1, 0.0, 0.5),
+    ),
 )
 CONFIGS = {config.name: config for config in _ALL}

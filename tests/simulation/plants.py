@@ -1,27 +1,38 @@
 """Planted bugs: what must turn the checker red, each with the rules that may say so.
 
-Those of `flaws` stand in the simulated instance; those of `patch` break the statements themselves.
+Some break statements of store/, others the objects of instance/ that decide; both for a while.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.instance.search import Pick, Search
-from msgworker.message import Outcome
-from msgworker.store import claim, done, recover, rows, settle
+from msgworker.instance.claimer import Claimer
+from msgworker.instance.drainend import DrainEnd, Next
+from msgworker.instance.finder import Finder
+from msgworker.instance.hand import Hand, Lane
+from msgworker.instance.heartbeat import Heartbeat
+from msgworker.instance.identity import Identity
+from msgworker.instance.lanes import Lanes
+from msgworker.instance.quiesce import Phase, Quiesce
+from msgworker.instance.recovery import Recovery
+from msgworker.instance.search import Look, Pick, Search
+from msgworker.instance.settlements import settlement
+from msgworker.instance.settler import Settler
+from msgworker.message import Outcome, Settled
+from msgworker.store import claim, done, following, lease, recover, rows, settle
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Row
 from msgworker.table import Cols, Tables
 from tests.history import Rule
 from tests.simulation.configs import CONFIGS
-from tests.simulation.instance import Flaws
+from tests.simulation.process import RUN_LIMIT
 from tests.simulation.schedule import Config, Report, search_seeds, world_for
 
 
@@ -32,7 +43,6 @@ class Plant:
     name: str
     config: str
     rules: frozenset[Rule]
-    flaws: Flaws = field(default_factory=Flaws)
     patch: Callable[[], AbstractContextManager[None]] = nullcontext
     guard: bool = True
     seeds: int = 5000
@@ -51,7 +61,6 @@ class Plant:
                 return search_seeds(
                     config,
                     seeds or range(self.seeds),
-                    flaws=self.flaws,
                     world=world,
                     plant=self.name,
                     found=found,
@@ -228,6 +237,210 @@ def owner_kept() -> AbstractContextManager[None]:
     return replaced(Tables, "values", kept)
 
 
+# --- broken roles ---
+
+
+def no_take_over() -> AbstractContextManager[None]:
+    """Recovery: rows of an expired lease are given back without taking it over."""
+
+    def give_back(self: Recovery, seen: lease.Lease) -> int:
+        return self._give_back(seen.name)[0]
+
+    return replaced(Recovery, "_take_over", give_back)
+
+
+def no_orphans() -> AbstractContextManager[None]:
+    """Recovery: rows of ids without a lease stay."""
+    return replaced(Recovery, "_recover_orphan", lambda self, dead_id: 0)
+
+
+def drops_before_the_rest() -> AbstractContextManager[None]:
+    """Recovery: takes the dead for living as long as their lease was once seen alive."""
+    return replaced(Recovery, "_due", lambda self, leases, holders: iter(()))
+
+
+def early_runs() -> AbstractContextManager[None]:
+    """Claimer: the run is read before the flag commits."""
+    flag, runs = Claimer._flag, following.read_runs
+    kept: dict[int, list[Row]] = {}
+
+    def flag_later(self: Claimer, candidates: list[Candidate], me: str) -> list[Row]:
+        heads: list[Row] = [
+            Row(c.msg_id, c.object_id, None, None, 0, 0, 0, None, None) for c in candidates
+        ]
+        with self._link.statement() as conn:
+            kept.update(runs(conn, self._runtime.tables, heads, limit=RUN_LIMIT))
+        return flag(self, candidates, me)
+
+    def read(conn: Connection, t: Tables, heads: Sequence[Row], **_: Any) -> dict[int, list[Row]]:
+        return {head.msg_id: kept.get(head.msg_id, []) for head in heads}
+
+    patches = ExitStack()
+    patches.enter_context(replaced(Claimer, "_flag", flag_later))
+    patches.enter_context(replaced(following, "read_runs", read))
+    return patches
+
+
+def no_sweep() -> AbstractContextManager[None]:
+    """Claimer: rows flagged by us that no lane knows stay."""
+    return replaced(Claimer, "_release_unknown", lambda self, link: None)
+
+
+def no_look_at_the_stop() -> AbstractContextManager[None]:
+    """Claimer: it holds nothing, it says, without a look."""
+    return replaced(Claimer, "holds_nothing", lambda self, link: True)
+
+
+def sweep_beside_a_claim() -> AbstractContextManager[None]:
+    """Claimer: the sweep of unknown rows does not wait for claims in flight."""
+
+    @contextmanager
+    def no_claim_in_flight(self: Claimer, patience: float | None = None) -> Iterator[bool]:
+        yield True
+
+    return replaced(Claimer, "no_claim_in_flight", no_claim_in_flight)
+
+
+def candidates_of_another_id() -> AbstractContextManager[None]:
+    """Claimer: claims under a new id what was found under the old one."""
+    claim = Claimer.claim
+
+    def as_now(self: Claimer, candidates: list[Candidate], me: str, **where: Any) -> Any:
+        return claim(self, candidates, self._runtime.identity.id, **where)
+
+    return replaced(Claimer, "claim", as_now)
+
+
+def nothing_held() -> AbstractContextManager[None]:
+    """Hand: claims objects whose settle is not known to be over."""
+    return replaced(Hand, "held", lambda self: (set(), set()))
+
+
+def rows_held() -> AbstractContextManager[None]:
+    """Hand: leaves alone only the very messages whose settle is not answered."""
+
+    def held(self: Hand) -> Any:
+        return set(), {lane.row.msg_id for lane in list(self.lanes)}
+
+    return replaced(Hand, "held", held)
+
+
+def unasked() -> AbstractContextManager[None]:
+    """Lanes: without owners what is carried over starts without being asked for."""
+
+    def may_start(self: Lanes, lane: Lane) -> bool:
+        return self._runtime.identity.is_ours(lane.owner)
+
+    return replaced(Lanes, "may_start", may_start)
+
+
+def forgets_all() -> AbstractContextManager[None]:
+    """Heartbeat: without owners, too, a lost lease makes an instance forget all."""
+
+    def forget(self: Heartbeat) -> None:
+        with self._claimer.no_claim_in_flight():
+            self._runtime.forget_all(self._runtime.identity.id + "x")
+        self.register()
+
+    return replaced(Heartbeat, "_go_on_with_all", forget)
+
+
+def never_quiet() -> AbstractContextManager[None]:
+    """Quiesce: hands never run empty, and a message in quarantine is claimed beside others."""
+    patches = ExitStack()
+    patches.enter_context(replaced(Quiesce, "step", lambda self, held, reason: Phase.EMPTY))
+    patches.enter_context(replaced(Claimer, "claim_alone", Claimer.claim))
+    patches.enter_context(replaced(Hand, "quarantined", lambda self, most: False))
+    return patches
+
+
+def ahead_of_the_flag() -> AbstractContextManager[None]:
+    """Settler: lanes go on before what moves their flags is written."""
+    settle = Settler.settle
+
+    def early(self: Settler, batch: Sequence[Lane]) -> list[Lane]:
+        ahead = []
+        for lane in batch:
+            if settlement(lane, self._runtime).next_id is not None and lane.settled is None:
+                ahead.append(Lane(lane.owner, lane.rows[lane.place + 1 :]))
+        self._runtime.hand.lanes.update(ahead)
+        self._lanes.put(ahead)
+        settle(self, batch)
+        return []
+
+    return replaced(Settler, "settle", early)
+
+
+def one_answer_for_all() -> AbstractContextManager[None]:
+    """Settler: what became of one lane of a batch is taken for what became of all."""
+    write = Settler._write
+
+    def same(self: Settler, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        became = write(self, lanes, me)
+        return dict.fromkeys(lanes, next(iter(became.values()), Settled.LOST))
+
+    return replaced(Settler, "_write", same)
+
+
+def unanswered_is_written() -> AbstractContextManager[None]:
+    """Settler: what was not answered is taken for written, without a look."""
+
+    def look(self: Settler, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        wanted = {i: settlement(lane, self._runtime).next_id for i, lane in lanes.items()}
+        return {i: Settled.WENT_ON if ahead else Settled.ENDED for i, ahead in wanted.items()}
+
+    return replaced(Settler, "_look", look)
+
+
+def always_trusted() -> AbstractContextManager[None]:
+    """Identity: believes in a lease that is over."""
+    return replaced(Identity, "trusted", lambda self: True)
+
+
+def keeps_its_id() -> AbstractContextManager[None]:
+    """Identity: goes on under its id while a settle may be under way, and a settle does not ask
+    which claim it belongs to. One of both alone does no harm."""
+    patches = ExitStack()
+    patches.enter_context(replaced(Identity, "retire", lambda self: None))
+    patches.enter_context(replaced(Finder, "_drop_doubtful", lambda self, look: None))
+    patches.enter_context(any_claim())
+    return patches
+
+
+def nobody_else() -> AbstractContextManager[None]:
+    """Identity: what was claimed under a lost id is ours for ever."""
+    return replaced(Identity, "is_ours", lambda self, owner: True)
+
+
+def ends_at_once() -> AbstractContextManager[None]:
+    """DrainEnd: over after the first look at everything that found nothing."""
+
+    def saw_nothing(self: DrainEnd, look: Look, **_: bool) -> Next:
+        return Next.OVER if look.complete else Next.AGAIN
+
+    return replaced(DrainEnd, "saw_nothing", saw_nothing)
+
+
+def asks_nothing() -> AbstractContextManager[None]:
+    """DrainEnd: does not wait for what is to come."""
+    return replaced(DrainEnd, "verdict", lambda self, coming, lease_ends_in=None: Next.OVER)
+
+
+def ends_in_doubt() -> AbstractContextManager[None]:
+    """DrainEnd: over although the answer to the last claim was lost."""
+    saw_nothing = DrainEnd.saw_nothing
+
+    def certain(self: DrainEnd, look: Look, **how: bool) -> Next:
+        return saw_nothing(self, look, **(how | {"in_doubt": False}))
+
+    return replaced(DrainEnd, "saw_nothing", certain)
+
+
+def waits_for_no_lease() -> AbstractContextManager[None]:
+    """DrainEnd: does not wait for the leases of others."""
+    return replaced(DrainEnd, "lease_ends_in", lambda self, ending: None)
+
+
 # --- all of them ---
 
 
@@ -257,24 +470,30 @@ PLANTS = {
         _plant("recover whoever holds it", "zombies", "I1 I4 I5", patch=recover_anybody, rare=True),
         _plant("crash counts no try", "crashes", "I4", patch=crash_is_no_try),
         _plant("claimed_by kept", "foreign", "I1 I5", patch=owner_kept),
-        _plant("no take-over", "crashes", "I1 I5", flaws=Flaws(no_take_over=True)),
-        _plant("run read before the flag", "ops", "I2 I3 FINAL", flaws=Flaws(early_run=True)),
-        _plant("handler ahead of the flag", "plain", "I4", flaws=Flaws(runs_ahead=True)),
-        _plant("unknown rows never swept", "unknown", "I3", flaws=Flaws(no_own_sweep=True)),
-        _plant("orphans never swept", "crashes", "I3", flaws=Flaws(no_orphan_sweep=True)),
-        _plant("sweep beside a claim", "stops", "I4 I8", flaws=Flaws(claim_unlocked=True)),
-        _plant("claim before the answer", "answers", "I1 I4", flaws=Flaws(claim_unanswered=True)),
-        # What instance/ does at the time of writing; see the test of the same names.
-        _plant("only the settled row waits", "answers", "I1 I4", flaws=Flaws(sending_only=True)),
-        _plant("beside a quarantined", "quarantine", "I10", flaws=Flaws(beside_quarantine=True)),
-        _plant("stop without a sweep", "stops", "I8", flaws=Flaws(stop_unswept=True)),
-        _plant(
-            "ghosts of the old look", "zombies", "I1", flaws=Flaws(ghosts_of_look=True), rare=True
-        ),
+        _plant("no take-over", "crashes", "I1 I5", patch=no_take_over),
+        _plant("orphans never given back", "zombies", "I3", patch=no_orphans),
+        _plant("the dead never given back", "crashes", "I3", patch=drops_before_the_rest),
+        _plant("run read before the flag", "ops", "I2 I3 FINAL", patch=early_runs),
+        _plant("unknown rows never swept", "unknown", "I3", patch=no_sweep),
+        _plant("stop without a sweep", "stops", "I8", patch=no_look_at_the_stop),
+        _plant("sweep beside a claim", "stops", "I4 I8", patch=sweep_beside_a_claim),
+        _plant("candidates of an old id", "zombies", "I1", patch=candidates_of_another_id),
+        _plant("claim before the answer", "answers", "I1 I4", patch=nothing_held),
+        _plant("only the settled row waits", "answers", "I1 I4", patch=rows_held),
+        _plant("beside a quarantined", "quarantine", "I10", patch=never_quiet),
+        _plant("handler ahead of the flag", "plain", "I4", patch=ahead_of_the_flag),
+        _plant("one answer for a batch", "plain", "I3 I4", patch=one_answer_for_all),
+        _plant("unanswered is written", "unknown", "I1 I4", patch=unanswered_is_written),
+        _plant("trusted for ever", "zombies", "I1", patch=always_trusted),
+        _plant("lost ids are ours", "zombies", "I1 I5", patch=nobody_else),
+        _plant("drain ends at once", "drains", "I3", patch=ends_at_once),
+        _plant("drain asks nothing", "drains", "I3", patch=asks_nothing),
+        _plant("drain ends in doubt", "drains", "I3", patch=ends_in_doubt),
+        _plant("drain waits for no lease", "drains", "I3", patch=waits_for_no_lease),
         _plant("due follower hides head", "ops", "I3", patch=due_first, rare=True),
-        _plant("without owners all forgotten", "unowned", "I3", flaws=Flaws(forgets=True)),
-        _plant("without owners started unasked", "unowned", "I1", flaws=Flaws(unasked=True)),
+        _plant("without owners all forgotten", "unowned", "I3", patch=forgets_all),
+        _plant("without owners started unasked", "unowned", "I1", patch=unasked),
         _plant("without owners any tries", "unowned", "I5", patch=any_tries),
-        _plant("settle executed late", "delayed", "I1 I4 I5", patch=any_claim),
+        _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),
     )
 }

@@ -43,6 +43,9 @@ class Found:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self.rows)
 
+    def first(self) -> tuple[Any, ...] | None:
+        return self.rows[0] if self.rows else None
+
     def all(self) -> list[tuple[Any, ...]]:
         return self.rows
 

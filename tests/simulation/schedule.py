@@ -9,22 +9,28 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import IntegrityError
 
-from msgworker.store import change, lease, recover
-from msgworker.store.done import FlagMissing
+from msgworker.instance import heartbeat, instance, pollpace
+from msgworker.instance.drainend import Drain
+from msgworker.store import change, following, lease, recover
 from msgworker.table import MessageTable
 from tests.history import DONE, FAILED, NEW, PROCESSING, Kind, Rule, Violation, check
-from tests.simulation.instance import BEAT, Faults, Flaws, Habits, Instance, Steps, Wait
-from tests.simulation.world import STEP_SECONDS, Act, World, virtual_time
+from tests.simulation.connections import Faults, deliver
+from tests.simulation.process import BEAT, TRANSACTIONAL, Habits, Process
+from tests.simulation.strands import STEP_SECONDS, Condition, Stage, Strand, replaced_in
+from tests.simulation.world import Act, World
 
-LIVENESS_STEPS = 1500
+T = TypeVar("T")
+Steps = Generator[Condition, None, T]
+LIVENESS_STEPS = 6000
+PATIENCE = 600.0
+"""How long the drains of the end wait for what is to come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +42,7 @@ class Config:
     objects: int = 2
     messages: tuple[int, int] = (2, 4)  # of each object
     loose: int = 0  # messages without an object
-    steps: int = 70
+    steps: int = 140
     on_dead: str = "continue"
     late: float = 0.0  # a message is committed after higher ones
     ops: int = 0  # reruns and discards
@@ -55,52 +61,69 @@ class Config:
     owners: bool = True  # False: a table without claimed_by
     frees: int = 0  # without owners: people give back what stands at 1, if no lease lives
     ignores: bool = True  # False: a guard violation raises
+    drains: bool = False  # the instances end when nothing is left to do
     blind: bool = False  # the claim does not see a running message: only the guard excludes
 
 
 @dataclass(slots=True)
 class Report:
-    """What came of a schedule."""
+    """What came of a schedule. errors: that roles have met, although no fault brings one about."""
 
     seed: int
     config: str
     violations: list[Violation]
+    errors: list[str]
     steps: int
     trace: list[str]
     plant: str = ""
 
+    @property
+    def wrong(self) -> bool:
+        """Whether anything is."""
+        return bool(self.violations or self.errors)
+
     def __str__(self) -> str:
         lines = [f"seed {self.seed} of {self.config!r}: {len(self.violations)} violations"]
         lines += [str(violation) for violation in self.violations]
+        lines += [f"error of {error}" for error in self.errors]
         lines += ["schedule:", *(f"  {line}" for line in self.trace)]
         how = f'--plant "{self.plant}"' if self.plant else f"--config {self.config}"
         again = f"python -m tests.simulation {self.seed} {how}"
         return "\n".join([*lines, f"replay: {again}"])
 
 
-@dataclass(slots=True, eq=False)
-class Actor:
-    """A generator and what it waits for."""
+class Generated:
+    """Somebody beside the instances: a generator of what it waits for."""
 
-    name: str
-    steps: Generator[Wait, None, None]
-    instance: Instance | None = None
-    ready: Wait = None
-    weight: float = 1.0
-    started: bool = False
+    def __init__(self, name: str, steps: Steps[None]) -> None:
+        self.name = name
+        self.process: Process | None = None
+        self.ready: Condition = None
+        self.until: float | None = None
+        self.over = False
+        self.started = True
+        self.weight = 1.0
+        self._steps = steps
+
+    def step(self) -> None:
+        """On to its next pause."""
+        try:
+            self.ready = next(self._steps)
+        except StopIteration:
+            self.over = True
+
+
+Actor = Generated | Strand
 
 
 class Schedule:
     """The actors of one seed and what happens to them."""
 
-    def __init__(
-        self, world: World, config: Config, seed: int, flaws: Flaws | None = None, plant: str = ""
-    ) -> None:
+    def __init__(self, world: World, config: Config, seed: int, plant: str = "") -> None:
         world.reset()
         self.world = world
         self.config = config
         self.seed = seed
-        self.flaws = flaws or Flaws()
         self.plant = plant
         self.rng = random.Random(f"{config.name}:{seed}")
         self.faults = Faults(config.lost, config.again, config.delayed)
@@ -111,9 +134,9 @@ class Schedule:
         some = (i for i, _ in self.plan if rng.random() < config.transactional)
         self.transactional = frozenset(some)
         self.labels = count()
-        self.instances: list[Instance] = []
+        self.processes: list[Process] = []
         self.actors: list[Actor] = []
-        self.paused: dict[Instance, int] = {}
+        self.paused: dict[Process, int] = {}
         self.stalled: dict[Actor, int] = {}
         self.left = {
             "kill": config.kills,
@@ -125,6 +148,9 @@ class Schedule:
         self.trace: list[tuple[float, int, str]] = []
         self.taken = 0
         self.quiet = False
+        self.ended = True
+        self._last: Process | None = None
+        self.stage = Stage(world.clock, rng, self._spawn, f"{config.name}:{seed}")
         self._open_at = -1  # the version of the table in which a message was still to be done
 
     def _messages(self) -> list[tuple[int, str | None]]:
@@ -139,30 +165,67 @@ class Schedule:
 
     def run(self, *, tell: bool = False) -> Report:
         """Both modes; the schedule is told if a rule is broken, or in any case."""
-        with virtual_time(self.world.clock):
-            self._add("producer", self._producer())
-            if self.config.delayed:
-                self._add("network", self._network())
-            for _ in range(self.config.instances):
-                self._start_instance()
-            if self.config.ops:
-                self._add("ops", self._ops())
-            if self.config.foreign:
-                self._add("foreign", self._foreign())
-            if self.config.frees:
-                self._add("frees", self._frees())
-            for _ in range(self.config.steps):
-                if not self._chaos():
-                    self._step()
-            ended = self._live()
-        violations = [v for one in self.instances for v in one.violations]
+        with replaced_in(self.stage, self._others()):
+            try:
+                self.stage.play(self._play())
+            finally:
+                for process in self.processes:
+                    process.alive = False
+                    self._bury(process)
+        violations = [v for one in self.processes for v in one.violations]
+        errors = [f"{one.label}: {text}" for one in self.processes for text in one.log.errors]
         violations += self.world.violations
-        violations += self._judge(finished=ended)
-        if not ended:
+        violations += self._judge(finished=self.ended)
+        if not self.ended:
             text = f"not finished within {LIVENESS_STEPS} steps without faults: {self._rows()}"
             violations.append(Violation(Rule.I3, text))
-        lines = self._story() if violations or tell else []
-        return Report(self.seed, self.config.name, violations, self.taken, lines, self.plant)
+        lines = self._story() if violations or errors or tell else []
+        which = self.seed, self.config.name
+        return Report(*which, violations, errors, self.taken, lines, self.plant)
+
+    def _play(self) -> Iterator[Strand]:
+        """Everything that happens; yields who is to run next."""
+        self._add("producer", self._producer())
+        if self.config.delayed:
+            self._add("network", self._network())
+        for _ in range(self.config.instances):
+            self._start_process()
+        if self.config.ops:
+            self._add("ops", self._ops())
+        if self.config.foreign:
+            self._add("foreign", self._foreign())
+        if self.config.frees:
+            self._add("frees", self._frees())
+        for _ in range(self.config.steps):
+            if not self._chaos():
+                yield from self._step()
+        yield from self._live()
+
+    def _others(self) -> list[tuple[Any, str, Any]]:
+        """Ids that are the same in every run, and short waits and statements where little is in
+        hand. A stop does not give up on the database, or it would give back what has run."""
+        read = following.read_runs
+
+        def read_runs(*args: Any, **how: Any) -> Any:
+            runs = read(*args, **how)
+            self._current().read_runs(runs)
+            return runs
+
+        return [
+            (heartbeat, "new_instance_id", lambda _: self._current().new_id()),
+            (following, "read_runs", read_runs),
+            (following, "RUNS_PER_STATEMENT", 4),
+            (pollpace, "FIRST_PAUSE_SECONDS", 0.5),
+            (pollpace, "TICK_SECONDS", self.rng.choice((0.05, 0.3))),
+            (pollpace, "GROWTH", 4.0),
+            (instance, "GIVE_UP_SECONDS", 1e6),
+        ]
+
+    def _current(self) -> Process:
+        strand = self.stage.current
+        assert strand is not None
+        assert isinstance(strand.process, Process)
+        return strand.process
 
     def _judge(self, *, finished: bool) -> list[Violation]:
         final = self.world.final()
@@ -175,41 +238,42 @@ class Schedule:
             finished=finished,
         )
 
-    def _add(self, name: str, steps: Steps[None], instance: Instance | None = None) -> None:
-        weight = self.rng.choice((0.2, 1.0, 1.0, 4.0))
-        self.actors.append(Actor(name, steps, instance, None, weight))
+    def _add(self, name: str, steps: Steps[None]) -> None:
+        self._spawn(Generated(name, steps))
 
-    def _start_instance(self) -> None:
-        label = "abcdefghijklmnopqrstuvwxyz"[next(self.labels) % 26]
-        instance = Instance(
+    def _spawn(self, actor: Actor) -> None:
+        actor.weight = self.rng.choice((0.2, 1.0, 1.0, 4.0))
+        self.actors.append(actor)
+
+    def _start_process(self) -> None:
+        rng, drain = self.rng, None
+        if self.config.drains:
+            linger = PATIENCE if self.quiet else rng.choice((0.0, 1.0, 2 * BEAT))
+            drain = Drain(linger=linger, retry_linger=linger, overdue=linger)
+        process = Process(
             self.world,
-            self.rng,
-            label,
-            flaws=self.flaws,
+            self.stage,
+            rng,
+            "abcdefghijklmnopqrstuvwxyz"[next(self.labels) % 26],
             habits=self.habits,
             faults=self.faults,
             poison=self.poison,
-            transactional=self.transactional,
+            drain=drain,
         )
-        self.instances.append(instance)
-        for name, steps in instance.actors():
-            self._add(name, steps, instance)
+        self.processes.append(process)
 
     def _runnable(self) -> list[Actor]:
-        found = []
-        paused, stalled = self.paused, self.stalled
+        found: list[Actor] = []
+        paused, stalled, now = self.paused, self.stalled, self.world.clock.seconds
         for a in self.actors:  # most of the time of a schedule is spent here
-            if a.ready is not None and not a.ready():
+            if a.ready is not None and not a.ready() and (a.until is None or now < a.until):
                 continue
-            owner = a.instance
-            if owner is not None and (not owner.alive or owner in paused):
-                continue
-            if stalled and a in stalled:
+            if (paused and a.process in paused) or (stalled and a in stalled):
                 continue
             found.append(a)
         return found
 
-    def _step(self) -> None:
+    def _step(self) -> Iterator[Strand]:
         if self.paused or self.stalled:
             self._resume()
         self.taken += 1
@@ -221,52 +285,51 @@ class Schedule:
             for a in self.actors:
                 a.weight = self.rng.choice((0.2, 1.0, 1.0, 4.0))
         if len(runnable) == 1:
-            self.rng.random()  # as many numbers are drawn as ever: a seed stays what it was
             actor = runnable[0]
         else:
             actor = self.rng.choices(runnable, [a.weight for a in runnable])[0]
         self.trace.append((self.world.clock.seconds, self.world.place, actor.name))
-        try:
-            actor.ready = next(actor.steps)
-            actor.started = True
-        except StopIteration:
+        if isinstance(actor, Strand):
+            yield actor
+        else:
+            actor.step()
+        if actor.over:
             self.actors.remove(actor)
         self.world.clock.seconds += STEP_SECONDS
-        if actor.instance is not None and not actor.instance.alive:
-            self._bury(actor.instance)
+        process = actor.process
+        if isinstance(process, Process) and not process.alive:
+            self._bury(process)
 
     def _resume(self) -> None:
-        for instance in [i for i, until in self.paused.items() if until <= self.taken]:
-            del self.paused[instance]
+        for process in [i for i, until in self.paused.items() if until <= self.taken]:
+            del self.paused[process]
         for actor in [a for a, until in self.stalled.items() if until <= self.taken]:
             del self.stalled[actor]
 
-    def _bury(self, instance: Instance) -> None:
-        self.actors = [a for a in self.actors if a.instance is not instance]
-        self.paused.pop(instance, None)
+    def _bury(self, process: Process) -> None:
+        for actor in [a for a in self.actors if a.process is process]:
+            assert isinstance(actor, Strand)
+            self.actors.remove(actor)
+            actor.end()
+        self.paused.pop(process, None)
 
     def _wait(self) -> None:
         """Nobody can do anything: on to the next moment at which somebody can."""
         clock = self.world.clock
-        moments = [i.next_beat for i in self._living() if i not in self.paused]
-        due_in = self.world.next_due_in()
-        if due_in is not None and due_in > 0:
-            moments.append(clock.seconds + due_in + 0.002)
-        moments += [i.next_look for i in self._living() if i not in self.paused]
-        later = [moment for moment in moments if moment > clock.seconds]
-        clock.seconds = min(later, default=clock.seconds + 1.0)
+        moments = [a.until for a in self.actors if a.until and a.process not in self.paused]
+        clock.seconds = min((m for m in moments if m > clock.seconds), default=clock.seconds + 1.0)
 
-    def _living(self) -> list[Instance]:
-        return [i for i in self.instances if i.alive]
+    def _living(self) -> list[Process]:
+        return [i for i in self.processes if i.alive]
 
     # ------------------------------------------------------------ faults
 
     def _chaos(self) -> bool:
         """Now and then something happens to an instance, or time passes."""
         chance = self.rng.random()
-        if chance > 0.11:
+        if chance > 0.07:
             return False
-        if chance < (0.07 if self.stalled or self.paused else 0.04):
+        if chance < (0.035 if self.stalled or self.paused else 0.02):
             self._pass_time()
             return True
         kinds = [kind for kind, left in self.left.items() if left]
@@ -282,7 +345,7 @@ class Schedule:
             return True
         victim = self.rng.choice(targets)
         if kind == "stall":
-            threads = [a for a in self.actors if a.instance is victim and a.started]
+            threads = [a for a in self.actors if a.process is victim and a.started]
             threads = [
                 a for a in threads if a.ready is None
             ] or threads  # in the middle of something
@@ -295,14 +358,13 @@ class Schedule:
         if kind == "kill":
             victim.crash()
             self._bury(victim)
-            self._start_instance()
+            self._start_process()
         elif kind == "pause":
-            self.paused[victim] = self.taken + self.rng.randint(10, 60)
+            self.paused[victim] = self.taken + self.rng.randint(20, 120)
             self._pass_time(BEAT)
         else:
-            victim.runtime.stopping.set()
-            self._add(f"{victim.label}.stopper", victim.stopper(), victim)
-            self._start_instance()
+            victim.stop()
+            self._start_process()
         return True
 
     def _pass_time(self, seconds: float | None = None) -> None:
@@ -335,8 +397,9 @@ class Schedule:
 
     def _insert(self, msg_id: int, object_id: str | None) -> None:
         table = self.world.t.message.name
-        text = f"INSERT INTO {table} (msg_id, object_id) VALUES (?, ?)"
-        self._commit(Act.PRODUCE, "producer", text, msg_id, object_id)
+        text = f"INSERT INTO {table} (msg_id, object_id, topic) VALUES (?, ?, ?)"
+        topic = TRANSACTIONAL if msg_id in self.transactional else "plain"
+        self._commit(Act.PRODUCE, "producer", text, msg_id, object_id, topic)
 
     def _commit(self, act: Act, who: str, text: str, *values: object) -> int:
         def work(_: Connection) -> int:
@@ -349,11 +412,10 @@ class Schedule:
         flying = self.faults.in_flight
         while True:
             yield lambda: bool(flying)
-            for _ in range(self.rng.randint(1, 4)):
+            for _ in range(self.rng.choice((2, 20, 60))):
                 yield None
-            who, statement = flying.pop(0)
-            with suppress(FlagMissing, IntegrityError):
-                self.world.commit(Act.SETTLE, who, statement)
+            who, sent = flying.pop(0)
+            deliver(self.world, who, sent)
 
     def _ops(self) -> Steps[None]:
         for _ in range(self.config.ops):
@@ -449,8 +511,8 @@ class Schedule:
 
     # ------------------------------------------------------------ liveness
 
-    def _live(self) -> bool:
-        """No more faults: everything ends. Returns whether it did."""
+    def _live(self) -> Iterator[Strand]:
+        """No more faults: everything ends."""
         self.quiet = True
         self.faults.lost = self.faults.again = 0.0
         self.habits.fail = self.habits.reject = self.habits.later = 0.0
@@ -458,21 +520,39 @@ class Schedule:
         self.stalled.clear()
         self._note("no more faults")
         for _ in range(LIVENESS_STEPS):
-            if not any(i.alive and not i.stopping for i in self.instances):
-                self._start_instance()
+            if not any(i.alive and not i.stopping for i in self.processes):
+                self._start_process()
             for a in self.actors:
                 a.weight = 1.0
-            self._step()
+            yield from self._step()
             if self._over():
-                return True
-        return False
+                break
+            if self._last is not None and self._last.drained:
+                text = f"the last drain was over before its work was: {self._rows()}"
+                self.world.violations.append(Violation(Rule.I3, text))
+                break
+            if self.config.drains and self._last is None and not self._busy("producer"):
+                self._last = self._drain_alone()
+        else:
+            self.ended = False
+
+    def _drain_alone(self) -> Process:
+        """One drain has to finish what all others leave to it when they die."""
+        for process in self._living():
+            process.crash()
+            self._bury(process)
+        self._start_process()
+        return self.processes[-1]
+
+    def _busy(self, name: str) -> bool:
+        return any(a.name == name for a in self.actors)
 
     def _over(self) -> bool:
         if self._open_at == self.world.version:
             return False
-        if len(self.world.rows) < len(self.plan) or any(a.name == "ops" for a in self.actors):
+        if len(self.world.rows) < len(self.plan) or self._busy("ops"):
             return False
-        if any(i.alive and i.stopping for i in self.instances):
+        if any(i.alive and i.stopping for i in self.processes):
             return False
         most = self.world.spec.max_tries
         blocked: set[str | None] = set()
@@ -517,16 +597,15 @@ def search_seeds(
     config: Config,
     seeds: range,
     *,
-    flaws: Flaws | None = None,
     world: World | None = None,
     plant: str = "",
-    found: Callable[[Report], bool] = lambda report: bool(report.violations),
+    found: Callable[[Report], bool] = lambda report: report.wrong,
 ) -> Report | None:
     """The first schedule with a violation (or that `found` accepts), None if there is none."""
     own = world or world_for(config)
     try:
         for seed in seeds:
-            report = Schedule(own, config, seed, flaws, plant).run()
+            report = Schedule(own, config, seed, plant).run()
             if found(report):
                 return report
         return None

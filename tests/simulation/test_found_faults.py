@@ -12,7 +12,7 @@ from msgworker.instance.identity import Identity
 from msgworker.instance.runtime import Runtime
 from msgworker.store.rows import Row
 from tests.simulation.configs import CONFIGS
-from tests.simulation.instance import LOG
+from tests.simulation.process import Log
 from tests.simulation.schedule import world_for
 
 
@@ -55,7 +55,7 @@ def test_known_holds_the_flag_of_a_lane_that_moves() -> None:
         registry=Registry(),
         settings=Settings(),
         identity=Identity("a"),
-        log=LOG,
+        log=Log(),
     )
     rows = [Row(i, "X", None, None, 0, 0, 0, None, None) for i in (1, 2, 3)]
     runtime.hand.lanes.add(LaneThatMoves("a", rows))

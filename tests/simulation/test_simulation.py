@@ -11,8 +11,8 @@ from tests.simulation.plants import PLANTS, Plant
 from tests.simulation.schedule import Schedule, search_seeds, world_for
 from tests.simulation.world import Act
 
-SCHEDULES = 1_000
-LONG_SCHEDULES = 60_000
+SCHEDULES = 400
+LONG_SCHEDULES = 30_000
 EACH = -(-SCHEDULES // len(CONFIGS))
 LONG_EACH = -(-LONG_SCHEDULES // len(CONFIGS))
 

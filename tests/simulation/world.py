@@ -10,21 +10,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 
-from msgworker import clock as clock_module
 from msgworker.dialects import DIALECTS, Dialect
-from msgworker.instance import identity as identity_module
-from msgworker.instance import runtime as runtime_module
-from msgworker.instance import search as search_module
 from msgworker.message import TRANSITIONS, word_of
-from msgworker.store import following as following_module
+from msgworker.store import rule
 from msgworker.table import MessageTable, Tables, tables_for
 from tests.history import (
     DONE,
@@ -41,7 +36,9 @@ from tests.simulation.quick import Quick
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - the text that SQLite keeps has no zone
-STEP_SECONDS = 0.01
+EPOCH_DAY = 2461041.5
+OPTIONAL = frozenset(f"msgworker_{name}" for name in ("item", "try", "operation", "audit", "pause"))
+"""Tables that instances do without."""
 
 
 class Act(StrEnum):
@@ -59,21 +56,13 @@ class Act(StrEnum):
 
 
 class Clock:
-    """Virtual seconds: `time` for the instances, strftime for the database; `ahead`: how far the
+    """Virtual seconds: those of the instances, and strftime for the database; `ahead`: how far the
     database's clock was put forward (or back, negative)."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.ahead = 0.0
         self._text = ("", math.nan)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    perf_counter = monotonic
-
-    def clock_gettime(self, _which: int) -> float:
-        return self.seconds
 
     def strftime(self, _format: str, _now: str, modifier: str = "0 seconds") -> str:
         """What SQLite's strftime('%Y-%m-%d %H:%M:%f', 'now', 'n seconds') gives."""
@@ -86,6 +75,13 @@ class Clock:
         if plus == 0.0:
             self._text = (text, now)
         return text
+
+    def julianday(self, moment: str | None) -> float | None:
+        """Days, as SQLite's; of 'now' or of an instant of a row."""
+        if moment is None:
+            return None
+        at = self.strftime("", "now") if moment == "now" else moment
+        return (datetime.fromisoformat(at) - EPOCH).total_seconds() / 86_400 + EPOCH_DAY
 
 
 class Seen(NamedTuple):
@@ -114,6 +110,7 @@ class World:
         self.clock = Clock()
         self.spec = spec
         self.t: Tables = tables_for(spec, dialect(ignores=ignores))
+        object.__setattr__(self.t, "missing", OPTIONAL)
         if blind:  # as a snapshot that is too old would be
             object.__setattr__(self.t, "object_is_running", lambda of: sa.false())
         args = {"check_same_thread": False}
@@ -124,6 +121,7 @@ class World:
         self.raw: sqlite3.Connection = raw
         raw.execute("PRAGMA synchronous=OFF")
         raw.create_function("strftime", -1, self.clock.strftime)
+        raw.create_function("julianday", 1, self.clock.julianday)
         self.t.message.metadata.create_all(self._real)
         self.conn = cast(sa.Connection, Quick(self._real, raw, self.t))
         raw.execute("CREATE TABLE effects (msg_id INTEGER)")
@@ -145,8 +143,13 @@ class World:
         self.observed: list[tuple[float, list[tuple[str | None, int, int]]]] = []
         self.rows: dict[int, Seen] = {}
         self.holders: dict[int, str] = {}  # without owners: who has flagged a message
+        self._taken_over: set[str] = set()
+        self.moved_at: dict[int, float] = {}  # when a row changed last
         self.place = 0
         self.version = 0
+        self.raw.execute("BEGIN")
+        rule.record(self.conn, self.t)
+        self.raw.execute("COMMIT")
 
     # ------------------------------------------------------------ steps
 
@@ -172,7 +175,7 @@ class World:
             self.raw.execute("ROLLBACK")
             raise
         self.raw.execute("COMMIT")
-        self._observe(act, who, read_at or {})
+        self.observe(act, who, read_at or {})
         return value
 
     def running(self) -> bool:
@@ -208,7 +211,10 @@ class World:
         """Whether the table says who has flagged a message."""
         return self.t.has("claimed_by")
 
-    def _observe(self, act: Act, who: str, read_at: Mapping[int, float]) -> None:
+    def observe(self, act: Act, who: str, read_at: Mapping[int, float]) -> None:
+        """Compare the table with what it was before this act was committed."""
+        if act is Act.LEASE:
+            self._observe_leases()
         found = self.raw.execute(
             "SELECT msg_id, object_id, status, error_try_times, later_times,"
             f" {'claimed_by' if self.owners else 'NULL'}"
@@ -222,10 +228,20 @@ class World:
         changed = [row for i, row in self.rows.items() if before.get(i) != row]
         changed.sort(key=lambda row: row.status == PROCESSING)  # first what was given up
         for row in changed:
+            self.moved_at[row.msg_id] = self.clock.seconds
             self._changed(act, who, before.get(row.msg_id), row, read_at)
         self.observed.append(
             (float(self.place), [(r.object_id, r.msg_id, r.status) for r in self.rows.values()])
         )
+
+    def _observe_leases(self) -> None:
+        """Who was taken over is dead; without owners its holder keeps what it has."""
+        query = f"SELECT name FROM {self.t.lease.name} WHERE taken_by IS NOT NULL ORDER BY name"
+        for (name,) in self.raw.execute(query).fetchall():
+            if name not in self._taken_over:
+                self._taken_over.add(name)
+                if self.owners:
+                    self.record(Kind.LEASE_LOST, name)
 
     def _judge(self, act: Act, old: Seen, row: Seen) -> None:
         """A row moves only as TRANSITIONS says; a foreign consumer does what it likes."""
@@ -247,7 +263,7 @@ class World:
             failed = kind is Kind.FOREIGN_DONE and row.status != DONE
             self.record(kind, who, row, detail="failed" if failed else None)
         elif row.status == PROCESSING:
-            since = read_at.get(row.msg_id)
+            since = read_at.get(row.msg_id) if act is Act.SETTLE else None
             by = self.holders[row.msg_id] = row.claimed_by or who
             self.record(Kind.CLAIMED, by, row, attempt=row.tries + 1, since=since)
         elif act in (Act.RERUN, Act.DISCARD):
@@ -282,23 +298,3 @@ class World:
             return None
         now = self.clock.seconds + self.clock.ahead
         return (datetime.fromisoformat(text) - EPOCH).total_seconds() - now
-
-
-@contextmanager
-def virtual_time(clock: Clock) -> Iterator[None]:
-    """The instance's code reads this clock; and short statements, since few lanes are in hand."""
-    virtual: list[tuple[Any, str, Any]] = [
-        (search_module, "time", clock),
-        (identity_module, "time", clock),
-        (runtime_module, "time", clock),
-        (clock_module, "time", clock),
-        (following_module, "RUNS_PER_STATEMENT", 4),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in virtual]
-    try:
-        for module, name, value in virtual:
-            setattr(module, name, value)
-        yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)

@@ -12,7 +12,9 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.store import lease
+from msgworker.store.instances import leases_ending
 from tests.support.flags import ME
+from tests.support.rows import send
 from tests.support.store import OTHER, Store
 from tests.support.waiting import in_thread
 
@@ -66,6 +68,20 @@ def test_a_take_over_has_one_winner_and_is_for_ever(store):
     assert (taken.taken_by, taken.live) == (OTHER, True)
     _expire(store, ME)  # the winner died too
     assert store(lease.take_over, _lease(store, ME), me="third-3", ttl=30.0) is True
+
+
+def test_a_lease_that_ends_is_waited_for_unless_it_is_of_the_one_that_asks(store):
+    def ending(within: float = 60.0, but: str = "asks-1") -> list[str]:
+        return [one.name for one in store(leases_ending, within=within, but=but)]
+
+    store(lease.register, ME, ttl=30.0)
+    assert ending() == []  # it has nothing
+    store.flagged(*send(store.app, "a"))
+    assert (ending(), ending(within=5.0), ending(but=ME)) == ([ME], [], [])
+    _expire(store, ME)
+    assert ending(within=5.0) == [ME]
+    assert store(lease.take_over, _lease(store, ME), me=OTHER, ttl=30.0)
+    assert (ending(), ending(within=5.0), ending(but=OTHER)) == ([ME], [], [])
 
 
 def _shift(store: Store, name: str, by: timedelta) -> None:

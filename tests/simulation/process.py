@@ -1,0 +1,274 @@
+"""One process with one instance of the product, all its roles as they are.
+
+Here is only what a program adds to it: handlers that take their time and end in some way, its
+death, its stop, the end of a drain; and what can be seen from inside a process alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from msgworker.config import Settings
+from msgworker.errors import DatabaseUnavailable, Reject, RetryLater
+from msgworker.events import InstanceStopped, Started
+from msgworker.instance.context import Context
+from msgworker.instance.drainend import Drain
+from msgworker.instance.hand import Running
+from msgworker.instance.handler import Handler, Registry
+from msgworker.instance.identity import Identity
+from msgworker.instance.instance import Instance
+from msgworker.instance.runtime import Runtime
+from msgworker.message import Message, Outcome
+from msgworker.store import lease
+from msgworker.store.rows import Row
+from tests.history import PROCESSING, Kind, Rule, Violation
+from tests.simulation.connections import Engine, Faults, Site
+from tests.simulation.strands import Gone, Stage, Strand
+from tests.simulation.world import Seen, World
+
+TTL = 30.0
+BEAT = TTL / 3
+POLL = 6.0
+RUN_LIMIT = 3
+LANES = 3
+THREADS = 2
+TRANSACTIONAL = "tx"
+"""The topic of messages whose effect commits with their outcome."""
+EFFECT = sa.insert(sa.table("effects", sa.column("msg_id"))).values(msg_id=sa.bindparam("id"))
+
+
+@dataclass(slots=True)
+class Habits:
+    """How handlers of a schedule behave: chances of each outcome but done."""
+
+    fail: float = 0.15
+    reject: float = 0.04
+    later: float = 0.05
+
+
+class Log(logging.LoggerAdapter[logging.Logger]):
+    """Keeps errors, which no fault of a schedule may bring about; drops all else."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.getLogger("tests.simulation"), {})
+        self.errors: list[str] = []
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> Any:
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: Any, **how: Any) -> None:
+        error = how.get("exc_info")
+        if level >= logging.ERROR and not isinstance(error, Gone):
+            self.errors.append(f"{str(msg) % args} {error!r}" if error else str(msg) % args)
+
+
+@dataclass(slots=True)
+class Try:
+    """One call of a handler, or several where its transaction was rolled back."""
+
+    row: Row
+    owner: str
+    outcome: Outcome
+    begun: bool = False
+    ended: bool = False
+
+
+class Process:
+    """alive: it has not died or ended. drained: its drain was over."""
+
+    def __init__(
+        self,
+        world: World,
+        stage: Stage,
+        rng: random.Random,
+        label: str,
+        *,
+        habits: Habits,
+        faults: Faults,
+        poison: frozenset[int],
+        drain: Drain | None = None,
+    ) -> None:
+        self.world = world
+        self.label = label
+        self.alive = True
+        self.stopping = False
+        self.drained = False
+        self.drain = drain
+        self.violations: list[Violation] = []
+        self.log = Log()
+        self._stage = stage
+        self._rng = rng
+        self._habits = habits
+        self._poison = poison
+        self._tries: dict[Strand | None, Try] = {}
+        self._generation = 0
+        self._site = Site(world, stage, rng, faults, label)
+        registry = Registry()
+        registry.add(Handler(None, self._handle))
+        registry.add(Handler(TRANSACTIONAL, self._handle, transactional=True))
+        self.runtime = Runtime(
+            engine=Engine(self._site),  # type: ignore[arg-type]
+            tables=world.t,
+            registry=registry,
+            settings=Settings(
+                lease_seconds=TTL,
+                poll_seconds=POLL,
+                run_limit=RUN_LIMIT,
+                lanes_limit=LANES,
+                backoff_seconds=rng.choice((0.0, 0.5, 3.0)),
+            ),
+            identity=Identity(self.new_id()),
+            log=self.log,
+            clock=stage.monotonic,
+            stopping=stage.threading.Event(),  # type: ignore[arg-type]
+        )
+        self.runtime.events.on(Started, self._started)
+        self.runtime.events.on(InstanceStopped, self._stopped)
+        self.instance = Instance(self.runtime, THREADS, label=label, drain=drain)
+        stage.begin(f"{label}.main", self, self._main)
+
+    def new_id(self) -> str:
+        """The next id of its instance."""
+        self._generation += 1
+        return f"{self.label}{self._generation}"
+
+    @property
+    def id(self) -> str:
+        return self.runtime.identity.id
+
+    def read_runs(self, runs: dict[int, list[Row]]) -> None:
+        """These were read just now."""
+        mark = self.world.mark()
+        for rows in runs.values():
+            self._site.read_at.update((row.msg_id, mark) for row in rows)
+
+    # ------------------------------------------------------------ its life
+
+    def _main(self) -> None:
+        while True:
+            try:
+                self.instance.start()
+                break
+            except DatabaseUnavailable:
+                self._stage.time.sleep(0.5)
+        self._site.faulty = True
+        if self.drain is not None:
+            self._stage.wait(lambda: self.instance.fetcher.exhausted)
+            self.drained = True
+            self.stop()
+
+    def crash(self) -> None:
+        """The process is gone, with everything that was not committed."""
+        if self.alive:
+            self.alive = False
+            self.world.record(Kind.KILLED, self._site.name(self.id))
+
+    def stop(self) -> None:
+        """Have it stopped in order, as a signal would; with some patience for its handlers."""
+        if not self.stopping:
+            self.stopping = True
+            grace = self._rng.choice((0.0, 5.0, 600.0, 600.0))
+            if not self.world.owners:  # nobody can recover what its handlers leave
+                grace = 600.0
+            self._stage.begin(f"{self.label}.stopper", self, lambda: self._end(grace))
+
+    def _end(self, grace: float) -> None:
+        if not self.instance.stop(grace):
+            self.crash()  # with the handlers that still run
+        self.alive = False
+
+    def _stopped(self, event: InstanceStopped) -> None:
+        left = [row.msg_id for row in self.world.rows.values() if self._is_mine(row)]
+        if event.clean and left:
+            text = f"{self.id} stopped in order and left messages {left} at 1"
+            self.violations.append(Violation(Rule.I8, text))
+
+    def _is_mine(self, row: Seen) -> bool:
+        if self.world.owners:
+            return row.claimed_by == self.id
+        return row.status == PROCESSING and self.world.holders[row.msg_id] == self.label
+
+    # ------------------------------------------------------------ handlers
+
+    def _started(self, event: Started) -> None:
+        row: Any = event.message
+        strand = self._stage.current
+        trusted_until = self.runtime.identity.trusted_until
+        # Over for longer than since it looked; 0: it was declared dead, at whatever moment.
+        if strand is not None and 0 < trusted_until < strand.ran_at[0]:
+            text = (
+                f"{event.instance} started message {row.msg_id} at {strand.ran_at[-1]:.2f} s, but "
+            )
+            text += f"trusted its lease until {trusted_until:.2f} s only"
+            self.violations.append(Violation(Rule.I1, text))
+        self._tries[self._stage.current] = Try(row, event.instance, self._outcome())
+
+    def _outcome(self) -> Outcome:
+        chance, habits = self._rng.random(), self._habits
+        for outcome, share in (
+            (Outcome.FAILED, habits.fail),
+            (Outcome.DEAD, habits.reject),
+            (Outcome.LATER, habits.later),
+        ):
+            if chance < share:
+                return outcome
+            chance -= share
+        return Outcome.DONE
+
+    def _handle(self, msg: Message[Any], ctx: Context) -> None:
+        one, world = self._tries[self._stage.current], self.world
+        if not one.begun:
+            one.begun = True
+            self._look_around(one)
+            world.record(Kind.STARTED, self._site.name(one.owner), msg_id=msg.msg_id)
+        if msg.msg_id in self._poison:
+            self._stage.pause()
+            self.crash()
+            raise Gone
+        self._stage.linger(self._rng.choice((0, 0, 10, 30, 100)))
+        if not one.ended:
+            one.ended = True
+            word = {Outcome.DONE: "returned", Outcome.DEAD: "rejected"}.get(one.outcome, "raised")
+            who = self._site.name(one.owner)
+            world.record(Kind.ENDED, who, msg_id=msg.msg_id, detail=word)
+        if one.outcome is Outcome.FAILED:
+            raise ValueError("failed")
+        if one.outcome is Outcome.DEAD:
+            raise Reject("rejected")
+        if one.outcome is Outcome.LATER:
+            raise RetryLater(self._rng.choice((0.0, 2.0)))
+        if msg.topic == TRANSACTIONAL:
+            ctx.connection.execute(EFFECT, {"id": msg.msg_id})
+
+    def _look_around(self, one: Try) -> None:
+        """What else runs in this process, and whether the message is ours."""
+        row, owner, identity = one.row, one.owner, self.runtime.identity
+        ids = {identity.id, *identity.carried}
+        for other in list(self.runtime.hand.running.values()):
+            if not {other.owner, owner} <= ids:
+                self._compare(one, other)  # else the history tells
+        ours = self.world.owners or self._is_mine(self.world.rows[row.msg_id])
+        strand = self._stage.current
+        if ours or strand is None or self.world.moved_at[row.msg_id] >= strand.ran_at[0]:
+            return  # or it was, when its thread looked
+        if self._lives():
+            text = f"{owner} started message {row.msg_id}, which it had not flagged any more"
+            self.violations.append(Violation(Rule.I1, text))
+
+    def _compare(self, one: Try, other: Running) -> None:
+        row = one.row
+        same = other.row.object_id is not None and other.row.object_id == row.object_id
+        if other.owner != one.owner and (same or other.row.msg_id == row.msg_id):
+            text = f"{one.owner} started message {row.msg_id} while message {other.row.msg_id} of "
+            text += f"the same object still ran in its process, under the lost id {other.owner}"
+            self.violations.append(Violation(Rule.I1, text))
+
+    def _lives(self) -> bool:
+        leases = self.world.read(lambda conn: lease.read_all(conn, self.world.t))
+        return any(one.name == self.id and one.live and one.taken_by is None for one in leases)
