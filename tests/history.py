@@ -770,7 +770,10 @@ def _closed_at(book: _Book, story: _Story, generation: int) -> float | None:
     over = row is not None and (row.status == DONE or book.is_dead(row))
     if generation == story.last_generation and not over:
         return None
-    return _last_sign(story, generation)
+    sign = _last_sign(story, generation)
+    if sign is None or generation == story.last_generation:
+        return sign
+    return min(sign, story.reruns[generation].early)  # a zombie may end later
 
 
 def _last_sign(story: _Story, generation: int) -> float | None:

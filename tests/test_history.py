@@ -374,6 +374,12 @@ def foreign_failed_then_rerun_twice() -> Tale:
     return tale.ends({1: DONE, 2: DONE})
 
 
+def zombie_that_ends_after_a_rerun() -> Tale:
+    tale = Tale().insert(1, 2).begin("c", 1).lose("c").recover("b", 1, "c").rerun(1)
+    tale.foreign("old", 1, done=False).foreign("old", 1, done=True).run("a", 2)
+    return tale.end("c", 1).ends({1: (2, 1), 2: DONE})
+
+
 def records_later_than_commits() -> Tale:
     """b claims 2 after a's settle of 1 committed, and says so before a can write its line."""
     tale = Tale().insert(1, 2).begin("a", 1).end("a", 1).claim("b", 2, since=5.5).start("b", 2)

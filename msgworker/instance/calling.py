@@ -93,6 +93,12 @@ class Caller:
         running = Running(row, lane.owner, now, until, fatal, part=lane.part)
         ident = threading.get_ident()
         runtime.hand.running[ident] = running
+        # Asked only now that the fetcher sees it: if our id was lost since this thread took the
+        # lane, the message may be claimed again, even by us.
+        if not runtime.identity.is_ours(lane.owner):
+            runtime.hand.running.pop(ident, None)
+            lane.result = Result(Outcome.RELEASED)
+            return
         if runtime.events.wants(Started):
             runtime.events.emit(Started(lane.owner, row))
         try:

@@ -19,20 +19,23 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.exc import IntegrityError, OperationalError
 
+from msgworker.instance.calling import Caller
+from msgworker.instance.claimer import Claimer, release
 from msgworker.instance.recovery import Recovery
+from msgworker.instance.settler import Settler
 from tests.simulation.strands import Stage
 from tests.simulation.world import Act, World
 
 ACTS = {
-    "_flag_together": Act.CLAIM,
-    "_flag_apart": Act.CLAIM,
-    "_write_once": Act.SETTLE,
-    "_write_alone": Act.SETTLE,
-    "_settle": Act.SETTLE,
-    "release": Act.RELEASE,
-    "_try_to": Act.RECOVER,
+    Claimer._flag_together.__code__: Act.CLAIM,
+    Claimer._flag_apart.__code__: Act.CLAIM,
+    Settler.write_once.__code__: Act.SETTLE,
+    Settler._write_alone.__code__: Act.SETTLE,
+    Caller._settle.__code__: Act.SETTLE,
+    release.__code__: Act.RELEASE,
+    Recovery._try_to.__code__: Act.RECOVER,
 }
-"""What a statement that writes messages is for, by the method of a role that sends it."""
+"""What a statement that writes messages is for, by the code of a role that sends it."""
 ANSWER_STEPS = (0, 0, 0, 4, 30)
 """How long an answer is on its way: so many steps of others."""
 NEAR = 12  # so many callers up at most
@@ -260,7 +263,7 @@ def _callers() -> Iterator[FrameType]:
 
 
 def _act() -> Act | None:
-    return next((ACTS[f.f_code.co_name] for f in _callers() if f.f_code.co_name in ACTS), None)
+    return next((ACTS[f.f_code] for f in _callers() if f.f_code in ACTS), None)
 
 
 def _by_recovery() -> bool:

@@ -301,16 +301,6 @@ def sweep_beside_a_claim() -> AbstractContextManager[None]:
     return replaced(Claimer, "no_claim_in_flight", no_claim_in_flight)
 
 
-def candidates_of_another_id() -> AbstractContextManager[None]:
-    """Claimer: claims under a new id what was found under the old one."""
-    claim = Claimer.claim
-
-    def as_now(self: Claimer, candidates: list[Candidate], me: str, **where: Any) -> Any:
-        return claim(self, candidates, self._runtime.identity.id, **where)
-
-    return replaced(Claimer, "claim", as_now)
-
-
 def nothing_held() -> AbstractContextManager[None]:
     """Hand: claims objects whose settle is not known to be over."""
     return replaced(Hand, "held", lambda self: (set(), set()))
@@ -426,16 +416,6 @@ def asks_nothing() -> AbstractContextManager[None]:
     return replaced(DrainEnd, "verdict", lambda self, coming, lease_ends_in=None: Next.OVER)
 
 
-def ends_in_doubt() -> AbstractContextManager[None]:
-    """DrainEnd: over although the answer to the last claim was lost."""
-    saw_nothing = DrainEnd.saw_nothing
-
-    def certain(self: DrainEnd, look: Look, **how: bool) -> Next:
-        return saw_nothing(self, look, **(how | {"in_doubt": False}))
-
-    return replaced(DrainEnd, "saw_nothing", certain)
-
-
 def waits_for_no_lease() -> AbstractContextManager[None]:
     """DrainEnd: does not wait for the leases of others."""
     return replaced(DrainEnd, "lease_ends_in", lambda self, ending: None)
@@ -458,39 +438,29 @@ PLANTS = {
         _plant("settle without any check", "crashes", "I5", patch=no_status_in_fence),
         _plant("earlier running", "ops", "I2", patch=earlier_running),
         _plant("any message instead of the head", "ops", "I2", patch=earlier_ignored),
-        _plant(
-            "status and tries not as seen",
-            "quarantine",
-            "I10",
-            patch=seen_ignored,
-            seeds=20_000,
-            rare=True,
-        ),
         _plant("any status claimed", "plain", "FINAL I4", patch=seen_and_status_ignored),
         _plant("recover whoever holds it", "zombies", "I1 I4 I5", patch=recover_anybody, rare=True),
         _plant("crash counts no try", "crashes", "I4", patch=crash_is_no_try),
         _plant("claimed_by kept", "foreign", "I1 I5", patch=owner_kept),
         _plant("no take-over", "crashes", "I1 I5", patch=no_take_over),
-        _plant("orphans never given back", "zombies", "I3", patch=no_orphans),
+        _plant("orphans never given back", "zombies", "I3", patch=no_orphans, rare=True),
         _plant("the dead never given back", "crashes", "I3", patch=drops_before_the_rest),
         _plant("run read before the flag", "ops", "I2 I3 FINAL", patch=early_runs),
         _plant("unknown rows never swept", "unknown", "I3", patch=no_sweep),
         _plant("stop without a sweep", "stops", "I8", patch=no_look_at_the_stop),
         _plant("sweep beside a claim", "stops", "I4 I8", patch=sweep_beside_a_claim),
-        _plant("candidates of an old id", "zombies", "I1", patch=candidates_of_another_id),
-        _plant("claim before the answer", "answers", "I1 I4", patch=nothing_held),
-        _plant("only the settled row waits", "answers", "I1 I4", patch=rows_held),
+        _plant("claim before the answer", "answers", "I1 I4", patch=nothing_held, rare=True),
+        _plant("only the settled row waits", "answers", "I1 I4", patch=rows_held, rare=True),
         _plant("beside a quarantined", "quarantine", "I10", patch=never_quiet),
         _plant("handler ahead of the flag", "plain", "I4", patch=ahead_of_the_flag),
         _plant("one answer for a batch", "plain", "I3 I4", patch=one_answer_for_all),
         _plant("unanswered is written", "unknown", "I1 I4", patch=unanswered_is_written),
         _plant("trusted for ever", "zombies", "I1", patch=always_trusted),
-        _plant("lost ids are ours", "zombies", "I1 I5", patch=nobody_else),
+        _plant("lost ids are ours", "zombies", "I1 I5", patch=nobody_else, rare=True),
         _plant("drain ends at once", "drains", "I3", patch=ends_at_once),
         _plant("drain asks nothing", "drains", "I3", patch=asks_nothing),
-        _plant("drain ends in doubt", "drains", "I3", patch=ends_in_doubt),
         _plant("drain waits for no lease", "drains", "I3", patch=waits_for_no_lease),
-        _plant("due follower hides head", "ops", "I3", patch=due_first, rare=True),
+        _plant("due follower hides head", "ops", "I3", patch=due_first),
         _plant("without owners all forgotten", "unowned", "I3", patch=forgets_all),
         _plant("without owners started unasked", "unowned", "I1", patch=unasked),
         _plant("without owners any tries", "unowned", "I5", patch=any_tries),

@@ -1,0 +1,42 @@
+"""When a handler is called at all."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from msgworker.config import Settings
+from msgworker.dialects import DIALECTS
+from msgworker.instance.calling import Caller
+from msgworker.instance.hand import Lane
+from msgworker.instance.handler import Registry, make_handler
+from msgworker.instance.identity import Identity
+from msgworker.instance.runtime import InstanceLog, Runtime
+from msgworker.message import Message, Outcome
+from msgworker.store.rows import Row
+from msgworker.table import MessageTable, tables_for
+
+
+def test_a_handler_does_not_start_under_an_id_that_was_lost_since_its_thread_looked() -> None:
+    handled: list[int] = []
+
+    def handle(msg: Message[object]) -> None:
+        handled.append(msg.msg_id)
+
+    identity = Identity("a1")
+    runtime = Runtime(
+        engine=sa.create_engine("sqlite://"),
+        tables=tables_for(MessageTable(), DIALECTS["sqlite"]),
+        registry=Registry({None: make_handler(None, handle)}),
+        settings=Settings(),
+        identity=identity,
+        log=InstanceLog(identity),
+    )
+    caller = Caller(runtime, leave=lambda: None)
+    ours, lost = (Lane("a1", [Row(i, "x", "t", None, 0, 0, 0, None, None)]) for i in (1, 2))
+    caller.handle(ours)
+    runtime.forget_all("a2")
+    caller.handle(lost)
+    assert handled == [1]
+    assert lost.result is not None
+    assert lost.result.outcome is Outcome.RELEASED
+    assert not runtime.hand.running
