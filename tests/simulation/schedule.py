@@ -459,7 +459,7 @@ class Schedule:
         def work(conn: Connection) -> int:
             if living():  # asked again, now that it has the lock
                 return 0
-            for label in {world.holders[i] for i in seen}:
+            for label in sorted({world.holders[i] for i in seen}):
                 world.record(Kind.LEASE_LOST, label)
             return sum(
                 recover.recover_foreign(conn, t, [i], seen_tries=n, text="released")

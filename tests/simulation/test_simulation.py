@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+
 import pytest
 
 from tests.history import Rule
@@ -9,6 +13,7 @@ from tests.simulation.__main__ import main
 from tests.simulation.configs import CONFIGS
 from tests.simulation.plants import PLANTS, Plant
 from tests.simulation.schedule import Schedule, search_seeds, world_for
+from tests.simulation.strands import PRODUCT, replaced_in
 from tests.simulation.world import Act
 
 SCHEDULES = 400
@@ -74,3 +79,19 @@ def test_replay_by_command_prints_the_schedule(capsys: pytest.CaptureFixture[str
     assert "claimed message" in told
     assert main(["5", "--config", "plain"]) == 0
     assert "nothing found" in capsys.readouterr().out
+
+
+def test_a_schedule_is_all_the_time_and_threads_that_an_instance_knows() -> None:
+    schedule = Schedule(world_for(CONFIGS["plain"]), CONFIGS["plain"], 1)
+    stage, known = schedule.stage, set()
+    real = (time.monotonic, time.sleep, threading.Lock, threading.Event, threading.Thread)
+    with replaced_in(stage, []):
+        for name, module in list(sys.modules.items()):
+            if name.startswith(PRODUCT):
+                named = vars(module)
+                assert not [n for n, value in named.items() if value in real], name
+                known |= {n for n in ("time", "threading", "random") if n in named}
+                assert named.get("time", stage.time) is stage.time
+                assert named.get("threading", stage.threading) is stage.threading
+                assert named.get("random", stage.random) is stage.random
+    assert known == {"time", "threading", "random"}
