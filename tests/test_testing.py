@@ -16,6 +16,7 @@ from tenacity.wait import wait_fixed
 
 from msgworker import App, ConfigError, Context, Message, MessageTable
 from msgworker.testing import Clock, Crashed, Database, drain
+from tests.support.rows import send
 
 MAX_TRIES = 3
 
@@ -23,11 +24,6 @@ MAX_TRIES = 3
 @pytest.fixture
 def app(msgworker_db: Database) -> App:
     return msgworker_db.app()
-
-
-def send(app: App, *objects: str, topic: str = "t", **options: Any) -> list[Any]:
-    with app.engine.begin() as conn:
-        return [app.send(conn, topic, None, object_id=o, **options) for o in objects]
 
 
 def states(app: App) -> list[tuple[str, int]]:

@@ -63,14 +63,6 @@ def refused_until_mended(make_app: Any, database: Any, *words: str) -> None:
     assert Table(app).statuses == [2, 2, 2]
 
 
-@pytest.fixture
-def server(database: Any) -> Any:
-    """A database whose columns hold to their types."""
-    if database.name == "sqlite":
-        pytest.skip("the types of columns are advice there")
-    return database
-
-
 EVERYWHERE = {
     "a short claimed_by": ({"claimed_by": "VARCHAR(40)"}, "claimed_by takes 40 characters"),
     "claimed_by is never empty": (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from msgworker.store.doctor import Severity
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, foreign_table, insert, make_table
+from tests.support.watching import Watch
 
 TABLE = MessageTable("tb")
 ONE = {
@@ -94,33 +94,15 @@ def put(database: Any, *ids: str) -> None:
         conn.execute(text, [{"i": i, "o": o} for i, o in enumerate(ids, start=1)])
 
 
-class Watch:
-    """Notes who runs, in which order, and whether two ever run at once."""
-
-    def __init__(self, sleep: Callable[[], None] = lambda: time.sleep(0.003)) -> None:
-        self.lock = threading.Lock()
-        self.ran: list[int] = []
-        self.now = self.most = 0
-        self.sleep = sleep
-
-    def __call__(self, msg: Message) -> None:
-        with self.lock:
-            self.ran.append(msg.msg_id)
-            self.now += 1
-            self.most = max(self.most, self.now)
-        self.sleep()
-        with self.lock:
-            self.now -= 1
-
-
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
 def test_ids_that_the_database_takes_for_one_are_one_object(made, name, kind, ids):
     app, database = made(name, kind)
     put(database, *(ids * 12)[:24])
     watch = Watch()
-    app.add_handler(None, watch)
+    pause = partial(time.sleep, 0.003)
+    app.add_handler(None, lambda msg: watch.saw(msg.object_id, msg.msg_id, pause))
     assert app.drain(threads=4, linger=0).done == 24
-    assert watch.ran == list(range(1, 25))
+    assert watch.ids == list(range(1, 25))
     assert watch.most == 1
     assert needed(app) == []
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import NAMES, _fresh
+from tests.conftest import NAMES, Database, _fresh
 from tests.crash.fleet import Trial
 from tests.crash.proxy import Proxy
 from tests.servers import CannotHave, Fleet
@@ -116,3 +116,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     pyfuncitem.funcargs["trial"].result()
     return True
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def served(request: pytest.FixtureRequest) -> Database:
+    """A database that has sessions."""
+    found: Database = request.getfixturevalue(request.param)
+    return found

@@ -513,3 +513,12 @@ def assert_clean(trial: Trial, verdict: Verdict, *, quiet: bool = True) -> None:
     if quiet:
         for consumer in trial.consumers:
             assert not consumer.complaints, f"{consumer.err.name}: {consumer.complaints[:5]}"
+
+
+def finish(trial: Trial) -> Verdict:
+    """Wait for the last message, stop everybody in order, judge."""
+    trial.finish()
+    assert set(trial.stop_all()) <= {0}
+    verdict = trial.judge(orderly=True)
+    assert_clean(trial, verdict, quiet=False)
+    return verdict

@@ -19,7 +19,7 @@ from msgworker.dialects import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable, MsgworkerError, SchemaError
 from tests.conftest import Database
 from tests.crash.consumer import COUNTERS
-from tests.crash.fleet import Trial, Verdict, assert_clean
+from tests.crash.fleet import Trial, finish
 from tests.crash.sessions import ROLE, consumer_url
 from tests.engines import plain_engine
 from tests.history import Kind
@@ -30,14 +30,6 @@ SHORT_WAITS = {
     "postgresql": {"options": "-c lock_timeout=300"},
     "mysql": {"init_command": "SET innodb_lock_wait_timeout=1"},
 }
-
-
-def finish(trial: Trial) -> Verdict:
-    trial.finish()
-    assert set(trial.stop_all()) <= {0}
-    verdict = trial.judge(orderly=True)
-    assert_clean(trial, verdict, quiet=False)
-    return verdict
 
 
 @contextmanager

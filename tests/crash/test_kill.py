@@ -19,22 +19,13 @@ from sqlalchemy.engine import make_url
 
 from tests.crash import witness
 from tests.crash.consumer import COUNTERS
-from tests.crash.fleet import Consumer, Trial, Verdict, assert_clean, pid_of
+from tests.crash.fleet import Consumer, Trial, Verdict, finish, pid_of
 from tests.history import Kind, Outcome
 from tests.support.waiting import until
 
 ROUNDS = 3
 HEIR_SECONDS = 60.0
 pytestmark = pytest.mark.ahead
-
-
-def finish(trial: Trial) -> Verdict:
-    """Wait for the last message, stop everybody in order, judge."""
-    trial.finish()
-    assert set(trial.stop_all()) <= {0}
-    verdict = trial.judge(orderly=True)
-    assert_clean(trial, verdict, quiet=False)
-    return verdict
 
 
 def starts_of(verdict: Verdict, n: int) -> list[int | None]:

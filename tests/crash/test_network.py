@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.fleet import Consumer, Trial, Verdict, assert_clean, pid_of
+from tests.crash.fleet import Consumer, Trial, Verdict, assert_clean, finish, pid_of
 from tests.history import Kind
 from tests.support.waiting import until
 
@@ -26,14 +26,6 @@ def proxied(**how: Any) -> pytest.MarkDecorator:
 
 def messages(count: int, objects: int, *, work: float = 0.002) -> list[Any]:
     return [(f"o{i % objects}", ("plain", "exact")[i % 2], {"work": work}) for i in range(count)]
-
-
-def finish(trial: Trial) -> Verdict:
-    trial.finish()
-    assert set(trial.stop_all()) <= {0}
-    verdict = trial.judge(orderly=True)
-    assert_clean(trial, verdict, quiet=False)
-    return verdict
 
 
 def assert_once(trial: Trial, verdict: Verdict) -> None:

@@ -14,12 +14,6 @@ from tests.conftest import Database
 from tests.crash.proxy import Proxy
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
-def served(request: pytest.FixtureRequest) -> Database:
-    found: Database = request.getfixturevalue(request.param)
-    return found
-
-
 @pytest.fixture
 def proxy(served: Database) -> Iterator[Proxy]:
     made = Proxy.before(served.url)

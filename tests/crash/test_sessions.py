@@ -44,13 +44,6 @@ def drained_once(trial: Trial) -> Verdict:
     return verdict
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
-def served(request: pytest.FixtureRequest) -> Database:
-    """A database that has sessions."""
-    found: Database = request.getfixturevalue(request.param)
-    return found
-
-
 def test_ended_sessions_lose_nothing_and_count_no_try(served: Database, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

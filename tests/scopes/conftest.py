@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from msgworker import App, MessageTable
+from msgworker.coordination import DatabaseLocks
 from msgworker.coordination.scopes import _Fixed
 from msgworker.instance.seat import Scope, Seat, Standing
 from msgworker.table import Slice
@@ -50,3 +51,12 @@ def app(make_app: MakeApp) -> App:
     app = make_app()
     app.create_schema()
     return app
+
+
+@pytest.fixture
+def locks(app: App) -> Iterator[DatabaseLocks]:
+    """Locks beside the table of `app`."""
+    made = DatabaseLocks(app.engine)
+    made.create_schema()
+    yield made
+    made.close()

@@ -11,13 +11,8 @@ from msgworker.coordination import Dealer, Instance, LeaseBusy, hold
 from msgworker.coordination.dealer import shared_out
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.store.deal import Undealt
-from tests.support.rows import Table
+from tests.support.rows import Table, send
 from tests.support.waiting import until
-
-
-def send(app, *objects):
-    with app.engine.begin() as conn:
-        return [app.send(conn, "t", {}, object_id=one) for one in objects]
 
 
 def test_messages_are_dealt_three_by_three(app):

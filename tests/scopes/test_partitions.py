@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from msgworker.coordination import DatabaseLocks, Partitions, round_robin
+from msgworker.coordination import Partitions, round_robin
 from msgworker.coordination.moving import columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.seat import Standing
@@ -20,14 +20,6 @@ from tests.support.rows import Table
 from tests.support.waiting import until
 
 SHARDS = 8
-
-
-@pytest.fixture
-def locks(app):
-    made = DatabaseLocks(app.engine)
-    made.create_schema()
-    yield made
-    made.close()
 
 
 def member(app, scope, holding=()):

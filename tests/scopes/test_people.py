@@ -7,7 +7,7 @@ import pytest
 from msgworker.coordination import DatabaseLocks, Dealer, Instance, Partitions
 from msgworker.store import doctor
 from msgworker.store.explain import Reason
-from tests.support.rows import Table
+from tests.support.rows import Table, send
 from tests.support.waiting import until
 
 
@@ -16,11 +16,6 @@ def busy(app):
     """An App with a handler and two messages."""
     app.add_handler("t", lambda msg: None)
     return app
-
-
-def send(app, *objects):
-    with app.engine.begin() as conn:
-        return [app.send(conn, "t", {}, object_id=one) for one in objects]
 
 
 def told(app):

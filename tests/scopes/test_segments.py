@@ -7,21 +7,13 @@ import threading
 
 import pytest
 
-from msgworker.coordination import DatabaseLocks, Segments
+from msgworker.coordination import Segments
 from msgworker.coordination.segments import Walker
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.seat import Standing
 from tests.support.waiting import until
 
 TWO = {"order:segment:0": [0, 1, 2, 3], "order:segment:1": [4, 5, 6, 7]}
-
-
-@pytest.fixture
-def locks(app):
-    made = DatabaseLocks(app.engine)
-    made.create_schema()
-    yield made
-    made.close()
 
 
 class Clock:

@@ -25,7 +25,7 @@ from msgworker.store.slices import Place
 from msgworker.table import Slice
 from tests.scopes.conftest import MakeApp, Shards
 from tests.support.plans import plan_of
-from tests.support.rows import Table
+from tests.support.rows import Table, send
 from tests.support.waiting import until
 
 NOW = {"linger": 0, "threads": 2}
@@ -33,11 +33,6 @@ NOW = {"linger": 0, "threads": 2}
 
 def shard_of(object_id: str, shards: int = 64) -> int:
     return zlib.crc32(object_id.encode()) % shards
-
-
-def send(app: App, *objects: str | None, **options: object) -> list[int]:
-    with app.engine.begin() as conn:
-        return [app.send(conn, "t", {}, object_id=one, **options) for one in objects]
 
 
 def search_of(app: App) -> SliceSearch:
