@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from msgworker.dialects import fetch
 from msgworker.store.candidates import Candidate, as_candidates, hint_columns
 from msgworker.store.rows import array_param, array_text
-from msgworker.table import NO_OBJECT, SLICES, Cols, Tables, text_lit
+from msgworker.table import SLICES, Cols, Tables
 
 BRANCHES = (1, 4, 16)
 """Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""
@@ -88,7 +88,7 @@ def open_in(conn: Connection, t: Tables, role: str, value: Any, *, objects: bool
     if conn.scalar(t.built(key, build), params) is not None:
         return True
     # Only a table of others has NULL there.
-    null_is_0 = not t.spec.is_default and role == "shard" and t.dialect.case_index != "function"
+    null_is_0 = t.no_shard_apart(role)
     return value == 0 and null_is_0 and open_in(conn, t, role, None, objects=objects)
 
 
@@ -139,7 +139,7 @@ def _each(
             some = part[start : start + most]
             pages |= _read(conn, t, role, some, rows, what, hop, begun, none=False)
         # Only a table of others has NULL there.
-        if not t.spec.is_default and role == "shard" and t.dialect.case_index != "function":
+        if t.no_shard_apart(role):
             some = [place for place in part if place.value == 0]
             if some:
                 more = _read(conn, t, role, some, rows, what, hop, begun, none=True)
@@ -276,7 +276,7 @@ def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
         entry = (shown.label("v"), key.label("o"), t.open_msg_id(p).label("i"))
         page: sa.Select[Any] = sa.select(*entry)
         page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, role, value, none))
-        page = page.where(t.slice_rows(p, role)) if t.dialect.partial_indexes else page
+        page = page.where(*t.slice_entries(p, role))
         page = page.where(key.is_not(None) if after is None else key > after)
         page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
         if asked is not None:
@@ -304,10 +304,7 @@ def _without_object(t: Tables, role: str, branches: int, begun: bool, none: bool
     for i, (value, after) in enumerate(made):
         source = t.message.alias("p")
         p = t.cols(source)
-        if t.dialect.partial_indexes:
-            where: Any = (t.slice_rows(p, role), p.object_id.is_(None))
-        else:
-            where = (t.open_object(p) == text_lit(NO_OBJECT),)
+        where = t.slice_without_object(p, role)
         shown = sa.literal_column("0") if none else t.slice_key(p, role)
         key = t.open_msg_id(p)
         columns = (*hint_columns(t, p), shown.label("v"), key.label("k"), one.label("n"))

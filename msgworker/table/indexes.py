@@ -137,6 +137,12 @@ class PartialIndexes(Tables):
         there = self.indexes is None or self.spec.index_name(SLICES[role]) in self.indexes
         return self.in_slices(c) if there else self.unfinished(c)
 
+    def slice_entries(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
+        return (self.slice_rows(c, role),)
+
+    def slice_without_object(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
+        return self.slice_rows(c, role), c.object_id.is_(None)
+
 
 class CaseIndexes(Tables):
     """The key of an index is a CASE that is NULL for all other rows; it holds ids as texts, and
@@ -227,6 +233,12 @@ class CaseIndexes(Tables):
 
     def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
         return self.all_open(c)
+
+    def slice_entries(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
+        return ()
+
+    def slice_without_object(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
+        return self.waiting_without_object(c)
 
 
 class GeneratedColumns(CaseIndexes):
@@ -321,6 +333,9 @@ class FunctionIndexes(CaseIndexes):
 
     def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
         return sa.case((self.unfinished(c), self.slice_value(c, role)))
+
+    def no_shard_apart(self, role: str) -> bool:
+        return False
 
 
 def _column(c: Cols, role: str) -> ColumnElement[Any]:

@@ -316,6 +316,19 @@ class Tables(ABC):
     def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
         """The column of a slice as in its index."""
 
+    def no_shard_apart(self, role: str) -> bool:
+        """Whether rows of no shard, which count as shard 0, have entries apart from its own; only a
+        table of others has NULL there."""
+        return role == "shard" and not self.spec.is_default
+
+    @abstractmethod
+    def slice_entries(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
+        """What a query by slice and object asks besides for the index of a slice."""
+
+    @abstractmethod
+    def slice_without_object(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
+        """The entries of the index of a slice that have no object, and do not run."""
+
     @abstractmethod
     def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
         """The predicate that lets a query use the index of a slice."""
