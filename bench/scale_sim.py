@@ -28,7 +28,7 @@ from msgworker.instance.search import WINDOW
 def wasted_claims(
     instances: int, waiting: int, looks: int, rng: random.Random, m: Measured = MEASURED
 ) -> float:
-    """The share of what is claimed Everywhere that somebody else was faster with.
+    """The share of claims with Everywhere that another instance has won.
 
     The search as it is: the oldest rows, those at 1 among them, by shares of the objects; a ring
     over the objects where that gives too little; what is of others if that does, too; and each
@@ -144,7 +144,8 @@ def moves(members: int, joined: int, left: int, rng: random.Random) -> tuple[int
 @dataclass(frozen=True, slots=True)
 class Storm:
     """What a recovery took: seconds from the death until the last message was given back;
-    statements, of which `lost` were take-overs that somebody else had won; the most per second."""
+    statements, of which `lost` were take-overs that another instance had won; the most per
+    second."""
 
     seconds: float
     recovered: int
@@ -155,7 +156,7 @@ class Storm:
 
 
 def storm(instances: int, dead: int, rng: random.Random, m: Measured = MEASURED) -> Storm:
-    """So many of a database's instances die at once, each with 8 messages in hand.
+    """So many of a database's instances die at once, each with 8 messages in flight.
 
     Each survivor sees in its heartbeat which leases are over, and takes them over in any order: one
     wins each. A beat recovers for half its time at most.

@@ -23,7 +23,7 @@ CREATE TABLE msgworker_message (
   PRIMARY KEY (msg_id)
 );
 
--- the guard: at most one running message per object, promised by the database
+-- the guard: at most one running message per object, enforced by the database
 CREATE UNIQUE INDEX msgworker_message_guard ON msgworker_message (CASE WHEN (status = 1) THEN object_id END);
 
 -- unfinished messages by object and age

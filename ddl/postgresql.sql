@@ -24,7 +24,7 @@ CREATE TABLE msgworker_message (
 )
  WITH (fillfactor = 90);
 
--- the guard: at most one running message per object, promised by the database
+-- the guard: at most one running message per object, enforced by the database
 CREATE UNIQUE INDEX msgworker_message_guard ON msgworker_message (object_id) WHERE status = 1;
 
 -- unfinished messages by object and age

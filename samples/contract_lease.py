@@ -77,7 +77,7 @@ def contracts() -> dict[str, list[int]]:
 def save(
     engine: sa.Engine, machine: str, lease: Lease, contract: str, number: int, cents: int
 ) -> bool:
-    """One more step is done. False: somebody with a higher token was here; nothing is saved."""
+    """One more step is done. False: a holder with a higher token has written; nothing is saved."""
     with engine.begin() as conn:
         changed = conn.execute(
             sa.update(progress)

@@ -1,8 +1,8 @@
 """A consumer in plain SQL that knows nothing of msgworker: the plain protocol, literally.
 
 It takes the lowest message that is new, or failed with tries left, of an object that has no
-earlier message running; then whoever's `UPDATE ... WHERE status = 0` affects a row owns the
-message. A unique violation means that the guard index knows better: somebody else runs this
+earlier message running; the consumer whose `UPDATE ... WHERE status = 0` affects a row owns the
+message. A unique violation comes from the guard index: another consumer runs this
 object. Used by existing_table.py.
 """
 

@@ -277,3 +277,21 @@ def test_a_long_file_says_why_at_its_top() -> None:
         if len(text.splitlines()) > 350 and not told:
             found.append(f"{path.relative_to(ROOT)}: {len(text.splitlines())}")
     assert found == []
+
+
+TURNS = re.compile(
+    r"\b(in hand|for ever|done without|goes on as|said aloud|by its own doing|met again|wishes|"
+    r"somebody|asks the database|tells people|is at it now|hears? of|to mend)\b"
+)
+"""Turns of an idiom of our own, in place of which docs/glossary.md has a term of the field."""
+
+
+def test_prose_uses_the_terms_of_the_glossary() -> None:
+    """Comments, docstrings, texts and pages; not the names of tests in them."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").rglob("*.*")]
+    found = []
+    for path in [*FILES, *pages, *(ROOT / "bench").glob("*.py")]:
+        if path.suffix in (".md", ".py"):
+            words = " ".join(path.read_text(encoding="utf-8").replace("#", " ").split())
+            found += [f"{path.relative_to(ROOT)}: {m[0]}" for m in TURNS.finditer(words)]
+    assert found == [], "say it with a term of docs/glossary.md, or in plain words"

@@ -62,7 +62,7 @@ class Price(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InHand:
-    """What a process had in hand at the moment it was killed."""
+    """The in-flight messages of a process at the moment it was killed."""
 
     instances: frozenset[str] = frozenset()
     msg_ids: frozenset[int] = frozenset()
@@ -139,9 +139,9 @@ def _claims(
         all(m.dead == m.meant_to_die for m in seen.messages),
     )
     if seen.held.instances:
-        yield "killed: others finished everything that process had in hand", _rescued(seen)
+        yield "killed: others finished all in-flight messages of that process", _rescued(seen)
     yield (
-        "nothing is left behind: no message in hand, no lease",
+        "nothing is left: no message in flight, no lease",
         not seen.leases and all(m.status != Status.PROCESSING for m in seen.messages),
     )
 

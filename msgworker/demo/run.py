@@ -149,18 +149,18 @@ class _Demo:
         self.while_sending = self.priced()
 
     def kill_one(self) -> None:
-        """SIGKILL one process while it has messages in hand."""
+        """SIGKILL one process while it has messages in flight."""
         self.wait_until(lambda: self.priced() >= len(self.bought) // 4, "a quarter")
         victim = self.fleet.oldest()
-        self.wait_until(lambda: self.holds_when_halted(victim), "a process with work in hand")
+        self.wait_until(lambda: self.holds_when_halted(victim), "a process with messages in flight")
         self.fleet.kill(victim)
-        self.say(f"One was killed (SIGKILL) with {len(self.held.msg_ids)} messages in hand.")
+        self.say(f"One was killed (SIGKILL) with {len(self.held.msg_ids)} messages in flight.")
         if not self.fleet.names:
             self.fleet.start()
             self.say("Another one was started.")
 
     def holds_when_halted(self, victim: str) -> bool:
-        """Halt the process and see what it has in hand; if that is nothing, let it go on."""
+        """Halt the process and read its in-flight messages; if there are none, let it continue."""
         self.fleet.halt(victim)
         self.held = self.in_hand(victim)
         if not self.held.msg_ids:

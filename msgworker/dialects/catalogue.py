@@ -16,7 +16,7 @@ from msgworker.dialects.troubles import Trouble, trouble
 
 
 def names_there(inspector: Inspector, schema: str | None) -> list[str]:
-    """The tables and views of a schema; an inspector asks the database once."""
+    """The tables and views of a schema; an inspector reads them once."""
     return [*inspector.get_table_names(schema=schema), *inspector.get_view_names(schema=schema)]
 
 

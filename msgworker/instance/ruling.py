@@ -21,7 +21,7 @@ ROUNDS = 3
 IN_THE_WAY = {
     rule.Answer.BUSY: "live instances: %d",
     rule.Answer.HELD: "dead instances whose messages cannot be given back now: %d",
-    rule.Answer.LOCKED: "somebody is starting on it, or stands still while doing so",
+    rule.Answer.LOCKED: "another process is starting on it, or is suspended while doing so",
     rule.Answer.DEADLY: "failed messages that would be dead by it: %d",
 }
 MEND = "stop all its instances, then run `msgworker init-db`"

@@ -1,6 +1,6 @@
-"""Every statement the library runs, one file per act.
+"""All statements of the library, one file per action.
 
-Functions take a Connection first and run in the caller's transaction, if not said otherwise. The
+Functions take a Connection first and run in the caller's transaction, unless stated otherwise. The
 files in the order of a message's life:
 
 tables   schema, additions, reflection, requirements, ddl_script, rule

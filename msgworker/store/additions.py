@@ -1,4 +1,4 @@
-"""Add one table, column or index: looked for first, and again if somebody else was faster."""
+"""Add one table, column or index, if it is missing; check again if another process was faster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from msgworker.table import (
 
 
 def is_generated(column: sa.Column[Any]) -> bool:
-    """Whether a column is a hidden, generated one of ours, there for an index only."""
+    """Whether a column is one of our hidden, generated ones, which exist only for indexes."""
     return bool(column.info.get(dialects.HIDDEN))
 
 
@@ -38,7 +38,7 @@ def suffix(index: sa.Index) -> str:
 
 
 def _attempt(engine: Engine, statement: Any, there: Any) -> bool:
-    """Run one DDL statement; False if somebody else created the object meanwhile."""
+    """Run one DDL statement; False if another process created the object meanwhile."""
     try:
         with writing(engine) as conn:
             conn.execute(statement)
@@ -51,7 +51,7 @@ def _attempt(engine: Engine, statement: Any, there: Any) -> bool:
 
 
 def ensure_table(engine: Engine, table: sa.Table) -> bool:
-    """True if it was not there: then it has all its columns now, and nothing else."""
+    """True if it was missing: then it now has all its columns, and nothing else."""
 
     def there(conn: Connection) -> bool:
         inspector = sa.inspect(conn)
@@ -64,7 +64,7 @@ def ensure_table(engine: Engine, table: sa.Table) -> bool:
 
 
 def ensure_columns(engine: Engine, table: sa.Table, columns: Iterable[sa.Column[Any]]) -> list[str]:
-    """Add columns that are not there: hidden ones, and those of a later version of our tables."""
+    """Add missing columns: hidden ones, and those of a later version of our tables."""
 
     def lacking(conn: Connection) -> list[sa.Column[Any]]:
         found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
@@ -81,7 +81,7 @@ def ensure_columns(engine: Engine, table: sa.Table, columns: Iterable[sa.Column[
             part = missing if dialects.adds_many(conn.dialect.name) else missing[:1]
             alter = add_columns(conn.dialect, table, part)
         statement = sa.text(alter.replace(":", r"\:"))
-        fewer = partial(_fewer, lacking, len(missing))  # somebody else has added one: look again
+        fewer = partial(_fewer, lacking, len(missing))  # another process has added one: check again
         if _attempt(engine, statement, fewer):
             made += [column.name for column in part]
 
@@ -105,7 +105,7 @@ def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Colum
 def add_with_default_for_new(
     dialect: sa.Dialect, table: sa.Table, column: sa.Column[Any]
 ) -> list[str]:
-    """The statements that add a column whose default rows that are there do not get: they keep
+    """The statements that add a column with a default that existing rows do not get: they keep
     NULL."""
     made = [add_columns(dialect, table, [sa.Column(column.name, column.type)])]
     if dialects.takes_default(dialect.name, column):

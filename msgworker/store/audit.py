@@ -1,7 +1,7 @@
-"""What ops did: a row for each operation, and one for each message it changed.
+"""The audit: a row for each operation, and one for each message that it changed.
 
-Both are written in the transaction of the change itself, so an operation that was interrupted has
-counted exactly what it did, and can be taken up again where it stopped.
+Both are written in the transaction of the change itself, so the counts of an interrupted operation
+are exact, and it can be resumed where it stopped.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_TABLE = 128
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation as it stands.
+    """An operation in its present state.
 
-    filter: what was asked for. last_id: how far it has come, by msg_id. steps: transactions so far.
-    finished_at: None while it goes on, or was interrupted.
+    filter: its selection. last_id: its progress, by msg_id. steps: transactions so far.
+    finished_at: None while it runs, or if it was interrupted.
     """
 
     op_id: int
@@ -52,7 +52,7 @@ class Operation:
 class AuditEntry:
     """An operation in the audit; with `msg_id`, what it did to that message.
 
-    was_...: the message before the change. finished_at: None while the operation goes on, or if it
+    was_...: the message before the change. finished_at: None while the operation runs, or if it
     was interrupted.
     """
 
@@ -144,7 +144,7 @@ def begin(
     reason: str | None,
     asked: dict[str, Any],
 ) -> int:
-    """Note that an operation begins; return its op_id. In the caller's transaction."""
+    """Record the start of an operation; return its op_id. In the caller's transaction."""
     values = {
         "table_name": t.spec.bare_name,
         "kind": kind,
@@ -168,7 +168,7 @@ def advance(
     changed: int,
     skipped: int,
 ) -> bool:
-    """Book one step; False if the operation is no longer as `seen`: somebody else goes on with it.
+    """Record one step; False if the operation is no longer as `seen`: another process continues it.
 
     In the transaction of the step.
     """
@@ -204,7 +204,7 @@ def advance(
 
 
 def finish(conn: Connection, t: Tables, op_id: int) -> None:
-    """Note that an operation is over."""
+    """Record the end of an operation."""
     op = operations(t)
     conn.execute(sa.update(op).where(op.c.op_id == op_id).values(finished_at=now()))
 
@@ -245,7 +245,7 @@ def _filter(text: str | None) -> dict[str, Any]:
 
 
 def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
-    """Keep the state of these messages, before it is changed; return how many are there.
+    """Record the state of these messages before it is changed; return how many exist.
 
     In the transaction of the change, after the rows were locked; at most `max_ids` ids.
     """

@@ -1,6 +1,6 @@
-"""Where candidates for a claim are found: by age, by instant, by object.
+"""Candidates for a claim: by age, by instant, by object.
 
-What is read here is a hint: the flag (claim.py) asks for everything again.
+They are hints: the flagging statement (claim.py) checks everything again.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Candidate(NamedTuple):
 
     @property
     def same(self) -> Any:
-        """What is equal for two messages exactly where the database takes their objects for one;
-        None without an object."""
+        """A key that is equal for two messages if and only if the database compares their objects
+        as equal; None without an object."""
         return self.object_id if self.key is None else self.key
 
 
@@ -55,10 +55,10 @@ _CANDIDATE_NUMBERS = itemgetter(0, 3, 4)
 
 
 def as_candidates(found: Sequence[Any]) -> list[Candidate]:
-    """Rows that can be named: one whose id is no whole number nobody can claim.
+    """Rows with usable ids: a row whose id is not a whole number cannot be claimed.
 
-    What stands in the counters may be anything. A message with such a counter does not live long
-    enough for its quarantine.
+    The counters may hold any value. A message with an invalid counter becomes dead before its
+    quarantine matters.
     """
     made = [Candidate(*row) for row in found]
     if not types_of(map(_CANDIDATE_NUMBERS, made)) - INT:
@@ -110,8 +110,8 @@ def oldest(conn: Connection, t: Tables, *, mark: int, limit: int) -> list[Candid
 def due_after(
     conn: Connection, t: Tables, *, since: tuple[Any, int] | None, limit: int
 ) -> list[Candidate]:
-    """Rows whose instant has come, after the (`waits_until`, msg_id) `since`, in that order; None =
-    from the first."""
+    """Rows whose instant has passed, after the (`waits_until`, msg_id) `since`, in that order;
+    None = from the first."""
     if not t.has("available_at"):
         return []
 
@@ -140,7 +140,7 @@ def heads(conn: Connection, t: Tables, *, after: Any, limit: int) -> tuple[list[
     """The head of each object behind the object `after` (None = from the first), and the next
     cursor.
 
-    The cursor is None when the last object was reached. Costs one index step per object, or a page
+    The cursor is None after the last object. Costs one index step per object, or a page
     of index entries per statement, never the rows of a deep object.
     """
     return (
@@ -242,7 +242,7 @@ def without_object(conn: Connection, t: Tables, *, after: int, limit: int) -> li
     def build() -> Select[Any]:
         c = t.cols()
         key = t.open_msg_id(c)
-        # Without a hint a planner may prefer the primary key, and walk over all finished rows; this
+        # Without a hint a planner may prefer the primary key, and read all finished rows; this
         # order, whose first key is the same in all rows, is one that only the object index gives.
         order = [] if t.dialect.index_hint else [c.object_id]
         query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "object")

@@ -1,7 +1,7 @@
-"""What ops do to rows: rerun and discard, and how the rows for it are chosen.
+"""Changes by operators: rerun and discard, and the selection of their rows.
 
-A row is locked, asked again whether it is still as wanted, recorded and changed in one transaction.
-Running rows are never touched; what changed meanwhile is left out and reported by the caller.
+A row is locked, checked again, recorded and changed in one transaction. Running rows are never
+changed; rows that have changed meanwhile are skipped and reported by the caller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from msgworker.store.fingerprint import fingerprint
 from msgworker.table import Cols, Tables, lit
 
 DISCARDED = "discarded by "
-"""How the last error of a discarded message begins."""
+"""Prefix of the last error of a discarded message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class SeenRow(NamedTuple):
 
 
 def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
-    """Dead because people gave it up.
+    """Dead because an operator gave it up.
 
-    Under on_dead="block" it has one more try than the rule allows; so has what died under another
-    rule, and only its last error tells the two apart.
+    Under on_dead="block" it has one more try than the rule allows; so has a message that became
+    dead under another rule, and only its last error distinguishes the two.
     """
     blocks = t.spec.on_dead == "block"
     last = ends_at(t.spec.max_tries, t.spec.on_dead) - 1
@@ -90,9 +90,9 @@ def _in_group(wanted: Filter | None, error: str | None) -> bool:
 def chunk(
     conn: Connection, t: Tables, wanted: Filter, *, after: int | None, limit: int
 ) -> tuple[list[int], int | None]:
-    """The next messages of a filter behind `after`, by msg_id, and where to go on (None = end).
+    """The next messages of a filter after `after`, by msg_id, and where to continue (None = end).
 
-    Looks at most at `limit` rows; with a fingerprint there may be none among them.
+    Reads at most `limit` rows; with a fingerprint none of them may match.
     """
     c = t.cols()
     query = sa.select(c.msg_id, _error(c, wanted).label("e")).where(*where(t, c, wanted))
@@ -104,7 +104,7 @@ def chunk(
 
 
 def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, SeenRow]:
-    """Messages by id as they are now; those that are not there are left out."""
+    """Messages by id in their present state, without missing ones."""
 
     def build() -> sa.Select[Any]:
         c = t.cols()
@@ -137,8 +137,8 @@ def lock(
 ) -> list[int]:
     """Lock those of the messages that are in one of these states and still match; by msg_id.
 
-    In the caller's transaction; at most `max_ids` ids. waits: else rows that others have locked are
-    left out, where the database can.
+    In the caller's transaction; at most `max_ids` ids. waits: False = skip rows locked by others,
+    if the database can.
     """
 
     def build() -> sa.Select[Any]:
@@ -161,7 +161,7 @@ def lock(
 
 
 def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = False) -> int:
-    """Put failed and dead messages back to new with no tries counted; return how many were.
+    """Set failed and dead messages to new, with their tries at 0; return how many.
 
     In the caller's transaction; at most `max_ids` ids. A row that is new or running stays as it is.
     """
@@ -191,8 +191,8 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
     """Give up new, failed and dead messages: dead, with `text` as the last error; return how many.
 
     In the caller's transaction; at most `max_ids` ids. Done and running rows stay as they are.
-    Under on_dead="block" one more try than there are is written, so that the object goes on. A text
-    that the column cannot hold is cut.
+    Under on_dead="block" one more try than the rule allows is written, so that the object
+    continues. A text that is too long for the column is truncated.
     """
 
     def build() -> sa.Update:
@@ -225,8 +225,8 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
 
 
 def _shorter(text: str) -> Iterator[str | None]:
-    """A text, and what to write where the table does not take it: a column of another character
-    set, or a short one. Cut down to the word by which discarded messages are known, then nothing.
+    """A text, and its replacements if the table refuses it because of its character set or length:
+    first only the prefix of discarded messages, then NULL.
     """
     yield text
     plain = text.encode("ascii", "replace").decode()

@@ -1,8 +1,8 @@
 """Flag candidates.
 
-Candidates are only a hint: they may be stale, filtered or wrong. `flag` is the law: it takes a row
-only with the status and tries that were seen, if it is the head of its object, and if the guard
-agrees.
+Candidates are only hints: they may be stale, filtered or wrong. `flag` decides: it takes a row
+only with the status and tries that were read, if it is the head of its object, and if the guard
+allows it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from msgworker.table import Cols, Tables, lit
 
 
 def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str) -> list[Row]:
-    """Flag the candidates that are still what they were seen as; return the rows won, by msg_id.
+    """Flag the candidates that are unchanged since they were read; return the rows won, by msg_id.
 
-    In the caller's transaction. Rows that somebody else holds, changed or got in front of are left
-    out; none won gives []. Raises IntegrityError or LeftAlone if the guard finds a running message
-    that the statement could not see, and if the database refuses to change a row for whatever
-    reason of its own: roll back and call `flag_apart`.
+    In the caller's transaction. Rows that another transaction has locked or changed, and rows that
+    are no longer heads, are skipped; none won gives []. Raises IntegrityError or LeftAlone if the
+    guard finds a running message that the statement could not see, or if the database refuses to
+    change a row for any other reason: roll back and call `flag_apart`.
     """
     if t.dialect.arrays:
         return _flag_arrays(conn, t, candidates, me)
@@ -53,7 +53,7 @@ def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: st
 
 
 class LeftAlone(Exception):
-    """Rows that were free have not been flagged, and the database was told not to say why."""
+    """Free rows have not been flagged, by a statement that suppresses the reason."""
 
 
 OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
@@ -61,8 +61,8 @@ OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
 
 
 def refuse_at_once(conn: Connection, t: Tables) -> None:
-    """Let what is deferred to the COMMIT refuse at the statement, until the end of the transaction:
-    a COMMIT does not say whose row it is about, and takes the others with it."""
+    """Make deferred constraints check at each statement until the end of the transaction: an error
+    at COMMIT does not name its row, and rolls back all others."""
     if t.dialect.defers:
         conn.execute(t.built("immediate", lambda: sa.text("SET CONSTRAINTS ALL IMMEDIATE")))
 
@@ -70,9 +70,9 @@ def refuse_at_once(conn: Connection, t: Tables) -> None:
 def flag_apart(
     conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str
 ) -> tuple[list[Row], dict[int, DBAPIError]]:
-    """`flag` in halves, each in its savepoint, down to single rows: one that the database refuses
-    costs only itself. Returns the rows won and, by msg_id, why others were refused; the guard may
-    be why."""
+    """`flag` in halves, each in its savepoint, down to single rows, so that a refused row affects
+    no other. Returns the rows won and, by msg_id, why others were refused; the guard may be a
+    reason."""
     if not candidates:
         return [], {}
     try:
@@ -103,8 +103,8 @@ def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
 def _flag_locked(
     conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str, *, loud: bool
 ) -> list[Row]:
-    """Lock, compare, update by primary key. loud: a row that the guard, or whatever else, does not
-    let through raises what the database says to it, else LeftAlone."""
+    """Lock, compare, update by primary key. loud: raise the database's error for a row that the
+    guard, or another constraint, refuses; otherwise raise LeftAlone."""
 
     def lock() -> Select[Any]:
         c = t.cols()
@@ -148,7 +148,7 @@ def _flag_arrays(
         seen = (
             sa.func.unnest(
                 array_param("mw_ids", sa.BigInteger()),
-                # Of a kind that takes what any column of numbers may hold, NaN too.
+                # Of a type that can hold the value of any numeric column, also NaN.
                 array_param("mw_statuses", sa.Numeric()),
                 array_param("mw_tries", sa.Numeric()),
             )
@@ -157,8 +157,8 @@ def _flag_arrays(
         )
         target = t.message.alias("m")
         c = t.cols(target)
-        # Asked of what was seen, which the row must equal: said of the row itself it would let the
-        # planner walk an index of open rows, which old statistics may call empty.
+        # A condition on the read value, which the row must equal: on the row itself it would let
+        # the planner use an index of open rows, which stale statistics may call empty.
         claimable = sa.or_(
             seen.c.status == lit(Status.NEW),
             sa.and_(

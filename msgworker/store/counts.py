@@ -1,8 +1,8 @@
 """How many messages are in each state.
 
-A small table is counted. In a large one each state is counted as far as its index reaches within
-COUNTED rows, and the finished ones follow from the database's own statistics: a look at a table
-costs the same at any size. Each number says how exact it is.
+A small table is counted. In a large one each state is counted by its index, up to COUNTED rows,
+and the number of finished ones comes from the database's statistics, so that the cost does not
+depend on the size. Each number says how exact it is.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Count:
 def counts(conn: Connection, t: Tables, *, most: int = COUNTED) -> list[Count]:
     """Messages by state and topic, states in the order of State; see the module about large tables.
 
-    The DONE of a large table has no topic: it is what statistics leave for all of them together.
+    The DONE of a large table has no topic: it is an estimate from statistics for all topics.
     """
     c = t.cols()
     if window.last_of(conn, t, after=window.LEAST, rows=most + 1) is None:

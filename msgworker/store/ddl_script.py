@@ -1,4 +1,4 @@
-"""The script that makes all tables, and which tables are ours."""
+"""The script that creates all tables, and the list of our tables."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def run_tables(t: Tables) -> tuple[sa.Table, ...]:
 
 
 def ops_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables that only ops write to; instances run without them."""
+    """The tables that only operations write to; instances run without them."""
     return audit.operations(t), audit.lines(t), pause.table(t)
 
 
 def optional_tables(t: Tables) -> tuple[sa.Table, ...]:
-    """The tables of what not everybody uses; nobody else misses them."""
+    """The tables of optional features; without these they are not needed."""
     return (locks.table(t),)
 
 
@@ -64,7 +64,7 @@ def _producer_columns(t: Tables) -> list[str]:
 
 def _script(t: Tables) -> Iterator[tuple[Any, str]]:
     reasons = {
-        "guard": "the guard: at most one running message per object, promised by the database",
+        "guard": "the guard: at most one running message per object, enforced by the database",
         "object": "unfinished messages by object and age",
         "oldest": "unfinished messages by age",
         "due": "messages that wait for an instant: retries and delayed ones",

@@ -1,4 +1,4 @@
-"""Deal messages to flags: who is to look at what, for scopes of one instance."""
+"""Deal messages to flags, for scopes of one instance."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def deal(conn: Connection, t: Tables, msg_ids: Sequence[int], flag: str) -> int:
 
 
 def take_back(conn: Connection, t: Tables, flag: str, *, limit: int = BATCH) -> int:
-    """Let messages of a flag that may be claimed have none; how many that were, up to `limit`."""
+    """Remove a flag from claimable messages; how many, up to `limit`."""
     c = t.cols()
     query = t.hinted(sa.select(c.msg_id), t.message, "flag")
     query = query.where(t.slice_key(c, "instance_type") == flag, *_claimable(t, c)).limit(limit)

@@ -49,7 +49,7 @@ def write_done(
     others: Sequence[Settlement],
     me: str,
 ) -> dict[int, Settled]:
-    """Lock everything in msg_id order (else two settles, or a claim, could deadlock), then
+    """Lock everything in msg_id order (otherwise two settles, or a claim, could deadlock), then
     write."""
     nexts = [s.next_id for s in plain if s.next_id is not None]
     if t.dialect.row_locks:
@@ -72,8 +72,8 @@ def write_done(
 
 
 def _by_tries(t: Tables, batch: Sequence[Settlement]) -> list[tuple[int | None, Sequence[int]]]:
-    """Messages by the tries they were claimed with; all in one, with None, where they have an owner
-    to be asked for."""
+    """Messages by the tries they were claimed with; all in one group, with None, if the table has
+    owners."""
     if t.has("claimed_by"):
         return [(None, [s.msg_id for s in batch])]
     groups: dict[int | None, list[int]] = {}
@@ -109,7 +109,7 @@ def _done_values(t: Tables) -> dict[str, Any]:
 
 
 def advance(t: Tables) -> sa.Update:
-    """Flag the next messages of lanes that go on: still new, still due."""
+    """Flag the next messages of lanes that continue: still new, still due."""
 
     def build() -> sa.Update:
         c = t.cols()

@@ -1,6 +1,6 @@
-"""When there is something to do again: what a drain that finds nothing waits for.
+"""When messages become due: what a drain that finds nothing waits for.
 
-Only heads that this instance could start then: waiting for what it may not touch is in vain.
+Only heads that this instance could start then: waiting for others is useless.
 """
 
 from __future__ import annotations

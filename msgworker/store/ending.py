@@ -1,7 +1,7 @@
-"""How dead messages have ended: from their kept tries and from what people did to them.
+"""How dead messages have ended: from their stored tries and from the audit.
 
-The number of tries in a row says only that none is left: a message that was rejected at its first
-try, or discarded, has as many as one that has failed each time.
+The number of tries in a row only shows that none is left: it is the same for a message that was
+rejected at its first try, or discarded, and for one that has failed each time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
 class _Act(NamedTuple):
-    """What people did to a message: a rerun or a discard."""
+    """An operation on a message: a rerun or a discard."""
 
     kind: str
     actor: str
@@ -80,7 +80,7 @@ def _ordinal(number: int) -> str:
 
 
 def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[_Act]]:
-    """What people did to messages, the oldest first; nothing where that cannot be read."""
+    """The operations on messages, the oldest first; empty if the audit cannot be read."""
     found: defaultdict[int, list[_Act]] = defaultdict(list)
     if {audit.operations(t).name, audit.lines(t).name} & t.missing:
         return found

@@ -1,7 +1,7 @@
 """Why a message is not running.
 
-Asks the same questions as the claim, one after the other, and answers with the first that says no.
-A message behind another one has that one's own reason with it.
+It checks the conditions of a claim one after the other, and returns the first that fails. The
+explanation of a message behind another one includes the reason of that one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The reason, in a word and in a sentence.
+    """The reason, as a word and as a sentence.
 
     since: of a running message, or of one that has ended. until: when it becomes due.
     started, running_seconds: of a claimed message, whether its handler has started and how long it
@@ -102,8 +102,8 @@ def _ended(t: Tables, info: MessageInfo) -> Explanation:
         return Explanation(info, Reason.DONE, "it is done", since=info.finished_at)
     if info.status is State.UNKNOWN:
         text = (
-            "its status is none of 0 new, 1 processing, 2 done and -1 failed, so nobody claims it; "
-            "whoever wrote it must say what it means"
+            "its status is none of 0 new, 1 processing, 2 done and -1 failed, so it is never "
+            "claimed; fix the status"
         )
         return Explanation(info, Reason.UNKNOWN_STATUS, text)
     how = info.ending.text.removeprefix("dead ") if info.ending else "no tries left"
@@ -116,9 +116,9 @@ def _ended(t: Tables, info: MessageInfo) -> Explanation:
 def _running(t: Tables, info: MessageInfo, who: Sequence[InstanceInfo]) -> Explanation:
     if info.claimed_by is None:
         text = (
-            "a foreign consumer has flagged it, without a name, and only that one can end it"
+            "a foreign consumer has flagged it, without a name, and only that consumer can end it"
             if t.has("claimed_by")
-            else "it is flagged; the table has no column claimed_by, so nobody knows by whom"
+            else "it is flagged; the table has no column claimed_by, so its owner is unknown"
         )
         dated = info.claimed_at is not None or info.created_at is not None
         text += "" if dated else "; since when is not known"
@@ -293,15 +293,15 @@ def _unclaimed(
     for one in live:
         if why := one.refused.get(str(info.msg_id)):
             text = (
-                f"the database does not let {one.instance_id} flag it: {why}; it is passed over, "
-                "and tried again ever more rarely"
+                f"the database refuses to let {one.instance_id} flag it: {why}; it is skipped, "
+                "and tried again at growing intervals"
             )
             return Explanation(info, Reason.REFUSED, text, instance=one)
     if in_quarantine(info.crash_times or 0, info.error_try_times, t.spec.max_tries):
         text = (
             "it is on its last try after a crash, so it runs alone: an instance takes it when it "
-            "has nothing else in hand"
+            "has no other message in flight"
         )
         return Explanation(info, Reason.QUARANTINE, text)
-    text = "nothing holds it back; an instance takes it when older messages leave room"
+    text = "nothing holds it back; an instance claims it when older messages leave room"
     return Explanation(info, Reason.NEXT, text)

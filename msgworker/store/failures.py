@@ -1,4 +1,4 @@
-"""Failed and dead messages, grouped by what went wrong.
+"""Failed and dead messages, grouped by error.
 
 Read from the index of failed rows, the newest READ of them, each with its last try; a row without
 one (a foreign consumer failed it, ops gave it up) is grouped by its `last_error`.
@@ -24,7 +24,7 @@ from msgworker.table import Cols, Tables
 
 READ = 5_000
 TEXTS = 2_000
-"""Different error texts of rows without a try that are told apart."""
+"""The most different error texts of rows without a try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
     text = last[-1].error if last else group.text
     return Failures(
         fingerprint=key,
-        error=masked(text) if text else "(no error was noted)",
+        error=masked(text) if text else "(no error was recorded)",
         dead=group.dead,
         failing=group.failing,
         topics=tuple(sorted(group.topics)),
@@ -127,7 +127,7 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
 
 def _failed(t: Tables) -> sa.Subquery:
     """The newest failed rows: i, t (topic), l (tries left), p (fingerprint), at, w (the object, if
-    somebody waits behind the row), e (error)."""
+    a message waits behind the row), e (error)."""
     source = t.message.alias("f")
     c = t.cols(source)
     null: Any = sa.null()

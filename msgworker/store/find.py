@@ -55,8 +55,8 @@ def find(
     """Messages by filter, lowest msg_id first, behind `after`; without payloads.
 
     error: a part of `last_error`. since: created at or after this instant.
-    Open and failed messages are found by their indexes; everything else is looked for among the
-    next window.SCAN rows. `Found.complete` and `Found.next_after` say how far that was.
+    Open and failed messages are found by their indexes; all others are searched in the
+    next window.SCAN rows. `Found.complete` and `Found.next_after` say how far it searched.
     """
     c = t.cols()
     query = sa.select(*columns_of(c, payload=False))

@@ -1,4 +1,4 @@
-"""What two errors must have in common to be one failure: type, place and words.
+"""The fingerprint of errors: type, place and words.
 
 Ids, numbers and quoted values differ from message to message; they are masked. So is the line of
 code, which moves with every release; its file and its function are kept.
@@ -38,7 +38,7 @@ _RULES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"=\([^()]*\)"), f"=({MASK})"),  # Key (id)=(17) already exists
     # The name in an address is bounded: it may begin at every dot.
     (re.compile(r"\b(?!(?:ORA|DPY|DPI|PLS)-\d)[\w.+-]{0,64}+@[\w.-]+"), MASK),
-    # A word with a digit in it is somebody's id; a code of Oracle's says what happened.
+    # A word with a digit in it is an id; but Oracle's codes say what happened.
     (re.compile(r"(?<![\w-])(?!(?:ORA|DPY|DPI|PLS)-\d)[\w-]*\d[\w-]*(?:[.:,/]\w*\d[\w-]*)*"), MASK),
     (re.compile(r"\s+"), " "),
 ]

@@ -1,7 +1,7 @@
 """Read runs: the messages behind a flagged head.
 
-A run is read in a new statement after the flag has committed; read earlier it could be stale: until
-we have the flag, others may run what stands in it.
+A run is read in a new statement after the flag has committed. Read earlier it could be stale:
+without the flag, other instances may run its messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_runs(
     limit: int,
     within: Slice | None = None,
 ) -> dict[int, list[Row]]:
-    """The run behind each flagged head: head's msg_id -> rows to go on with, maybe empty.
+    """The run behind each flagged head: head's msg_id -> its next rows, perhaps empty.
 
     To be called after the flags have committed. A run holds rows at status 0 that are due, ends
     before the first unfinished row that is not, and is empty if a lower unfinished row has

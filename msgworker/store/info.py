@@ -1,4 +1,4 @@
-"""A message as people see it."""
+"""A message for operators."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class How(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a dead message has ended, in a word and in words; `tries`: how many it has had since it
-    was rerun last, None where that is not known."""
+    """How a dead message has ended, as a word and as a text; `tries`: how many it has had since its
+    last rerun, None if unknown."""
 
     how: How
     text: str
@@ -127,7 +127,7 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
             values[role] = shown(value, len(value))
         if values[role] is None:
             odd[role] = quoted(value)
-    # Whoever compares them in SQL finds no tries left, so that the word must be dead, too.
+    # In SQL their comparison finds no tries left, so the state must be dead here, too.
     tries = t.spec.max_tries if "error_try_times" in odd else values["error_try_times"]
     values["status"] = word_of(raw_status, tries, t.spec.max_tries)
     if values["status"] is State.UNKNOWN and raw_status is not None:

@@ -1,4 +1,4 @@
-"""Who lives, since when, with what in hand: leases beside the rows that are flagged."""
+"""Instances and their messages: leases beside the flagged rows."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Life(enum.StrEnum):
     DEAD = "dead"  # its lease has run out; others give its messages back
     TAKEN_OVER = "taken over"  # another instance is giving its messages back
     NO_LEASE = "no lease"  # messages name it, but it has no lease: they are given back too
-    FOREIGN = "foreign"  # messages that somebody else flagged, without a name
+    FOREIGN = "foreign"  # messages flagged without an owner
 
 
 CLAIM_SECONDS = 1.0
-"""A claim so short before a heartbeat may not have been known to it."""
+"""A claim this short before a heartbeat may be missing in it."""
 
 
 MARGIN_SECONDS = 1.0
-"""A heartbeat may be late by so much, or by half its pause, before it is called overdue."""
+"""A heartbeat may be late by this, or by half its interval, before it counts as overdue."""
 
 
 class Started(NamedTuple):
@@ -87,12 +87,12 @@ class InstanceInfo:
 
     @property
     def works(self) -> bool:
-        """Whether it lives, serves this table and has not stopped."""
+        """Whether it is alive, serves this table and has not stopped."""
         return self.life is Life.LIVE and self.other_table is None and not self.stopped
 
     @property
     def silent(self) -> bool:
-        """Whether it may have gone although its lease has not ended: it has stopped, or misses its
+        """Whether it may be dead although its lease has not ended: it has stopped, or misses its
         heartbeat."""
         return self.life is Life.LIVE and (self.stopped or self.overdue_seconds is not None)
 
@@ -137,7 +137,7 @@ class InstanceInfo:
 
 
 def instances(conn: Connection, t: Tables) -> list[InstanceInfo]:
-    """The living first, then the dead, then names without a lease."""
+    """Live instances first, then dead ones, then names without a lease."""
     held = _held(conn, t)
     rows = leased(conn, t, held)
     known = {row.instance_id for row in rows}
@@ -157,8 +157,8 @@ def leased(
 
 
 def leases_ending(conn: Connection, t: Tables, *, within: float, but: str) -> list[lease.Lease]:
-    """Of instances other than `but` that have messages: those that end in so many seconds, or have
-    ended. What another has taken over ends, too: it may die before it gives anything back."""
+    """The leases of instances other than `but` with messages that end within so many seconds, or
+    have ended. A taken-over lease ends, too: its new holder may die before it gives rows back."""
     rows = [
         one
         for one in lease.read_all(conn, t)
@@ -217,8 +217,8 @@ class _Told:
 
 
 def _told(text: str | None) -> _Told:
-    """What an instance says beside its lease; an older one says nothing: it may handle
-    everything."""
+    """Data of an instance beside its lease; older versions have none, so they may handle
+    every topic."""
     try:
         value = json.loads(text or "{}")
         topics, handlers = value.get("topics"), value.get("handlers")

@@ -1,4 +1,4 @@
-"""The item table: what is done of a fan-out is not done again.
+"""The item table: done items of a fan-out do not run again.
 
 A record is written only while the message is flagged by us, and the message's row is locked from
 that look until the commit: a recovery waits for the commit or makes the look fail, so an instance
@@ -133,8 +133,8 @@ def record(
     there: Iterable[str],
     total: int | None = None,
 ) -> bool:
-    """Write records in the caller's transaction; False, and nothing is written, if the message is
-    no longer ours.
+    """Write records in the caller's transaction; False, and nothing is written, if the claim is
+    lost.
 
     tries: as the message was claimed. there: keys that have a record already. What is done stays
     done, whatever comes late. total: how many items the message has, None = not known. Raises

@@ -1,8 +1,8 @@
 """Expiring rights to a name.
 
-The database decides: its clock, and the row counts of conditional updates. An instance holds a
-lease on its own id; ids are never used again. Renewal is never an upsert: once a lease was taken
-over or has expired, renewing it changes 0 rows, for ever, and its holder knows that it was
+The database decides, by its clock and the row counts of conditional updates. An instance holds a
+lease on its own id; ids are never reused. Renewal is never an upsert: once a lease was taken
+over or has expired, renewing it always changes 0 rows, and its holder knows that it was
 declared dead. A take-over expires too, and can be taken over again.
 """
 
@@ -21,14 +21,14 @@ from msgworker.table import Tables
 
 INSTANCE = "instance"
 HANDLERS_TOLD = 100
-"""Of so many running handlers a lease tells the message, those that run longest."""
+"""A lease lists the messages of at most this many running handlers, the longest first."""
 AHEAD_SECONDS = 1.0
-"""A renewal so much later than now: more than the clocks of the nodes of a cluster differ."""
+"""A renewal later than now by more than this: the clocks of cluster nodes differ by less."""
 
 
 class Lease(NamedTuple):
-    """A lease as read; `live` by the database's clock at the moment of reading, `ahead` where that
-    clock was put back since the last renewal or take-over, which `renewed_at` is, `silent` seconds
+    """A lease as read. live: by the database's clock at the moment of reading. ahead: that clock
+    was set back since the last renewal or take-over, `renewed_at`, which is `silent` seconds
     ago."""
 
     name: str
@@ -84,7 +84,7 @@ def told(
     stopped: bool = False,
     scope: Mapping[str, Any] | None = None,
 ) -> str:
-    """What an instance tells people in its lease: the topics that it handles, None = every one;
+    """The data for operators in a lease: the topics of the instance, None = every one;
     which messages' handlers run now, for how many seconds each; which messages the database does
     not let it flag, and why; whether it has stopped, so that these handlers are all that is left of
     it; and its scope, if it has one."""
@@ -180,8 +180,8 @@ def renew(
 
 
 def tell(conn: Connection, t: Tables, name: str, tells: str) -> bool:
-    """Write what our lease tells people (see `told`) without making it last longer; not where it
-    was taken over, or somebody has it locked."""
+    """Write the data for operators (see `told`) without extending our lease; not if it was taken
+    over, or another transaction has locked it."""
     if not _free(conn, t, name):
         return False
     lease = t.lease.c
@@ -219,8 +219,8 @@ def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease
 
 
 def _free(conn: Connection, t: Tables, name: str) -> bool:
-    """Lock a lease, unless somebody has: a process that stands still may hold the lock, and whoever
-    waits for it loses its own lease."""
+    """Lock a lease, unless it is locked: a suspended process may hold the lock, and an instance
+    that waits for it loses its own lease."""
     if not t.dialect.row_locks:
         return True
     lease = t.lease.c
@@ -233,12 +233,12 @@ def _free(conn: Connection, t: Tables, name: str) -> bool:
 
 
 def restart_ttl(conn: Connection, t: Tables, seen: Lease) -> bool:
-    """Let the time of a lease begin now; for one that is `ahead`, which nobody could take over
-    until the clock is where it was.
+    """Restart a lease's time from now, after the database's clock was set back (`ahead`). Otherwise
+    it could not be taken over until the clock reaches its old time.
 
-    As long as a renewal or a take-over at this moment would make it, so the living lose nothing by
-    it. Names the term that was seen: after a renewal or a take-over it changes nothing, and nothing
-    where somebody else has done it.
+    It gets the length of a renewal or a take-over at this moment, so live instances lose nothing.
+    It names the term that was read: after a renewal, a take-over or another restart it changes
+    nothing.
     """
     lease = t.lease.c
 
@@ -263,8 +263,8 @@ def restart_ttl(conn: Connection, t: Tables, seen: Lease) -> bool:
 def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) -> bool:
     """Declare the holder of an expired lease dead; True for the one winner.
 
-    Names the term that was seen, so a renewal or another take-over in between makes it fail. A
-    lease that is locked is not waited for.
+    Names the term that was read, so a renewal or another take-over in between makes it fail. It
+    does not wait for a locked lease.
     """
     lease = t.lease.c
 
@@ -291,7 +291,7 @@ def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) 
 
 
 def take_over_live(conn: Connection, t: Tables, name: str, *, me: str, ttl: float) -> bool:
-    """Declare an instance dead although its lease lives: ops' decision (`release`)."""
+    """Declare an instance dead although its lease is live: an operator's decision (`release`)."""
     lease = t.lease.c
     until = now_plus(sa.literal(ttl, sa.Float()))
     change = (
@@ -303,7 +303,7 @@ def take_over_live(conn: Connection, t: Tables, name: str, *, me: str, ttl: floa
 
 
 def leave(conn: Connection, t: Tables, name: str, *, taken_by: str) -> bool:
-    """Let a lease that we took over run out now: whoever recovers next goes on with it."""
+    """Expire a lease that we took over: the next recovery continues with it."""
     lease = t.lease.c
     mine = (lease.name == name, lease.taken_by == taken_by)
     change = sa.update(t.lease).where(*mine).values(term=lease.term + 1, expires_at=now())
@@ -311,8 +311,7 @@ def leave(conn: Connection, t: Tables, name: str, *, taken_by: str) -> bool:
 
 
 def drop(conn: Connection, t: Tables, name: str, *, taken_by: str | None = None) -> bool:
-    """Delete a lease: our own (taken_by None) or one that we took over; one that somebody has
-    locked is left."""
+    """Delete a lease: our own (taken_by None) or one that we took over; a locked one is left."""
     if not _free(conn, t, name):
         return False
     lease = t.lease.c

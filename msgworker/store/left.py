@@ -24,7 +24,7 @@ from msgworker.table import Cols, Tables
 
 ONE: ColumnElement[int] = sa.literal_column("1")
 MOST = 200_000
-"""So many entries of the object index are looked at; of more than that a part is."""
+"""The most entries of the object index that are read; of more only a part is."""
 
 
 class Waits(enum.StrEnum):
@@ -33,10 +33,10 @@ class Waits(enum.StrEnum):
     RETRY = "retry"  # its next try after a failed one
     LATER = "later"  # an instant: a delayed send, RetryLater, the visibility delay
     ELSEWHERE = "elsewhere"  # another live instance has it, or the one before it
-    SILENT = "silent"  # the same, but that instance may be gone: its lease has not ended yet
-    NOBODY = "nobody"  # it stands at 1, and nobody has it
-    PAUSED = "paused"  # people have paused its topic
-    NO_HANDLER = "no handler"  # nobody that lives has a handler for its topic
+    SILENT = "silent"  # the same, but that instance may be dead: its lease has not ended yet
+    NOBODY = "nobody"  # it is at 1 without an owner
+    PAUSED = "paused"  # its topic is paused
+    NO_HANDLER = "no handler"  # no live instance has a handler for its topic
     OTHER_TOPICS = "other topics"  # it was not asked for
     DEAD = "dead"  # a dead message, or one behind it, where those block their object
     DUE = "due"  # nothing: it could be done

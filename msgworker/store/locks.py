@@ -1,10 +1,10 @@
-"""Locks in the database: one row for each name, changed by conditional updates. It stays for ever,
-unless its name is that of one owner, who does not use it again: see `delete`.
+"""Locks in the database: one row for each name, changed by conditional updates. Rows are kept,
+except those of names that only one owner uses, and never again: see `delete`.
 
-`token` rises with every change of owner and stays when the lock is free, so it fences whoever held
-it before, also after a crash. `expires_ms` moves with every renewal, by the database's clock: two
+`token` rises with every change of owner and stays when the lock is free, so it fences former
+holders, also after a crash. `expires_ms` moves with every renewal, by the database's clock: two
 numbers, because one that moves with every heartbeat cannot fence. `claim_id` is another one for
-each acquire: whoever has lost the reply to one reads it there.
+each acquire: after a lost reply the owner reads it there.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def table(t: Tables) -> sa.Table:
 
 
 def ensure(conn: Connection, t: Tables, *names: str) -> None:
-    """Make the rows of names. Raises IntegrityError if somebody else was faster with one."""
+    """Insert the rows of names. Raises IntegrityError if another process inserted one first."""
     insert = t.built("lock_row", lambda: sa.insert(table(t)).values(name=bindparam("mw_name")))
     conn.execute(insert, [{"mw_name": name} for name in names])
 
@@ -67,7 +67,7 @@ def ensure(conn: Connection, t: Tables, *names: str) -> None:
 def acquire(
     conn: Connection, t: Tables, name: str, *, owner: str, ttl_ms: int, claim_id: str
 ) -> int | None:
-    """Take a lock that is free or expired; its new token, None if somebody holds it.
+    """Take a lock that is free or expired; its new token, None if it is held.
 
     Each statement may commit by itself: the token is read by the claim's own id.
     """
@@ -146,8 +146,8 @@ def there(conn: Connection, t: Tables, names: Sequence[str]) -> set[str]:
 
 
 def renew(conn: Connection, t: Tables, name: str, *, owner: str, token: int, ttl_ms: int) -> bool:
-    """Extend a lock from now on; False = it is not held any more by who says so, and never will be
-    again under this token. Never an upsert: an expired one is lost though nobody has taken it."""
+    """Extend a lock from now on; False = it is no longer held under this owner and token, and never
+    will be. Never an upsert: an expired lock is lost even if it is free."""
     c = table(t).c
 
     def build() -> sa.Update:

@@ -1,4 +1,4 @@
-"""What stands behind a message of the same object, and what ran after it."""
+"""The messages behind a message of the same object, and those that ran after it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int
 
 
 class Behind(NamedTuple):
-    """What stood behind messages at a look, to tell later whether their object has gone on.
+    """The messages behind others when they were read, to detect later whether one of them has run.
 
     objects: of each message that has one. first: the lowest unfinished one behind it, of its
     object; nothing behind that one starts before it has ended. high: rows above this msg_id may

@@ -1,4 +1,4 @@
-"""Topics that nobody is to start: one row each, read by every instance in its heartbeat."""
+"""Paused topics: one row each, read by every instance in its heartbeat."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_all(conn: Connection, t: Tables) -> list[Pause]:
 def add(conn: Connection, t: Tables, topic: str, *, actor: str, reason: str | None) -> bool:
     """Pause a topic; False if it is paused already. In the caller's transaction.
 
-    Raises IntegrityError if somebody else pauses it at this very moment.
+    Raises IntegrityError if another process pauses it at the same moment.
     """
     if topic in topics(conn, t):
         return False
@@ -81,7 +81,7 @@ def add(conn: Connection, t: Tables, topic: str, *, actor: str, reason: str | No
 
 
 def remove(conn: Connection, t: Tables, topic: str) -> bool:
-    """Let a topic go on; False if it was not paused. In the caller's transaction."""
+    """Resume a topic; False if it was not paused. In the caller's transaction."""
     c = table(t).c
     where = (c.table_name == t.spec.bare_name, c.topic == topic)
     return bool(conn.execute(sa.delete(table(t)).where(*where)).rowcount)

@@ -1,4 +1,4 @@
-"""Take finished rows away: chosen by age, locked, copied if asked, deleted, in one transaction."""
+"""Purge finished rows: select by age, lock, copy if requested, and delete, in one transaction."""
 
 from __future__ import annotations
 

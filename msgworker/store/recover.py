@@ -1,8 +1,8 @@
 """Give back what a dead instance had flagged.
 
 Only after its lease was taken over (store/lease.py), so that it can never renew again; each row
-only while it is still flagged by exactly the id that was seen. A crash counts as a try: else a
-message that kills its process would kill the fleet for ever.
+only while it is still flagged by the id that was read. A crash counts as a try: otherwise a
+message that kills its process would kill one process after the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from msgworker.table import Cols, Tables, lit
 BATCH = 250
 FIRST = -(1 << 63)
 FOREIGN = "foreign consumer"
-"""Who had a message in hand that was flagged without `claimed_by`."""
+"""The name for the owner of a message that was flagged without `claimed_by`."""
 Owner = str | bytes
 """What stands in `claimed_by`; bytes only where columns hold to no type and it was not us."""
 
@@ -50,7 +50,7 @@ def flagged_by(
         for source, c, index, where in running_rows(t):
             part = t.hinted(sa.select(c.msg_id.label("i")), source, index)
             assert c.claimed_by is not None
-            # "+ 0": else a planner may walk the primary key from there, over all finished rows.
+            # "+ 0": else a planner may read the primary key from there, with all finished rows.
             behind = c.msg_id + sa.literal_column("0")
             low = behind > bindparam("after", type_=sa.BigInteger())  # whatever the column is
             parts.append(part.where(where, c.claimed_by == who, low))
@@ -61,7 +61,7 @@ def flagged_by(
 
 
 def owners(conn: Connection, t: Tables) -> list[Owner]:
-    """Every instance id that stands in a running row."""
+    """All instance ids in running rows."""
     if not t.has("claimed_by"):
         return []
 
@@ -81,8 +81,8 @@ def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: Owner, 
     """Give these rows back, each with a try counted; return how many were still flagged by
     `dead_id` and free to be changed.
 
-    In the caller's transaction; give at most BATCH ids. Rows that were settled meanwhile, or are
-    locked by somebody, are left.
+    In the caller's transaction; at most BATCH ids. Rows that were settled meanwhile, or are locked,
+    are left.
     """
 
     def whose(c: Cols) -> list[ColumnElement[bool]]:
@@ -98,7 +98,8 @@ def recover_foreign(
 ) -> int:
     """Give these rows of a foreign consumer back, each with a try counted; return how many were
     still flagged without an owner and with so many tries. In the caller's transaction; at most
-    `max_ids` ids. On a table without owners it is for the caller to know that nobody lives."""
+    `max_ids` ids. On a table without owners the caller must know that no instance
+    is alive."""
 
     def whose(c: Cols) -> list[ColumnElement[bool]]:
         return [t.running(c), *_of_nobody(c), *t.same_tries(c, True)]
@@ -142,8 +143,7 @@ def _locked(
     whose: Callable[[Cols], list[ColumnElement[bool]]],
     params: dict[str, Any],
 ) -> list[int]:
-    """Lock those of some rows that are still whose they were; rows that others have locked are not
-    waited for."""
+    """Lock those rows that still have the same owner, without waiting for rows locked by others."""
 
     def build() -> Select[Any]:
         c = t.cols()
@@ -196,7 +196,7 @@ def foreign(
 
 
 def undated(conn: Connection, t: Tables, *, limit: int) -> list[int]:
-    """Of the rows flagged without an owner those of which nobody knows since when."""
+    """The rows flagged without an owner whose age is unknown."""
     statement = t.built("foreign undated", partial(_foreign, t, _Ages.UNKNOWN))
     return [row[0] for row in fetch(conn, statement, {"rows": limit, "after": FIRST})]
 
@@ -234,21 +234,21 @@ def _of_nobody(c: Cols) -> list[ColumnElement[bool]]:
 
 
 def flagged_at(c: Cols) -> ColumnElement[Any]:
-    """Since when a row may have been flagged, at the earliest; NULL where nobody knows."""
+    """The earliest time at which a row may have been flagged; NULL if unknown."""
     known = [column for column in (c.claimed_at, c.created_at) if column is not None]
     return sa.func.coalesce(*known) if len(known) == 2 else known[0] if known else sa.null()
 
 
 def giving_back(*, dated: bool) -> str:
-    """The command that gives back messages of nobody. dated: whether the age of each is known."""
+    """The command that gives back messages without an owner. dated: whether all ages are known."""
     return f"`msgworker release --nobody {'--older-than 1h' if dated else '--any-age'}`"
 
 
 def release(
     conn: Connection, t: Tables, ids: Sequence[int], *, me: str, tries: int | None = None
 ) -> int:
-    """Give our own rows back without a try; return how many were still ours. Rows that somebody has
-    locked are left. tries: as these were when claimed, for a table without owners."""
+    """Release our own rows without a try; return how many were still ours. Locked rows are left.
+    tries: as these were when claimed, for a table without owners."""
     counted = tries is not None and not t.has("claimed_by")
 
     def whose(c: Cols) -> list[ColumnElement[bool]]:
@@ -271,8 +271,8 @@ def release(
 
 
 class Found(NamedTuple):
-    """Messages that are flagged as they were: free, of us now, and locked by somebody, so that it
-    cannot be told whether they stay so."""
+    """Messages that are flagged as they were: unlocked ones, which stay ours, and locked ones, of
+    which that is not known."""
 
     free: set[int]
     locked: set[int]
@@ -281,8 +281,9 @@ class Found(NamedTuple):
 def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found:
     """Which messages, given with their tries as they were claimed, are flagged as they were then.
 
-    For a table without owners, after a new lease was registered: until its end nobody gives them
-    back (ops/releasing.py), and who had begun to holds their locks, which are not waited for.
+    For a table without owners, after a new lease was registered: until its end they cannot be
+    released (ops/releasing.py). A release that had begun before holds their locks, for which this
+    does not wait.
     """
 
     def whose(c: Cols) -> list[ColumnElement[bool]]:
@@ -309,7 +310,7 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
 def running_rows(
     t: Tables,
 ) -> Iterable[tuple[FromClause, Cols, str, ColumnElement[bool]]]:
-    """Where running rows stand: few rows of an index, whatever the size of the table."""
+    """The index of running rows: few entries, whatever the size of the table."""
     sources = (t.message.alias("a"), t.message.alias("b"))
     looks = t.running_rows(*map(t.cols, sources))
     return [(source, *look) for source, look in zip(sources, looks, strict=False)]

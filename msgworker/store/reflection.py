@@ -1,4 +1,4 @@
-"""What the live database has: the table by its name, its columns, its storage."""
+"""The live table: its name, columns and storage."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def require_columns(spec: MessageTable, kinds: dict[str, Any]) -> None:
 
 
 def unnamed(spec: MessageTable, lacking: Sequence[str], there: Iterable[str]) -> str:
-    """What to do where columns of these roles are not there under the names they were given. They
-    are never added: the values of the rows that are there stand in other columns."""
+    """The advice if columns of these roles are missing under their names. They are never added,
+    because existing rows have these values in other columns."""
     names = ", ".join(spec.names()[role] for role in lacking)
     say = "name the column" if len(lacking) == 1 else "name the columns"
     return (
@@ -140,7 +140,7 @@ CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
 def unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
-    """Columns that an INSERT of ours leaves out although they need a value."""
+    """Columns without a default that our INSERT does not fill."""
     ours = {t.names[role] for role in SENT if role in t.names}
     return tuple(
         str(c["name"])
@@ -164,8 +164,7 @@ def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
 
 
 def elsewhere(conn: Connection, spec: MessageTable) -> str:
-    """What to say of a table that is not there, where another schema has one of its name; empty if
-    none has."""
+    """The hint for a missing table if another schema has one of its name; empty if none has."""
     found = dialects.schemas_with(conn, spec.bare_name, but=spec.schema)
     if not found:
         return ""

@@ -1,9 +1,9 @@
-"""What a message table must be like so that no message is lost or strands in it: one list for
+"""The requirements of a message table in which no message is lost or stranded: one list for
 `doctor`, for the start of an instance and for `create`.
 
 The judgements are pure: over the table as the catalogue describes it (`Live`), read by `read`.
 
-One file, because it is one list: whoever asks what a table must be like finds all of it here.
+One file, because it is one list: all requirements of a table are here.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ TEXTS = ("claimed_by", "last_error")
 SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
 """The columns that are emptied."""
 MAY_BE_GENERATED = ("msg_id", "object_id", "topic", "payload")
-"""What we write at a send only."""
+"""The columns that only a send writes."""
 BINARIES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
 AN_ID = f"{'host':o<30}-4194304-0123456789abcdef"
-"""As long as ids of instances get."""
+"""The longest id of an instance."""
 INSTANT_TEXT = 26
 """Characters of an instant as text."""
 REMAKE = "a column cannot be changed there: create the table again"
@@ -94,8 +94,8 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is not as it must be (needed) or should be. mend: statements, in order; () =
-    nothing to run. role: of the column whose type it is."""
+    """A violated requirement (needed) or recommendation. mend: statements that fix it, in order;
+    () = nothing to run. role: of the column whose type it is."""
 
     check: str
     needed: bool
@@ -118,7 +118,7 @@ def _stays_generated(live: Live, role: str, column: Column) -> bool:
 
 
 def needed(live: Live) -> list[Fault]:
-    """What would lose or strand a message."""
+    """The faults that would lose or strand a message."""
     return [fault for fault in faults(live) if fault.needed]
 
 
@@ -142,7 +142,7 @@ def instants(live: Live) -> Instants:
 
 
 def told(found: Sequence[Fault]) -> str:
-    """Faults as the end of the text of a SchemaError, with the statements that mend them."""
+    """Faults as the end of the text of a SchemaError, with the statements that fix them."""
     mends = list(dict.fromkeys(statement for fault in found for statement in fault.mend))
     text = "; ".join(fault.text for fault in found)
     return f"{text}. To fix it: {'; '.join(mends)}" if mends else text
@@ -152,7 +152,7 @@ def told(found: Sequence[Fault]) -> str:
 
 
 LAYOUTS = {
-    "versions": "keeps the old versions of its rows, and takes no index then (the mend drops them)",
+    "versions": "keeps the old versions of its rows, and so allows no index (the fix drops them)",
     "partitions": "has partitions, and no index over all of them that keeps its messages apart",
 }
 
@@ -308,7 +308,7 @@ def _holds_an_instant(live: Live, role: str, kind: Any) -> bool:
 
 
 def _ids(live: Live) -> Iterator[Fault]:
-    """Two ids that the database takes for one must be one to us."""
+    """Ids that the database compares as equal must be equal for us."""
     column = live.columns.get("object_id")
     if column is None:
         return

@@ -1,4 +1,4 @@
-"""A row as claims, settles and runs read it, in forms that no driver fails on."""
+"""Rows as read by claims, settles and runs, in forms that no driver fails on."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The rule of a table, max_tries and on_dead: one for all who work on it, recorded beside it.
+"""The rule of a table, max_tries and on_dead: the same for all programs, recorded in the database.
 
-What is final is written in numbers: a message is dead because it has as many tries as the rule
-allows. So nobody may work by another rule, and the rule does not change without the numbers. It
-stands in a row of `msgworker_lease`, of a kind of its own, which never expires. Who registers an
-instance locks that row and reads it. Who changes the rule locks it too, sees that nobody is at
-work, renumbers, and records the new one, all in one transaction.
+Final states are stored as numbers: a message is dead because it has as many tries as the rule
+allows. So all programs must use the same rule, and a change of the rule must adjust the numbers. It
+is a row of `msgworker_lease` with a kind of its own, which never expires. An instance locks and
+reads that row when it registers. A change locks it too, checks that no instance is alive, adjusts
+the numbers, and records the new rule, all in one transaction.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ class Rule(NamedTuple):
 
 
 class Answer(enum.Enum):
-    """What became of a wish to change the rule."""
+    """The result of a request to change the rule."""
 
     SAME = "same"  # it is the table's rule
     CHANGED = "changed"  # it is now
     OTHER = "other"  # the recorded rule is not the one that was read: look again
-    LOCKED = "locked"  # somebody has it locked: an instance that registers, or who changes it
+    LOCKED = "locked"  # it is locked: by an instance that registers, or by another change
     BUSY = "busy"  # instances live that work on the table
     HELD = "held"  # messages are flagged by instances that do not live
-    DEADLY = "deadly"  # failed messages would be dead by it, and nobody has asked for that
+    DEADLY = "deadly"  # failed messages would become dead by it, which was not requested
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to such a wish. count: of what state says: messages that are dead now, or would
+    """The answer to such a request. count: of what state says: messages that are dead now, or would
     be, instances that live, instances that hold messages."""
 
     state: Answer
@@ -163,8 +163,8 @@ def assumed(spec: MessageTable, indexes: Iterable[str]) -> Rule:
 
 
 def hold(conn: Connection, t: Tables) -> bool:
-    """Keep the rule from being changed until the end of the caller's transaction; False if somebody
-    is changing it, or has it locked in another way.
+    """Lock the rule against changes until the end of the caller's transaction; False if it is being
+    changed, or is locked otherwise.
 
     Where none is recorded, that of `t` is. Raises RuleChanged if it is not that of `t`.
     """
@@ -190,8 +190,8 @@ def locks_alone(t: Tables) -> bool:
 
 
 def _locked(conn: Connection, t: Tables, *, shared: bool) -> Rule | None:
-    """Lock and read it; None if it is not there, or somebody has it locked: who stands still may
-    have, so nobody waits for it."""
+    """Lock and read it; None if it is missing or locked. It does not wait, since a suspended
+    process may hold the lock."""
 
     def build() -> sa.Select[Any]:
         if not t.dialect.row_locks:
@@ -204,7 +204,7 @@ def _locked(conn: Connection, t: Tables, *, shared: bool) -> Rule | None:
 
 
 def living(conn: Connection, t: Tables) -> list[str]:
-    """The instances that live and work on this table, or may."""
+    """The instances that are alive on this table, or may be."""
     return [
         one.name
         for one in lease.read_all(conn, t)
@@ -216,7 +216,7 @@ def living(conn: Connection, t: Tables) -> list[str]:
 
 
 def change(conn: Connection, t: Tables, wanted: Rule, *, may_bury: bool = False) -> Verdict:
-    """Make `wanted` the rule, if nobody is at work; t: the tables by the rule that was read.
+    """Make `wanted` the rule, if no instance is alive; t: the tables by the rule that was read.
 
     may_bury: also where failed messages are dead by it.
 

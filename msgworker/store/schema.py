@@ -1,7 +1,7 @@
 """Create the tables and indexes, and compare them with the live database.
 
-Creating is idempotent, also when several processes start at once: each object is looked for,
-created, and if somebody else was faster, looked for again.
+Creating is idempotent, also if several processes start at once: each object is checked,
+created, and checked again if another process was faster.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def resolve(
 ) -> Tables:
     """The tables as they are in the database; raises SchemaError for what is missing, all at once.
 
-    An optional column that a foreign table lacks is done without; our own table must be complete.
+    Optional columns of a foreign table may be missing; our own table must be complete.
     recorded: by the rule that is recorded, not by that of `spec`.
     """
     check_names(spec, dialect)
@@ -291,8 +291,8 @@ def _own_problems(
 
 
 def check_fit(engine: Engine, t: Tables) -> None:
-    """Raise SchemaError if no instance may work on the table: a message would be lost or strand
-    there, or the guard index is not there, on which exclusion rests."""
+    """Raise SchemaError if no instance may use the table: a message would be lost or stranded, or
+    the guard index is missing, which enforces exclusion."""
     if t.unfit:
         raise SchemaError(f"table {t.spec.name} cannot be used: {t.unfit}")
     with connecting(engine) as conn:

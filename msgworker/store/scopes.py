@@ -1,4 +1,4 @@
-"""Who looks at which slice, as live instances tell in their leases: for people."""
+"""The slices of live instances, from their leases, for operators."""
 
 from __future__ import annotations
 

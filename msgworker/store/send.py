@@ -85,7 +85,8 @@ def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
         payload = t.cols().payload
         if "b_payload" in keys and payload is not None:
             roles["payload"] = dialects.json_text("b_payload", payload)
-        # Said aloud: a foreign table may have no defaults, and a status of NULL is never claimed.
+        # Set explicitly: a foreign table may have no defaults, and a status of NULL is never
+        # claimed.
         roles["status"] = lit(Status.NEW)
         roles["error_try_times"] = sa.literal_column("0")
         return sa.insert(t.message).values(t.values(**roles))
@@ -94,7 +95,7 @@ def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
 
 
 def channel(spec: MessageTable) -> str:
-    """The channel on which commits of new messages are told: a name of at most 63 bytes."""
+    """The channel for notifications of new messages: a name of at most 63 bytes."""
     name = f"msgworker_{spec.bare_name}".lower().encode()[:LONGEST_CHANNEL]
     return name.decode(errors="ignore")
 

@@ -32,7 +32,7 @@ from msgworker.table import Tables, lit
 def settle(
     conn: Connection, t: Tables, batch: Sequence[Settlement], *, me: str
 ) -> dict[int, Settled]:
-    """Write a batch of settlements; return what became of each, by its msg_id.
+    """Write a batch of settlements; return the result of each, by its msg_id.
 
     In the caller's transaction. Each settlement is of another lane.
     Raises FlagMissing if a flag is gone, IntegrityError if the guard forbids a next message: then

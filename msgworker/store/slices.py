@@ -1,8 +1,8 @@
-"""Find candidates in some slices of the table: what a scope lets an instance look at.
+"""Find candidates in slices of the table, for instances with a scope.
 
 One statement for many slices, along the index (slice, object, msg_id): it reads a page for each, or
-hops from object to object; slices_by_age.py is for where the index stands by age. What stands in
-other slices, and the rows of a deep object behind its first few, are never read. Like all
+hops from object to object; slices_by_age.py is for where the index stands by age. Rows of
+other slices, and the rows of a deep object after its first few, are never read. Like all
 candidates these are a hint: `claim.flag` decides, and it looks at the messages of an object
 wherever they are.
 """

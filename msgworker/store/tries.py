@@ -1,7 +1,7 @@
 """Every failed try with its error and time, in a table beside the messages.
 
 Written in the transaction that settles or recovers the message, after the fenced UPDATE has won, so
-the history never says more or less than the row. A message that succeeds at once costs nothing.
+the history always agrees with the row. A message that succeeds at once costs nothing.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from msgworker.store.fingerprint import fingerprint
 from msgworker.table import MAX_ERROR, Tables
 
 KEPT = 20
-"""So many tries of a message are kept, the newest ones."""
+"""The most tries of a message that are stored; older ones are deleted."""
 
 
 class Kind(enum.StrEnum):
     """How a try ended."""
 
-    FAILED = "failed"  # an exception, or a wish that was granted too often
+    FAILED = "failed"  # an exception, or a RetryLater beyond its limit
     REJECTED = "rejected"  # no more tries were wanted
     CRASH = "crash"  # its process died
 
 
 class Failure(NamedTuple):
-    """A try that is to be kept."""
+    """A try to store."""
 
     msg_id: int
     kind: Kind
@@ -61,7 +61,7 @@ class Try:
 def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: str) -> None:
     """Add tries of messages whose rows this transaction has just changed.
 
-    instance: who had them in hand. The oldest ones beyond KEPT of a message go.
+    instance: the owner of the messages. The oldest ones beyond KEPT per message are deleted.
     """
     found: dict[int, tuple[datetime | None, int]] = {}
     for start in range(0, len(failures), t.dialect.max_ids):

@@ -1,8 +1,8 @@
 """Objects that wait: their head, its state, and how many messages are behind it.
 
-Among a million waiting messages nobody can look at every object. These are proposed: the objects
+A million waiting messages have too many objects to read each. Candidates are the objects
 whose head runs longest, whose head has failed, whose messages are oldest, and those with most
-messages among the first window.OPEN_SCAN entries of the index. Then each is looked at exactly.
+messages among the first window.OPEN_SCAN entries of the index. Then each of these is read exactly.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def lanes(
 
 
 def _started(conn: Connection, t: Tables, heads: Iterable[MessageInfo]) -> dict[int, Started]:
-    """What the instances tell of the heads that they have claimed."""
+    """Data of the instances on the heads that they have claimed."""
     claimed = [info for info in heads if info.status is State.PROCESSING and info.claimed_by]
     holders = {one.instance_id: one for one in leased(conn, t)} if claimed else {}
     return {

@@ -1,7 +1,7 @@
-"""Reading a part of a large table: how far, from where, and whether that was all.
+"""Bounded reads of large tables: how far, from where, and whether that was all.
 
-Rule: no look of ops may cost more on ten million finished rows than on ten thousand. What no index
-serves is read in windows of the primary key, and the answer says where it stopped.
+Rule: no look of operators may cost more on ten million finished rows than on ten thousand. Without
+a suitable index it reads a window of the primary key, and the result says where it stopped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 
 class Found(list[T]):
-    """What a look has found.
+    """The result of a look.
 
-    complete: False if only a part of the table was read. next_after: where to go on, None at the
+    complete: False if only a part of the table was read. next_after: where to continue, None at the
     end. looked_at: how many rows were read, where that is known.
     """
 

@@ -209,7 +209,7 @@ def test_failures_without_a_try_are_grouped_by_their_error(app, table):
     assert found["KeyError: '#'"].dead == 4
     assert found["Odd"].failing == 3
     table.edit(table.where(last_error="Odd"), last_error=None)
-    assert "(no error was noted)" in {one.error for one in app.ops.failures()}
+    assert "(no error was recorded)" in {one.error for one in app.ops.failures()}
 
 
 def test_failures_read_the_newest_only(app, table):

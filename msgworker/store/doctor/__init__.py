@@ -57,10 +57,10 @@ CHECKS = (
 
 
 def examine(engine: sa.Engine, spec: MessageTable, *, names_rule: bool = True) -> list[Finding]:
-    """Every finding, in the order in which to mend them; [] is never given: notes tell what is
+    """All findings, in the order in which to fix them. Never []: findings also say what is
     fine.
 
-    names_rule: whether max_tries and on_dead of `spec` were given by somebody.
+    names_rule: whether max_tries and on_dead of `spec` were given explicitly.
     Raises DatabaseUnavailable if there is nothing to look at.
     """
     with dialects.reaching(engine):

@@ -1,4 +1,4 @@
-"""Tables and columns: there, of a kind that works, and filled by somebody."""
+"""Checks of tables and columns: they exist, have suitable types, and are filled."""
 
 from __future__ import annotations
 

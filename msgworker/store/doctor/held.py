@@ -33,7 +33,7 @@ def held(p: Patient) -> list[Finding]:
         found = list(_found(p, t))
     except DBAPIError:  # no right to read, or a column is missing: another check tells
         return []
-    return found or [fine("held", "no message at 1 is left by somebody who is gone")]
+    return found or [fine("held", "no message at 1 is left without a live owner")]
 
 
 def _found(p: Patient, t: Tables) -> Iterator[Finding]:

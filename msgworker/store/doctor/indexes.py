@@ -42,7 +42,7 @@ def columns(p: Patient) -> list[Finding]:
 
 
 def not_stored(p: Patient) -> list[Finding]:
-    """Hidden columns that somebody made VIRTUAL where they should be stored."""
+    """Hidden columns that are VIRTUAL but should be stored."""
     if not p.dialect.stored_columns:
         return []
     ours = [c for c in p.least.message.c if additions.is_generated(c)]

@@ -44,7 +44,7 @@ def _found(p: Patient, t: Tables) -> Iterator[Finding]:
 
 def _undealt(p: Patient, t: Tables, who: list[InstanceInfo]) -> Iterator[Finding]:
     flags = {one.scope.get("flag") for one in who}
-    if None in flags or not t.has("instance_type"):  # somebody looks at all of them
+    if None in flags or not t.has("instance_type"):  # an instance looks at all of them
         return
     if slices.open_in(p.conn, t, "instance_type", None):
         text = "messages wait without a flag, and every live instance looks at one flag only"
