@@ -82,7 +82,7 @@ BATCHES = (
     _right("discard, a zombie, an answer lost", f"{SEEN} DISCARD EXPIRIES=1 UNKNOWN=1 NOFAIL NA=2"),
     _right(
         "rerun, discard, a kill and a zombie",
-        f"{SEEN} RERUN DISCARD KILLS=1 EXPIRIES=1 NOFAIL NA=2",
+        "C_ALONE C_FLAG C_ONCE C_GIVENUP RERUN DISCARD KILLS=1 EXPIRIES=1 NOFAIL NA=2",
         slow=True,
     ),
     _right("forced rerun, discard, answer lost", f"{SEEN} FORCED DISCARD UNKNOWN=1", slow=True),
@@ -116,7 +116,9 @@ BATCHES = (
     # Several objects in one transaction, and group commit.
     _right("joint, a kill", f"{ALL} MULTI NA=2 NB=1 KILLS=1", slow=True),
     _right("joint, 3 and 1 messages, a kill", f"{ALL} MULTI NA=3 NB=1 KILLS=1 NOFAIL"),
-    _right("joint, a zombie", f"{ALL} MULTI NA=2 NB=1 EXPIRIES=1 NOFAIL", slow=True),
+    _right(
+        "joint, a zombie", "C_ALONE C_ORDER C_ONCE MULTI NA=2 NB=1 EXPIRIES=1 NOFAIL", slow=True
+    ),
     _right("joint, answers lost", f"{ALL} MULTI NA=2 NB=1 UNKNOWN=2", slow=True),
     _right("joint, discard, foreign", f"{SEEN} MULTI NA=2 NB=1 DISCARD FOREIGN", slow=True),
     _right(
@@ -126,7 +128,7 @@ BATCHES = (
     ),
     _live("joint, a kill", "MULTI NA=2 NB=1 NOFAIL KILLS=1"),
     _right("group, a kill", f"{ALL} GROUP NA=2 NB=1 KILLS=1", slow=True),
-    _right("group, a zombie", f"{ALL} GROUP NA=2 NB=1 EXPIRIES=1 NOFAIL", slow=True),
+    _right("group, a zombie", f"{ALL} GROUP NA=1 NB=1 EXPIRIES=1 NOFAIL", slow=True),
     _right("group, answers lost", f"{ALL} GROUP NA=2 NB=1 UNKNOWN=2", slow=True),
     _live("group, a kill", "GROUP NA=2 NB=1 NOFAIL KILLS=1"),
     # Bounds: each holds, and is broken at one less. max_tries = 3.

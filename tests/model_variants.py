@@ -41,7 +41,7 @@ PROTOCOL = (
     right("failures", f"{ALL} C_TRIES C_ONCE MAXT=3 REJECT"),
     right("short runs", f"{ALL} SHORTRUNS KILLS=1"),
     right("two kills", f"{ALL} C_TRIES KILLS=2", slow=True),
-    right("a kill and a zombie", f"{ALL} C_TRIES C_ONCE EXPIRIES=1 KILLS=1 N=2"),
+    right("a kill and a zombie", f"{ALL} C_TRIES C_ONCE EXPIRIES=1 KILLS=1 N=2", slow=True),
     right("a kill and a zombie, 3 messages", f"{ALL} C_TRIES EXPIRIES=1 KILLS=1", slow=True),
     right("two zombies", f"{ALL} EXPIRIES=2 N=2", slow=True),
     right("three instances", f"{ALL} KILLS=1 W=3 NOFAIL"),

@@ -212,7 +212,7 @@ byte k; byte nx; byte x; byte m_; bool stopread;
 #define FLYING(o) (flybatch && OBJ(flym)==(o))
 
 /* ---- the conditions, and what is left of them in the broken variants ---- */
-#ifdef B_GUARD
+#ifdef B_GUARD                  /* there is no unique index */
 #define G_GUARD(o) true
 #else
 #define G_GUARD(o) (!RUNNING(o))
@@ -224,13 +224,13 @@ byte k; byte nx; byte x; byte m_; bool stopread;
 #else
 #define FENCE(l) (OWNED(v[l].flag, t[WHO(l)].id) && (v[l].res==R_DONE || tries[v[l].flag]==v[l].lt))
 #endif
-#ifdef B_NODUE
+#ifdef B_NODUE                  /* followers are not asked whether they are due */
 #define FREE(m) (st[m]==NEW)
 #else
 #define FREE(m) (st[m]==NEW && due[m])
 #endif
 #define FOK(m,l) (!IN(m,v[l].batch) || m==v[l].flag || FREE(m))
-#if defined(B_NOCOUNT) || defined(B_ANYFOLLOWER)
+#if defined(B_NOCOUNT) || defined(B_ANYFOLLOWER) /* their count is not looked at; their status is not asked for */
 #define ALLOK(l) true
 #else
 #define ALLOK(l) EVERY(FOK,l)
@@ -240,7 +240,7 @@ byte k; byte nx; byte x; byte m_; bool stopread;
 #else
 #define NEXTOK(m) (st[m]==NEW && due[m])
 #endif
-#ifdef B_KEEPS
+#ifdef B_KEEPS                  /* claimed_by stays when a row leaves PROCESSING */
 #define CLEAR(m) skip
 #else
 #define CLEAR(m) by[m] = 0
@@ -255,17 +255,17 @@ byte k; byte nx; byte x; byte m_; bool stopread;
 #else
 #define DEADS (rrow && OWNED(rrow, rx))
 #endif
-#ifdef B_CRASHFREE
+#ifdef B_CRASHFREE              /* a crash counts no try */
 #define CRASHTRY 0
 #else
 #define CRASHTRY 1
 #endif
-#ifdef B_GHOST
+#ifdef B_GHOST                  /* the new id claims what an old handler still works on */
 #define NO_GHOST(i,o) true
 #else
 #define NO_GHOST(i,o) (!IN(o,t[i].ghost))
 #endif
-#ifdef B_NOTAKEOVER
+#ifdef B_NOTAKEOVER             /* the rows are given back, the lease stays as it is */
 #define DROPS(l) (lease[l]==TAKEN || lease[l]==EXPIRED)
 #else
 #define DROPS(l) (lease[l]==TAKEN)
@@ -539,7 +539,7 @@ end:
   /* ---- the claim ---- */
   :: d_step { v[L(i,o)].pc==IDLE && !t[i].stop && READY(HEAD(o)) && !RUNNING(o) && NO_GHOST(i,o) ->
        nx=HEAD(o); v[L(i,o)].cand=nx; v[L(i,o)].seen=st[nx]; v[L(i,o)].seent=tries[nx]; v[L(i,o)].pc=LOOKED; nx=0;
-#ifdef B_RUNEARLY
+#ifdef B_RUNEARLY               /* the run is read with the candidate */
        read_run(L(i,o), o)
 #endif
      }
@@ -615,7 +615,8 @@ end:
        if
        :: OWNED(t[i].gflag, t[i].gid) && EVERY(GFOK,i) ->
           k=1;
-          do :: k<=N -> if :: IN(k,t[i].gbatch) -> effect(k); st[k]=DONE; CLEAR(k); printf("I%d (old) commits M%d\n", i, k)
+          do :: k<=N -> if :: IN(k,t[i].gbatch) -> effect(k); st[k]=DONE; CLEAR(k);
+                                printf("I%d (old) commits M%d\n", i, k)
                            :: else fi; k++
              :: else -> break od;
           k=0; REACHED(6)
@@ -665,7 +666,7 @@ end:
   :: d_step { v[L(i,o)].pc==LANE && v[L(i,o)].unknown ->
        v[L(i,o)].unknown=false; nx=(v[L(i,o)].res==R_DONE -> NEXTOF(L(i,o)) : 0); went_on(L(i,o), i) }
 #else
-  :: d_step { v[L(i,o)].pc==LANE && v[L(i,o)].unknown && MAYLOOK(o) ->   /* SELECT ... FOR UPDATE, before anything else */
+  :: d_step { v[L(i,o)].pc==LANE && v[L(i,o)].unknown && MAYLOOK(o) ->   /* SELECT ... FOR UPDATE, first of all */
        v[L(i,o)].unknown=false; nx=(v[L(i,o)].res==R_DONE -> NEXTOF(L(i,o)) : 0);
        if
        :: OWNED(v[L(i,o)].flag, t[i].id) ->                  /* not committed */
@@ -757,10 +758,10 @@ inline haunts(l, i, o) {
 proctype Heartbeat(byte i) {    /* renewal: 0 rows, so a new id; the old handlers may still run */
 end:
   do
-#ifdef B_RENEWS_EXPIRED
+#ifdef B_RENEWS_EXPIRED         /* renewal does not ask whether it has expired */
   :: d_step { lease[t[i].id]==EXPIRED -> lease[t[i].id]=LIVE }
 #endif
-#ifdef B_RENEWS_TAKEN
+#ifdef B_RENEWS_TAKEN           /* ... or was taken over */
   :: d_step { lease[t[i].id]==TAKEN -> lease[t[i].id]=LIVE }
 #endif
   :: d_step { lease[t[i].id]!=LIVE -> printf("I%d has lost its lease\n", i); haunts(L(i,1), i, 1);
@@ -776,7 +777,8 @@ inline recovered(m) {
   printf("M%d is recovered\n", m);
 #ifdef MARK
   k=m+1; x=1;
-  do :: k<=N -> if :: OBJ(k)==OBJ(m) && vis[k] && st[k]==NEW && x<BMAX -> x++; if :: !crashes[k] -> crashes[k]=1 :: else fi
+  do :: k<=N -> if :: OBJ(k)==OBJ(m) && vis[k] && st[k]==NEW && x<BMAX -> x++;
+                   if :: !crashes[k] -> crashes[k]=1 :: else fi
                    :: else fi; k++
      :: else -> break od;
   k=0; x=0;
@@ -863,7 +865,8 @@ end:
   :: d_step { flybatch ->
        if :: flybatch!=bit(flym) -> REACHED(8) :: else fi;
        assert(OWNED(flym, flyid));
-       k=1; do :: k<=N -> if :: IN(k,flybatch) -> effect(k); st[k]=DONE; CLEAR(k); printf("a pending commit of M%d\n", k)
+       k=1; do :: k<=N -> if :: IN(k,flybatch) -> effect(k); st[k]=DONE; CLEAR(k);
+                                printf("a pending commit of M%d\n", k)
                              :: else fi; k++ :: else -> break od; k=0;
        if :: flynext && G_GUARD(OBJ(flynext)) -> st[flynext]=PROCESSING; by[flynext]=flyid;
 #ifdef C_FENCE
@@ -872,7 +875,8 @@ end:
              printf("... the flag moves to M%d\n", flynext)
           :: else fi;
        flybatch=0; flym=0; flynext=0; flyid=0 }
-  :: d_step { flybatch -> printf("a pending commit of M%d is rolled back\n", flym); flybatch=0; flym=0; flynext=0; flyid=0 }
+  :: d_step { flybatch -> printf("a pending commit of M%d is rolled back\n", flym);
+       flybatch=0; flym=0; flynext=0; flyid=0 }
   od }
 #endif
 

@@ -145,7 +145,8 @@ inline charged(o) {             /* recovery */
   assert(IN(x,POISON) || !DEAD(x));
 #endif
 #ifdef MARK
-  k=x+1; do :: k<=N -> if :: OBJ(k)==o && NEWONE(k) && !crashes[k] -> crashes[k]=1 :: else fi; k++ :: else -> break od; k=0;
+  k=x+1; do :: k<=N -> if :: OBJ(k)==o && NEWONE(k) && !crashes[k] -> crashes[k]=1 :: else fi; k++
+           :: else -> break od; k=0;
 #endif
   release(o); x=0 }
 inline dies(i) {

@@ -32,10 +32,12 @@ byte zk;
 inline lock(m,T) { d_step { FREE(m,T) -> if :: lk[m]==0 -> lk[m]=T; ns[m]=cs[m] :: else fi } }
 inline set(m,T,s) { if :: lk[m]==0 -> lk[m]=T :: else fi; ns[m]=s }
 inline commit(T) {
-  d_step { zk=1; do :: zk<=ROWS -> if :: lk[zk]==T -> cs[zk]=ns[zk]; lk[zk]=0; ns[zk]=0; ix[zk]=false :: else fi; zk++ :: else -> break od;
+  d_step { zk=1; do :: zk<=ROWS -> if :: lk[zk]==T -> cs[zk]=ns[zk]; lk[zk]=0; ns[zk]=0; ix[zk]=false :: else fi; zk++
+                            :: else -> break od;
     zk=0; assert((cs[1]==1)+(cs[2]==1)+(cs[3]==1)<=1) } }
 inline rollback(T) {
-  d_step { zk=1; do :: zk<=ROWS -> if :: lk[zk]==T -> lk[zk]=0; ns[zk]=0; ix[zk]=false :: else fi; zk++ :: else -> break od; zk=0 } }
+  d_step { zk=1; do :: zk<=ROWS -> if :: lk[zk]==T -> lk[zk]=0; ns[zk]=0; ix[zk]=false :: else fi; zk++
+                            :: else -> break od; zk=0 } }
 
 #define ME 1
 #ifdef JOINT
@@ -164,7 +166,7 @@ proctype Looks() {
   FREE(1,2);                    /* SELECT ... FOR UPDATE of the head */
 #endif
   if
-  :: cs[1]==1 && owner[1]==ME -> assert(!lk[1])     /* the handlers start again: it is decided that nothing of it came */
+  :: cs[1]==1 && owner[1]==ME -> assert(!lk[1])     /* the handlers start again: nothing of it may come */
   :: else
   fi }
 #endif

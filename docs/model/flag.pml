@@ -507,7 +507,8 @@ end:
 #else
   :: d_step { rpc[r]==7 -> rpc[r]=8 }
 #endif
-  :: d_step { rpc[r]==8 && !LOCKED(rrow[r]) -> if :: DEADS(r) -> recovered(rrow[r]) :: else fi; rrow[r]=0; rx[r]=0; rpc[r]=0 }
+  :: d_step { rpc[r]==8 && !LOCKED(rrow[r]) -> if :: DEADS(r) -> recovered(rrow[r]) :: else fi;
+       rrow[r]=0; rx[r]=0; rpc[r]=0 }
 #endif
 #if RKILLS > 0
   :: d_step { rpc[r]!=0 && rkills<RKILLS -> rkills++; rpc[r]=0; rx[r]=0; rrow[r]=0;
