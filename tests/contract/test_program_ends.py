@@ -140,7 +140,7 @@ def test_a_program_that_ends_while_its_stop_hangs_says_what_it_leaves(database, 
     send(app, "a", payload={"sleep": 0.5})
     hang = (
         "w = app.worker(threads=1); w.start(); started.wait(60)\n"
-        "w._instance.settle_rest = lambda: time.sleep(60)"
+        "w.instance.settle_rest = lambda: time.sleep(60)"
     )
     done, took = program(database, hang)
     assert done.returncode == 0
