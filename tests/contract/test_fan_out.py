@@ -174,8 +174,8 @@ def test_values_are_the_same_now_and_in_a_later_try(app):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (object(), "kept as JSON, got a object"),
-        (float("nan"), "kept as JSON, got a float"),
+        (object(), "stored as JSON, got a object"),
+        (float("nan"), "stored as JSON, got a float"),
         ("x" * 8_000, "8002 characters as JSON, at most 8000"),
         ("\x00", "NUL"),
     ],

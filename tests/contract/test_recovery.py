@@ -114,7 +114,7 @@ def test_recovery_into_a_column_that_is_too_short_for_its_words(make_app):
     with app.worker(threads=1) as worker:
         worker.start()
         until(lambda: table.statuses == [2] * len(ids), "recovered and done")
-    cut = "instance dead-1 died while it had this message"[:35]
+    cut = "instance dead-1 died while it held this message"[:35]
     assert set(table.rows("error_try_times", "last_error")) == {(1, cut)}
 
 

@@ -150,7 +150,7 @@ def test_a_message_is_sent_to_the_home_of_its_object_and_nowhere_else(make):
     with databases.of("C-1").engine.begin() as conn:
         databases.send(conn, "t", {"n": 1}, object_id="C-1")
     with databases.apps[wrong].engine.begin() as conn:
-        with pytest.raises(ConfigError, match=f"lives in database {right}"):
+        with pytest.raises(ConfigError, match=f"belongs to database {right}"):
             databases.send(conn, "t", object_id="C-1")
         databases.send(conn, "t")  # no object, no home
     counts = {name: len(Table(app).statuses) for name, app in databases.apps.items()}
