@@ -43,7 +43,9 @@ def heads(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows:
 def _page_of(part: Sequence[Any], rows: int) -> Page:
     """Rows end in: the slice, how many entries they stand for, the last of these, head or not."""
     entries = sum(row[-3] for row in part)
-    last = max((row[-2] for row in part), default=None)
+    # Ids that are no numbers come last, and nobody can claim them.
+    lasts = [row[-2] for row in part]
+    last = max(lasts, default=None) if all(isinstance(k, int | float) for k in lasts) else None
     found = as_candidates([row[:-4] for row in part if row[-1]])
     return Page(found, None if entries < rows else last, entries)
 

@@ -492,3 +492,19 @@ def test_an_index_of_slices_as_it_was_made_before_serves(lite):
         conn.exec_driver_sql(f"{begin}(shard, object_id, msg_id) WHERE {where}")
     send(app, *["a", "b", None] * 40)
     assert app.drain(scope=Shards(*range(8)), **NOW).done == 120
+
+
+def test_an_id_that_is_no_number_stops_no_look_by_age(tmp_path):
+    app = App(f"sqlite:///{tmp_path}/own.db", table=MessageTable("own", shard="s"))
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE own (msg_id BIGINT PRIMARY KEY, object_id VARCHAR(50), s SMALLINT, "
+            "status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL)"
+        )
+    app.create_schema()
+    with app.engine.begin() as conn:
+        for msg_id in (*range(1, 21), "'x'", "x'01'", *(f"'y{i}'" for i in range(20))):
+            conn.exec_driver_sql(f"INSERT INTO own (msg_id, s) VALUES ({msg_id}, 0)")
+    search = search_of(app)
+    assert [shown(app, search, 0) for _ in range(2)] == [list(range(1, 21))] * 2
+    app.engine.dispose()
