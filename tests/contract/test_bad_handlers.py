@@ -262,7 +262,7 @@ def test_a_handler_that_deletes_or_changes_its_own_row(app, caplog, status):
     ids = send(app, "o", "o")
     with caplog.at_level("WARNING", "msgworker"):
         app.drain(linger=1, threads=1)
-    assert any("no longer ours" in record.getMessage() for record in caplog.records)
+    assert any("no longer claimed by us" in record.getMessage() for record in caplog.records)
     assert set(ran) == set(ids)
     expected = {None: [], 0: [2, 2], 2: [2, 2], -1: [2, 2]}[status]
     assert Table(app).statuses == expected
