@@ -148,7 +148,7 @@ def test_what_people_gave_back_while_the_lease_was_lost_is_not_started(seed_app,
     assert queued(one) == []
     one.heartbeat.run_once()
     assert (queued(one), one.runtime.hand.lanes, one.runtime.tally.lost) == ([], set(), 2)
-    assert "is no longer ours" in caplog.text
+    assert "is no longer claimed by us" in caplog.text
     assert Table(seed_app).rows("status", "error_try_times") == [(-1, 1)] * 2
     assert fetch(one) == 2
     assert len(queued(one)) == 2
