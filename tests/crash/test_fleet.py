@@ -106,5 +106,5 @@ def test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order(
     verdict = trial.judge(orderly=True)
     assert_clean(trial, verdict)
     assert len(verdict.rows) >= count
-    lost = [c for c in trial.consumers if "no longer ours" in c.err.read_text()]
+    lost = [c for c in trial.consumers if "no longer claimed by us" in c.err.read_text()]
     assert not lost, f"instances that live lost what they held: {lost[0].err.read_text()[:500]}"
