@@ -19,9 +19,10 @@ from bench.process import Counts, watch
 from bench.seeding import TABLE, TOPIC, Rows, fill
 from msgworker import App, Message, MessageTable
 from msgworker.coordination import DatabaseLocks
-from msgworker.instance.search import Search
-from msgworker.instance.slicing import SliceSearch
-from msgworker.store import lease, pause, recover
+from msgworker.instance.claiming.search import Search
+from msgworker.instance.claiming.slicing import SliceSearch
+from msgworker.store.changing import pause
+from msgworker.store.recovering import lease, recover
 from msgworker.table import Slice
 
 LEASES = 1000

@@ -27,9 +27,9 @@ if typing.TYPE_CHECKING:
         RuleChanged,
         SchemaError,
     )
-    from msgworker.instance.context import Context
-    from msgworker.instance.fanned import FanOut
+    from msgworker.instance.fan_out.fanned import FanOut
     from msgworker.instance.report import Report
+    from msgworker.instance.running.context import Context
     from msgworker.instance.worker import Worker
     from msgworker.message import Message
     from msgworker.table import MessageTable
@@ -67,9 +67,9 @@ __all__ = [
 
 _HOMES = {
     "App": "app",
-    "Context": "instance.context",
+    "Context": "instance.running.context",
     "Databases": "databases",
-    "FanOut": "instance.fanned",
+    "FanOut": "instance.fan_out.fanned",
     "Message": "message",
     "MessageTable": "table",
     "Report": "instance.report",

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from msgworker.dialects import DIALECTS
 from msgworker.errors import ConfigError
-from msgworker.store.ddl_script import own_tables
+from msgworker.store.tables.ddl_script import own_tables
 from msgworker.table import (
     DEFAULT_NAME,
     FAILED,

@@ -19,21 +19,21 @@ from msgworker import dialects
 from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
 from msgworker.errors import ConfigError, HandlerError, SchemaError
 from msgworker.events import Event, Events
-from msgworker.instance import ruling
-from msgworker.instance.handler import Registry, TimeoutAction, make_handler
-from msgworker.instance.identity import Identity, new_instance_id
+from msgworker.instance.claiming.seat import Scope
 from msgworker.instance.links import Turns
+from msgworker.instance.liveness import ruling
+from msgworker.instance.liveness.identity import Identity, new_instance_id
 from msgworker.instance.report import Report
+from msgworker.instance.running.handler import Registry, TimeoutAction, make_handler
 from msgworker.instance.runtime import InstanceLog, Runtime
-from msgworker.instance.seat import Scope
 from msgworker.instance.worker import Worker
 from msgworker.logs import logger
 from msgworker.ops import Ops
 from msgworker.payload import clean
-from msgworker.store import additions, schema
-from msgworker.store import rule as rules
 from msgworker.store import send as store
-from msgworker.store.rule import Rule
+from msgworker.store.tables import additions, schema
+from msgworker.store.tables import rule as rules
+from msgworker.store.tables.rule import Rule
 from msgworker.table import COLUMNS, MessageTable, Tables
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM

@@ -19,10 +19,11 @@ from msgworker import dialects
 from msgworker.app import App
 from msgworker.coordination import Partitions, Segments
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.instance.seat import Scope
+from msgworker.instance.claiming.seat import Scope
 from msgworker.producing import connection_of
-from msgworker.store import scopes, slices
+from msgworker.store.claiming import slices
 from msgworker.store.send import shard_of
+from msgworker.store.sharing import scopes
 from msgworker.workers import Workers
 
 if TYPE_CHECKING:

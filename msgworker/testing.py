@@ -30,11 +30,11 @@ from sqlalchemy import event
 
 from msgworker.app import App
 from msgworker.errors import ConfigError
-from msgworker.instance.drainend import Drain
-from msgworker.instance.hand import Lane
+from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.instance import Instance
-from msgworker.instance.lanes import Lanes
 from msgworker.instance.report import Report, report_of
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.lanes import Lanes
 from msgworker.table import MessageTable
 
 TEXT = "%Y-%m-%d %H:%M:%S.%f"

@@ -30,7 +30,7 @@ MUTANTS = (
     # --- P1 exclusion
     _m(
         "the look after a lost answer does not wait for the commit",
-        "store/done.py",
+        "store/settling/done.py",
         '            conn.execute(locking(t), {"mw_ids": part}).all()\n    return still_mine',
         "            pass\n    return still_mine",
         "test_a_commit_that_is_still_under_way_is_waited_for",
@@ -51,7 +51,7 @@ MUTANTS = (
     ),
     _m(
         "claim does not look what runs",
-        "store/claim.py",
+        "store/claiming/claim.py",
         "        sa.not_(t.object_is_running(c)),\n",
         "",
         *_on("test_flag_refuses_an_object_that_runs", "sqlite", "postgresql"),
@@ -59,28 +59,28 @@ MUTANTS = (
     # --- P2 order
     _m(
         "any message, not the head",
-        "store/claim.py",
+        "store/claiming/claim.py",
         "        sa.not_(t.earlier_unfinished(c)),\n",
         "",
         *_on("test_flag_refuses_who_is_not_the_head", "sqlite"),
     ),
     _m(
         "flagged whatever was seen",
-        "store/claim.py",
+        "store/claiming/claim.py",
         "if seen[r[1]] == (r[0], r[5])]",
         "if r[1] in seen]",
         *_on("test_flag_refuses_what_has_changed_since_it_was_seen", "sqlite"),
     ),
     _m(
         "flagged whatever was seen, one statement",
-        "store/claim.py",
+        "store/claiming/claim.py",
         ".where(c.status == seen.c.status, t.tries(c) == seen.c.tries, claimable)",
         ".where(claimable, t.claimable(c))",
         *_on("test_flag_refuses_what_has_changed_since_it_was_seen", "postgresql"),
     ),
     _m(
         "oldest candidates last",
-        "store/candidates.py",
+        "store/claiming/candidates.py",
         """            .order_by(key)
             .limit(bindparam("rows", type_=sa.Integer()))
         )
@@ -95,14 +95,14 @@ MUTANTS = (
     ),
     _m(
         "run goes on behind one that waits",
-        "store/following.py",
+        "store/claiming/following.py",
         "elif startable and row.msg_id > head:",
         "elif row.msg_id > head:",
         "test_a_run_ends_before_the_first_unfinished_row_that_cannot_follow",
     ),
     _m(
         "run in spite of a lower one",
-        "store/following.py",
+        "store/claiming/following.py",
         "            if row.msg_id != head:  # a lower unfinished row has appeared\n"
         "                ended.add(head)\n",
         "            pass\n        elif row.msg_id == head:\n            continue\n",
@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     _m(
         "flag moves to one that waits",
-        "store/done.py",
+        "store/settling/done.py",
         "return [c.status == lit(Status.NEW), t.due(c), *never_tried]",
         "return [c.status == lit(Status.NEW), *never_tried]",
         "test_settle_ends_the_lane_when_the_next_one_is_gone[sqlite-later]",
@@ -124,7 +124,7 @@ MUTANTS = (
     ),
     _m(
         "NULL is an object",
-        "instance/search.py",
+        "instance/claiming/search.py",
         "        The source gives an object's rows in order: the first one that cannot run blocks "
         'the others.\n        """\n        same = row[self._key_at]\n        if same is not None:',
         "        The source gives an object's rows in order: the first one that cannot run blocks "
@@ -143,28 +143,28 @@ MUTANTS = (
     ),
     _m(
         "no fence, one statement",
-        "store/done.py",
+        "store/settling/done.py",
         ".where(*_named(t, c, ids), t.mine(c, ME))",
         f".where(*_named(t, c, ids), sa.or_(t.mine(c, ME), {ANY_ROW}))",
         "test_settle_reports_what_is_lost_and_writes_nothing_for_it",
     ),
     _m(
         "outcome of any try",
-        "store/settle.py",
+        "store/settling/settle.py",
         "same_claim = t.same_tries(c, counted)",
         f"same_claim = [sa.or_(one, {ANY_ROW}) for one in t.same_tries(c, counted)]",
         *_on("test_an_outcome_of_an_earlier_claim_is_not_written", "sqlite"),
     ),
     _m(
         "outcome of any RetryLater",
-        "store/settle.py",
+        "store/settling/settle.py",
         'same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))',
         f'same_claim.append(sa.or_(times == bindparam("mw_times", type_=sa.Integer()), {ANY_ROW}))',
         *_on("test_an_outcome_from_before_a_retry_later_is_not_written", "sqlite"),
     ),
     _m(
         "flag moved in a second transaction",
-        "store/done.py",
+        "store/settling/done.py",
         "    moved = 0\n    for part in _parts(t, nexts):\n",
         '    conn.exec_driver_sql("COMMIT")\n    conn.exec_driver_sql("BEGIN")\n'
         "    moved = 0\n    for part in _parts(t, nexts):\n",
@@ -172,7 +172,7 @@ MUTANTS = (
     ),
     _m(
         "transactional outcome by itself",
-        "instance/calling.py",
+        "instance/running/calling.py",
         "            fate = self._settle(conn, lane)\n",
         '            conn.exec_driver_sql("COMMIT")\n            conn.exec_driver_sql("BEGIN")\n'
         "            fate = self._settle(conn, lane)\n",
@@ -180,7 +180,7 @@ MUTANTS = (
     ),
     _m(
         "claimed_by stays on a done row",
-        "store/done.py",
+        "store/settling/done.py",
         "return t.values(status=lit(Status.DONE), finished_at=now(), claimed_by=sa.null())",
         "return t.values(status=lit(Status.DONE), finished_at=now())",
         *_on("test_settle_moves_the_flag_on", "sqlite"),
@@ -188,42 +188,42 @@ MUTANTS = (
     # --- P6 tries
     _m(
         "tries counted in the except block only",
-        "store/recover.py",
+        "store/recovering/recover.py",
         "t.tries(c) + 1), else_=most)",
         "t.tries(c) + 0), else_=most)",
         *_on("test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
     ),
     _m(
         "a try too many",
-        "store/settle.py",
+        "store/settling/settle.py",
         "dead = failed >= most",
         "dead = failed > most",
         *_on("test_settle_writes_every_outcome", "sqlite"),
     ),
     _m(
         "no back-off",
-        "store/settle.py",
+        "store/settling/settle.py",
         "available_at=sa.case((dead, sa.null()), else_=later)",
         "available_at=sa.null()",
         *_on("test_settle_writes_every_outcome", "sqlite"),
     ),
     _m(
         "RetryLater counted as a failure",
-        "instance/outcome.py",
+        "instance/running/outcome.py",
         "return Result(Outcome.LATER, clean(f",
         "return Result(Outcome.FAILED, clean(f",
         *_on("test_retry_later_is_not_counted", "sqlite"),
     ),
     _m(
         "bad payload tried again",
-        "instance/outcome.py",
+        "instance/running/outcome.py",
         "        return Result(Outcome.DEAD, text, trace=trace, raised=raised)\n",
         "        return Result(Outcome.FAILED, text, trace=trace, raised=raised)\n",
         *_on("test_a_payload_that_does_not_fit_is_dead_at_once", "sqlite"),
     ),
     _m(
         "a release counts a try",
-        "store/settle.py",
+        "store/settling/settle.py",
         "    return t.values(status=back, available_at=sa.null(), claimed_by=sa.null())\n",
         "    return t.values(status=lit(Status.FAILED), error_try_times=tries + 1, "
         "claimed_by=sa.null())\n",
@@ -231,7 +231,7 @@ MUTANTS = (
     ),
     _m(
         "a release of unknown rows counts a try",
-        "store/recover.py",
+        "store/recovering/recover.py",
         "t.values(status=back_to(t), available_at=sa.null(), claimed_by=sa.null())",
         "t.values(status=back_to(t), error_try_times=t.tries(c) + 1, claimed_by=sa.null())",
         *_on("test_release_gives_back_without_a_try", "sqlite"),
@@ -245,14 +245,14 @@ MUTANTS = (
     ),
     _m(
         "others claimed beside a quarantined one",
-        "instance/hand.py",
+        "instance/running/hand.py",
         "return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)",
         "return False",
         *_on("test_a_message_in_quarantine_runs_alone", "sqlite"),
     ),
     _m(
         "a rerun keeps its tries",
-        "store/change.py",
+        "store/changing/change.py",
         "            error_try_times=zero,\n",
         "",
         *_on("test_rerun_starts_again_from_zero", "sqlite"),
@@ -260,21 +260,21 @@ MUTANTS = (
     # --- life and death
     _m(
         "recovery without take-over",
-        "instance/recovery.py",
+        "instance/liveness/recovery.py",
         "            won = lease.take_over(conn, runtime.tables, seen, me=me, ttl=ttl)\n",
         "            won = bool(ttl)\n",
         *_on("test_a_dead_lease_is_taken_over_and_then_goes", "sqlite"),
     ),
     _m(
         "a recovery for as long as it takes",
-        "instance/recovery.py",
+        "instance/liveness/recovery.py",
         "BEAT_SHARE = 0.5\n",
         "BEAT_SHARE = 500.0\n",
         *_on("test_a_long_recovery_does_not_cost_us_our_own_lease", "sqlite"),
     ),
     _m(
         "the id kept while a settle is under way",
-        "instance/finder.py",
+        "instance/claiming/finder.py",
         "if c.msg_id not in runtime.identity.doubtful]",
         "if c.msg_id is not None]",
         *_on(
@@ -284,7 +284,7 @@ MUTANTS = (
     ),
     _m(
         "unconditional recovery",
-        "store/recover.py",
+        "store/recovering/recover.py",
         "        return [t.mine(c, _who(dead_id))]\n",
         f"        return [sa.or_(t.mine(c, _who(dead_id)), {ANY_ROW})]\n",
         *_on("test_recover_gives_back_with_a_try_and_a_crash_counted", "sqlite"),
@@ -298,7 +298,7 @@ MUTANTS = (
     ),
     _m(
         "renewal after a take-over",
-        "store/lease.py",
+        "store/recovering/lease.py",
         '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
         "lease.expires_at > now()\n",
         '                lease.name == bindparam("me"), lease.expires_at > now()\n',
@@ -306,7 +306,7 @@ MUTANTS = (
     ),
     _m(
         "renewal of an expired lease",
-        "store/lease.py",
+        "store/recovering/lease.py",
         '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
         "lease.expires_at > now()\n",
         '                lease.name == bindparam("me"), lease.taken_by.is_(None)\n',
@@ -314,14 +314,14 @@ MUTANTS = (
     ),
     _m(
         "take-over of any term",
-        "store/lease.py",
+        "store/recovering/lease.py",
         'lease.term == bindparam("seen"),\n                lease.expires_at <= now(),\n',
         'lease.term >= bindparam("seen"),\n',
         *_on("test_a_renewal_between_look_and_take_over_wins", "sqlite"),
     ),
     _m(
         "expiry by the process's clock",
-        "store/lease.py",
+        "store/recovering/lease.py",
         "        live = sa.case((lease.expires_at > now(), 1), else_=0)\n",
         "        from datetime import UTC\n\n"
         "        live = sa.case((lease.expires_at > datetime.now(UTC), 1), else_=0)\n",
@@ -329,7 +329,7 @@ MUTANTS = (
     ),
     _m(
         "renewal by the process's clock",
-        "store/lease.py",
+        "store/recovering/lease.py",
         '                lease.name == bindparam("me"), lease.taken_by.is_(None), '
         "lease.expires_at > now()\n",
         '                lease.name == bindparam("me"), lease.taken_by.is_(None),\n'
@@ -338,28 +338,28 @@ MUTANTS = (
     ),
     _m(
         "the dead live on where the clock was put back",
-        "instance/recovery.py",
+        "instance/liveness/recovery.py",
         "if one.ahead and one.name",
         "if one.ahead > 1 and one.name",
         *_on("test_the_dead_do_not_live_on_where_the_clock_was_put_back", "sqlite"),
     ),
     _m(
         "a lost message makes nobody ask for the lease",
-        "instance/settler.py",
+        "instance/settling/settler.py",
         "            self._doubt()  # before",
         "            # before",
         *_on("test_who_was_declared_dead_learns_it_from_the_first_message_it_lost", "sqlite"),
     ),
     _m(
         "handlers start without trust in the lease",
-        "instance/handlerthreads.py",
+        "instance/running/handlerthreads.py",
         "            if not trusted:  # wait",
         "            if runtime.stopping is None:  # wait",
         *_on("test_no_handler_starts_while_the_lease_is_in_doubt", "sqlite"),
     ),
     _m(
         "claims without trust in the lease",
-        "instance/claimer.py",
+        "instance/claiming/claimer.py",
         "            if runtime.identity.id != me or not runtime.identity.trusted():\n"
         "                return [], []  # declared dead",
         "            if runtime.identity is None:\n                return [], []  # declared dead",
@@ -367,56 +367,56 @@ MUTANTS = (
     ),
     _m(
         "objects in hand are claimed again",
-        "instance/finder.py",
+        "instance/claiming/finder.py",
         "if c.msg_id not in ids and (c.object_id is None or c.same not in objects)",
         "if c.msg_id is not None",
         *_on("test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered", "sqlite"),
     ),
     _m(
         "slow work is hoarded",
-        "instance/room.py",
+        "instance/claiming/room.py",
         "if excess <= 0 or self._runtime.slots < 2",
         "if excess is not None or self._runtime.slots < 2",
         *_on("test_what_waits_behind_slow_handlers_is_given_back_where_others_live", "sqlite"),
     ),
     _m(
         "old handlers are not waited for",
-        "instance/hand.py",
+        "instance/running/hand.py",
         "old = [r.row for r in list(self.running.values()) if not is_ours(r.owner)]",
         "old = [r.row for r in list(self.running.values()) if r.owner is None]",
         *_on("test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
     ),
     _m(
         "a renewal after the end of trust",
-        "instance/heartbeat.py",
+        "instance/liveness/heartbeat.py",
         "if begun >= identity.trusted_until or not",
         "if not",
         *_on("test_who_wakes_after_its_lease_is_over_does_not_ask_for_it", "postgresql"),
     ),
     _m(
         "a settle of a lost id is sent again and again",
-        "instance/settler.py",
+        "instance/settling/settler.py",
         "return runtime.identity.is_ours(me) and not runtime.gave_up()",
         "return not runtime.gave_up()",
         *_on("test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
     ),
     _m(
         "what nobody can recover is forgotten",
-        "instance/heartbeat.py",
+        "instance/liveness/heartbeat.py",
         'if not runtime.tables.has("claimed_by"):\n            self._go_on',
         "if runtime.tables is None:\n            self._go_on",
         *_on("test_what_has_not_started_is_asked_for_before_it_starts", "sqlite"),
     ),
     _m(
         "nobody asks for what is carried over",
-        "instance/lanes.py",
+        "instance/running/lanes.py",
         "        if lane.owner == identity.id:\n            return True\n",
         "        if identity.is_ours(lane.owner):\n            return True\n",
         *_on("test_what_people_gave_back_while_the_lease_was_lost_is_not_started", "sqlite"),
     ),
     _m(
         "done under any claim, without owners",
-        "store/done.py",
+        "store/settling/done.py",
         "mine = (t.among(c.msg_id), t.mine(c, ME), *t.same_tries(c, counted))",
         f"tries = [sa.or_(one, {ANY_ROW}) for one in t.same_tries(c, counted)]\n"
         "        mine = (t.among(c.msg_id), t.mine(c, ME), *tries)",
@@ -424,56 +424,56 @@ MUTANTS = (
     ),
     _m(
         "done under any claim, without owners, one statement",
-        "store/done.py",
+        "store/settling/done.py",
         "    return [c.msg_id == seen.c.msg_id, as_claimed]\n",
         f"    return [c.msg_id == seen.c.msg_id, sa.or_(as_claimed, {ANY_ROW})]\n",
         "test_an_outcome_is_not_written_under_the_claim_of_another[postgresql-done]",
     ),
     _m(
         "the renewal in a transaction",
-        "instance/ownlease.py",
+        "instance/liveness/ownlease.py",
         "        with self._link.single() as conn:",
         "        with self._link.transaction() as conn:",
         *_on("test_who_stands_still_after_its_renewal_holds_no_lock", "postgresql"),
     ),
     _m(
         "a locked lease is waited for",
-        "store/lease.py",
+        "store/recovering/lease.py",
         "    if not t.dialect.row_locks:\n        return True\n",
         "    return True\n",
         *_on("test_a_lease_that_somebody_has_locked_is_not_waited_for", "postgresql"),
     ),
     _m(
         "no sweep of unknown rows",
-        "instance/heartbeat.py",
+        "instance/liveness/heartbeat.py",
         "        self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)\n",
         "",
         *_on("test_rows_of_ours_that_no_lane_knows_are_given_back", "sqlite"),
     ),
     _m(
         "the sweep takes known rows too",
-        "instance/claimer.py",
+        "instance/claiming/claimer.py",
         "if msg_id not in known]",
         "if msg_id is not None]",
         *_on("test_a_sweep_leaves_what_is_in_hand", "sqlite"),
     ),
     _m(
         "rows of ids without a lease stay",
-        "instance/recovery.py",
+        "instance/liveness/recovery.py",
         "            if orphan not in known and orphan != me:\n",
         "            if orphan is None:\n",
         *_on("test_rows_of_an_id_without_a_lease_are_recovered", "sqlite"),
     ),
     _m(
         "the lease is dropped without a look",
-        "instance/heartbeat.py",
+        "instance/liveness/heartbeat.py",
         "        if not self._claimer.holds_nothing(self._link):\n            return False\n",
         "",
         *_on("test_a_lease_is_not_dropped_while_a_row_is_flagged", "sqlite"),
     ),
     _m(
         "a drain returns early",
-        "instance/finder.py",
+        "instance/claiming/finder.py",
         "                linger=drain.linger,\n                retry_linger=drain.retry_linger,\n",
         "                linger=0.0,\n                retry_linger=0.0,\n",
         *_on("test_linger_sits_out_short_back_offs", "sqlite"),
@@ -481,35 +481,35 @@ MUTANTS = (
     # --- the rule of the table
     _m(
         "registers under any rule",
-        "store/rule.py",
+        "store/tables/rule.py",
         "    elif found != Rule.of(t.spec):\n        raise",
         "    elif found != found:\n        raise",
         *_on("test_an_instance_of_an_older_rule_does_not_register", "sqlite"),
     ),
     _m(
         "registers without a lock of the rule",
-        "store/rule.py",
+        "store/tables/rule.py",
         "        if not t.dialect.row_locks:\n            return _query(t)",
         "        if shared or not t.dialect.row_locks:\n            return _query(t)",
         *_on("test_a_change_sees_who_is_just_registering", "postgresql"),
     ),
     _m(
         "rule changed beside the living",
-        "store/rule.py",
+        "store/tables/rule.py",
         "    if live := living(conn, t):\n",
         "    if live := living(conn, t)[:0]:\n",
         *_on("test_the_rule_is_kept_while_the_lease_of_the_dead_is_live", "sqlite"),
     ),
     _m(
         "rule changed while the dead hold messages",
-        "store/rule.py",
+        "store/tables/rule.py",
         "    if held := recover.owners(conn, t):\n",
         "    if held := recover.owners(conn, t)[:0]:\n",
         *_on("test_what_the_dead_hold_is_recovered_by_the_old_rule_first", "sqlite"),
     ),
     _m(
         "rule changed without the numbers",
-        "store/rule.py",
+        "store/tables/rule.py",
         "    _renumber(conn, t, found, wanted)\n",
         "",
         *_on("test_a_discarded_message_never_runs_again_where_max_tries_is_raised", "sqlite"),
@@ -524,28 +524,28 @@ MUTANTS = (
     # --- locks
     _m(
         "the token of a lock stands still",
-        "store/locks.py",
+        "store/sharing/locks.py",
         '"token": c.token + 1,',
         '"token": c.token + 0,',
         "test_a_former_holder_changes_nothing[sqlite]",
     ),
     _m(
         "a lock is taken from who holds it",
-        "store/locks.py",
+        "store/sharing/locks.py",
         '.where(c.name == bindparam("mw_name"), free).values(_taken(c))',
         '.where(c.name == bindparam("mw_name")).values(_taken(c))',
         "test_one_of_ten_wins_each_round_and_tokens_rise[sqlite]",
     ),
     _m(
         "a renewal does not ask for the token",
-        "store/locks.py",
+        "store/sharing/locks.py",
         'return (c.name == bindparam("mw_name"), who, c.token == bindparam("mw_token"))',
         'return (c.name == bindparam("mw_name"), who, c.token + 0 * bindparam("mw_token") > 0)',
         "test_a_former_holder_changes_nothing[sqlite]",
     ),
     _m(
         "what has expired is renewed",
-        "store/locks.py",
+        "store/sharing/locks.py",
         "whose = (*_of(c), sa.not_(_expired(c)))",
         "whose = _of(c)",
         "test_leases_keep_their_rules_in_any_order_of_events",
@@ -566,7 +566,7 @@ MUTANTS = (
     ),
     _m(
         "anybody releases a lock",
-        "store/locks.py",
+        "store/sharing/locks.py",
         "return sa.update(table(t)).where(*_of(c)).values(**free)",
         'both = bindparam("mw_owner") + bindparam("mw_token", type_=sa.String())\n'
         '        held = sa.or_(c.owner.is_not(None), both == "")\n'
@@ -584,7 +584,7 @@ MUTANTS = (
     ),
     _m(
         "what runs under a lost id is not in hand",
-        "instance/hand.py",
+        "instance/running/hand.py",
         "return parts | {running.part for running in list(self.running.values())}",
         "return parts",
         *_on("test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs", "sqlite"),
@@ -693,7 +693,7 @@ MUTANTS = (
     ),
     _m(
         "a look reads as much as there are instances",
-        "instance/search.py",
+        "instance/claiming/search.py",
         "objects = min(WINDOW, max(objects, self._stride))",
         "objects = max(objects, self._stride)",
         "test_a_look_everywhere_is_bounded_however_many_instances_live[sqlite]",

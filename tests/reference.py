@@ -24,17 +24,17 @@ from msgworker.coordination import (
 from msgworker.instance.working import Working
 from msgworker.ops import Ops
 from msgworker.ops.results import Repaired
-from msgworker.store.audit import AuditEntry, Operation
-from msgworker.store.counts import Count
-from msgworker.store.doctor import Finding
-from msgworker.store.explain import Explanation
-from msgworker.store.failures import Failures
-from msgworker.store.info import MessageInfo
-from msgworker.store.instances import InstanceInfo
-from msgworker.store.pause import Pause
-from msgworker.store.tries import Try
-from msgworker.store.waiting import LaneInfo
-from msgworker.store.window import Found
+from msgworker.store.changing.audit import AuditEntry, Operation
+from msgworker.store.changing.pause import Pause
+from msgworker.store.looking.counts import Count
+from msgworker.store.looking.doctor import Finding
+from msgworker.store.looking.explain import Explanation
+from msgworker.store.looking.failures import Failures
+from msgworker.store.looking.info import MessageInfo
+from msgworker.store.looking.instances import InstanceInfo
+from msgworker.store.looking.waiting import LaneInfo
+from msgworker.store.looking.window import Found
+from msgworker.store.settling.tries import Try
 
 SECTIONS: dict[str, tuple[str, list[type]]] = {
     "Application": (

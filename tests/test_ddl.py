@@ -15,42 +15,20 @@ from msgworker import App, MessageTable
 from msgworker.dialects import DIALECTS, NAMES, compiler_for
 from msgworker.dialects.catalogue import OTHER_SCHEMAS
 from msgworker.message import Outcome, Settlement, State
-from msgworker.store import (
-    additions,
-    audit,
-    candidates,
-    change,
-    claim,
-    counts,
-    ddl_script,
-    deal,
-    due,
-    explain,
-    failures,
-    find,
-    following,
-    instances,
-    items,
-    lease,
-    left,
-    locks,
-    order,
-    pause,
-    purge,
-    recover,
-    scopes,
-    settle,
-    slices,
-    slices_by_age,
-    tries,
-    waiting,
-)
+from msgworker.store import items
 from msgworker.store import send as producing
-from msgworker.store.candidates import Candidate
-from msgworker.store.change import Filter
-from msgworker.store.done import still_mine
+from msgworker.store.changing import audit, change, pause, purge
+from msgworker.store.changing.change import Filter
+from msgworker.store.claiming import candidates, claim, due, following, slices, slices_by_age
+from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.claiming.slices import Place
+from msgworker.store.looking import counts, explain, failures, find, instances, left, order, waiting
+from msgworker.store.recovering import lease, recover
 from msgworker.store.rows import Row
-from msgworker.store.slices import Place
+from msgworker.store.settling import settle, tries
+from msgworker.store.settling.done import still_mine
+from msgworker.store.sharing import deal, locks, scopes
+from msgworker.store.tables import additions, ddl_script
 from msgworker.table import Tables, tables_for
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from msgworker import PayloadError
-from msgworker.instance.handler import make_handler
-from msgworker.instance.outcome import payload_of
+from msgworker.instance.running.handler import make_handler
+from msgworker.instance.running.outcome import payload_of
 from msgworker.message import Message
 from msgworker.payload import decode, encode
 

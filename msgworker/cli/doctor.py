@@ -13,7 +13,7 @@ from msgworker.cli.output import print_json, print_text, styled_as, to_terminal
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import plural, visible
 from msgworker.errors import SchemaError
-from msgworker.store.doctor import Finding, Severity
+from msgworker.store.looking.doctor import Finding, Severity
 
 WORDS = {Severity.NEEDED: "needed", Severity.ADVISED: "advised", Severity.FINE: "ok"}
 COLOURS = {Severity.NEEDED: "red", Severity.ADVISED: "yellow", Severity.FINE: "green"}

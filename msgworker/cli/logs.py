@@ -19,7 +19,7 @@ from typing import Any
 
 from msgworker.cli.words import visible
 from msgworker.dialects import without
-from msgworker.instance.traces import trace_of
+from msgworker.instance.running.traces import trace_of
 from msgworker.logs import logger
 from msgworker.payload import shown
 from msgworker.table import MAX_ERROR

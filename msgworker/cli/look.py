@@ -17,9 +17,9 @@ from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, ago, plural, safe, since
 from msgworker.config import YEAR_SECONDS, seconds
 from msgworker.message import State
-from msgworker.store.counts import Count, Exact
-from msgworker.store.info import How, MessageInfo
-from msgworker.store.window import Found
+from msgworker.store.looking.counts import Count, Exact
+from msgworker.store.looking.info import How, MessageInfo
+from msgworker.store.looking.window import Found
 
 OPEN = (State.NEW, State.PROCESSING, State.FAILED)
 

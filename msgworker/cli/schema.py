@@ -12,7 +12,7 @@ from msgworker.cli.options import as_json, common, configure, flags
 from msgworker.cli.output import print_json
 from msgworker.cli.target import app_option, app_ref_of, import_app, open_app, target
 from msgworker.cli.words import safe
-from msgworker.store import ddl_script
+from msgworker.store.tables import ddl_script
 
 
 @click.command("init-db")

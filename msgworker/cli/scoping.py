@@ -20,7 +20,7 @@ from msgworker.config import Configuration
 from msgworker.coordination import Dealer, Everywhere, Instance, LockCentre, Partitions, Segments
 from msgworker.coordination.centres import open_centre, secrets_of_centre
 from msgworker.errors import ConfigError
-from msgworker.instance.seat import Scope
+from msgworker.instance.claiming.seat import Scope
 from msgworker.instance.stopping import Asked, Beside, Signals, end_by
 
 KINDS = "everywhere, instance:FLAG, partitions:SHARDS or segments"

@@ -23,8 +23,8 @@ from msgworker.cli.output import (
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, ago, plural, safe, when
 from msgworker.message import State
-from msgworker.store.info import MessageInfo
-from msgworker.store.tries import Try
+from msgworker.store.looking.info import MessageInfo
+from msgworker.store.settling.tries import Try
 
 PAYLOAD_SHOWN = 10_000
 

@@ -24,10 +24,10 @@ from msgworker.cli.target import open_app, target
 from msgworker.cli.within import counted, items_dict
 from msgworker.cli.words import age, plural, safe, since, when
 from msgworker.message import State
-from msgworker.store.explain import Explanation
-from msgworker.store.failures import Failures
-from msgworker.store.instances import InstanceInfo, Life
-from msgworker.store.waiting import LaneInfo
+from msgworker.store.looking.explain import Explanation
+from msgworker.store.looking.failures import Failures
+from msgworker.store.looking.instances import InstanceInfo, Life
+from msgworker.store.looking.waiting import LaneInfo
 
 limited = click.option(
     "--limit", metavar="N", type=int, default=20, help="At most so many, 20 if not given."

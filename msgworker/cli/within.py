@@ -11,9 +11,9 @@ import click
 from msgworker.cli.output import Column, print_block, print_with_text
 from msgworker.cli.words import ago
 from msgworker.message import State
-from msgworker.store.info import MessageInfo
 from msgworker.store.items import ItemInfo, Items
-from msgworker.store.tries import Try
+from msgworker.store.looking.info import MessageInfo
+from msgworker.store.settling.tries import Try
 
 VALUE_SHOWN = 50
 END_LINES = 6

@@ -1,7 +1,7 @@
 """Locks in a relational database: any that msgworker runs on, also the one with the messages.
 
-Decided by the database's clock and the row counts of conditional updates (store/locks.py), so the
-clocks of the machines need not agree.
+Decided by the database's clock and the row counts of conditional updates (store/sharing/locks.py),
+so the clocks of the machines need not agree.
 
 One file, because each act says beside it what to do when its answer is lost.
 """
@@ -27,7 +27,8 @@ from msgworker.coordination.lease import Lease, LockCentre, check_name, check_pr
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import LocksUnavailable, MsgworkerError, SchemaError
 from msgworker.instance.links import Link
-from msgworker.store import locks, schema
+from msgworker.store.sharing import locks
+from msgworker.store.tables import schema
 from msgworker.table import DEFAULT_NAME, MessageTable, Tables, tables_for
 
 R = TypeVar("R")

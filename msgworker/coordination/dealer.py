@@ -20,9 +20,9 @@ from msgworker.coordination.scopes import check_flag
 from msgworker.dialects import connecting, reaching, writing
 from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable, SchemaError
 from msgworker.logs import logger
-from msgworker.store import additions
-from msgworker.store import deal as store
-from msgworker.store.deal import Undealt
+from msgworker.store.sharing import deal as store
+from msgworker.store.sharing.deal import Undealt
+from msgworker.store.tables import additions
 from msgworker.table import MessageTable, Tables
 
 log = logger("msgworker.coordination")

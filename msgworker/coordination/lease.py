@@ -19,7 +19,7 @@ from typing import Any
 from msgworker.clock import clock
 from msgworker.config import number
 from msgworker.errors import ConfigError, LeaseLost
-from msgworker.store.locks import MAX_NAME, MAX_OWNER
+from msgworker.store.sharing.locks import MAX_NAME, MAX_OWNER
 
 TRUST = 0.9
 """The share of a lease's time for which it counts as live, from before the request was sent."""

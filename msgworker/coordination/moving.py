@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable
 
 from msgworker.errors import LocksUnavailable
-from msgworker.instance.seat import Standing
+from msgworker.instance.claiming.seat import Standing
 
 OUTAGE_SECONDS = 1.0
 

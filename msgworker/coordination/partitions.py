@@ -17,7 +17,7 @@ from msgworker.coordination.assign import Assign, requested, sticky
 from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
 from msgworker.coordination.moving import Moving, columns, monotonic, spans
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.seat import Scope, Seat, Standing
+from msgworker.instance.claiming.seat import Scope, Seat, Standing
 from msgworker.table import MOST_SHARDS, MessageTable, Slice
 
 LOOK_SECONDS = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgworker.errors import ConfigError
-from msgworker.instance.seat import Scope, Seat, Standing
+from msgworker.instance.claiming.seat import Scope, Seat, Standing
 from msgworker.payload import is_text
 from msgworker.table import MAX_FLAG, Slice
 

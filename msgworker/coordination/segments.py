@@ -15,7 +15,7 @@ from msgworker.config import number
 from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
 from msgworker.coordination.moving import Moving, columns, monotonic
 from msgworker.errors import ConfigError
-from msgworker.instance.seat import Scope, Seat, Standing
+from msgworker.instance.claiming.seat import Scope, Seat, Standing
 from msgworker.table import MOST_SHARDS, Slice
 
 BUSY_SECONDS = (0.05, 0.15)

@@ -18,7 +18,7 @@ from msgworker.demo import discount
 from msgworker.demo.contract import PRICE, STATEMENT, contracts, fails_once, prices
 from msgworker.demo.purchases import Purchase, spent
 from msgworker.message import Status
-from msgworker.store import lease
+from msgworker.store.recovering import lease
 
 MAX_TRIES = 3
 

@@ -29,7 +29,7 @@ from msgworker.demo.processes import Processes
 from msgworker.demo.proof import Evidence, InHand, Proof, SeenMessage, prove, read
 from msgworker.demo.purchases import Purchase
 from msgworker.message import State, Status
-from msgworker.store.lease import INSTANCE
+from msgworker.store.recovering.lease import INSTANCE
 
 LEASE_SECONDS = 4.0
 LIMIT_SECONDS = 300.0

@@ -1,14 +1,21 @@
 """The threads of one running instance, one subject per file: no SQL, nothing of other instances.
 
-The files in the order of a message's life:
+In the order of a message's life, then the instance as a whole:
 
-claim       fetcher (the claim loop), room, appetite, emptying, quiesce, finder, search, slicing,
-            slicing_by_age, seat, unhandled, refusals, claimer, pollpace, draining, drainend
-run         hand, lanes, handlerthreads, calling, handler, context, outcome, backoff, asyncloop,
-            traces
-fan out     fanout, fanned, itemrun, itemkeys, hands, recorder, fence
-settle      settler, settlements, untilknown
-stay alive  identity, heartbeat, ownlease, handlerwatch, recovery, ruling, watchdog
-as a whole  working, worker, instance, runtime, role, links, listener, forks, stopping, telling,
-            report
+claiming    the claim loop: how much room there is, where to look, what to flag, when to look again
+running     lanes wait for threads, threads call handlers, handlers end in an outcome
+fan_out     the items of one message over threads or an executor, and their records
+settling    outcomes are written in batches, until it is known what was written
+liveness    the id and the lease of this instance, and the recovery of others
+worker      start, run, drain and stop an instance
+working     what a worker shares with those of several databases
+instance    builds the roles; the order of start and stop
+runtime     what the roles share
+role        the loop of a thread, and its outages
+links       connections
+listener    wakes the claim loop when a message was sent
+forks       ends what a handler forks
+stopping    signals, and who asked for a stop
+telling     what of the events goes to the log
+report      what a drain returns
 """

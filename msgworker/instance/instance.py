@@ -15,27 +15,28 @@ from collections.abc import Callable
 from msgworker import events
 from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError
-from msgworker.instance.appetite import Appetite
-from msgworker.instance.calling import Caller
-from msgworker.instance.claimer import Claimer, release
-from msgworker.instance.drainend import Drain
-from msgworker.instance.draining import Draining
-from msgworker.instance.emptying import Emptying
-from msgworker.instance.fetcher import Fetcher
-from msgworker.instance.finder import Finder
-from msgworker.instance.hand import Lane
-from msgworker.instance.handlerthreads import HandlerThreads
-from msgworker.instance.handlerwatch import HandlerWatch
-from msgworker.instance.heartbeat import Heartbeat
-from msgworker.instance.lanes import Lanes
+from msgworker.instance.claiming.appetite import Appetite
+from msgworker.instance.claiming.claimer import Claimer, release
+from msgworker.instance.claiming.drainend import Drain
+from msgworker.instance.claiming.draining import Draining
+from msgworker.instance.claiming.emptying import Emptying
+from msgworker.instance.claiming.fetcher import Fetcher
+from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.pollpace import PollPace
+from msgworker.instance.claiming.room import Room
+from msgworker.instance.claiming.seat import Standing
 from msgworker.instance.listener import Listener
-from msgworker.instance.outcome import Result
-from msgworker.instance.pollpace import PollPace
+from msgworker.instance.liveness.heartbeat import Heartbeat
+from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.instance.role import Role
-from msgworker.instance.room import Room
+from msgworker.instance.running.calling import Caller
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.handlerthreads import HandlerThreads
+from msgworker.instance.running.handlerwatch import HandlerWatch
+from msgworker.instance.running.lanes import Lanes
+from msgworker.instance.running.outcome import Result
 from msgworker.instance.runtime import Runtime
-from msgworker.instance.seat import Standing
-from msgworker.instance.settler import Settler
+from msgworker.instance.settling.settler import Settler
 from msgworker.instance.stopping import (
     AT_EXIT,
     EXIT_GRACE,
@@ -46,7 +47,6 @@ from msgworker.instance.stopping import (
     Keeper,
 )
 from msgworker.instance.telling import Telling
-from msgworker.instance.watchdog import Watchdog
 from msgworker.message import Outcome
 
 HOPELESS_FAILURES = 4

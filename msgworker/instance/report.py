@@ -13,7 +13,7 @@ from msgworker.dialects import Trouble, trouble
 from msgworker.errors import ExitCode
 from msgworker.instance.role import outage_pause
 from msgworker.instance.runtime import Runtime
-from msgworker.store.left import Left, Waits, left
+from msgworker.store.looking.left import Left, Waits, left
 
 WORDS = {
     Waits.RETRY: "waiting for a retry",

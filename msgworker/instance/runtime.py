@@ -24,19 +24,19 @@ from msgworker import events
 from msgworker.config import Settings
 from msgworker.errors import MsgworkerError
 from msgworker.events import Events
+from msgworker.instance.claiming.quiesce import Quiesce
+from msgworker.instance.claiming.refusals import Refusals
+from msgworker.instance.claiming.seat import Scope
 from msgworker.instance.forks import end_if_forked
-from msgworker.instance.hand import Hand
-from msgworker.instance.handler import Registry
-from msgworker.instance.identity import Identity
 from msgworker.instance.links import Link, SpareLinks, Turns
-from msgworker.instance.quiesce import Quiesce
-from msgworker.instance.refusals import Refusals
+from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.role import Away
-from msgworker.instance.seat import Scope
+from msgworker.instance.running.hand import Hand
+from msgworker.instance.running.handler import Registry
 from msgworker.logs import logger
 from msgworker.message import topic_of
 from msgworker.payload import shown
-from msgworker.store.left import Asked
+from msgworker.store.looking.left import Asked
 from msgworker.store.rows import Row
 from msgworker.table import Tables
 

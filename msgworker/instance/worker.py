@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from msgworker.dialects import connecting
 from msgworker.errors import MsgworkerError, RuleChanged
-from msgworker.instance.drainend import Drain
+from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.instance import GIVE_UP_SECONDS, TICK_SECONDS, Instance
 from msgworker.instance.report import Report, report_of
 from msgworker.instance.runtime import Runtime, Tally
@@ -25,7 +25,7 @@ from msgworker.instance.stopping import (
     end_by,
 )
 from msgworker.instance.working import GRACE, Working
-from msgworker.store.left import Left, left
+from msgworker.store.looking.left import Left, left
 
 RETRY_LINGER = 300.0
 OVERDUE_SECONDS = 2.5  # how long a drain waits for due messages that cannot be claimed

@@ -14,10 +14,10 @@ from msgworker.config import YEAR_SECONDS, number, seconds, whole
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.payload import clean
-from msgworker.store.audit import MAX_ACTOR, MAX_REASON
-from msgworker.store.change import Filter
+from msgworker.store.changing.audit import MAX_ACTOR, MAX_REASON
+from msgworker.store.changing.change import Filter
+from msgworker.store.changing.pause import MAX_TOPIC
 from msgworker.store.items import ItemState
-from msgworker.store.pause import MAX_TOPIC
 
 MAX_RATE = 1_000_000
 KEPT_IDS = 10_000

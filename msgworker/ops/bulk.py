@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import Trouble, connecting, refusal, trouble, unavailable, writing
 from msgworker.errors import MsgworkerError
-from msgworker.instance.untilknown import (
+from msgworker.instance.settling.untilknown import (
     Failures,
     Fate,
     by_trouble,
@@ -29,8 +29,9 @@ from msgworker.instance.untilknown import (
 )
 from msgworker.ops.asking import Who
 from msgworker.ops.results import Progress, Repaired, Skip, Skips, Tell
-from msgworker.store import audit, rule
-from msgworker.store.audit import Operation
+from msgworker.store.changing import audit
+from msgworker.store.changing.audit import Operation
+from msgworker.store.tables import rule
 from msgworker.table import Tables
 
 T = TypeVar("T")

@@ -11,10 +11,11 @@ from sqlalchemy import Connection
 from msgworker.dialects import connecting
 from msgworker.message import State, Status, word_of
 from msgworker.ops.results import Skip, Why
-from msgworker.store import change, order
-from msgworker.store.change import Filter, SeenRow
-from msgworker.store.order import Behind
-from msgworker.store.rule import Rule
+from msgworker.store.changing import change
+from msgworker.store.changing.change import Filter, SeenRow
+from msgworker.store.looking import order
+from msgworker.store.looking.order import Behind
+from msgworker.store.tables.rule import Rule
 from msgworker.table import Tables
 
 CHUNK = 10_000

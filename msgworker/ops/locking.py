@@ -13,7 +13,7 @@ from msgworker.errors import ConfigError
 from msgworker.ops import asking
 from msgworker.ops.results import Repaired
 from msgworker.ops.writing import Writing
-from msgworker.store import audit
+from msgworker.store.changing import audit
 
 KIND = "release-lock"
 

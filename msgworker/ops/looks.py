@@ -16,17 +16,26 @@ from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.ops import asking
 from msgworker.ops.call import Call
-from msgworker.store import counts, doctor, ending, explain, failures, find, instances, waiting
 from msgworker.store import items as fanned
-from msgworker.store.counts import Count
-from msgworker.store.doctor import Finding
-from msgworker.store.explain import Explanation
-from msgworker.store.failures import Failures
-from msgworker.store.info import MessageInfo
-from msgworker.store.instances import InstanceInfo
 from msgworker.store.items import ItemInfo, ItemState
-from msgworker.store.waiting import LaneInfo
-from msgworker.store.window import LEAST, MOST, Found
+from msgworker.store.looking import (
+    counts,
+    doctor,
+    ending,
+    explain,
+    failures,
+    find,
+    instances,
+    waiting,
+)
+from msgworker.store.looking.counts import Count
+from msgworker.store.looking.doctor import Finding
+from msgworker.store.looking.explain import Explanation
+from msgworker.store.looking.failures import Failures
+from msgworker.store.looking.info import MessageInfo
+from msgworker.store.looking.instances import InstanceInfo
+from msgworker.store.looking.waiting import LaneInfo
+from msgworker.store.looking.window import LEAST, MOST, Found
 
 MAX_LIMIT = 10_000
 MAX_GROUPS = 500

@@ -15,8 +15,8 @@ from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.ops.choosing import CHUNK
 from msgworker.ops.results import Skip, Why
-from msgworker.store import purge as store
-from msgworker.store.purge import Archive
+from msgworker.store.changing import purge as store
+from msgworker.store.changing.purge import Archive
 from msgworker.table import Tables
 
 

@@ -22,9 +22,11 @@ from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.ops.results import Skip, Why
-from msgworker.store import audit, change, done, lease, recover
-from msgworker.store.instances import Life, instances
-from msgworker.store.lease import Lease
+from msgworker.store.changing import audit, change
+from msgworker.store.looking.instances import Life, instances
+from msgworker.store.recovering import lease, recover
+from msgworker.store.recovering.lease import Lease
+from msgworker.store.settling import done
 from msgworker.table import Tables
 
 HOLD_SECONDS = 60.0

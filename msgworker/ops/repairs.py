@@ -17,8 +17,8 @@ from msgworker.ops.choosing import Choice
 from msgworker.ops.renamed import renamed
 from msgworker.ops.results import Repaired, Tell
 from msgworker.ops.writing import Writing
-from msgworker.store import change
-from msgworker.store.audit import Operation
+from msgworker.store.changing import change
+from msgworker.store.changing.audit import Operation
 
 _RERUN = (State.FAILED, State.DEAD)
 _OPEN = (State.NEW, State.FAILED, State.DEAD)

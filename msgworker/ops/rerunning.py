@@ -13,8 +13,9 @@ from msgworker.message import State, Status
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.ops.choosing import Choice, Chunk
 from msgworker.ops.results import Skip, Why
-from msgworker.store import audit, change, order
-from msgworker.store.change import SeenRow
+from msgworker.store.changing import audit, change
+from msgworker.store.changing.change import SeenRow
+from msgworker.store.looking import order
 from msgworker.table import Tables
 
 MOST_HEADS = 100

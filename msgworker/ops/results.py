@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgworker.store.info import MessageInfo
+from msgworker.store.looking.info import MessageInfo
 
 SHOWN = 20
 

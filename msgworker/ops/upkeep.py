@@ -17,9 +17,9 @@ from msgworker.ops.purging import Old
 from msgworker.ops.renamed import renamed
 from msgworker.ops.results import Repaired, Tell
 from msgworker.ops.writing import SAMPLE, Writing
-from msgworker.store import audit, pause, purge
-from msgworker.store.audit import AuditEntry
-from msgworker.store.pause import Pause
+from msgworker.store.changing import audit, pause, purge
+from msgworker.store.changing.audit import AuditEntry
+from msgworker.store.changing.pause import Pause
 
 MAX_AUDIT = 10_000
 

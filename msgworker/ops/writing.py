@@ -14,8 +14,10 @@ from msgworker.ops.bulk import Bulk
 from msgworker.ops.call import Call
 from msgworker.ops.choosing import Choice
 from msgworker.ops.results import Repaired, Skip, Skips
-from msgworker.store import audit, ending, find, schema
-from msgworker.store.audit import Operation
+from msgworker.store.changing import audit
+from msgworker.store.changing.audit import Operation
+from msgworker.store.looking import ending, find
+from msgworker.store.tables import schema
 
 SAMPLE = 10
 LOOK_AHEAD_SECONDS = 20

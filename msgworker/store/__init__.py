@@ -1,16 +1,16 @@
 """All statements of the library, one file per action.
 
-Functions take a Connection first and run in the caller's transaction, unless stated otherwise. The
-files in the order of a message's life:
+Functions take a Connection first and run in the caller's transaction, unless stated otherwise. In
+the order of a message's life:
 
-tables   schema, additions, reflection, requirements, ddl_script, rule
-send     send
-claim    candidates, due, slices, slices_by_age, claim, following, rows
-settle   settle, done, tries, fingerprint
-fan out  items
-recover  lease, recover
-scopes   scopes, deal, locks
-look     find, info, counts, waiting, failures, explain, ending, instances, left, order, window,
-         doctor
-write    change, purge, pause, audit
+tables      create and check the tables; the rule that is recorded with them
+send        insert messages
+claiming    find heads, flag them, read the runs behind them
+settling    write outcomes and tries, move the flag
+items       the items of a fan-out
+recovering  leases, and the messages of instances without one
+sharing     locks, shards and flags by which instances share a table
+looking     what people read, bounded: nothing here writes
+changing    what people change, and the audit of it
+rows        rows of messages, as the others read them
 """

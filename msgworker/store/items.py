@@ -21,9 +21,9 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker.dialects import now
 from msgworker.message import Status
-from msgworker.store import window
+from msgworker.store.looking import window
+from msgworker.store.looking.window import Found
 from msgworker.store.rows import ME
-from msgworker.store.window import Found
 from msgworker.table import MessageTable, Tables, lit
 
 LOOK = 500

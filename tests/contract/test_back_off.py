@@ -12,10 +12,10 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, ConfigError, Context, HandlerError, Message, MessageTable, RetryLater
 from msgworker.instance import worker as worker_module
-from msgworker.instance.backoff import Backoff
 from msgworker.instance.role import outage_pause
-from msgworker.store import due
-from msgworker.store.fingerprint import fingerprint
+from msgworker.instance.running.backoff import Backoff
+from msgworker.store.claiming import due
+from msgworker.store.settling.fingerprint import fingerprint
 from msgworker.testing import Crashed, Database, drain
 from tests.support.rows import send
 from tests.support.waiting import in_thread, until

@@ -8,7 +8,7 @@ import pytest
 from tenacity.wait import wait_none
 
 from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
-from msgworker.store import ddl_script
+from msgworker.store.tables import ddl_script
 from msgworker.table import BESIDE
 from tests.support.rows import send
 from tests.support.waiting import until

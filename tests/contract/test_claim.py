@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker.instance import pollpace
-from msgworker.store import following, recover
+from msgworker.instance.claiming import pollpace
+from msgworker.store.claiming import following
+from msgworker.store.recovering import recover
 from tests.support.rounds import fetch
 from tests.support.rows import send
 from tests.support.waiting import until

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.errors import DatabaseUnavailable, SchemaError
-from msgworker.store import additions, ddl_script
-from msgworker.store.doctor import Finding, Severity
+from msgworker.store.looking.doctor import Finding, Severity
+from msgworker.store.tables import additions, ddl_script
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 

@@ -11,9 +11,11 @@ from tenacity.wait import wait_fixed
 
 from msgworker import App, Context, Message, Reject
 from msgworker.errors import DatabaseUnavailable
-from msgworker.instance import recovery
 from msgworker.instance import worker as worker_module
-from msgworker.store import due, find, lease, recover
+from msgworker.instance.liveness import recovery
+from msgworker.store.claiming import due
+from msgworker.store.looking import find
+from msgworker.store.recovering import lease, recover
 from msgworker.table import Tables
 from tests.support.leases import dead_holds, leases
 from tests.support.rounds import fetch

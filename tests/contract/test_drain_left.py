@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, Context, Message, MessageTable, Report, RetryLater
-from msgworker.store import lease
-from msgworker.store.left import Asked, Waits, left
+from msgworker.store.looking.left import Asked, Waits, left
+from msgworker.store.recovering import lease
 from msgworker.testing import Database, drain
 from tests.support.leases import registered
 from tests.support.rows import edit, leave_rows_at_1, send

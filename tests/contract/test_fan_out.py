@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from msgworker import Context, HandlerMisuse, ItemsFailed, Message, MessageTable
-from msgworker.instance.itemkeys import SeenKeys
-from msgworker.instance.itemrun import BATCH
+from msgworker.instance.fan_out.itemkeys import SeenKeys
+from msgworker.instance.fan_out.itemrun import BATCH
 from msgworker.store import items as store
-from msgworker.store import purge
+from msgworker.store.changing import purge
 from msgworker.store.items import Record
 from tests.support.fan_out import (
     DONE,

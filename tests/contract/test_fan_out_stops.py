@@ -19,10 +19,10 @@ from msgworker import (
     MessageTable,
     RetryLater,
 )
-from msgworker.instance.handlerwatch import HandlerWatch
-from msgworker.instance.heartbeat import Heartbeat
-from msgworker.instance.itemrun import BATCH
-from msgworker.store import lease
+from msgworker.instance.fan_out.itemrun import BATCH
+from msgworker.instance.liveness.heartbeat import Heartbeat
+from msgworker.instance.running.handlerwatch import HandlerWatch
+from msgworker.store.recovering import lease
 from tests.support.fan_out import DONE, Ran, Trying, records, take_over
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from msgworker import Message
 from msgworker.clock import clock
 from msgworker.errors import DatabaseUnavailable
-from msgworker.instance.hand import Running
-from msgworker.store import lease, recover
+from msgworker.instance.running.hand import Running
+from msgworker.store.recovering import lease, recover
 from tests.support.leases import leases
 from tests.support.rounds import fetch, loses_its_lease
 from tests.support.rows import Table, send

@@ -12,7 +12,7 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Context, Message, MessageTable, SchemaError
 from msgworker.instance.instance import Instance
-from msgworker.store.doctor import Severity
+from msgworker.store.looking.doctor import Severity
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, foreign_table, insert, make_table

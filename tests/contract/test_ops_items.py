@@ -9,9 +9,9 @@ import pytest
 
 from msgworker import App, Context
 from msgworker.errors import ConfigError
-from msgworker.store import window
-from msgworker.store.doctor import Severity
 from msgworker.store.items import Items, ItemState
+from msgworker.store.looking import window
+from msgworker.store.looking.doctor import Severity
 from tests.support.fan_out import Trying, double, refuse_odd
 from tests.support.rows import Table, send
 

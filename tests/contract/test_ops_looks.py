@@ -10,10 +10,11 @@ import pytest
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
 from msgworker.message import Outcome, Settlement, State
-from msgworker.store import counts, failures, settle, waiting, window
-from msgworker.store.counts import Exact
-from msgworker.store.explain import Reason
-from msgworker.store.instances import Life
+from msgworker.store.looking import counts, failures, waiting, window
+from msgworker.store.looking.counts import Exact
+from msgworker.store.looking.explain import Reason
+from msgworker.store.looking.instances import Life
+from msgworker.store.settling import settle
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered
 from tests.support.ops import failing, why

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import asking
-from msgworker.store import ddl_script
+from msgworker.store.tables import ddl_script
 from tests.support.ops import DONE, FAILED, NEW, Cut, audited, cut_after, many_dead, put
 from tests.support.rows import send
 

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, dialects
 from msgworker.ops import releasing
 from msgworker.ops.results import Progress, Why
-from msgworker.store import lease, recover
-from msgworker.store.doctor import Severity
-from msgworker.store.explain import Reason
+from msgworker.store.looking.doctor import Severity
+from msgworker.store.looking.explain import Reason
+from msgworker.store.recovering import lease, recover
 from tests.support.doctor import run
 from tests.support.leases import registered
 from tests.support.ops import DONE, RUNNING, put

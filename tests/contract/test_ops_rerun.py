@@ -12,8 +12,8 @@ from tenacity import wait_none
 from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
 from msgworker.ops.bulk import Bulk
 from msgworker.ops.results import Progress, Why
-from msgworker.store import change
-from msgworker.store.fingerprint import fingerprint
+from msgworker.store.changing import change
+from msgworker.store.settling.fingerprint import fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.instance.hand import Running
-from msgworker.store import lease
-from msgworker.store.explain import Explanation, Reason
+from msgworker.instance.running.hand import Running
+from msgworker.store.looking.explain import Explanation, Reason
+from msgworker.store.recovering import lease
 from tests.support.rounds import fetch
 from tests.support.rows import Table, send
 

@@ -112,7 +112,7 @@ def refuse(thread):
 
 worker = app.worker(threads=1)
 handle = threading.Event()
-from msgworker.instance.asyncloop import LoopThread
+from msgworker.instance.running.asyncloop import LoopThread
 get = LoopThread._get
 
 def late_get(self):

@@ -6,7 +6,7 @@ import time
 
 import sqlalchemy as sa
 
-from msgworker.instance import quiesce
+from msgworker.instance.claiming import quiesce
 from tests.support.rounds import fetch
 from tests.support.rows import send
 from tests.support.sessions import only_servers

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from msgworker.instance import recovery
-from msgworker.store import lease, recover
+from msgworker.instance.liveness import recovery
+from msgworker.store.recovering import lease, recover
 from tests.support.leases import dead_holds, leases, renewed
 from tests.support.refusing import refuse
 from tests.support.rounds import fetch

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from msgworker import App
-from msgworker.instance.refusals import FIRST_PAUSE_SECONDS, FORGET_SECONDS, Refusals
+from msgworker.instance.claiming.refusals import FIRST_PAUSE_SECONDS, FORGET_SECONDS, Refusals
 from msgworker.instance.report import Report
-from msgworker.store.candidates import Candidate
-from msgworker.store.left import Left, Waits
+from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.looking.left import Left, Waits
 from tests.support.odd_rows import assert_all_others_ran, drain
 from tests.support.rows import Table, send
 from tests.support.waiting import until
@@ -164,7 +164,7 @@ def test_messages_without_an_object_that_are_refused_do_not_hold_up_others(
 
 
 def test_a_row_that_is_refused_no_more_runs(make_app, database, taken, monkeypatch):
-    monkeypatch.setattr("msgworker.instance.refusals.FIRST_PAUSE_SECONDS", 0.3)
+    monkeypatch.setattr("msgworker.instance.claiming.refusals.FIRST_PAUSE_SECONDS", 0.3)
     app = make_app(lease_seconds=6)  # people hear of it with a heartbeat
     app.create_schema()
     refuse(app, database, "flag")

@@ -20,7 +20,7 @@ from msgworker.cli import main
 from msgworker.coordination import DatabaseLocks, hold
 from msgworker.errors import LeaseLost
 from msgworker.message import State
-from msgworker.store import lease
+from msgworker.store.recovering import lease
 from tests.support.rows import Table, send
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rights.md"

@@ -14,12 +14,13 @@ from tenacity.wait import wait_none
 
 from msgworker import App, MessageTable
 from msgworker.errors import RuleChanged
-from msgworker.instance.identity import new_instance_id
 from msgworker.instance.instance import Instance
+from msgworker.instance.liveness.identity import new_instance_id
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Step
-from msgworker.store import lease, rule
-from msgworker.store.rule import Answer, Rule
+from msgworker.store.recovering import lease
+from msgworker.store.tables import rule
+from msgworker.store.tables.rule import Answer, Rule
 from tests.support.leases import leases
 from tests.support.rounds import fetch
 from tests.support.rows import Table, send

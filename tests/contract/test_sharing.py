@@ -9,8 +9,8 @@ import pytest
 
 from msgworker import App
 from msgworker.clock import clock
-from msgworker.instance.hand import Running
-from msgworker.store import lease
+from msgworker.instance.running.hand import Running
+from msgworker.store.recovering import lease
 from tests.support.rounds import fetch, loses_its_lease
 from tests.support.rows import send
 

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 
 from msgworker import App, Context, Message
 from msgworker.errors import ExitCode, MsgworkerError, SchemaError
-from msgworker.instance import heartbeat
 from msgworker.instance import instance as instance_module
 from msgworker.instance.links import Link
-from msgworker.store import lease
+from msgworker.instance.liveness import heartbeat
+from msgworker.store.recovering import lease
 from tests.support.databases import SQLITE
 from tests.support.leases import leases
 from tests.support.rows import send

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Context, Message, Reject, RetryLater
-from msgworker.instance import calling
-from msgworker.store.doctor import Severity
-from msgworker.store.tries import Try
+from msgworker.instance.running import calling
+from msgworker.store.looking.doctor import Severity
+from msgworker.store.settling.tries import Try
 from tests.support.rows import Table, send
 
 

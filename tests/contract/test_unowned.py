@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, MessageTable, Worker
-from msgworker.instance.hand import Lane
 from msgworker.instance.instance import Instance
-from msgworker.instance.outcome import Result
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.outcome import Result
 from msgworker.message import Outcome
 from tests.support.leases import leases
 from tests.support.rounds import fetch

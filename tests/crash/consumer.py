@@ -41,7 +41,7 @@ from msgworker import App, Context, Message, MessageTable, Reject, RetryLater, W
 from msgworker.coordination import Partitions, Segments
 from msgworker.coordination.centres import open_centre
 from msgworker.errors import DatabaseUnavailable, SchemaError
-from msgworker.instance.seat import Scope
+from msgworker.instance.claiming.seat import Scope
 from tests.crash.witness import Witness
 from tests.history import Recorder
 

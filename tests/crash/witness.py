@@ -23,14 +23,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgworker.errors import Reject
-from msgworker.instance.calling import Caller
-from msgworker.instance.claimer import Claimer
-from msgworker.instance.finder import Finder
-from msgworker.instance.hand import Lane
-from msgworker.instance.recovery import Recovery
-from msgworker.instance.settler import Settler
+from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.running.calling import Caller
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.settling.settler import Settler
 from msgworker.message import Message, Outcome, Settled
-from msgworker.store import claim, lease, recover, settle, tries
+from msgworker.store.claiming import claim
+from msgworker.store.recovering import lease, recover
+from msgworker.store.settling import settle, tries
 from tests.history import Kind, Recorder
 from tests.history import Outcome as Told
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tenacity.wait import wait_none
 
 from msgworker import App, ConfigError, Message, MessageTable, SchemaError
-from msgworker.store.doctor import Severity
+from msgworker.store.looking.doctor import Severity
 from tests.fuzz.kinds import (
     ANY,
     FINE,

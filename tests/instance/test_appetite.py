@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgworker.instance.appetite import Appetite
-from msgworker.instance.lanes import NEWEST_SHARE, Lanes
+from msgworker.instance.claiming.appetite import Appetite
+from msgworker.instance.running.lanes import NEWEST_SHARE, Lanes
 
 MOST = 1000
 SECONDS = st.floats(0, 1e6)

@@ -6,10 +6,10 @@ import sqlalchemy as sa
 
 from msgworker.config import Settings
 from msgworker.dialects import DIALECTS
-from msgworker.instance.calling import Caller
-from msgworker.instance.hand import Lane
-from msgworker.instance.handler import Registry, make_handler
-from msgworker.instance.identity import Identity
+from msgworker.instance.liveness.identity import Identity
+from msgworker.instance.running.calling import Caller
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.handler import Registry, make_handler
 from msgworker.instance.runtime import InstanceLog, Runtime
 from msgworker.message import Message, Outcome
 from msgworker.store.rows import Row

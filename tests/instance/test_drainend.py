@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from msgworker.instance.drainend import EMPTY_LOOKS, Drain, DrainEnd, Next
-from msgworker.instance.search import Look
-from msgworker.store.candidates import Candidate
-from msgworker.store.due import Coming
-from msgworker.store.lease import Lease
+from msgworker.instance.claiming.drainend import EMPTY_LOOKS, Drain, DrainEnd, Next
+from msgworker.instance.claiming.search import Look
+from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.claiming.due import Coming
+from msgworker.store.recovering.lease import Lease
 from tests.support.ticking import Ticking
 
 A, FRESH, SWEEP, ASK, OVER = Next.AGAIN, Next.LOOK_AFRESH, Next.SWEEP, Next.ASK, Next.OVER

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from msgworker.errors import HandlerStuck, MsgworkerError
-from msgworker.instance import handlerwatch
-from msgworker.instance.hand import Hand, Running
-from msgworker.instance.handlerwatch import HandlerWatch
-from msgworker.instance.identity import Identity
+from msgworker.instance.liveness.identity import Identity
+from msgworker.instance.running import handlerwatch
+from msgworker.instance.running.hand import Hand, Running
+from msgworker.instance.running.handlerwatch import HandlerWatch
 from msgworker.store.rows import Row
 from tests.support.ticking import Ticking
 

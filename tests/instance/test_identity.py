@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from msgworker.instance import identity as identity_module
-from msgworker.instance.identity import Identity, Misstep, Phase
+from msgworker.instance.liveness import identity as identity_module
+from msgworker.instance.liveness.identity import Identity, Misstep, Phase
 from tests.support.ticking import Ticking
 
 NEW, TRUSTED, DOUBTED = Phase.NEW, Phase.TRUSTED, Phase.DOUBTED

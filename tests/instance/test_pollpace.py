@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from msgworker.instance.pollpace import PollPace
-from msgworker.instance.search import Look
+from msgworker.instance.claiming.pollpace import PollPace
+from msgworker.instance.claiming.search import Look
 from tests.support.ticking import Ticking
 
 UNFINISHED = Look(seconds=0.5)

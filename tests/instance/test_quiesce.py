@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from msgworker.instance.quiesce import LONGEST_SECONDS, PAUSE_SECONDS, Phase, Quiesce, Reason
+from msgworker.instance.claiming.quiesce import (
+    LONGEST_SECONDS,
+    PAUSE_SECONDS,
+    Phase,
+    Quiesce,
+    Reason,
+)
 from tests.support.ticking import Ticking
 
 ALONE, NEW_ID = Reason.QUARANTINE, Reason.NEW_ID

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from msgworker.errors import PayloadError
-from msgworker.instance.outcome import describe
-from msgworker.instance.traces import home_of, library_of, place_of, trace_of, trim, where
+from msgworker.instance.running.outcome import describe
+from msgworker.instance.running.traces import home_of, library_of, place_of, trace_of, trim, where
 from msgworker.payload import decode
 
 Install = Callable[..., ModuleType]

@@ -10,7 +10,7 @@ import pytest
 from msgworker import App, MessageTable
 from msgworker.coordination import DatabaseLocks
 from msgworker.coordination.scopes import _Fixed
-from msgworker.instance.seat import Scope, Seat, Standing
+from msgworker.instance.claiming.seat import Scope, Seat, Standing
 from msgworker.table import Slice
 
 SLICED = {"shard": "shard", "instance_type": "instance_type"}

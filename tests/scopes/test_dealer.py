@@ -10,7 +10,7 @@ from msgworker import MessageTable
 from msgworker.coordination import Dealer, Instance, LeaseBusy, hold
 from msgworker.coordination.dealer import shared_out
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.store.deal import Undealt
+from msgworker.store.sharing.deal import Undealt
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 

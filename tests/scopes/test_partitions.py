@@ -15,7 +15,7 @@ from msgworker import MessageTable
 from msgworker.coordination import Partitions, round_robin
 from msgworker.coordination.moving import columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.seat import Standing
+from msgworker.instance.claiming.seat import Standing
 from tests.support.rows import Table
 from tests.support.waiting import until
 

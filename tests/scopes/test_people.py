@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from msgworker.coordination import DatabaseLocks, Dealer, Instance, Partitions
-from msgworker.store import doctor
-from msgworker.store.explain import Reason
+from msgworker.store.looking import doctor
+from msgworker.store.looking.explain import Reason
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 

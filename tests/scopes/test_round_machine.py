@@ -30,9 +30,9 @@ from msgworker.coordination import database as database_module
 from msgworker.coordination import lease as lease_module
 from msgworker.coordination.segments import EMPTY_SECONDS, Walker
 from msgworker.errors import LocksUnavailable
-from msgworker.instance.seat import Standing
-from msgworker.store import claim, slices_by_age
-from msgworker.store.slices import Place
+from msgworker.instance.claiming.seat import Standing
+from msgworker.store.claiming import claim, slices_by_age
+from msgworker.store.claiming.slices import Place
 from msgworker.table import Slice
 from msgworker.testing import Clock
 from tests.support.machines import LONG_RUNS, forget_locks, run

@@ -10,7 +10,7 @@ import pytest
 from msgworker.coordination import Segments
 from msgworker.coordination.segments import Walker
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.seat import Standing
+from msgworker.instance.claiming.seat import Standing
 from tests.support.waiting import until
 
 TWO = {"order:segment:0": [0, 1, 2, 3], "order:segment:1": [4, 5, 6, 7]}

@@ -16,12 +16,14 @@ from sqlalchemy.schema import CreateIndex
 from msgworker import App, MessageTable, RetryLater
 from msgworker.coordination.scopes import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.instance.search import WINDOW, Search
-from msgworker.instance.slicing import SliceSearch
-from msgworker.instance.slicing_by_age import BEHIND, AgeSearch
+from msgworker.instance.claiming.search import WINDOW, Search
+from msgworker.instance.claiming.slicing import SliceSearch
+from msgworker.instance.claiming.slicing_by_age import BEHIND, AgeSearch
 from msgworker.message import Outcome, Settlement
-from msgworker.store import additions, candidates, claim, done, slices, slices_by_age
-from msgworker.store.slices import Place
+from msgworker.store.claiming import candidates, claim, slices, slices_by_age
+from msgworker.store.claiming.slices import Place
+from msgworker.store.settling import done
+from msgworker.store.tables import additions
 from msgworker.table import Slice
 from tests.scopes.conftest import MakeApp, Shards
 from tests.support.plans import plan_of

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from msgworker.instance.calling import Caller
-from msgworker.instance.claimer import Claimer, release
-from msgworker.instance.recovery import Recovery
-from msgworker.instance.settler import Settler
+from msgworker.instance.claiming.claimer import Claimer, release
+from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.running.calling import Caller
+from msgworker.instance.settling.settler import Settler
 from tests.simulation.strands import Stage
 from tests.simulation.world import Act, World
 

@@ -13,22 +13,25 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.instance.claimer import Claimer
-from msgworker.instance.drainend import DrainEnd, Next
-from msgworker.instance.finder import Finder
-from msgworker.instance.hand import Hand, Lane
-from msgworker.instance.heartbeat import Heartbeat
-from msgworker.instance.identity import Identity
-from msgworker.instance.lanes import Lanes
-from msgworker.instance.quiesce import Phase, Quiesce
-from msgworker.instance.recovery import Recovery
-from msgworker.instance.search import Look, Pick, Search
-from msgworker.instance.settlements import settlement
-from msgworker.instance.settler import Settler
+from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.drainend import DrainEnd, Next
+from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.quiesce import Phase, Quiesce
+from msgworker.instance.claiming.search import Look, Pick, Search
+from msgworker.instance.liveness.heartbeat import Heartbeat
+from msgworker.instance.liveness.identity import Identity
+from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.running.hand import Hand, Lane
+from msgworker.instance.running.lanes import Lanes
+from msgworker.instance.settling.settlements import settlement
+from msgworker.instance.settling.settler import Settler
 from msgworker.message import Outcome, Settled
-from msgworker.store import claim, done, following, lease, recover, rows, settle
-from msgworker.store.candidates import Candidate
+from msgworker.store import rows
+from msgworker.store.claiming import claim, following
+from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.recovering import lease, recover
 from msgworker.store.rows import Row
+from msgworker.store.settling import done, settle
 from msgworker.table import Cols, Tables
 from tests.history import Rule
 from tests.simulation.configs import CONFIGS

@@ -17,15 +17,15 @@ import sqlalchemy as sa
 from msgworker.config import Settings
 from msgworker.errors import DatabaseUnavailable, Reject, RetryLater
 from msgworker.events import InstanceStopped, Started
-from msgworker.instance.context import Context
-from msgworker.instance.drainend import Drain
-from msgworker.instance.hand import Running
-from msgworker.instance.handler import Handler, Registry
-from msgworker.instance.identity import Identity
+from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.instance import Instance
+from msgworker.instance.liveness.identity import Identity
+from msgworker.instance.running.context import Context
+from msgworker.instance.running.hand import Running
+from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.runtime import Runtime
 from msgworker.message import Message, Outcome
-from msgworker.store import lease
+from msgworker.store.recovering import lease
 from msgworker.store.rows import Row
 from tests.history import PROCESSING, Kind, Rule, Violation
 from tests.simulation.connections import Engine, Faults, Site

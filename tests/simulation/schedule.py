@@ -16,9 +16,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from msgworker.instance import heartbeat, instance, pollpace
-from msgworker.instance.drainend import Drain
-from msgworker.store import change, following, lease, recover
+from msgworker.instance import instance
+from msgworker.instance.claiming import pollpace
+from msgworker.instance.claiming.drainend import Drain
+from msgworker.instance.liveness import heartbeat
+from msgworker.store.changing import change
+from msgworker.store.claiming import following
+from msgworker.store.recovering import lease, recover
 from msgworker.table import MessageTable
 from tests.history import DONE, FAILED, NEW, PROCESSING, Kind, Rule, Violation, check
 from tests.simulation.connections import Faults, deliver

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from msgworker import App, Message
 from msgworker.config import Settings
-from msgworker.instance.hand import Lane
-from msgworker.instance.handler import Registry
-from msgworker.instance.identity import Identity
+from msgworker.instance.liveness.identity import Identity
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.handler import Registry
 from msgworker.instance.runtime import Runtime
 from msgworker.store.rows import Row
 from tests.simulation.configs import CONFIGS

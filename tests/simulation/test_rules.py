@@ -18,9 +18,13 @@ import sqlalchemy as sa
 from msgworker.dialects import DIALECTS
 from msgworker.errors import RuleChanged
 from msgworker.message import Outcome, Settlement
-from msgworker.store import candidates, change, claim, lease, recover, rule, settle
-from msgworker.store.done import FlagMissing
-from msgworker.store.rule import Answer, Rule
+from msgworker.store.changing import change
+from msgworker.store.claiming import candidates, claim
+from msgworker.store.recovering import lease, recover
+from msgworker.store.settling import settle
+from msgworker.store.settling.done import FlagMissing
+from msgworker.store.tables import rule
+from msgworker.store.tables.rule import Answer, Rule
 from msgworker.table import MessageTable, Tables, tables_for
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from msgworker.dialects import DIALECTS, Dialect
 from msgworker.message import TRANSITIONS, word_of
-from msgworker.store import rule
+from msgworker.store.tables import rule
 from msgworker.table import MessageTable, Tables, tables_for
 from tests.history import (
     DONE,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from msgworker.store import following
+from msgworker.store.claiming import following
 from msgworker.store.rows import Row
 from tests.support.rows import send
 from tests.support.store import Store, ids_of

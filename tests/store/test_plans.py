@@ -11,10 +11,12 @@ import sqlalchemy as sa
 
 from msgworker import App, dialects
 from msgworker.message import Settlement
-from msgworker.store import candidates, claim, done, following, recover, settle
-from msgworker.store.candidates import Candidate
-from msgworker.store.due import coming
+from msgworker.store.claiming import candidates, claim, following
+from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.claiming.due import coming
+from msgworker.store.recovering import recover
 from msgworker.store.rows import Row
+from msgworker.store.settling import done, settle
 from tests.support.flags import ME
 from tests.support.plans import plan_of
 from tests.support.rows import Table, send

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store import done, settle
+from msgworker.store.settling import done, settle
 from tests.support.flags import ME, flagged
 from tests.support.rows import send
 from tests.support.store import OTHER, bad

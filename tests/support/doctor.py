@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.store.doctor import Finding, Severity
+from msgworker.store.looking.doctor import Finding, Severity
 
 
 def needed(app: App) -> list[Finding]:

@@ -9,7 +9,7 @@ from tenacity import wait_none
 
 from msgworker import App
 from msgworker.ops.results import Progress
-from msgworker.store.explain import Reason
+from msgworker.store.looking.explain import Reason
 
 NEW, RUNNING, DONE, FAILED = 0, 1, 2, -1
 

@@ -1,0 +1,241 @@
+"""Claim: flag heads, read the runs behind them, and account for every row flagged by us.
+
+A claim whose COMMIT arrived although its answer was lost leaves flagged rows without a lane. While
+no claim is in flight, a row flagged by us without a lane can only be such a row: it is found and
+released.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
+from msgworker.events import Claimed
+from msgworker.instance.claiming.appetite import Appetite
+from msgworker.instance.links import Link
+from msgworker.instance.role import EVERYDAY
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.runtime import Runtime
+from msgworker.message import in_quarantine, topic_of
+from msgworker.store.claiming import claim, following
+from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.recovering import recover
+from msgworker.store.rows import Row
+from msgworker.table import Slice
+
+LOOK_FOR_RUNS = 8
+"""While objects have one message each, only one claim in this many reads runs."""
+SWEEP_LIMIT = 5000
+
+
+class Claimer:
+    """The fetcher calls `claim` and `claim_alone`; any thread may call the others, on its own link.
+
+    in_doubt: written by the fetcher: the answer to the last claim was lost, so rows may be flagged
+    without a lane.
+    """
+
+    def __init__(self, runtime: Runtime, link: Link, appetite: Appetite) -> None:
+        self._runtime = runtime
+        self.link = self._link = link
+        self._appetite = appetite
+        self._refusals = runtime.refusals
+        self._secrets = secrets_of(runtime.engine.url)
+        self._claiming = threading.Lock()  # from the flagging until the lanes exist
+        self._runs_pay = LOOK_FOR_RUNS
+        self.in_doubt = False
+
+    # ------------------------------------------------------------ claim
+
+    def claim(
+        self,
+        candidates: list[Candidate],
+        me: str,
+        *,
+        places: Mapping[int, Any] | None = None,
+        within: Slice | None = None,
+    ) -> tuple[list[Lane], list[Candidate]]:
+        """Flag candidates; returns the new lanes, and the candidates that could not be flagged.
+
+        me: the id under which they were found. places: the part of the slice of each. within: the
+        slice in which runs are read.
+        """
+        runtime = self._runtime
+        with self._claiming:
+            if runtime.identity.id != me or not runtime.identity.trusted():
+                return [], []  # declared dead meanwhile: found under the previous id
+            if self.in_doubt:
+                self._release_unknown(self._link)
+            self.in_doubt = True
+            rows = self._flag(candidates, me)
+            self.in_doubt = False
+            lanes = [Lane(me, [row]) for row in rows]
+            if places:
+                for lane in lanes:
+                    lane.part = places.get(lane.row.msg_id)
+            runtime.hand.lanes.update(lanes)
+        runtime.events.emit(Claimed(me, rows, len(candidates)))
+        lost: list[Candidate] = []
+        if len(rows) < len(candidates):
+            won = {row.msg_id for row in rows}
+            lost = [c for c in candidates if c.msg_id not in won]
+            self._refusals.lost(lost)
+        # A message in quarantine is claimed alone: no run behind it, no lane beside it.
+        most = runtime.tables.spec.max_tries
+        if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
+            self._read_runs(lanes, within)
+        return lanes, lost
+
+    def claim_alone(
+        self,
+        candidates: list[Candidate],
+        me: str,
+        *,
+        places: Mapping[int, Any] | None = None,
+        within: Slice | None = None,
+    ) -> tuple[list[Lane], list[Candidate]]:
+        """`claim` of one message in quarantine, if nothing else is flagged by us."""
+        if self._runtime.hand.lanes or not self.holds_nothing(self._link):
+            return [], []
+        return self.claim(candidates, me, places=places, within=within)
+
+    def resolve_doubt(self) -> None:
+        """Release rows that the last claim may have flagged although its answer was lost."""
+        self.release_unknown(self._link)
+        self.in_doubt = False
+
+    def _flag(self, candidates: list[Candidate], me: str) -> list[Row]:
+        together, alone = self._refusals.sorted_out(candidates)
+        rows = self._flag_together(together, me) if together else []
+        if alone:
+            rows += self._flag_apart([[one] for one in alone], me)
+            rows.sort(key=lambda row: row.msg_id)
+        self._refusals.tell(self._runtime.log)
+        return rows
+
+    def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
+        tables = self._runtime.tables
+        try:
+            if tables.dialect.arrays:
+                with self._link.statement() as conn:
+                    return claim.flag(conn, tables, candidates, me=me)
+            with self._link.transaction() as conn:
+                return claim.flag(conn, tables, candidates, me=me)
+        except claim.LeftAlone:
+            pass
+        except DBAPIError as error:
+            if trouble(error) not in claim.OF_A_ROW:
+                raise
+        return self._flag_apart([candidates], me)
+
+    def _flag_apart(self, parts: list[list[Candidate]], me: str) -> list[Row]:
+        """Flag one by one, so that one that cannot be flagged does not block the others."""
+        rows: list[Row] = []
+        refused: dict[int, DBAPIError] = {}
+        with self._link.transaction() as conn:
+            claim.refuse_at_once(conn, self._runtime.tables)
+            for part in parts:
+                won, errors = claim.flag_apart(conn, self._runtime.tables, part, me=me)
+                rows += won
+                refused |= errors
+        for one in (one for part in parts for one in part):
+            error = refused.get(one.msg_id)
+            if error is None:
+                self._refusals.heard(one, None)
+            # The guard may be the reason: a lost race is no refusal, unless it happens every time.
+            elif trouble(error) is not Trouble.RACE or self._refusals.suspects(one):
+                self._refusals.heard(one, without(reason_of(error), self._secrets))
+        return rows
+
+    def _read_runs(self, lanes: Sequence[Lane], within: Slice | None) -> None:
+        """Read the runs behind the heads into their lanes."""
+        self._runs_pay -= 1
+        run = self._appetite.run
+        if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
+            return
+        runtime, heads = self._runtime, [lane.row for lane in lanes]
+        try:
+            with self._link.statement() as conn:
+                runs = following.read_runs(conn, runtime.tables, heads, limit=run, within=within)
+        except Exception as error:
+            # The heads are flagged: they must run, even without followers.
+            kind = trouble(error)
+            level = logging.DEBUG if kind in EVERYDAY else logging.WARNING  # an outage is told once
+            text = "runs could not be read; continuing with the heads: %s"
+            runtime.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
+            return
+        any_may = runtime.topics is None and not runtime.paused and not runtime.identity.doubtful
+        for lane in lanes:
+            if followers := runs.get(lane.row.msg_id):
+                lane.rows += followers if any_may else takewhile(self._may_follow, followers)
+                self._runs_pay = LOOK_FOR_RUNS
+        self._appetite.saw([lane.rows[-1] for lane in lanes])
+
+    def _may_follow(self, row: Row) -> bool:
+        runtime = self._runtime
+        if runtime.topics is not None and topic_of(row.topic) not in runtime.topics:
+            return False
+        return not runtime.is_paused(row) and row.msg_id not in runtime.identity.doubtful
+
+    # ------------------------------------------------------------ what is flagged by us
+
+    @contextmanager
+    def no_claim_in_flight(self, patience: float | None = None) -> Iterator[bool]:
+        """While the block runs no claim is sent: a row flagged by us without a lane stays so.
+
+        patience: seconds to wait for a claim in flight; None = until its end. Yields False if
+        there still is one.
+        """
+        free = self._claiming.acquire(timeout=-1 if patience is None else patience)
+        try:
+            yield free
+        finally:
+            if free:
+                self._claiming.release()
+
+    def holds_nothing(self, link: Link) -> bool:
+        """Release flagged rows without a lane; returns whether nothing is flagged by us then."""
+        with self._claiming:
+            self._release_unknown(link)
+            return nothing_flagged(self._runtime, link)
+
+    def release_unknown(self, link: Link, *, patience: float | None = None) -> None:
+        """Release, without a try, rows flagged by us without a lane; none if a claim is
+        still in flight after `patience` seconds."""
+        with self.no_claim_in_flight(patience) as free:
+            if free:
+                self._release_unknown(link)
+
+    def _release_unknown(self, link: Link) -> None:
+        runtime = self._runtime
+        with link.transaction() as conn:
+            rows = recover.flagged_by(conn, runtime.tables, runtime.identity.id, limit=SWEEP_LIMIT)
+        known = runtime.known() if rows else set()
+        released = release(runtime, link, [msg_id for msg_id in rows if msg_id not in known])
+        if released:
+            text = "%d messages were flagged by us without a lane; released"
+            runtime.log.warning(text, released)
+
+
+def release(runtime: Runtime, link: Link, ids: Sequence[int], *, tries: int | None = None) -> int:
+    """Release rows flagged by us, without a try, except rows locked by another transaction.
+    Returns how many. tries: as in `recover.release`."""
+    released, me = 0, runtime.identity.id
+    for begin in range(0, len(ids), recover.BATCH):
+        part = ids[begin : begin + recover.BATCH]
+        with link.transaction() as conn:
+            released += recover.release(conn, runtime.tables, part, me=me, tries=tries)
+    return released
+
+
+def nothing_flagged(runtime: Runtime, link: Link) -> bool:
+    """Whether no row is flagged by us in the database."""
+    with link.transaction() as conn:
+        return not recover.flagged_by(conn, runtime.tables, runtime.identity.id, limit=1)

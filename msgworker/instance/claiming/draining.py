@@ -1,0 +1,68 @@
+"""After a round that claimed nothing: a fresh look, or the end of a drain.
+
+drainend.py decides; this module acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.drainend import Drain, DrainEnd, Next
+from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.search import Look
+from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.runtime import Runtime
+
+
+class Draining:
+    """Used by the fetcher's thread only. drain: None = it never ends. beat_now: requests a
+    heartbeat at once."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        drain: Drain | None,
+        *,
+        finder: Finder,
+        claimer: Claimer,
+        recovery: Recovery,
+        beat_now: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._drain = drain
+        self._finder = finder
+        self._claimer = claimer
+        self._recovery = recovery
+        self._beat_now = beat_now
+        beat = runtime.settings.heartbeat_seconds
+        self.end = DrainEnd(drain, heartbeat_seconds=beat, clock=runtime.clock)
+
+    def saw_nothing(self, look: Look) -> bool:
+        """Nothing of this look was claimed; True = the drain is over."""
+        then = self.end.saw_nothing(
+            look,
+            holding=bool(self._runtime.hand.lanes),
+            settled=self._finder.settled,
+            in_doubt=self._claimer.in_doubt,
+            recovering=self._recovery.under_way,
+        )
+        if then is Next.ASK:
+            then = self._ask_what_is_coming()
+        if then is Next.SWEEP:
+            self._claimer.resolve_doubt()
+        if then in (Next.SWEEP, Next.LOOK_AFRESH):
+            self._finder.forget()
+        return then is Next.OVER
+
+    def _ask_what_is_coming(self) -> Next:
+        if self._drain is None or self._finder.nowhere:  # nothing to wait for
+            return Next.OVER
+        coming = self._finder.coming(self._drain)
+        if coming.seconds is not None or self._drain.linger <= 0:
+            return self.end.verdict(coming)
+        ending = self._finder.leases_ending(self._drain.linger)
+        lease_ends_in = self.end.lease_ends_in(ending)
+        if lease_ends_in == 0.0:
+            self._beat_now()  # it takes the lease over
+        return self.end.verdict(coming, lease_ends_in)

@@ -1,0 +1,120 @@
+"""The claim loop: claim messages when there is room.
+
+room.py says how much room there is, emptying.py whether to wait until nothing is in flight,
+finder.py where to look, draining.py what an empty look means, and pollpace.py how long to wait.
+claimer.py claims.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from msgworker.instance.claiming.appetite import Appetite
+from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.draining import Draining
+from msgworker.instance.claiming.emptying import Emptying
+from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.pollpace import PollPace
+from msgworker.instance.claiming.room import Room
+from msgworker.instance.claiming.search import Look
+from msgworker.instance.role import Role
+from msgworker.instance.running.lanes import Lanes
+from msgworker.instance.runtime import Runtime
+from msgworker.instance.settling.settler import Settler
+from msgworker.store.claiming.candidates import Candidate
+
+
+class Fetcher(Role):
+    """The claim loop. wake: ends its pause early.
+
+    exhausted: the drain is over; written by its thread, read by the thread that waits for it.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        room: Room,
+        emptying: Emptying,
+        finder: Finder,
+        claimer: Claimer,
+        draining: Draining,
+        pace: PollPace,
+        appetite: Appetite,
+        lanes: Lanes,
+        settler: Settler,
+        wake: threading.Event,
+    ) -> None:
+        super().__init__("fetcher", runtime.log, runtime.away, wake)
+        self._identity, self._hand = runtime.identity, runtime.hand
+        self._room = room
+        self._emptying = emptying
+        self._finder = finder
+        self._claimer = claimer
+        self._draining = draining
+        self._pace = pace
+        self._appetite = appetite
+        self._lanes = lanes
+        self._settler = settler
+        self.link = claimer.link
+        self.exhausted = False
+
+    def run_once(self) -> int:
+        """Claim if there is room; returns how many lanes were won, -1 if there was no room."""
+        self._lanes.nudge()
+        self._settler.flush()
+        with self._finder.round():
+            held = len(self._hand.lanes)
+            room = self._room.left(held, self._finder.where)
+            if room == 0 or self._emptying.for_new_id(held):
+                return -1
+            me, dry = self._identity.id, not self._lanes.ready
+            look = self._finder.look(room, held)
+            last_try = look.quarantined
+            if last_try is None:
+                self._emptying.no_quarantine()
+            elif self._emptying.for_quarantine(held):
+                if held > 0:
+                    return self._nothing(look)
+                if self.claim([last_try], me, alone=True):
+                    return 1
+                self._finder.pass_over(
+                    last_try
+                )  # another instance has it: continue with the others
+            won = self.claim(look.candidates, me) if look.candidates else 0
+            self._appetite.fed(dry=dry, full=won >= room)
+            return won or self._nothing(look)
+
+    def claim(self, candidates: list[Candidate], me: str, *, alone: bool = False) -> int:
+        claim = self._claimer.claim_alone if alone else self._claimer.claim
+        lanes, lost = claim(candidates, me, places=self._finder.places, within=self._finder.where)
+        if lost:
+            self._finder.refused(lost)
+        if lanes:
+            self._draining.end.saw_work()
+            self._lanes.put(lanes)
+        return len(lanes)
+
+    def _nothing(self, look: Look) -> int:
+        self._pace.looked(look)
+        if self._draining.saw_nothing(look):
+            self.exhausted = True
+            self.stop()
+        return 0
+
+    def pause_seconds(self, did: int) -> float:
+        """No pause while there is room and work; a short one without room; longer when idle."""
+        wanted, holding = self._appetite.lanes, bool(self._hand.lanes)
+        due_in = self._draining.end.due_in
+        return self._pace.after(did, wanted=wanted, holding=holding, due_in=due_in)
+
+    def woken(self) -> None:
+        self._pace.restart()
+
+    def failed(self, error: BaseException) -> None:
+        self._finder.forget()
+        # Messages that became due in the outage were not seen yet: a drain decides its end again.
+        self._draining.end.saw_work()
+
+    def ended(self) -> None:
+        self.link.close()

@@ -1,0 +1,153 @@
+"""Candidates of this instance: those of the search, without those that it must skip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgworker.instance.claiming.drainend import Drain
+from msgworker.instance.claiming.search import Look, Search
+from msgworker.instance.claiming.seat import Seat
+from msgworker.instance.claiming.slicing import SliceSearch
+from msgworker.instance.claiming.slicing_by_age import AgeSearch
+from msgworker.instance.claiming.unhandled import UnhandledTopics
+from msgworker.instance.links import Link
+from msgworker.instance.runtime import Runtime
+from msgworker.store.claiming import due
+from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.claiming.due import Coming
+from msgworker.store.looking.instances import leases_ending
+from msgworker.store.recovering.lease import Lease
+from msgworker.table import Slice
+
+
+class Finder:
+    """Used by the fetcher's thread only. seat: None = it looks everywhere.
+
+    where: the slice of the last look; None = everywhere, or nowhere if there is a seat. places: by
+    msg_id, the part of the slice of each candidate.
+    """
+
+    def __init__(self, runtime: Runtime, link: Link, seat: Seat | None) -> None:
+        self._runtime = runtime
+        self._link = link
+        self._seat = seat
+        sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
+        kind = Search if seat is None else sliced
+        self.search: Search = kind(runtime.tables, runtime.topics, runtime.hand.blocked)
+        self.unhandled = UnhandledTopics(
+            runtime.tables, runtime.registry.topics, link, runtime.log, clock=runtime.clock
+        )
+        self.where: Slice | None = None
+        self.places: dict[int, Any] = {}
+        self._covered = False
+
+    def forget(self) -> None:
+        """Forget earlier looks before the next one."""
+        self.search.forget()
+
+    def refused(self, candidates: list[Candidate]) -> None:
+        """These could not be flagged: skip their objects for a while."""
+        self.search.refused(candidates)
+
+    def pass_over(self, candidate: Candidate) -> None:
+        """Skip this message for a while."""
+        self.search.pass_over(candidate)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no further slice is about to become ours."""
+        return self._seat is None or self._seat.settled
+
+    @property
+    def nowhere(self) -> bool:
+        """Whether no slice was ours at the last look."""
+        return self._seat is not None and self.where is None
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """A look and the claim of its candidates; the slice is not given up meanwhile."""
+        self._covered = False
+        try:
+            yield
+        finally:
+            if self._seat is not None:
+                self._seat.looked(complete=self._covered)
+
+    def look(self, room: int, held: int) -> Look:
+        """Up to `room` heads, while `held` lanes are in flight."""
+        runtime = self._runtime
+        objects, ids = runtime.hand.running_under_lost_ids(runtime.identity.is_ours)
+        if runtime.refusals:
+            refused_objects, refused_ids = runtime.refusals.waiting()
+            objects, ids = objects | refused_objects, ids | refused_ids
+        self.search.paused = runtime.paused
+        look = self._looked(room, held, objects, ids)
+        objects, ids = runtime.hand.held()  # read after the look, see there
+        look.candidates = [
+            c
+            for c in look.candidates
+            if c.msg_id not in ids and (c.object_id is None or c.same not in objects)
+        ]
+        if runtime.identity.doubtful:
+            self._drop_doubtful(look)
+        if self.search.unknown_topics:
+            self.unhandled.report(self.search.unknown_topics)
+        return look
+
+    def coming(self, drain: Drain) -> Coming:
+        """Messages of the last slice that become due within the time that a drain waits."""
+        runtime = self._runtime
+        with self._link.statement() as conn:
+            return due.coming(
+                conn,
+                runtime.tables,
+                topics=runtime.topics,
+                paused=runtime.paused,
+                linger=drain.linger,
+                retry_linger=drain.retry_linger,
+                within=self.where,
+            )
+
+    def leases_ending(self, seconds: float) -> list[Lease]:
+        """The leases of other instances with messages that end within so many seconds."""
+        runtime = self._runtime
+        with self._link.statement() as conn:
+            return leases_ending(conn, runtime.tables, within=seconds, but=runtime.identity.id)
+
+    def _looked(self, room: int, held: int, objects: set[Any], ids: set[int]) -> Look:
+        runtime = self._runtime
+        wants: dict[str, Any] = {
+            "want": room,
+            "slot": runtime.slot,
+            "slots": runtime.slots,
+            "skip_objects": objects,
+            "skip_ids": ids,
+        }
+        if self._seat is None:
+            with self._link.statement() as conn:
+                return self.search.look(conn, in_hand=held, **wants)
+        assert isinstance(self.search, SliceSearch)
+        self.where = self._seat.slice()
+        if self.where is None:
+            return Look(complete=True)
+        # The index of slices has no running messages, but those that wait behind them.
+        ours, mine = runtime.hand.held()
+        wants |= {"skip_objects": objects | ours, "skip_ids": ids | mine}
+        with self._link.statement() as conn:
+            look = self.search.look_in(conn, self.where, **wants)
+        self.places = look.places
+        self._covered = look.complete and not look.candidates
+        return look
+
+    def _drop_doubtful(self, look: Look) -> None:
+        """These may be claimed only under another id; see `Identity.doubtful`."""
+        runtime = self._runtime
+        free = [c for c in look.candidates if c.msg_id not in runtime.identity.doubtful]
+        if look.quarantined is not None and look.quarantined.msg_id in runtime.identity.doubtful:
+            look.quarantined = None
+            runtime.identity.retire()
+        if len(free) < len(look.candidates):
+            runtime.identity.retire()
+        look.candidates = free

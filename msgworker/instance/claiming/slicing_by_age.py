@@ -1,0 +1,53 @@
+"""Where to look for heads in a slice whose index stands by age."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.instance.claiming.slicing import LEAST_ROWS, WIDEST, Skip, SliceSearch
+from msgworker.store.claiming import slices_by_age
+from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.claiming.slices import Place
+from msgworker.table import Slice
+
+BEHIND = 1000
+"""Entries that one look goes on by where none of the oldest can go."""
+
+
+class AgeSearch(SliceSearch):
+    """Reads the oldest of each part at every look. Only where none, or too few, of these can go it
+    goes on behind them, a long page at a time, with a place kept in each part.
+
+    A page tells heads from what stands behind one, so an object of many messages is read past.
+    """
+
+    def _gather(
+        self, conn: Connection, where: Slice, each: int, skip: Skip
+    ) -> tuple[list[tuple[Candidate, Any]], bool]:
+        places = [Place(value) for value in where.values]
+        rows = max(LEAST_ROWS, each)
+        fronts = slices_by_age.heads(conn, self.tables, where.role, places, rows)
+        found: list[tuple[Candidate, Any]] = []
+        goes = False
+        behind: list[Place] = []
+        for value, front in zip(where.values, fronts, strict=True):
+            track = self._tracks[value]
+            track.without_object.over = True  # they stand among the others
+            found += [(row, value) for row in front.found]
+            could_go = self._goes(front, skip)
+            goes |= could_go
+            if front.after is None:
+                track.heads.after, track.heads.over = None, not could_go
+                continue
+            track.heads.over &= not could_go
+            after = track.heads.after
+            behind.append(Place(value, front.after if after is None else max(after, front.after)))
+        if behind and (not goes or self._wide >= WIDEST):
+            rows = max(LEAST_ROWS, BEHIND // len(behind))
+            pages = slices_by_age.heads(conn, self.tables, where.role, behind, rows)
+            for place, page in zip(behind, pages, strict=True):
+                self._tracks[place.value].heads.went(page, self._goes(page, skip))
+                found += [(row, place.value) for row in page.found]
+        return found, goes and bool(behind)

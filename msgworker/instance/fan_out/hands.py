@@ -1,0 +1,310 @@
+"""Executors of the items of a fan-out: our own threads, or an executor of the user.
+
+Both take tasks and put results into one queue. Our threads are daemons, so that a hung item
+cannot keep a process from ending, and they check before every item whether it may still start.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextvars import copy_context
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.dialects import Trouble, trouble
+from msgworker.errors import (
+    HandlerMisuse,
+    LostClaim,
+    MsgworkerError,
+    PayloadError,
+)
+from msgworker.instance.fan_out.fence import Fence
+from msgworker.instance.forks import end_if_forked, no_child_returns
+from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Stage, lent
+from msgworker.instance.settling.untilknown import Failures, Fate, repeatable, until_known
+from msgworker.payload import encode
+from msgworker.store import items as store
+
+MAX_VALUE = 8_000
+
+
+@dataclass(slots=True)
+class Task:
+    """One item to run. key: the user's; text: the key as recorded; tries: earlier ones;
+    there: it has a record already; group: the value of `serial_by`."""
+
+    place: int
+    item: Any
+    key: Any
+    text: str
+    group: Any = None
+    tries: int = 0
+    there: bool = False
+
+
+@dataclass(slots=True)
+class Ended:
+    """The result of a task. skipped: it was not run. recorded: its record is committed already."""
+
+    task: Task
+    value: str | None = None
+    error: BaseException | None = None
+    skipped: bool = False
+    recorded: bool = False
+
+
+def value_text(value: Any) -> str | None:
+    """An item's value as stored; raises PayloadError if it is not small JSON."""
+    if value is None:
+        return None
+    if inspect.iscoroutine(value):
+        value.close()
+        raise HandlerMisuse("the item's function returned a coroutine that was never awaited")
+    try:
+        text = encode(value)
+    except PayloadError as error:
+        raise PayloadError(
+            f"an item's value is stored as JSON, got a {type(value).__name__} ({error}); "
+            "return JSON or None"
+        ) from None
+    if text is not None and len(text) > MAX_VALUE:
+        raise PayloadError(
+            f"an item's value has {len(text)} characters as JSON, at most {MAX_VALUE} are kept; "
+            "store it elsewhere and return its id"
+        )
+    return text
+
+
+def value_of(text: str | None) -> Any:
+    """The stored value; the same in the try that ran the item and in later ones."""
+    return None if text is None else json.loads(text)
+
+
+Run = Callable[[Task], Ended]
+
+
+class Plain:
+    """Runs items with no transaction of ours; their records are written later, in batches."""
+
+    def __init__(self, fn: Callable[[Any], Any], fence: Fence) -> None:
+        self._fn = fn
+        self._pid = fence.runtime.pid
+
+    def __call__(self, task: Task) -> Ended:
+        try:
+            with no_child_returns(self._pid):
+                value = self._fn(task.item)
+            return Ended(task, value_text(value))
+        except BaseException as error:  # the thread survives any exception
+            return Ended(task, error=error)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class _Done(Exception):
+    """The item was recorded as done by a COMMIT whose answer was lost."""
+
+
+class Transactional:
+    """Runs each item in a transaction of its own that also records it; one per thread.
+
+    If the database rolled it back, the item runs again, a few times, as with transactional
+    handlers. After a lost COMMIT the record shows whether it was committed; its primary key
+    refuses a second one.
+    """
+
+    def __init__(self, fn: Callable[[Any, Connection], Any], fence: Fence) -> None:
+        self._fn = fn
+        self._fence = fence
+        self._link: Link = fence.runtime.link()
+
+    def __call__(self, task: Task) -> Ended:
+        fence, runs, refused = self._fence, 0, False
+        stage = Stage()
+        failed: BaseException | None = None
+
+        def send() -> Ended:
+            nonlocal stage
+            stage = Stage()
+            return Ended(task, self._in_one_transaction(task, stage), recorded=True)
+
+        def look() -> Ended | None:
+            return self._read(task) or (Ended(task, error=_unwritable(task)) if refused else None)
+
+        def judge(error: BaseException, looking: bool) -> Fate:
+            nonlocal runs, failed, refused
+            if looking:
+                return Fate.RAISE if repeatable(error, looking) is Fate.RAISE else Fate.UNKNOWN
+            if isinstance(error, _Done):
+                refused = True
+                return Fate.UNKNOWN
+            if not stage.again(error):
+                return Fate.RAISE
+            runs, failed = runs + stage.begun, error
+            lost = stage.committing and trouble(error) is Trouble.LOST
+            return Fate.UNKNOWN if lost else Fate.AGAIN
+
+        def may_go_on() -> bool:
+            return not fence.gone and not fence.runtime.gave_up()
+
+        def before_again() -> Ended | None:
+            if runs == SAME_CLAIM_RUNS:
+                return Ended(task, error=failed)
+            return None if may_go_on() and fence.may_start() else Ended(task, skipped=True)
+
+        try:
+            known = until_known(
+                send, look, may_go_on, Failures(), judge=judge, before_again=before_again
+            )
+        except LostClaim:
+            fence.lost = True
+            known = None
+        except BaseException as error:
+            return Ended(task, error=error)
+        return Ended(task, skipped=True) if known is None else known
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._link.close()
+
+    def _in_one_transaction(self, task: Task, stage: Stage) -> str | None:
+        fence, tables = self._fence, self._fence.runtime.tables
+        with self._link.transaction() as conn:
+            with lent(conn, stage, "the item's function"), no_child_returns(fence.runtime.pid):
+                text = value_text(self._fn(task.item, conn))
+            record = store.Record(task.text, True, task.tries + 1, text)
+            owner = fence.owner
+            wrote = store.record_one(
+                *(conn, tables, fence.msg_id, record),
+                me=owner,
+                tries=fence.row.tries,
+                there=task.there,
+                total=fence.total,
+            )
+            if wrote is None:
+                raise LostClaim(fence.msg_id, owner)
+            if not wrote:
+                raise _Done
+            stage.committing = True
+        return text
+
+    def _read(self, task: Task) -> Ended | None:
+        """The value in the item's record; None if it is not done."""
+        fence = self._fence
+        with self._link.transaction() as conn:
+            found = store.known(conn, fence.runtime.tables, fence.msg_id, [task.text])
+        record = found.get(task.text)
+        if record is None or not record.done:
+            return None
+        return Ended(task, record.value, recorded=True)
+
+
+def _unwritable(task: Task) -> MsgworkerError:
+    return MsgworkerError(f"the record of item {task.key!r:.80} was refused by the item table")
+
+
+class Threads:
+    """Daemon threads, started as they are needed, at most `count`."""
+
+    def __init__(
+        self,
+        count: int,
+        make_run: Callable[[], Plain | Transactional],
+        may_start: Callable[[], bool],
+        ended: SimpleQueue[Ended],
+    ) -> None:
+        self._count = count
+        self._make_run = make_run
+        self._may_start = may_start
+        self._ended = ended
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, task: Task) -> None:
+        """Run a task as soon as a thread is free."""
+        self._tasks.put(task)
+        number = len(self._threads)
+        if number < self._count:
+            name = f"msgworker-item-{number}"
+            within = (
+                copy_context()
+            )  # the handler's: so that the thread counts as one of the instance
+            thread = threading.Thread(target=within.run, args=(self._work,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def cancel(self) -> None:
+        """Nothing to do: the threads check before each item."""
+
+    def close(self) -> None:
+        """End the threads; all tasks must have ended."""
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        run = self._make_run()
+        try:
+            while (task := self._tasks.get()) is not None:
+                try:
+                    ended = run(task) if self._may_start() else Ended(task, skipped=True)
+                except (
+                    BaseException
+                ) as error:  # a task without an answer is waited for indefinitely
+                    ended = Ended(task, error=error)
+                self._ended.put(ended)
+                del task, ended  # not kept alive while we wait
+        finally:
+            run.close()
+
+
+class Remote:
+    """An executor of the user: processes, a cluster. It is neither started nor shut down here."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        fn: Callable[[Any], Any],
+        ended: SimpleQueue[Ended],
+        fence: Fence,
+    ) -> None:
+        self._pid = fence.runtime.pid
+        self._executor = executor
+        self._fn = fn
+        self._ended = ended
+        self._open: set[Future[Any]] = set()
+
+    def start(self, task: Task) -> None:
+        """Submit a task; raises the executor's error if it accepts none."""
+        future = self._executor.submit(self._fn, task.item)
+        self._open.add(future)
+        future.add_done_callback(lambda done: self._returned(task, done))
+
+    def cancel(self) -> None:
+        """Cancel tasks that have not started."""
+        for future in list(self._open):
+            future.cancel()
+
+    def close(self) -> None:
+        """Nothing to end: the executor belongs to the user."""
+
+    def _returned(self, task: Task, future: Future[Any]) -> None:
+        end_if_forked(self._pid)
+        self._open.discard(future)
+        try:
+            ended = Ended(task, value_text(future.result()))
+        except CancelledError:
+            ended = Ended(task, skipped=True)
+        except BaseException as error:
+            broken = isinstance(error, BrokenExecutor)
+            ended = Ended(task, error=error, skipped=broken)
+        self._ended.put(ended)

@@ -1,0 +1,116 @@
+"""The lease on our own id, and all statements for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from msgworker.clock import clock
+from msgworker.errors import DatabaseUnavailable, SchemaError
+from msgworker.instance.claiming.seat import Seat
+from msgworker.instance.links import Link
+from msgworker.instance.runtime import Runtime
+from msgworker.store.recovering import lease
+from msgworker.store.tables import rule
+from msgworker.table import LONGEST_ID
+
+TRUST = 2 / 3
+"""The share of the lease's time for which it is trusted, from the start of a renewal."""
+
+
+class OwnLease:
+    """Used by the heartbeat's thread only, except at the start and the stop.
+
+    label: of the instance, for operators. wait: waits so many seconds; true if the instance stops.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        link: Link,
+        *,
+        seat: Seat | None,
+        label: str,
+        wait: Callable[[float], bool],
+    ) -> None:
+        self._runtime = runtime
+        self._link = link
+        self._seat = seat
+        self._label = label
+        self._wait = wait
+
+    def register(self, name: str, patience: float = 0.0) -> float:
+        """Take the lease on an id; returns until when it may be trusted.
+
+        It reads the rule of the table in the same transaction, so that a change of the rule sees
+        this instance. patience: seconds to wait while the rule is being changed. Raises
+        RuleChanged.
+        """
+        runtime = self._runtime
+        ttl, look = runtime.settings.lease_seconds, rule.look_seconds(runtime.tables)
+        deadline = time.monotonic() + patience
+        while True:
+            begun = clock()
+            with self._link.transaction() as conn:
+                if rule.hold(conn, runtime.tables):
+                    self._take(conn, name)
+                    return begun + TRUST * ttl
+            if time.monotonic() > deadline or self._wait(look):
+                raise DatabaseUnavailable(
+                    f"the rule of table {runtime.tables.spec.name} is locked: another process is "
+                    "changing max_tries or on_dead, or is suspended while doing so"
+                )
+
+    def _take(self, conn: Connection, name: str) -> None:
+        runtime = self._runtime
+        t = runtime.tables
+        lease.register(
+            conn,
+            t,
+            name,
+            ttl=runtime.settings.lease_seconds,
+            label=self._label,
+            topics=runtime.topics,
+            refused=runtime.refusals.reasons(),
+            scope=None if self._seat is None else self._seat.tells(),
+        )
+        if not lease.is_kept(conn, t, name):  # others could not find our lease
+            raise SchemaError(
+                f"table {t.lease.name} does not keep the id of an instance ({name}) "
+                f"as it is written: its column name must be a VARCHAR({LONGEST_ID}) that "
+                "nothing changes"
+            )
+
+    def renew(self) -> bool:
+        """False if it was taken over, or is over."""
+        runtime, identity, now = self._runtime, self._runtime.identity, time.monotonic()
+        running = [r for r in list(runtime.hand.running.values()) if identity.is_ours(r.owner)]
+        handlers = [(r.row.msg_id, now - r.since) for r in running]
+        scope = None if self._seat is None else self._seat.tells()
+        refused = runtime.refusals.reasons()
+        tells = lease.told(runtime.tables, runtime.topics, handlers, refused, scope=scope)
+        with self._link.single() as conn:  # a suspended process holds no lock on its lease
+            return lease.renew(
+                conn,
+                runtime.tables,
+                identity.id,
+                ttl=runtime.settings.lease_seconds,
+                in_hand=len(runtime.hand.lanes),
+                tells=tells,
+            )
+
+    def tell_stopped(self) -> None:
+        """Record that only handlers still run, as of the last beat."""
+        runtime, beat = self._runtime, self._runtime.identity.renewed_at
+        running = list(runtime.hand.running.values())
+        handlers = [(r.row.msg_id, max(0.0, beat - r.since)) for r in running]
+        tells = lease.told(runtime.tables, runtime.topics, handlers, stopped=True)
+        with self._link.transaction() as conn:
+            lease.tell(conn, runtime.tables, runtime.identity.id, tells)
+
+    def drop(self, name: str) -> None:
+        """Drop it; no row may be flagged by this id."""
+        with self._link.transaction() as conn:
+            lease.drop(conn, self._runtime.tables, name)

@@ -1,0 +1,277 @@
+"""Recover the messages of dead instances: a part of each heartbeat, on its connection.
+
+The database decides which instances are dead (an expired lease, taken over by one winner) and which
+rows are given back. The time of recovery per beat is limited, so that our own lease is renewed, and
+it rests between batches, so that others can work.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from msgworker.dialects import reason_of, trouble
+from msgworker.events import Recovered
+from msgworker.instance.links import Link
+from msgworker.instance.runtime import Runtime
+from msgworker.message import UNWRITABLE
+from msgworker.payload import shown
+from msgworker.store.claiming.claim import OF_A_ROW
+from msgworker.store.recovering import lease, recover
+
+BEAT_SHARE = 0.5
+"""Maximum share of the time between two beats that a beat spends on recovery."""
+LEAST_SHARE = 0.1
+"""Minimum share, however long the rest of the beat has taken."""
+REST_FACTOR = 3
+"""The rest after a batch, as a multiple of the time that the batch took."""
+REST_SHARE = 0.05
+"""Maximum of that rest, as a share of the time between two beats."""
+
+
+class Recovery:
+    """The recovery of one instance.
+
+    rest: waits so many seconds; true, perhaps earlier, if the instance stops.
+    on_batch: called after each batch that was given back.
+    more: whether the last round ran out of time; the next one is due at once.
+    under_way: messages are being given back; written by the heartbeat, read by the fetcher.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        link: Link,
+        *,
+        log: logging.LoggerAdapter[logging.Logger],
+        rest: Callable[[float], bool],
+        on_batch: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._link = link
+        self._log = log
+        self._rest = rest
+        self._on_batch = on_batch
+        self._until = 0.0  # on the monotonic clock
+        self._moved = False  # whether this round has made progress
+        self._seen: dict[
+            recover.Owner, int
+        ] = {}  # the last row of a dead instance, where time ran out
+        self._foreign: dict[int, tuple[int, float]] = {}
+        self._refused: set[int] = set()  # rows that cannot be recovered, logged once
+        self.more = False
+        self.under_way = False
+
+    def run(self, renewed_at: float) -> int:
+        """One round, in the beat that began by renewing our lease then (monotonic seconds); returns
+        how many messages were given back."""
+        runtime, beat = self._runtime, self._runtime.settings.heartbeat_seconds
+        self.more = self._moved = False
+        with self._link.transaction() as conn:
+            leases = lease.read_all(conn, runtime.tables)
+            holders = recover.owners(conn, runtime.tables)
+        self._note_slots(leases)
+        self._until = max(renewed_at + BEAT_SHARE * beat, time.monotonic() + LEAST_SHARE * beat)
+        self._restart_ttls([one for one in leases if one.ahead and one.name != runtime.identity.id])
+        given_back = 0
+        try:
+            for work in self._due(leases, holders):
+                self.under_way = True
+                given_back += work()
+                if self._out_of_time():
+                    self.more = True
+                    break
+            given_back += self._recover_foreign()
+            self.more = (
+                self.more and self._moved
+            )  # rows that cannot be given back wait for the next beat
+        finally:
+            self.under_way = self.more
+        return given_back
+
+    def _out_of_time(self) -> bool:
+        """Whether the time is over, or needed for our own lease."""
+        return time.monotonic() > self._until or bool(self._runtime.identity.doubted_at)
+
+    def _note_slots(self, leases: list[lease.Lease]) -> None:
+        runtime = self._runtime
+        ours = (None, runtime.tables.message.name)
+        live = sorted(
+            one.name for one in leases if one.live and one.taken_by is None and one.table in ours
+        )
+        if runtime.identity.id in live:
+            runtime.slot, runtime.slots = live.index(runtime.identity.id), len(live)
+
+    def _restart_ttls(self, ahead: list[lease.Lease]) -> None:
+        """Restart leases whose last renewal is in the future of the database's clock, which was set
+        back: otherwise dead instances would look alive."""
+        changed = 0
+        for one in random.sample(ahead, len(ahead)):
+            with self._link.transaction() as conn:
+                changed += lease.restart_ttl(conn, self._runtime.tables, one)
+            if self._out_of_time():
+                break
+        if changed:
+            text = "the database's clock was set back: %d leases start again from now"
+            self._log.warning(text, changed)
+
+    def _due(
+        self, leases: list[lease.Lease], holders: list[recover.Owner]
+    ) -> Iterator[Callable[[], int]]:
+        """The instances to recover, in random order, so that a long recovery does not starve
+        others."""
+        me = self._runtime.identity.id
+        for seen in random.sample(leases, len(leases)):
+            if seen.name == me:
+                continue
+            if not seen.live:
+                yield partial(self._take_over, seen)
+            elif seen.taken_by == me:  # more was flagged than one beat gives back
+                yield partial(self._go_on_with, seen)
+        known = {one.name for one in leases}
+        for orphan in holders:
+            if orphan not in known and orphan != me:
+                yield partial(self._recover_orphan, orphan)
+
+    def _recover_foreign(self) -> int:
+        """Rows without an owner that have been flagged for `foreign_stale_after` seconds.
+
+        No column records when a foreign consumer flagged them, so this counts the time for which we
+        have seen them flagged with the same number of tries.
+        """
+        tables, patience = self._runtime.tables, self._runtime.settings.foreign_stale_after
+        if patience is None:
+            return 0
+        with self._link.transaction() as conn:
+            flagged = dict(recover.foreign(conn, tables))
+        now, before = time.monotonic(), self._foreign
+        self._foreign = {
+            msg_id: before[msg_id] if before.get(msg_id, (None,))[0] == tries else (tries, now)
+            for msg_id, tries in flagged.items()
+        }
+        stale = {i: tries for i, (tries, since) in self._foreign.items() if now - since > patience}
+        given_back = 0
+        for tries in set(stale.values()):
+            ids = [i for i in stale if stale[i] == tries]
+            text = f"a foreign consumer held this message for more than {patience:g} s"
+            with self._link.transaction() as conn:
+                given_back += recover.recover_foreign(
+                    conn, tables, ids, seen_tries=tries, text=text
+                )
+        if given_back:
+            self._log.warning("recovered %d messages of a foreign consumer", given_back)
+        return given_back
+
+    def _take_over(self, seen: lease.Lease) -> int:
+        runtime = self._runtime
+        me, ttl = runtime.identity.id, runtime.settings.lease_seconds
+        with self._link.transaction() as conn:
+            won = lease.take_over(conn, runtime.tables, seen, me=me, ttl=ttl)
+        if not won:
+            return 0
+        given_back, finished = self._finish_off(seen)
+        if (
+            finished and not given_back and seen.taken_by is None
+        ):  # else another instance has logged it
+            unknown = "" if runtime.tables.has("claimed_by") else ", as far as the table can tell"
+            self._log.warning("instance %s is dead; it had no message%s", seen.name, unknown)
+        return given_back
+
+    def _go_on_with(self, dead: lease.Lease) -> int:
+        return self._finish_off(dead)[0]
+
+    def _finish_off(self, dead: lease.Lease) -> tuple[int, bool]:
+        """Give back the rows of an instance whose lease we took over; drop the lease after the last
+        row. Returns how many, and whether that was all."""
+        runtime = self._runtime
+        given_back, finished = self._give_back(dead.name)
+        if finished:
+            with self._link.transaction() as conn:
+                lease.drop(conn, runtime.tables, dead.name, taken_by=runtime.identity.id)
+            self._moved = True
+        return given_back, finished
+
+    def _recover_orphan(self, dead_id: recover.Owner) -> int:
+        """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
+
+        Read again in a separate statement: a lease may have been registered between two reads.
+        """
+        with self._link.transaction() as conn:
+            if dead_id in {one.name for one in lease.read_all(conn, self._runtime.tables)}:
+                return 0
+        return self._give_back(dead_id)[0]
+
+    def _give_back(self, dead_id: recover.Owner) -> tuple[int, bool]:
+        """Batch by batch in short transactions; True if no row is left.
+
+        Locked rows are left for the next beat: a suspended instance may hold such a lock, and an
+        instance that waits for it loses its own lease. If time runs out, the next round continues
+        after the last row of this one.
+        """
+        tables = self._runtime.tables
+        text = f"instance {shown(dead_id)} died while it held this message"
+        after = self._seen.pop(dead_id, recover.FIRST)
+        given_back, all_of_them = 0, after == recover.FIRST
+        while True:
+            begun = time.monotonic()
+            with self._link.transaction() as conn:
+                ids = recover.flagged_by(conn, tables, dead_id, after=after, limit=recover.BATCH)
+            done = self._give_back_rows(ids, dead_id, text)
+            given_back += done
+            all_of_them &= done == len(ids)
+            if done:
+                self._moved = True
+                self._on_batch()
+            if len(ids) < recover.BATCH:
+                break
+            after = ids[-1]
+            if self._rest_after(time.monotonic() - begun) or self._out_of_time():
+                self._seen[dead_id], all_of_them = after, False
+                break
+        if given_back:
+            event = Recovered(self._runtime.identity.id, shown(dead_id), given_back)
+            self._runtime.events.emit(event)
+        return given_back, all_of_them
+
+    def _give_back_rows(self, ids: list[int], dead_id: recover.Owner, text: str) -> int:
+        """Give back one by one, so that a row that cannot be does not block the others; how
+        many."""
+        if not ids:
+            return 0
+        try:
+            return self._try_to(ids, dead_id, text)
+        except Exception as error:
+            if trouble(error) not in OF_A_ROW:
+                raise
+        done = 0
+        for one in random.sample(ids, len(ids)):
+            if self._out_of_time():
+                break
+            done += self._give_back_one(one, dead_id, text)
+        return done
+
+    def _give_back_one(self, msg_id: int, dead_id: recover.Owner, text: str) -> int:
+        for words in (text, UNWRITABLE):  # the table may refuse the text
+            try:
+                return self._try_to([msg_id], dead_id, words)
+            except Exception as error:
+                if trouble(error) not in OF_A_ROW:
+                    raise
+                why = reason_of(error)
+        if msg_id not in self._refused:
+            self._refused.add(msg_id)
+            self._log.error("message %s cannot be recovered: %s", msg_id, why)
+        return 0
+
+    def _try_to(self, ids: list[int], dead_id: recover.Owner, text: str) -> int:
+        with self._link.transaction() as conn:
+            return recover.recover(conn, self._runtime.tables, ids, dead_id=dead_id, text=text)
+
+    def _rest_after(self, took: float) -> bool:
+        """Rest after a batch that took so many seconds, so that others can work; True if the
+        instance stops."""
+        most = REST_SHARE * self._runtime.settings.heartbeat_seconds
+        return self._rest(min(REST_FACTOR * took, most))

@@ -1,0 +1,160 @@
+"""What a handler may use besides its message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sqlalchemy import Connection
+
+from msgworker.errors import (
+    HandlerMisuse,
+)
+from msgworker.instance.fan_out.fanned import FanOut
+from msgworker.logs import logger
+from msgworker.message import Message
+
+if TYPE_CHECKING:  # what only some handlers use is imported for them alone
+    from sqlalchemy.orm import Session
+
+
+class Cancellable(Protocol):
+    """Tells a context that its handler should end."""
+
+    cancelled: bool
+
+
+class FansOut(Protocol):
+    """Runs the items of a handler's message; see Context.fan_out."""
+
+    @property
+    def fan_out(self) -> Callable[..., FanOut]: ...
+
+
+class Context:
+    """The second argument of a handler, beside its message.
+
+    instance_id: this instance. attempt: 1 at the first try. log: a logger whose records carry the
+    message. cancelled: set when the worker stops, the lease is lost or the timeout is over.
+    connection, session: only for transactional handlers; writes there commit together
+    with the outcome, or not at all. The handler must neither commit nor close them.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_fans",
+        "_log",
+        "_msg",
+        "_running",
+        "_session",
+        "attempt",
+        "instance_id",
+    )
+
+    def __init__(
+        self,
+        msg: Message[Any],
+        instance_id: str,
+        attempt: int,
+        running: Cancellable,
+        connection: Connection | None = None,
+        fans: FansOut | None = None,
+    ) -> None:
+        self.instance_id = instance_id
+        self.attempt = attempt
+        self._msg = msg
+        self._running = running
+        self._connection = connection
+        self._fans = fans
+        self._session: Session | None = None
+        self._log: logging.LoggerAdapter[logging.Logger] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should end."""
+        return self._running.cancelled
+
+    @property
+    def connection(self) -> Connection:
+        """The connection of the transaction that settles this message."""
+        if self._connection is None:
+            raise HandlerMisuse("ctx.connection is for handlers with transactional=True")
+        return self._connection
+
+    @property
+    def session(self) -> Session:
+        """An ORM session on `connection`; flushed, not committed, when the handler returns."""
+        if self._session is None:
+            from sqlalchemy.orm import Session
+
+            self._session = Session(bind=self.connection, join_transaction_mode="create_savepoint")
+        return self._session
+
+    def fan_out(
+        self,
+        fn: Callable[..., Any],
+        items: Iterable[Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        threads: int | None = None,
+        executor: Executor | None = None,
+        timeout: float | None = None,
+        serial_by: Callable[[Any], Any] | None = None,
+        transactional_items: bool = False,
+        name: str = "",
+    ) -> FanOut:
+        """Run `fn(item)` for every item in threads, and record each item that is done.
+
+        Each item is recorded under its message and its key, so that a retry, another instance or a
+        rerun runs only items that are not done. An item that fails does not stop the others; the
+        message fails if you call `raise_for_failed()` on the result. The value of `fn` is stored:
+        JSON of at most 8,000 characters, or None.
+
+        key: from an item to a text (1 to 190 characters) or a whole number, unique; default: the
+        item itself. threads: how many items run at once (5); with an executor, how many
+        are submitted at once (64). executor: any concurrent.futures.Executor. timeout: seconds;
+        after that no item starts, and HandlerTimeout is raised when the running ones have ended.
+        serial_by: items with the same value run one at a time, in order; None = no
+        order. transactional_items: `fn(item, connection)`; writes through the connection
+        commit together with the item's record, or not at all. name: distinguishes several fan-outs
+        of one message.
+
+        Items run again after a crash: without transactional_items at most the last 200 (or as many
+        as run at once, if that is more). Raises ConfigError for bad arguments, before anything
+        runs; HandlerMisuse in a transactional handler; LostClaim, HandlerTimeout or RetryLater when
+        no further item may start: the claim is lost, the time is over, or the worker stops or
+        cannot tell whether it still holds its lease.
+        """
+        if self._fans is None:
+            raise HandlerMisuse(
+                "ctx.fan_out is for plain handlers: items are recorded while the handler runs, and "
+                "a transactional one holds its transaction open meanwhile. Leave out "
+                "transactional=True and use transactional_items=True if items write"
+            )
+        return self._fans.fan_out(
+            fn,
+            items,
+            key=key,
+            threads=threads,
+            executor=executor,
+            timeout=timeout,
+            serial_by=serial_by,
+            transactional_items=transactional_items,
+            name=name,
+        )
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger under `msgworker.handler` whose records carry the message."""
+        if self._log is None:
+            extra = {
+                "instance": self.instance_id,
+                "msg_id": self._msg.msg_id,
+                "object_id": self._msg.object_id,
+                "topic": self._msg.topic,
+                "try": self.attempt,
+            }
+            self._log = logging.LoggerAdapter(logger("msgworker.handler", of_user=True), extra)
+        return self._log

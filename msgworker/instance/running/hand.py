@@ -1,0 +1,144 @@
+"""The in-flight messages of an instance: its lanes, and the handlers that run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from msgworker.instance.running.outcome import Result
+from msgworker.message import in_quarantine
+from msgworker.store.rows import Row
+
+
+class Lane:
+    """One object's run: `rows[place]` is flagged, those behind it are read ahead.
+
+    Written by its present owner: the fetcher, then the handler thread, then the thread that
+    settles it. row: the flagged message. owner: the id it was claimed under. part: of the slice in
+    which its head was found.
+    settled: a transactional handler has settled it; whether it continues.
+    """
+
+    __slots__ = ("finished_at", "owner", "part", "place", "result", "row", "rows", "settled")
+
+    def __init__(self, owner: str, rows: list[Row]) -> None:
+        self.owner = owner
+        self.rows = rows
+        self.row = rows[0]
+        self.part: Any = None
+        self.place = 0
+        self.result: Result | None = None
+        self.settled: bool | None = None
+        self.finished_at = 0.0
+
+    @property
+    def next_row(self) -> Row | None:
+        """The message that gets the flag next, if the lane continues."""
+        return self.rows[self.place + 1] if self.place + 1 < len(self.rows) else None
+
+    def go_on(self) -> None:
+        """The flag has moved to the next message."""
+        self.place += 1
+        self.row = self.rows[self.place]
+        self.result = self.settled = None
+
+
+@dataclass(slots=True)
+class Running:
+    """A running handler: its lane, since when (monotonic), and its deadline.
+
+    part: of the slice in which it was found. fatal: if it exceeds its timeout, the instance
+    leaves. stuck: it did.
+    """
+
+    row: Row
+    owner: str
+    since: float
+    until: float | None
+    fatal: bool = False
+    stuck: bool = False
+    cancelled: bool = False
+    reported: bool = False
+    part: Any = None
+
+
+ObjectsAndIds = tuple[set[Any], set[int]]
+"""Objects and messages."""
+
+
+class Hand:
+    """Lanes and running handlers. Accessed with single, atomic operations only.
+
+    lanes: added by the fetcher, removed by the settling thread and by the heartbeat; read by all.
+    running: by thread, each handler thread writes its own; read by all. `cancelled` and `reported`
+    in it are written by `HandlerWatch` and the stop.
+    unsure: lanes of a lost id whose message has not started, and must not start before the
+    heartbeat has checked that it is still flagged; added by handler threads, removed by the
+    heartbeat and the stop. Only on a table without `claimed_by`.
+    blocked: objects whose head could not be flagged recently; written by the search; a settle
+    removes its own.
+    """
+
+    __slots__ = ("blocked", "lanes", "running", "unsure")
+
+    def __init__(self) -> None:
+        self.lanes: set[Lane] = set()
+        self.running: dict[int, Running] = {}
+        self.unsure: deque[Lane] = deque()
+        self.blocked: set[Any] = set()
+
+    def held(self) -> ObjectsAndIds:
+        """The objects and ids of all lanes.
+
+        A message whose settle is in flight may look free, because its outcome is already committed
+        while the answer is on its way. A claim of its object now could not be distinguished from
+        the old claim.
+        """
+        rows = [lane.rows[0] for lane in list(self.lanes)]
+        return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
+
+    def running_under_lost_ids(self, is_ours: Callable[[str], bool]) -> ObjectsAndIds:
+        """The objects and ids of handlers that still run under a lost id."""
+        old = [r.row for r in list(self.running.values()) if not is_ours(r.owner)]
+        return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}
+
+    def flagged(self) -> set[int]:
+        """The messages of our lanes that are flagged, or that are just getting the flag."""
+        known: set[int] = set()
+        for lane in list(self.lanes):
+            place = lane.place  # read once: a settle may move it at any moment
+            known.update(row.msg_id for row in lane.rows[place : place + 2])
+        return known
+
+    def parts(self) -> set[Any]:
+        """The parts of slices with in-flight messages, or with a handler that runs under a lost id.
+        While we keep its part no instance runs another message of its object: we claim none
+        (`running_under_lost_ids`) and others do not look there."""
+        parts = {lane.part for lane in list(self.lanes)}
+        return parts | {running.part for running in list(self.running.values())}
+
+    def owners(self) -> set[str]:
+        """The ids under which in-flight messages were claimed, or a handler runs."""
+        kept = {lane.owner for lane in list(self.lanes)}
+        return kept | {running.owner for running in list(self.running.values())}
+
+    def quarantined(self, max_tries: int) -> bool:
+        """Whether a message in quarantine is in flight: nothing is claimed beside it."""
+        rows = [lane.rows[0] for lane in list(self.lanes)]
+        return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)
+
+    def cancel(self) -> None:
+        """Cancel the running handlers."""
+        for running in list(self.running.values()):
+            running.cancelled = True
+
+    def drop(self, lanes: Iterable[Lane]) -> None:
+        """These lanes are finished or lost."""
+        self.lanes.difference_update(lanes)
+
+    def forget(self) -> None:
+        """Our lease is lost: drop all lanes and cancel the running handlers."""
+        self.lanes = set()
+        self.cancel()

@@ -1,0 +1,124 @@
+"""The lanes that wait for a handler thread.
+
+A lane is handled one message at a time: its next handler starts only after the settle that moved
+the flag has committed. Threads take lanes from a common queue. It wakes only as many threads as are
+useful, because waking a thread costs more than a short handler.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.runtime import Runtime
+
+WORTH_A_THREAD_SECONDS = 0.002
+UNKNOWN_SECONDS = 1.0  # assumed for a handler while none has ended: wakes all threads
+NEWEST_SHARE = 0.05
+
+
+class Lanes:
+    """Filled by the fetcher, the settling thread and the heartbeat; emptied by handler threads, and
+    by the fetcher and the stop to release lanes.
+
+    beat_now: requests a heartbeat at once. ready: lanes that no thread has taken yet; only the
+    methods here write it, others check whether it is empty. mean_seconds: of handlers that
+    have ended, None while none has; written by handler threads, read by the fetcher and the
+    settling thread.
+    """
+
+    def __init__(self, runtime: Runtime, *, beat_now: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._beat_now = beat_now
+        self.ready: deque[Lane] = deque()
+        self._gate = threading.Condition()
+        self._idle = 0
+        self._closed = False
+        self._ended = 0
+        self.mean_seconds: float | None = None
+
+    def put(self, lanes: Iterable[Lane], *, takes_one: bool = False) -> None:
+        """Queue lanes whose current message is flagged.
+
+        takes_one: the calling thread is a handler thread and will take the next lane itself.
+        """
+        self.ready.extend(lanes)
+        with self._gate:
+            if self._idle:
+                worth = len(self.ready) * self.pace() / WORTH_A_THREAD_SECONDS
+                wanted = min(self._idle, len(self.ready), int(worth) + 1) - takes_one
+                self._gate.notify(max(0, wanted))
+
+    def put_back(self, lane: Lane) -> None:
+        """Queue a lane that its thread may not start yet."""
+        self.ready.append(lane)
+
+    def next(self) -> Lane | None:
+        """Wait for a lane; None = closed. Lanes that are still queued then have not started, and
+        are released."""
+        while not self._closed:
+            try:
+                return self.ready.popleft()
+            except IndexError:
+                pass
+            with self._gate:
+                if self.ready:
+                    continue
+                if self._closed:
+                    break
+                self._idle += 1
+                self._gate.wait()
+                self._idle -= 1
+        return None
+
+    def nudge(self) -> None:
+        """Wake one more thread if lanes wait: called regularly, since a handler may be slower than
+        the mean."""
+        if self.ready and self._idle:
+            with self._gate:
+                self._gate.notify(1)
+
+    def take_back(self, most: int | None = None) -> list[Lane]:
+        """Lanes that no thread has taken, all of them or the newest, to be released."""
+        back: deque[Lane] = deque()
+        while self.ready and (most is None or len(back) < most):
+            try:
+                back.appendleft(self.ready.pop())
+            except IndexError:
+                break
+        unsure = self._runtime.hand.unsure
+        while most is None and unsure:
+            with suppress(IndexError):
+                back.append(unsure.popleft())
+        return list(back)
+
+    def may_start(self, lane: Lane) -> bool:
+        """Whether the lane is ours under this id. Otherwise it is dropped (recovery gives its rows
+        back), or kept until the heartbeat has checked it."""
+        identity = self._runtime.identity
+        if lane.owner == identity.id:
+            return True
+        if identity.is_ours(lane.owner):
+            self._runtime.hand.unsure.append(lane)
+            self._beat_now()
+        return False
+
+    def pace(self) -> float:
+        """The mean seconds of a handler; a guess while none has ended."""
+        return UNKNOWN_SECONDS if self.mean_seconds is None else self.mean_seconds
+
+    def took(self, seconds: float) -> None:
+        """Record how long a handler has run."""
+        self._ended += 1
+        mean = seconds if self.mean_seconds is None else self.mean_seconds
+        share = NEWEST_SHARE if self._ended * NEWEST_SHARE > 1 else 1 / self._ended
+        self.mean_seconds = mean + (seconds - mean) * share
+
+    def close(self) -> None:
+        """Make the threads end after their present handler; no other handler starts."""
+        with self._gate:
+            self._closed = True
+            self._gate.notify_all()

@@ -1,0 +1,166 @@
+"""The outcome of a handler's return value or exception.
+
+Whatever a handler does, the result is one of the outcomes of message.py, and the thread survives. A
+handler that returns is done; every exception, BaseException included, is a failed try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from msgworker.errors import (
+    ConfigError,
+    HandlerMisuse,
+    PayloadError,
+    Reject,
+    RetryLater,
+)
+from msgworker.instance.running.backoff import (
+    DEFAULT_BACKOFF,
+    MAX_BACKOFF_SECONDS,
+    Backoff,
+    pause_after,
+)
+from msgworker.instance.running.handler import Handler
+from msgworker.instance.running.traces import home_of, place_of, text_of, trace_of, trim, where
+from msgworker.logs import logger
+from msgworker.message import LATER, SPENT, Outcome
+from msgworker.payload import clean, decode
+from msgworker.table import MAX_ERROR
+
+if TYPE_CHECKING:  # what only some handlers use is imported for them alone
+    pass
+
+log = logger("msgworker.handling")
+FAULTS_SHOWN = 5
+
+
+@dataclass(slots=True)
+class Result:
+    """The result of one try. error: the text for operators.
+
+    trace: the traceback as text. raised: the error itself, until it is logged.
+    """
+
+    outcome: Outcome
+    error: str | None = None
+    delay_seconds: float = 0.0
+    trace: str | None = None
+    raised: BaseException | None = None
+
+
+DONE = Result(Outcome.DONE)
+
+
+def describe(error: BaseException, home: str | None = None) -> str:
+    """An exception as text for `last_error`: type, message, place; truncated, without NUL. Never
+    fails.
+
+    home: see `traces.place_of`.
+    """
+    found = place_of(error, home)
+    place = clean(f" [{found}]", 300) if found else ""
+    return clean(f"{type(error).__name__}: {text_of(error)}", MAX_ERROR - len(place) - 10) + place
+
+
+def result_of_error(
+    error: BaseException, handler: Handler, attempt: int, backoff: Backoff = DEFAULT_BACKOFF
+) -> Result:
+    """The outcome of an exception of a handler; backoff: the default of the App."""
+    home = home_of(handler.fn)
+    if isinstance(error, Reject):
+        text = clean(f"rejected: {text_of(error.reason)}")
+        return Result(Outcome.DEAD, text, trace=where(error, home))
+    if isinstance(error, RetryLater):
+        return Result(Outcome.LATER, clean(f"{LATER}{text_of(error)}"), error.after_seconds)
+    trim(error, home)
+    text, trace = describe(error, home), trace_of(error, home)
+    if isinstance(error, PayloadError):
+        raised = error if trace else None  # raised before the handler ran: the text is enough
+        return Result(Outcome.DEAD, text, trace=trace, raised=raised)
+    try:
+        wait = handler.wait
+        delay = backoff(attempt) if wait is None else pause_after(wait, attempt, error)
+        if not 0 <= delay <= MAX_BACKOFF_SECONDS:
+            raise ConfigError(f"back-off of {delay!r} s")
+    except BaseException:
+        log.exception("the wait strategy of topic %s failed; 60 s instead", handler.topic)
+        delay = 60.0
+    return Result(Outcome.FAILED, text, delay, trace, error)
+
+
+def limited(result: Result, handler: Handler, attempt: int, max_tries: int) -> Result:
+    """The same, but limited to the tries that the handler allows, if the table allows more."""
+    most = handler.max_tries
+    if result.outcome is not Outcome.FAILED or most is None or not most <= attempt < max_tries:
+        return result
+    why = SPENT.format(attempt, most)
+    error = clean(result.error or "", MAX_ERROR - len(why)) + why
+    return replace(result, outcome=Outcome.SPENT, error=error)
+
+
+def result_of_return(
+    value: Any, handler: Handler, attempt: int, backoff: Backoff = DEFAULT_BACKOFF
+) -> Result:
+    """The outcome of a handler's return value."""
+    if value is None:
+        return DONE
+    if isinstance(value, Reject | RetryLater):
+        return result_of_error(value, handler, attempt, backoff)
+    if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        error = HandlerMisuse(
+            f"the handler returned a {type(value).__name__} that was never awaited; "
+            "declare it `async def` or run it"
+        )
+        return result_of_error(error, handler, attempt, backoff)
+    if isinstance(value, Future | asyncio.Future):
+        error = HandlerMisuse("the handler returned a future; wait for it inside the handler")
+        return result_of_error(error, handler, attempt, backoff)
+    _warn_return(handler, value)
+    return DONE
+
+
+def _warn_return(handler: Handler, value: Any) -> None:
+    if "return" not in handler.warned:
+        handler.warned.append("return")
+        log.warning(
+            "the handler of topic %s returned a %s; return values are ignored, "
+            "only None, Reject and RetryLater have a meaning",
+            handler.topic,
+            type(value).__name__,
+        )
+
+
+def payload_of(raw: Any, oversize: int | None, handler: Handler) -> Any:
+    """The payload of a row as the handler's annotated type, as decoded JSON if it has none.
+
+    Raises PayloadError if it is not strict JSON or does not fit.
+    """
+    payload = decode(raw, oversize)
+    if handler.payload_type is None:
+        return payload
+    from pydantic import ValidationError
+
+    try:
+        if payload is None:
+            return handler.payload_type.validate_python(None)
+        # Validated as JSON, so that a text may be a date or a Decimal and a list a set, also for a
+        # strict type.
+        text = raw if isinstance(raw, str) else json.dumps(payload)
+        return handler.payload_type.validate_json(text)
+    except ValidationError as error:
+        faults = [
+            f"{'.'.join(map(str, one['loc'])) or 'payload':.100}: {one['msg']:.200}"
+            for one in error.errors(include_url=False, include_input=False)
+        ]
+        more = len(faults) - FAULTS_SHOWN
+        faults[FAULTS_SHOWN:] = [f"and {more} more"] if more > 0 else []
+        text = "; ".join(faults)
+        raise PayloadError(f"the payload does not fit the handler's type: {text}") from None

@@ -1,0 +1,4 @@
+"""Outcomes are written in batches, until it is known what was written.
+
+In order: settler, settlements, untilknown.
+"""

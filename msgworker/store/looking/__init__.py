@@ -1,0 +1,5 @@
+"""What people read, bounded: nothing here writes.
+
+In order: find, info, counts, waiting, failures, explain, ending, instances, left, order, window,
+doctor.
+"""

@@ -1,0 +1,141 @@
+"""Checks of tables and columns: they exist, have suitable types, and are filled."""
+
+from __future__ import annotations
+
+from sqlalchemy.schema import CreateIndex
+
+from msgworker import dialects
+from msgworker.store.looking.doctor.finding import Finding, advised, fine, needed
+from msgworker.store.looking.doctor.patient import Patient
+from msgworker.store.tables import ddl_script, reflection
+from msgworker.store.tables import requirements as store
+from msgworker.table import ADDED, REQUIRED
+
+WITHOUT = {
+    "topic": "every message goes to the handler of topic default",
+    "payload": "messages carry nothing but their object",
+    "available_at": "no back-off and no delayed messages: a failed message is tried at once",
+    "claimed_by": "no recovery: messages of an instance that died stay at 1 until ops reset them",
+    "claimed_at": "nobody sees since when a message runs",
+    "crash_times": "no quarantine: a message may die for the crashes of others",
+    "later_times": "RetryLater counts as a failed try",
+    "last_error": "the error is kept in msgworker_try only",
+    "created_at": (
+        "nobody sees how old messages are, and visibility_delay does nothing. If it is added, the "
+        "age of the messages that are there stays unknown"
+    ),
+    "finished_at": "nobody sees when messages ended, and old ones cannot be purged by age",
+}
+WITHOUT_OPS = ": ops cannot write or pause without it"
+NOT_MISSED = ("shard", "instance_type")
+
+
+def tables(p: Patient) -> list[Finding]:
+    """The message table and those beside it."""
+    found: list[Finding] = []
+    if not p.exists:
+        text = f"table {p.spec.name} does not exist"
+        mend = p.create(p.ideal.message)
+        near = reflection.near_names(p.inspector, p.spec)
+        text += f"; near names: {', '.join(near)}" if near else ""
+        if other := reflection.elsewhere(p.conn, p.spec):
+            text += f"; {other}"
+            mend = mend if p.spec.is_default else []  # that one has the messages
+        found.append(needed("tables", text, *mend))
+    else:
+        count = dialects.row_estimate(p.conn, p.ideal.message)
+        size = "" if count is None else f", about {count:,} rows"
+        found.append(fine("tables", f"table {p.spec.name} is there{size}"))
+    ops, optional = ddl_script.ops_tables(p.ideal), ddl_script.optional_tables(p.ideal)
+    for table in ddl_script.own_tables(p.ideal):
+        make, cost = (advised, WITHOUT_OPS) if table in ops else (needed, "")
+        there_is = dialects.is_there(p.inspector, table)
+        if there_is is False and table not in optional:
+            found.append(make("tables", f"table {table.name} is missing{cost}", *p.create(table)))
+        if not there_is:
+            continue
+        there = p.inspector.get_columns(table.name, schema=table.schema)
+        names = {str(c["name"]).lower() for c in there}
+        lacking = [c for c in table.c if c.name not in names and ADDED not in c.info]
+        if lacking:
+            text = f"table {table.name} has no column {', '.join(c.name for c in lacking)}{cost}"
+            found.append(make("tables", text, *(p.add(table, c) for c in lacking)))
+        for column in (c for c in table.c if c.name not in names and ADDED in c.info):
+            text = f"table {table.name} has no column {column.name}: {column.info[ADDED]}"
+            found.append(advised("tables", text, p.add(table, column)))
+    return found
+
+
+def storage(p: Patient) -> list[Finding]:
+    """A storage engine with transactions."""
+    found = []
+    for table in (p.ideal.message, *ddl_script.own_tables(p.ideal)):
+        if not dialects.is_there(p.inspector, table):
+            continue
+        kept = reflection.storage_of(p.inspector, table.name, table.schema)
+        if reflection.storage_problem(kept, table.name):
+            text = f"table {table.name} is kept in {kept}, which has no transactions"
+            mend = f"ALTER TABLE {p.table_name(table)} ENGINE=InnoDB"
+            found.append(needed("storage", text, mend))
+    return found
+
+
+def missing(p: Patient) -> list[Finding]:
+    """Columns that have a name and are not there."""
+    unnamed = [role for role in p.lacking() if role in REQUIRED]
+    if unnamed:  # what else is missing can be told when these are known
+        there = [str(one["name"]) for one in p.columns.values()]
+        return [needed("columns", reflection.unnamed(p.spec, unnamed, there))]
+    found = []
+    asked_for = reflection.asked_for(p.spec)
+    for role in p.lacking():
+        column = p.ideal.message.c[p.ideal.names[role]]
+        if role in asked_for:
+            text = f"column {column.name} ({role}) is missing"
+            found.append(needed("columns", text, *p.add_role(role)))
+        elif role not in NOT_MISSED:
+            text = f"column {column.name} is missing: {WITHOUT[role]}"
+            mend = p.add_role(role)
+            if role in ("topic", "payload", "created_at"):  # a new one would be empty beside theirs
+                used = {name.lower() for name in p.ideal.names.values()}
+                there = [str(one["name"]) for one in p.columns.values()]
+                free = [name for name in there if name.lower() not in used]
+                text += (
+                    f". If the table has it under another name, name that: MessageTable({role}=...)"
+                    f"; columns without a name here: {', '.join(free) or 'none'}"
+                )
+            if role == "available_at":
+                due = p.spec.index_name("due")
+                mend += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == due]
+            found.append(advised("columns", text, *mend))
+    return found
+
+
+def requirements(p: Patient) -> list[Finding]:
+    """What messages need in order to be neither lost nor stranded; also asked at every start."""
+    faults = [] if p.as_is is None else store.faults(p.as_is)
+    return [(needed if f.needed else advised)(f.check, f.text, *f.mend) for f in faults]
+
+
+def key(p: Patient) -> list[Finding]:
+    """msg_id is unique: rows are updated by it."""
+    if not p.has("msg_id"):
+        return []
+    name = str(p.column("msg_id")["name"])
+    if reflection.is_unique(p.inspector, p.ideal.message.name, p.spec.schema, name):
+        return []
+    quoted = p.conn.dialect.identifier_preparer.quote(name)
+    short = p.spec.index_name("guard").removesuffix("_guard")
+    mend = f"CREATE UNIQUE INDEX {short}_id ON {p.table_name(p.ideal.message)} ({quoted})"
+    return [needed("columns", f"column {name} is not unique: make it the primary key", mend)]
+
+
+def unfilled(p: Patient) -> list[Finding]:
+    """Columns that `send` leaves out although they need a value."""
+    if p.live is None:
+        return []
+    names = reflection.unfilled(p.live, list(p.columns.values()))
+    if not names:
+        return []
+    text = f"App.send cannot insert: nobody fills {', '.join(names)}, NOT NULL without a default"
+    return [advised("columns", text)]

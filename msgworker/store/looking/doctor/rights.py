@@ -1,0 +1,83 @@
+"""What this login may do, tried with statements that match no row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from msgworker import dialects
+from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.store.looking.doctor.finding import Finding, advised, fine, needed
+from msgworker.store.looking.doctor.patient import Patient
+from msgworker.store.tables import ddl_script
+
+NEVER = sa.literal_column("1") == sa.literal_column("0")
+
+
+def rights(p: Patient) -> list[Finding]:
+    """SELECT, UPDATE on messages; all four on the tables beside; INSERT for producers."""
+    found: list[Finding] = []
+    whom = _whom(p)
+    for table, right, statement, is_needed in _trials(p):
+        reason = _refused(p, statement)
+        if reason is None:
+            continue
+        name = p.table_name(table)
+        mend = [f"GRANT {right} ON {name} TO {whom}"] if whom else []
+        text = f"this login may not {right} on {table.name}: {reason}"
+        found.append(needed("rights", text, *mend) if is_needed else advised("rights", text, *mend))
+    return found or [fine("rights", f"{whom or 'this process'} may read and write all it needs to")]
+
+
+def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
+    if p.live is not None:
+        message, c = p.live.message, p.live.cols()
+        yield message, "SELECT", sa.select(c.msg_id).where(NEVER), True
+        change = sa.update(message).values({p.live.names["status"]: c.status})
+        yield message, "UPDATE", change.where(NEVER), True
+        yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), False
+    runs = ddl_script.run_tables(p.ideal)
+    for table in (*runs, *ddl_script.ops_tables(p.ideal)):
+        is_needed = table in runs
+        there_is = dialects.is_there(p.inspector, table)
+        first = next(iter(table.c))
+        if there_is is False or (there_is and not _has(p, table, first.name)):
+            continue
+        yield table, "SELECT", sa.select(first).where(NEVER), is_needed
+        yield table, "INSERT", _copy(table, [first.name]), is_needed
+        yield table, "UPDATE", sa.update(table).values({first: first}).where(NEVER), is_needed
+        yield table, "DELETE", sa.delete(table).where(NEVER), is_needed
+
+
+def _has(p: Patient, table: sa.Table, column: str) -> bool:
+    there = p.inspector.get_columns(table.name, schema=table.schema)
+    return column in {str(c["name"]).lower() for c in there}
+
+
+def _copy(table: sa.Table, names: list[str]) -> Any:
+    """An INSERT that inserts nothing."""
+    source = sa.select(*(table.c[name] for name in names)).where(NEVER)
+    return sa.insert(table).from_select(names, source, include_defaults=False)
+
+
+def _refused(p: Patient, statement: Any) -> str | None:
+    """The database's words if the statement is refused; it changes nothing and is rolled back."""
+    with p.engine.connect() as conn:
+        try:
+            conn.execute(statement)
+            return None
+        except DBAPIError as error:
+            kind = trouble(error)
+            if kind is Trouble.LOST:
+                raise
+            return reason_of(error) if kind is Trouble.REFUSED else None
+        finally:
+            conn.rollback()
+
+
+def _whom(p: Patient) -> str | None:
+    query = dialects.CURRENT_USER.get(p.dialect.name)
+    return None if query is None else str(p.conn.scalar(sa.text(query)))

@@ -1,0 +1,59 @@
+"""Settings of the server that promises rest on, and its clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from msgworker import dialects
+from msgworker.dialects import now
+from msgworker.store.looking.doctor.finding import Finding, advised, fine, needed
+from msgworker.store.looking.doctor.patient import Patient
+
+SKEW_SECONDS = 30.0
+
+
+def settings(p: Patient) -> list[Finding]:
+    """Durability, and whether the server takes writes."""
+    found = []
+    for setting in dialects.SERVER_SETTINGS[p.dialect.name]:
+        try:
+            value = str(p.conn.scalar(sa.text(setting.query)))
+        except DBAPIError:  # an older or newer server does not have it, or does not show it
+            continue
+        if value.lower() not in setting.good:
+            make = needed if setting.needed else advised
+            text = f"{setting.name} is {value}: {setting.otherwise}"
+            found.append(make("server", text, *([setting.mend] if setting.mend else [])))
+    version = ".".join(map(str, p.conn.dialect.server_version_info or ()))
+    return found or [fine("server", f"{p.dialect.name} {version} keeps what it has committed")]
+
+
+def isolation(p: Patient) -> list[Finding]:
+    """READ COMMITTED on our connections, whatever the server's default is."""
+    if p.dialect.one_writer:
+        return []
+    with p.engine.connect() as conn:
+        level = conn.get_isolation_level()
+    if level == "READ COMMITTED":
+        return []
+    text = f"connections run at {level} although READ COMMITTED was asked for; is a proxy between?"
+    return [needed("server", text)]
+
+
+def clock(p: Patient) -> list[Finding]:
+    """All times are the database's; this host's clock only words ages."""
+    theirs = p.conn.scalar(sa.select(now()))
+    if theirs is None:
+        return []
+    skew = (datetime.now(UTC) - theirs).total_seconds()
+    if abs(skew) <= SKEW_SECONDS:
+        return [fine("clock", f"this host and the database differ by {abs(skew):.1f} s")]
+    way = "ahead of" if skew > 0 else "behind"
+    text = (
+        f"this host's clock is {abs(skew):,.0f} s {way} the database's: leases and back-offs are "
+        "right all the same, ages shown here are not"
+    )
+    return [advised("clock", text)]

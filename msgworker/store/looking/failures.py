@@ -1,0 +1,186 @@
+"""Failed and dead messages, grouped by error.
+
+Read from the index of failed rows, the newest READ of them, each with its last try; a row without
+one (a foreign consumer failed it, ops gave it up) is grouped by its `last_error`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.dialects import real_instant
+from msgworker.message import State
+from msgworker.payload import shown
+from msgworker.store.looking import window
+from msgworker.store.looking.find import in_state
+from msgworker.store.looking.window import Found
+from msgworker.store.settling import tries
+from msgworker.store.settling.fingerprint import fingerprint, masked
+from msgworker.table import Cols, Tables
+
+READ = 5_000
+TEXTS = 2_000
+"""The most different error texts of rows without a try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Messages that failed for the same reason: type, place and words of their last error.
+
+    error: with ids, numbers and quoted values masked. waiting_objects: those that go on only when a
+    message of this group has ended. first_seen, last_seen: of the last tries, None if not known.
+    """
+
+    fingerprint: str
+    error: str
+    dead: int
+    failing: int
+    topics: tuple[str, ...]
+    waiting_objects: int
+    first_seen: datetime | None
+    last_seen: datetime | None
+    sample_id: int
+    sample_error: str | None
+
+    @property
+    def count(self) -> int:
+        return self.dead + self.failing
+
+
+@dataclass(slots=True)
+class _Group:
+    dead: int = 0
+    failing: int = 0
+    topics: set[str] = field(default_factory=set)
+    first: datetime | None = None
+    last: datetime | None = None
+    sample: int = window.LEAST
+    waiting: int = 0
+    text: str | None = None
+
+    def add(
+        self,
+        topic: str | None,
+        left: int,
+        count: int,
+        first: Any,
+        last: Any,
+        i: int | None,
+        waiting: int,
+    ) -> None:
+        self.failing += count if left else 0
+        self.dead += 0 if left else count
+        if topic is not None:
+            self.topics.add(topic if isinstance(topic, str) else shown(topic))  # a BLOB (SQLite)
+        self.first = min((x for x in (self.first, first) if x is not None), default=None)
+        self.last = max((x for x in (self.last, last) if x is not None), default=None)
+        self.sample = max(self.sample, self.sample if i is None else i)
+        self.waiting += waiting
+
+
+def failures(
+    conn: Connection, t: Tables, *, limit: int = 50, newest: int = READ
+) -> Found[Failures]:
+    """The groups, largest first; `complete` is False if only the newest messages were read."""
+    groups: dict[str, _Group] = {}
+    params = {"mw_table": t.message.name, "newest": newest}
+    read = 0
+    bare = False
+    for key, *facts in conn.execute(t.built("failures", lambda: _grouped(t)), params).all():
+        read += int(facts[2])
+        bare |= key is None
+        if key is not None:
+            groups.setdefault(key, _Group()).add(*facts)
+    if bare:
+        for text, *facts in conn.execute(t.built("failures_bare", lambda: _bare(t)), params).all():
+            text = text if text is None or isinstance(text, str) else shown(text, len(text))
+            group = groups.setdefault(fingerprint(text or ""), _Group())
+            group.add(*facts)
+            group.text = text
+    chosen = sorted(groups.items(), key=lambda g: (-g[1].dead - g[1].failing, g[0]))[:limit]
+    samples = tries.of(conn, t, [group.sample for _, group in chosen])
+    rows = [_shown(key, group, samples) for key, group in chosen]
+    complete = read < newest and len(groups) <= limit
+    return Found(rows, complete=complete, looked_at=read)
+
+
+def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Failures:
+    last = samples.get(group.sample)
+    text = last[-1].error if last else group.text
+    return Failures(
+        fingerprint=key,
+        error=masked(text) if text else "(no error was recorded)",
+        dead=group.dead,
+        failing=group.failing,
+        topics=tuple(sorted(group.topics)),
+        waiting_objects=group.waiting,
+        first_seen=group.first,
+        last_seen=group.last,
+        sample_id=group.sample,
+        sample_error=text,
+    )
+
+
+def _failed(t: Tables) -> sa.Subquery:
+    """The newest failed rows: i, t (topic), l (tries left), p (fingerprint), at, w (the object, if
+    a message waits behind the row), e (error)."""
+    source = t.message.alias("f")
+    c = t.cols(source)
+    null: Any = sa.null()
+    x = t.failed_try.alias("x").c
+    table = bindparam("mw_table", type_=sa.String())
+    last_try = (
+        sa.select(x.fingerprint)
+        .where(x.table_name == table, x.msg_id == c.msg_id)
+        .order_by(x.try_no.desc())
+        .limit(sa.literal_column("1"))
+    )
+    last_at = sa.select(sa.func.max(x.ended_at)).where(x.table_name == table, x.msg_id == c.msg_id)
+    columns = (
+        c.msg_id.label("i"),
+        (null if c.topic is None else c.topic).label("t"),
+        sa.case((in_state(t, c, State.FAILED), 1), else_=0).label("l"),
+        last_try.scalar_subquery().label("p"),
+        last_at.scalar_subquery().label("at"),
+        _waited_for(t, c).label("w"),
+        (null if c.last_error is None else c.last_error).label("e"),
+        (null if c.finished_at is None else real_instant(c.finished_at)).label("f"),
+    )
+    query = t.hinted(sa.select(*columns), source, "failed").where(t.failed_rows(c))
+    rows = bindparam("newest", type_=sa.Integer())
+    return query.order_by(t.failed_key(c).desc()).limit(rows).subquery("q")
+
+
+def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:
+    source = t.message.alias("w")
+    behind = t.cols(source)
+    later = t.hinted(sa.select(sa.literal_column("1")), source, "object").where(
+        t.open_object(behind) == t.object_key(c),
+        t.open_rows(behind),
+        t.open_msg_id(behind) > c.msg_id,
+    )
+    waits = sa.and_(t.unfinished(c), c.object_id.is_not(None), sa.exists(later))
+    return sa.case((waits, c.object_id))
+
+
+def _grouped(t: Tables) -> sa.Select[Any]:
+    f = _failed(t).c
+    topic: list[Any] = [f.t] if t.has("topic") else []
+    seen = (sa.func.min(f.at), sa.func.max(f.at), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
+    columns = (f.p, *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
+    return sa.select(*columns).group_by(f.p, f.l, *topic)
+
+
+def _bare(t: Tables) -> sa.Select[Any]:
+    """The same of rows without a try, by their error."""
+    f = _failed(t).c
+    topic: list[Any] = [f.t] if t.has("topic") else []
+    text: list[Any] = [f.e] if t.has("last_error") else []
+    seen = (sa.func.min(f.f), sa.func.max(f.f), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
+    columns = (*(text or [sa.null()]), *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
+    return sa.select(*columns).where(f.p.is_(None)).group_by(f.l, *topic, *text).limit(TEXTS)

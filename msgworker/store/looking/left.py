@@ -1,0 +1,261 @@
+"""What is left unfinished, by what it waits for.
+
+A message waits for what holds its object: the running message if there is one, else the head.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+
+from msgworker.dialects import fetch, real_instant, seconds_since
+from msgworker.message import Status, topic_of
+from msgworker.payload import shown
+from msgworker.store.changing import pause
+from msgworker.store.looking import find
+from msgworker.store.looking.instances import InstanceInfo, Life, instances
+from msgworker.store.recovering.recover import giving_back, running_rows, undated
+from msgworker.table import Cols, Tables
+
+ONE: ColumnElement[int] = sa.literal_column("1")
+MOST = 200_000
+"""The most entries of the object index that are read; of more only a part is."""
+
+
+class Waits(enum.StrEnum):
+    """What a message waits for."""
+
+    RETRY = "retry"  # its next try after a failed one
+    LATER = "later"  # an instant: a delayed send, RetryLater, the visibility delay
+    ELSEWHERE = "elsewhere"  # another live instance has it, or the one before it
+    SILENT = "silent"  # the same, but that instance may be dead: its lease has not ended yet
+    NOBODY = "nobody"  # it is at 1 without an owner
+    PAUSED = "paused"  # its topic is paused
+    NO_HANDLER = "no handler"  # no live instance has a handler for its topic
+    OTHER_TOPICS = "other topics"  # it was not asked for
+    DEAD = "dead"  # a dead message, or one behind it, where those block their object
+    DUE = "due"  # nothing: it could be done
+
+
+class Example(NamedTuple):
+    """The lowest message that others wait for, or that waits itself."""
+
+    msg_id: int
+    topic: str
+    claimed_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """total: unfinished messages. by: how many wait for what; together fewer than the total where
+    only a part of very many was looked at. next_seconds: until the first retry, or the first other
+    instant if no retry waits. giving_back: the command that gives back messages of nobody. holders:
+    the other instances that have messages and whose lease has not ended, the first to end first."""
+
+    total: int = 0
+    by: dict[Waits, int] = field(default_factory=dict)
+    examples: dict[Waits, Example] = field(default_factory=dict)
+    next_seconds: float | None = None
+    giving_back: str = ""
+    holders: tuple[InstanceInfo, ...] = ()
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """Until the last of the leases of `holders` ends; None if there is none."""
+        return max((one.left_seconds or 0.0 for one in self.holders), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """For whom it is asked. topics: those handled, None = all. chosen: they are a choice of
+    those that have a handler. me: the ids of the asking instances."""
+
+    topics: Collection[str] | None
+    chosen: bool = False
+    me: Collection[str] = ()
+
+
+def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
+    """Count what is unfinished, by reason. Where nothing is, that is all it costs."""
+    total = find.unfinished(conn, t)
+    if total == 0:
+        return Left()
+    paused = pause.topics(conn, t)
+    others = [one for one in instances(conn, t) if one.instance_id not in asked.me]
+    leases = {one.instance_id: one for one in others if one.life is Life.LIVE}
+    holders: dict[str | None, InstanceInfo] = {}
+    cut = total > most
+    statement = t.built(("left", cut), partial(_statement, t, cut))
+    params = {"most": most} if cut else {}
+    groups = [_Group._make(row) for row in fetch(conn, statement, params)]
+    by: dict[Waits, int] = dict.fromkeys(Waits, 0)
+    examples: dict[Waits, Example] = {}
+    instants: dict[Waits, float] = {}
+    for one in groups:
+        topic = topic_of(one.topic)
+        waits = _waits(t, one, topic, asked, paused, others)
+        by[waits] += int(one.number)
+        if one.owner in leases:
+            holders[one.owner] = leases[one.owner]
+        known = examples.get(waits)
+        if one.head is not None and (known is None or _better(one, known)):
+            examples[waits] = Example(int(one.head), topic, _name(one.owner))
+        if one.past is not None and not one.due:
+            ahead = max(0.0, -float(one.past))
+            instants[waits] = min(ahead, instants.get(waits, ahead))
+    return Left(
+        total=total if cut else sum(by.values()),
+        by={waits: count for waits, count in by.items() if count},
+        examples=examples,
+        next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
+        holders=tuple(sorted(holders.values(), key=lambda one: one.left_seconds or 0.0)),
+        giving_back=giving_back(dated=not by[Waits.NOBODY] or not undated(conn, t, limit=1)),
+    )
+
+
+class _Group(NamedTuple):
+    """Messages that wait for rows that are alike. past: seconds since the first of their instants
+    came. head: None where their ids are no whole numbers."""
+
+    status: int
+    tries_left: int
+    due: int
+    topic: str | None
+    owner: str | None
+    number: int
+    head: int | None
+    past: float | None
+
+
+def _name(owner: str | None) -> str | None:
+    return None if owner is None else shown(owner)
+
+
+def _better(one: _Group, known: Example) -> bool:
+    """As an example: without an owner first, then the lowest."""
+    return (one.owner is not None, one.head or 0) < (known.claimed_by is not None, known.msg_id)
+
+
+def _waits(
+    t: Tables,
+    one: _Group,
+    topic: str,
+    asked: Asked,
+    paused: Collection[str],
+    others: Collection[InstanceInfo],
+) -> Waits:
+    if one.status == Status.PROCESSING:
+        return _held(t, one.owner, asked, others)
+    if not one.tries_left:
+        return Waits.DEAD
+    if not one.due and one.status == Status.NEW:
+        return Waits.LATER
+    if asked.topics is not None and topic not in asked.topics:
+        if any(other.handles(topic) for other in others):
+            return Waits.ELSEWHERE
+        return Waits.OTHER_TOPICS if asked.chosen else Waits.NO_HANDLER
+    if topic in paused:
+        return Waits.PAUSED
+    return Waits.DUE if one.due else Waits.RETRY
+
+
+def _held(t: Tables, owner: str | None, asked: Asked, others: Collection[InstanceInfo]) -> Waits:
+    if owner in asked.me:  # a handler has outlived the grace time
+        return Waits.DUE
+    if owner is None and t.has("claimed_by"):
+        return Waits.NOBODY
+    if any(one.instance_id == owner and one.silent for one in others):
+        return Waits.SILENT
+    # A live instance has it, or gives it back when its owner is dead.
+    return Waits.ELSEWHERE if any(one.works for one in others) else Waits.NOBODY
+
+
+# ---------------------------------------------------------------- the statement
+
+
+def _statement(t: Tables, cut: bool) -> Any:
+    return sa.union_all(
+        *(_grouped(t, part) for part in (_of_objects(t, cut), _without_object(t, cut)))
+    )
+
+
+def _of_objects(t: Tables, cut: bool) -> sa.Select[Any]:
+    """Each object's entries are counted by the index alone; then one row of each is read."""
+    source = t.message.alias("m")
+    m = t.cols(source)
+    key = t.open_object(m)
+    entries = t.hinted(sa.select(key.label("o"), t.open_msg_id(m).label("i")), source, "object")
+    entries = entries.where(*t.with_object(m))
+    if cut:
+        some = entries.order_by(key, t.open_msg_id(m)).limit(bindparam("most", type_=sa.Integer()))
+        e = some.subquery("e").c
+        grouped = sa.select(e.o.label("o"), sa.func.min(e.i).label("i"), sa.func.count().label("n"))
+        grouped = grouped.group_by(e.o)
+    else:
+        least = sa.func.min(t.open_msg_id(m)).label("i")
+        grouped = entries.with_only_columns(key.label("o"), least, sa.func.count().label("n"))
+        grouped = grouped.group_by(key)
+    g = grouped.subquery("g")
+    _, c, index, where = next(iter(running_rows(t)))
+    running = t.hinted(
+        sa.select(t.running_object(c).label("o"), c.msg_id.label("i")), _source(c), index
+    )
+    r = running.where(where, c.object_id.is_not(None)).subquery("r")
+    h = t.cols(t.message.alias("h"))
+    one = sa.func.coalesce(r.c.i, g.c.i)
+    rows = g.outerjoin(r, g.c.o == r.c.o).join(h.msg_id.table, h.msg_id == one)
+    return _facts(t, h, g.c.n).select_from(rows)
+
+
+def _without_object(t: Tables, cut: bool) -> sa.Select[Any]:
+    """Messages without an object wait for themselves."""
+    source = t.message.alias("l")
+    c = t.cols(source)
+    if not cut:
+        return t.hinted(_facts(t, c, ONE), source, "object").where(*t.without_object(c))
+    ids = t.hinted(sa.select(c.msg_id.label("i")), source, "object").where(*t.without_object(c))
+    some = ids.limit(bindparam("most", type_=sa.Integer())).subquery("s")
+    h = t.cols(t.message.alias("k"))
+    rows = some.join(h.msg_id.table, h.msg_id == some.c.i)
+    return _facts(t, h, ONE).select_from(rows)
+
+
+def _source(c: Cols) -> Any:
+    return c.msg_id.table
+
+
+def _facts(t: Tables, c: Cols, count: ColumnElement[Any]) -> sa.Select[Any]:
+    """What tells for what a row waits; see `_Group`."""
+    no: ColumnElement[int] = sa.literal_column("0")
+    nothing: ColumnElement[Any] = sa.null()
+    columns: dict[str, ColumnElement[Any]] = {
+        "s": c.status,
+        "l": sa.case((t.tries_left(c), ONE), else_=no),
+        "d": sa.case((t.due(c), ONE), else_=no),
+        "t": nothing if c.topic is None else c.topic,
+        "b": nothing if c.claimed_by is None else sa.case((t.running(c), c.claimed_by)),
+        "n": count,
+        "i": c.msg_id,
+        "a": nothing if c.available_at is None else c.available_at,
+    }
+    return sa.select(*(column.label(name) for name, column in columns.items()))
+
+
+def _grouped(t: Tables, rows: sa.Select[Any]) -> sa.Select[Any]:
+    w = rows.subquery().c
+    keys = [w.s, w.l, w.d, *([w.t] if t.has("topic") else [])]
+    keys += [w.b] if t.has("claimed_by") else []
+    nothing: ColumnElement[Any] = sa.null()
+    first: Any = seconds_since(sa.func.min(real_instant(w.a))) if t.has("available_at") else nothing
+    found: list[ColumnElement[Any]] = [w.s, w.l, w.d]
+    found.append(w.t if t.has("topic") else nothing)
+    found.append(w.b if t.has("claimed_by") else nothing)
+    found += [sa.func.sum(w.n), sa.func.min(w.i), first]
+    labelled = (column.label(f"f{i}") for i, column in enumerate(found))
+    return sa.select(*labelled).group_by(*keys)

@@ -1,0 +1,4 @@
+"""Leases, and the messages of instances without one.
+
+In order: lease, recover.
+"""

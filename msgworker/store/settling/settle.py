@@ -1,0 +1,189 @@
+"""Write outcomes and move the flag, only while the flag is still ours.
+
+One transaction settles many lanes. Outcomes are written first, then the next messages are flagged,
+so the guard never sees two. A lane whose flag is gone is lost: nothing is written for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, bindparam
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects import now, now_plus, trouble
+from msgworker.message import Outcome, Settled, Settlement, Status
+from msgworker.store.claiming.claim import OF_A_ROW, refuse_at_once
+from msgworker.store.rows import ME
+from msgworker.store.settling import tries
+from msgworker.store.settling.done import (
+    FlagMissing,
+    advance,
+    done_arrays,
+    finish_of,
+    locking,
+    write_done,
+)
+from msgworker.table import Tables, lit
+
+
+def settle(
+    conn: Connection, t: Tables, batch: Sequence[Settlement], *, me: str
+) -> dict[int, Settled]:
+    """Write a batch of settlements; return the result of each, by its msg_id.
+
+    In the caller's transaction. Each settlement is of another lane.
+    Raises FlagMissing if a flag is gone, IntegrityError if the guard forbids a next message: then
+    nothing of the batch may be committed; settle each lane on its own with `settle_one`.
+    """
+    plain = [s for s in batch if s.outcome is Outcome.DONE]
+    others = [s for s in batch if s.outcome is not Outcome.DONE]
+    if t.dialect.arrays:
+        settled = done_arrays(conn, t, plain, me) if plain else {}
+    else:
+        settled = write_done(conn, t, plain, others, me)
+    for settlement in others:
+        _write(conn, t, settlement, me)
+        settled[settlement.msg_id] = Settled.ENDED
+    _keep_tries(conn, t, others, me)
+    return settled
+
+
+def settle_one(
+    conn: Connection, t: Tables, settlement: Settlement, *, me: str, at_once: bool = False
+) -> Settled:
+    """Write one settlement in the caller's transaction; LOST writes nothing at all.
+
+    If the next message cannot be flagged (edited, claimed by a foreign consumer, refused by the
+    database), the outcome is written all the same and the lane ends. at_once: also where a
+    constraint would refuse it at the COMMIT only.
+    """
+    if at_once and settlement.next_id is not None:
+        refuse_at_once(conn, t)
+    if t.dialect.row_locks and settlement.next_id is not None:
+        ids = sorted({settlement.msg_id, settlement.next_id})
+        conn.execute(locking(t), {"mw_ids": ids}).all()
+    try:
+        _write(conn, t, settlement, me)
+    except FlagMissing:
+        return Settled.LOST
+    _keep_tries(conn, t, [settlement], me)
+    if settlement.next_id is None:
+        return Settled.ENDED
+    try:
+        with conn.begin_nested():
+            moved = conn.execute(advance(t), {"mw_ids": [settlement.next_id], "mw_me": me}).rowcount
+    except DBAPIError as error:
+        if trouble(error) not in OF_A_ROW:
+            raise
+        moved = 0
+    return Settled.WENT_ON if moved else Settled.ENDED
+
+
+def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
+    """Write one outcome; raises FlagMissing if the row is not ours."""
+    params: dict[str, Any] = {"mw_ids": [s.msg_id], "mw_me": me}
+    counted = s.tries is not None
+    if s.outcome is Outcome.DONE:
+        counted = counted and not t.has("claimed_by")
+    else:
+        params |= _outcome_params(t, s)
+        if counted and t.has("later_times"):
+            params["mw_times"] = s.later_times
+    if counted:
+        params["mw_tries"] = s.tries
+    if conn.execute(_statement(t, s.outcome, counted), params).rowcount != 1:
+        raise FlagMissing
+
+
+_KINDS = {
+    Outcome.FAILED: tries.Kind.FAILED,
+    Outcome.SPENT: tries.Kind.FAILED,
+    Outcome.DEAD: tries.Kind.REJECTED,
+}
+
+
+def _keep_tries(conn: Connection, t: Tables, written: Sequence[Settlement], me: str) -> None:
+    failures = [
+        tries.Failure(s.msg_id, _KINDS[s.outcome], s.error, s.trace)
+        for s in written
+        if s.outcome in _KINDS
+    ]
+    if failures:
+        tries.keep(conn, t, failures, instance=me)
+
+
+def _outcome_params(t: Tables, s: Settlement) -> dict[str, Any]:
+    error = None if s.error is None else s.error[: t.error_room]
+    if s.outcome is Outcome.RELEASED:
+        return {}
+    if s.outcome in (Outcome.DEAD, Outcome.SPENT):
+        return {"mw_error": error}
+    return {"mw_error": error, "mw_delay": float(s.delay_seconds)}
+
+
+def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
+    if outcome is Outcome.DONE:
+        return finish_of(t, counted)
+
+    def build() -> sa.Update:
+        c = t.cols()
+        # These tell two claims of one instance apart: an outcome that was given up as lost and
+        # arrives late must not end a newer claim of the same message.
+        same_claim = t.same_tries(c, counted)
+        if counted and c.later_times is not None:
+            times = sa.func.coalesce(c.later_times, sa.literal_column("0"))
+            same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))
+        mine = (t.among(c.msg_id), t.mine(c, ME), *same_claim)
+        values = t.tries_last(_outcome_values(t, outcome))
+        return sa.update(t.message).where(*mine).ordered_values(*values)
+
+    return t.built(("outcome", outcome, counted), build)
+
+
+def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
+    c = t.cols()
+    most: ColumnElement[int] = sa.literal_column(str(t.spec.max_tries))
+    error = bindparam("mw_error", type_=sa.String())
+    later = now_plus(bindparam("mw_delay", type_=sa.Float()))
+    back = back_to(t)
+    if outcome is Outcome.FAILED:
+        # No more than all: a new row may hold any number, the highest its column takes, too.
+        failed = sa.case((t.tries_left(c), t.tries(c) + 1), else_=most)
+        dead = failed >= most
+        return t.values(
+            status=lit(Status.FAILED),
+            error_try_times=failed,
+            available_at=sa.case((dead, sa.null()), else_=later),
+            finished_at=sa.case((dead, now())),
+            last_error=error,
+            claimed_by=sa.null(),
+        )
+    if outcome in (Outcome.DEAD, Outcome.SPENT):
+        return t.values(
+            status=lit(Status.FAILED),
+            error_try_times=most,
+            available_at=sa.null(),
+            finished_at=now(),
+            last_error=error,
+            claimed_by=sa.null(),
+        )
+    if outcome is Outcome.LATER:
+        zero: ColumnElement[int] = sa.literal_column("0")
+        times = sa.null() if c.later_times is None else sa.func.coalesce(c.later_times, zero) + 1
+        return t.values(
+            status=back,
+            available_at=later,
+            later_times=times,
+            last_error=error,
+            claimed_by=sa.null(),
+        )
+    return t.values(status=back, available_at=sa.null(), claimed_by=sa.null())
+
+
+def back_to(t: Tables) -> ColumnElement[int]:
+    """The status of a row given back without a try: new, or failed if it has failed before."""
+    failed = t.tries(t.cols())
+    return sa.case((failed > sa.literal_column("0"), lit(Status.FAILED)), else_=lit(Status.NEW))

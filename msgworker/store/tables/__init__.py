@@ -1,0 +1,4 @@
+"""Create and check the tables; the rule that is recorded with them.
+
+In order: schema, additions, reflection, requirements, ddl_script, rule.
+"""

@@ -1,0 +1,313 @@
+"""Create the tables and indexes, and compare them with the live database.
+
+Creating is idempotent, also if several processes start at once: each object is checked,
+created, and checked again if another process was faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Engine, Inspector
+from sqlalchemy.exc import DBAPIError
+
+from msgworker import dialects
+from msgworker.dialects import Dialect, Trouble, connecting, trouble, writing
+from msgworker.errors import SchemaError
+from msgworker.message import Status
+from msgworker.store.sharing import locks
+from msgworker.store.tables import requirements
+from msgworker.store.tables import rule as rules
+from msgworker.store.tables.additions import (
+    ensure_columns,
+    ensure_index,
+    ensure_table,
+    has_index,
+    is_generated,
+    ordered_indexes,
+)
+from msgworker.store.tables.ddl_script import ops_tables, own_tables, run_tables
+from msgworker.store.tables.reflection import (
+    asked_for,
+    check_names,
+    elsewhere,
+    for_table,
+    is_unique,
+    live_columns,
+    live_name,
+    missing_table,
+    named,
+    require_columns,
+    storage_of,
+    storage_problem,
+    unfilled,
+)
+from msgworker.store.tables.rule import Rule
+from msgworker.table import (
+    ADDED,
+    Cols,
+    MessageTable,
+    Tables,
+    lit,
+    tables_for,
+)
+
+
+def create(
+    engine: Engine,
+    spec: MessageTable,
+    dialect: Dialect,
+    warn: Callable[[str], object] = lambda _: None,
+) -> list[str]:
+    """Create what is missing; return the names of what was created, [] if all was there.
+    warn: gets what is odd about the rows of a table that had no index of ours until now, and where
+    a table of a new one's name is in another schema.
+
+    Opens its own transactions. On a table that exists already only indexes are added (and, on
+    MariaDB and MySQL, hidden generated columns); its columns are left alone. The rule of a table
+    of which none is recorded is recorded; another one is left as it is.
+    Raises SchemaError if the guard index cannot be built because an object has two running rows.
+    """
+    check_names(spec, dialect)
+    dialects.set_up_database(engine)
+    made: list[str] = []
+    before: set[str] = set()
+    with connecting(engine) as conn:
+        inspector = sa.inspect(conn)
+        live = live_name(inspector, spec)
+        if live is not None:
+            before = dialects.index_names(conn, sa.Table(live, sa.MetaData(), schema=spec.schema))
+        problems = (
+            [] if live is None else storage_problem(storage_of(inspector, live, spec.schema), live)
+        )
+        if problems:
+            raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
+        if live is None and (other := elsewhere(conn, spec)):
+            warn(f"it is new here; {other}")
+        if live is not None:
+            dialect = for_table(inspector, spec, live, dialect)
+            _refuse_unfit(conn, inspector, named(spec, live), dialect)
+    t = tables_for(
+        spec if live is None else named(spec, live), dialect, live_columns(engine, spec, live)
+    )
+    tables = (t.message, *own_tables(t))
+    new = {table for table in tables if ensure_table(engine, table)}
+    made += (table.name for table in tables if table in new)
+    for table in (*own_tables(t), t.message):
+        if table not in new:
+            columns = filter(is_generated, table.c) if table is t.message else table.c
+            made += ensure_columns(engine, table, columns)
+    # Before the indexes of ours are there: those of another rule tell by which one it was used.
+    recorded_rule(engine, rules.assumed(t.spec, before).to(t.spec), dialect)
+    for table in tables:
+        for index in ordered_indexes(table):
+            made += ensure_index(engine, t, index, look=table not in new)
+    if live is not None and not before & {str(i.name).lower() for i in t.message.indexes}:
+        _warn_of_statuses(engine, t, warn)
+    return made
+
+
+def create_locks(engine: Engine, t: Tables) -> list[str]:
+    """Create the table of locks alone, where it is missing; the names of what was created."""
+    dialects.set_up_database(engine)
+    table = locks.table(t)
+    new = ensure_table(engine, table)
+    made = [table.name] if new else ensure_columns(engine, table, table.c)
+    for index in ordered_indexes(table):
+        made += ensure_index(engine, t, index, look=not new)
+    return made
+
+
+def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) -> None:
+    """No index holds such rows, so this reads the table, as its first indexes have done."""
+    c = t.cols()
+    with connecting(engine) as conn:
+        rows = sa.select(sa.func.count(), sa.func.min(c.msg_id)).where(has_unknown_status(c))
+        count, example = conn.execute(rows).one()
+    if count:
+        quote = engine.dialect.identifier_preparer.quote
+        status = quote(t.names["status"])
+        text = "1 row has" if count == 1 else f"{count:,} rows have"
+        warn(
+            f"{text} an unknown status and will never be claimed (message {example}, "
+            f"say). See them: SELECT {quote(t.names['msg_id'])}, {status} FROM "
+            f"{engine.dialect.identifier_preparer.format_table(t.message)} WHERE {status} NOT IN "
+            f"(-1, 0, 1, 2) OR {status} IS NULL; `msgworker doctor` prints how to fix them"
+        )
+
+
+def has_unknown_status(c: Cols, *, known: Iterable[Status] = tuple(Status)) -> ColumnElement[bool]:
+    """Rows whose status is none of those known."""
+    return sa.or_(c.status.is_(None), c.status.not_in([lit(s) for s in known]))
+
+
+def recorded_rule(engine: Engine, spec: MessageTable, dialect: Dialect) -> Rule:
+    """The recorded rule of a table; where none is, that of `spec` is recorded."""
+    with connecting(engine) as conn:
+        live = live_name(sa.inspect(conn), spec)
+    return record_rule(engine, tables_for(spec if live is None else named(spec, live), dialect))
+
+
+def record_rule(engine: Engine, t: Tables) -> Rule:
+    """The same, of tables as they are in the database."""
+    while True:
+        with connecting(engine) as conn:
+            found = rules.read(conn, t)
+        if found is not None:
+            return found
+        try:
+            with writing(engine) as conn:
+                rules.record(conn, t)
+        except DBAPIError as error:
+            if trouble(error) is not Trouble.RACE:
+                raise
+
+
+def _refuse_unfit(
+    conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Dialect
+) -> None:
+    found = requirements.needed(requirements.read(conn, inspector, spec, dialect))
+    if found:
+        raise SchemaError(f"table {spec.name} cannot be used: {requirements.told(found)}")
+
+
+def missing_ops_tables(engine: Engine, t: Tables) -> frozenset[str]:
+    """Which of `ops_tables` are not in the database now."""
+    with connecting(engine) as conn:
+        return _missing_ops_tables(sa.inspect(conn), t)
+
+
+def _missing_ops_tables(inspector: Inspector, t: Tables) -> frozenset[str]:
+    listed = dialects.names_there(inspector, t.spec.schema)
+    tables = [x for x in ops_tables(t) if x.name not in listed]
+    return frozenset(x.name for x in tables if dialects.is_there(inspector, x) is False)
+
+
+def _columns_there(inspector: Inspector, live: str, t: Tables) -> dict[str, list[Any]]:
+    """The columns of the message table and of the tables that instances need beside it."""
+    listed = dialects.names_there(inspector, t.spec.schema)
+    own = [table.name for table in run_tables(t) if table.name in listed]
+    return dialects.columns_there(inspector, [live, *own], t.spec.schema)
+
+
+def resolve(
+    engine: Engine, spec: MessageTable, dialect: Dialect, *, recorded: bool = True
+) -> Tables:
+    """The tables as they are in the database; raises SchemaError for what is missing, all at once.
+
+    Optional columns of a foreign table may be missing; our own table must be complete.
+    recorded: by the rule that is recorded, not by that of `spec`.
+    """
+    check_names(spec, dialect)
+    with connecting(engine) as conn:
+        inspector = sa.inspect(conn)
+        live = live_name(inspector, spec)
+        if live is None:
+            raise SchemaError(missing_table(conn, inspector, spec))
+        table = sa.Table(live, sa.MetaData(), schema=spec.schema)
+        ideal = tables_for(spec, dialect)
+        there = _columns_there(inspector, live, ideal)
+        columns = there[live]
+        indexes = dialects.index_names(conn, table, inspector)
+        storage = storage_of(inspector, live, spec.schema)
+        own, without = _own_problems(inspector, ideal, there)
+        missing = _missing_ops_tables(inspector, ideal)
+        spec = named(spec, live)
+        as_is = requirements.read(conn, inspector, spec, dialect, columns)
+        ids = as_is.columns.get("msg_id")
+        unique = ids is not None and is_unique(inspector, live, spec.schema, ids.name)
+        if recorded and not own:
+            t = ideal if spec == ideal.spec else tables_for(spec, dialect)
+            spec = in_force(conn, t, indexes).to(spec)
+    kinds = {str(c["name"]): c["type"] for c in columns}
+    require_columns(spec, kinds)
+    t = tables_for(spec, dialect, kinds, frozenset(indexes))
+    t = replace(t, unfilled=unfilled(t, columns), missing=missing, lacking=without)
+    problems = _column_problems(t, as_is)
+    t = replace(
+        t,
+        unfit=requirements.told(requirements.needed(as_is)),
+        error_room=requirements.error_room(as_is),
+        instants=requirements.instants(as_is),
+        fold=None if t.key_collation else as_is.fold,
+    )
+    problems += storage_problem(storage, live)
+    if not problems and not unique:
+        problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
+    lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in kinds]
+    problems += [f"generated column {name} is missing" for name in lacking]
+    problems += own
+    if problems:
+        raise SchemaError(
+            f"table {spec.name} cannot be used: {'; '.join(problems)}. "
+            "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
+        )
+    return t
+
+
+def known_rule(engine: Engine, spec: MessageTable, dialect: Dialect) -> Rule:
+    """The rule in force of a table that may not be there yet; then that of `spec`."""
+    with connecting(engine) as conn:
+        inspector = sa.inspect(conn)
+        live = live_name(inspector, spec)
+        if live is None:
+            return Rule.of(spec)
+        t = tables_for(named(spec, live), dialect)
+        indexes = dialects.index_names(conn, t.message)
+        if _own_problems(inspector, t, _columns_there(inspector, live, t))[0]:
+            return rules.assumed(t.spec, indexes)
+        return in_force(conn, t, indexes)
+
+
+def in_force(conn: Connection, t: Tables, indexes: Iterable[str]) -> Rule:
+    """The rule that the table is worked on by: the recorded one, else what its indexes tell."""
+    return rules.read(conn, t) or rules.assumed(t.spec, indexes)
+
+
+def _own_problems(
+    inspector: Inspector, t: Tables, there_are: Mapping[str, list[Any]]
+) -> tuple[list[str], frozenset[str]]:
+    """What is missing of the tables that instances need beside the message table, and the columns
+    among it that they can do without. there_are: columns of tables that are listed."""
+    problems, without = [], set()
+    for table in run_tables(t):
+        found = there_are.get(table.name)
+        there_is = found is not None or dialects.is_there(inspector, table)
+        if not there_is:
+            why = "is missing" if there_is is False else "may not be read by this login"
+            problems.append(f"table {table.name} {why}")
+            continue
+        if found is None:
+            found = inspector.get_columns(table.name, schema=table.schema)
+        there = {str(c["name"]).lower() for c in found}
+        lacking = [c.name for c in table.c if c.name not in there and ADDED not in c.info]
+        added = [c.name for c in table.c if c.name not in there and ADDED in c.info]
+        without |= {f"{table.name}.{name}" for name in added}
+        if lacking:
+            problems.append(f"table {table.name} has no column {', '.join(lacking)}")
+    return problems, frozenset(without)
+
+
+def check_fit(engine: Engine, t: Tables) -> None:
+    """Raise SchemaError if no instance may use the table: a message would be lost or stranded, or
+    the guard index is missing, which enforces exclusion."""
+    if t.unfit:
+        raise SchemaError(f"table {t.spec.name} cannot be used: {t.unfit}")
+    with connecting(engine) as conn:
+        if has_index(conn, t.message, t.guard_name):
+            return
+    raise SchemaError(
+        f"the guard index {t.guard_name} is missing on {t.spec.name}: without it two messages "
+        "of one object could run at once. Run App.create_schema() or `msgworker init-db`"
+    )
+
+
+def _column_problems(t: Tables, live: requirements.Live) -> list[str]:
+    wanted = asked_for(t.spec)
+    lacking = [name for role, name in t.spec.names().items() if role in wanted - set(t.names)]
+    problems = [f"missing column {', '.join(lacking)}"] if lacking else []
+    mistyped = requirements.mistyped(live)
+    return problems + ([requirements.told(mistyped)] if mistyped else [])
