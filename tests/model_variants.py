@@ -106,7 +106,7 @@ PROTOCOL = (
     broken("renewal after a take-over", "B_RENEWS_TAKEN C_ALONE EXPIRIES=1 NOFAIL"),
     broken("recovery from whoever has it", "B_RECOVERS_ANY C_ALONE EXPIRIES=1 N=2"),
     broken("a crash counts no try", "B_CRASHFREE C_TRIES KILLS=3 NOFAIL"),
-    broken("... so poison lives for ever", "B_CRASHFREE POISON=2 NOFAIL", live=True),
+    broken("... so poison lives indefinitely", "B_CRASHFREE POISON=2 NOFAIL", live=True),
     broken("claimed_by stays", "B_KEEPS C_ALONE FOREIGN RERUN"),
     broken("old handler not waited for", "B_GHOST C_ALONE EXPIRIES=1 NOFAIL"),
     broken("lease dropped without a look", "B_LEAVES C_STOP STOPS=1 UNKNOWN=1"),
