@@ -345,7 +345,9 @@ def test_the_first_create_schema_says_nothing_of_statuses_that_are_known(
 ):
     adopted(database, make_app, (1, 2), (2, 1), (3, 0), (4, -1)).create_schema()
     make_app().create_schema()
-    assert caplog.records == []
+    # Another test's database may hold a table of that name, which is told on a shared server.
+    told = [record.getMessage() for record in caplog.records]
+    assert [text for text in told if "it is new here" not in text] == []
 
 
 def test_the_query_for_two_running_rows_runs(make_app, database):

@@ -128,8 +128,8 @@ def test_a_long_list_of_ids(app, table):
         {"actor": 7},
         {"actor": "x" * 201},
         {"reason": "x" * 1001},
-        {"resume": 999},
-        {"resume": 1, "topic": "t"},
+        {"operation": 999},
+        {"operation": 1, "topic": "t"},
     ],
     ids=str,
 )

@@ -16,7 +16,7 @@ from tests.simulation.schedule import Schedule, search_seeds, world_for
 from tests.simulation.strands import PRODUCT, replaced_in
 from tests.simulation.world import Act
 
-SCHEDULES = 400
+SCHEDULES = 240
 LONG_SCHEDULES = 30_000
 EACH = -(-SCHEDULES // len(CONFIGS))
 LONG_EACH = -(-LONG_SCHEDULES // len(CONFIGS))
