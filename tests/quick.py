@@ -90,7 +90,7 @@ QUICK = {
     "test_a_stop_does_not_wait_for_ever_for_an_answer": "mariadb",
     "test_an_item_that_swallows_a_lost_connection_is_run_again": "mariadb",
     "test_listeners_of_the_user_s_engine_do_not_end_the_renewals": "mariadb",
-    "test_recovery_does_not_wait_for_a_row_that_somebody_has_locked": NONE,
+    "test_recovery_does_not_wait_for_a_row_that_somebody_has_locked": "mariadb",
     "test_recovery_into_a_column_that_is_too_short_for_its_words": "postgresql",
     "test_who_stands_still_after_its_renewal_holds_no_lock": "mariadb",
     "test_who_wakes_after_its_lease_is_over_does_not_ask_for_it": "mariadb",
