@@ -265,8 +265,8 @@ def report(torture: Torture, verdict: Verdict) -> str:
         f"{score.crashes} server crashes, {score.redis} of Redis, {score.orderly} orderly stops, "
         f"{score.restarts} restarts",
         f"recovered   {count[Kind.RECOVERED]} messages of {count[Kind.LEASE_LOST]} dead instances",
-        f"duplicates  {again} plain handlers that ended well came to do so again, "
-        f"{count[Kind.EFFECT]} effects of transactional ones",
+        f"duplicates  {again} plain handlers ended well more than once (at least once is promised)",
+        f"effects     {count[Kind.EFFECT]} of transactional handlers",
         f"violations  {len(verdict.violations)}",
     ]
     return "\n".join([*lines, *map(str, verdict.violations[:10])])
