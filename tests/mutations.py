@@ -611,7 +611,7 @@ MUTANTS = (
         "coordination/segments.py",
         "self._empty_until |= dict.fromkeys(was, until)",
         "self._empty_until |= dict.fromkeys(self._shards, until)",
-        "test_segments_keep_their_rules_in_any_order_of_events",
+        "test_a_look_tells_of_the_shards_that_it_began_with[sqlite]",
     ),
     _m(
         "an empty segment is looked at until it is given up",

@@ -112,6 +112,19 @@ def test_what_a_look_finds_is_claimed_before_the_lock_is_given_up(app, locks):
     assert locks.holder("order:segment:0") is None
 
 
+def test_a_look_tells_of_the_shards_that_it_began_with(app, locks):
+    """Its segment is lost and another one taken before it ends."""
+    one, clock = walker(app, Segments(locks, TWO))
+    one.step()
+    assert shards(one) == [0, 1, 2, 3]
+    locks.release(one._lease)
+    clock.now += one._lease.ttl / 3
+    one.step()  # the lease is lost
+    one.step()  # the next segment is taken
+    one.looked(complete=True)
+    assert shards(one) == [4, 5, 6, 7]
+
+
 @pytest.mark.parametrize("on_outage", ["stop", "unscoped"])
 def test_without_the_locks_it_stops_or_looks_everywhere_as_it_was_told(app, locks, on_outage):
     one, _ = walker(app, Segments(locks, TWO, on_outage=on_outage))
