@@ -240,7 +240,7 @@ class DatabaseLocks(LockCentre):
         return [freed[place] for place in range(len(leases))]
 
     def _forget(self, lease: Lease) -> bool:
-        """A login that may not delete leaves the row, released."""
+        """Delete the lease's row, or only release it where the login has no right to delete."""
         delete = partial(
             locks.delete, t=self._tables, name=lease.name, owner=lease.owner, token=lease.token
         )
@@ -259,7 +259,7 @@ class DatabaseLocks(LockCentre):
         t = self._reached()
         old = self._run(partial(locks.long_expired, t=t, prefix=prefix, for_ms=_ms(KEPT_SECONDS)))
         count = 0
-        for one in old:  # as seen: who has renewed or taken it since keeps it
+        for one in old:  # a lock that was renewed or acquired since it was read is not deleted
             delete = partial(locks.delete, t=t, name=one.name, owner=one.owner, token=one.token)
             count += self._run(partial(delete, expired=True))
         return count

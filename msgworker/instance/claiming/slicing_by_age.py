@@ -1,4 +1,4 @@
-"""Where to look for heads in a slice whose index stands by age."""
+"""Where to look for heads in a slice whose index is in order of age."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from msgworker.store.claiming.slices import Place
 from msgworker.table import Slice
 
 BEHIND = 1000
-"""Entries that one look goes on by where none of the oldest can go."""
+"""Entries that one look reads in all behind the oldest, where none of those can start."""
 
 
 class AgeSearch(SliceSearch):
-    """Reads the oldest of each part at every look. Only where none, or too few, of these can go it
-    goes on behind them, a long page at a time, with a place kept in each part.
+    """Reads the oldest messages of each part at every look. Where none of them, or too few, can
+    start, it also reads one long page behind them, and remembers in each part how far it has read.
 
-    A page tells heads from what stands behind one, so an object of many messages is read past.
+    A page has the heads only: messages behind a head of their object are read and left out.
     """
 
     def _gather(
@@ -34,7 +34,7 @@ class AgeSearch(SliceSearch):
         behind: list[Place] = []
         for value, front in zip(where.values, fronts, strict=True):
             track = self._tracks[value]
-            track.without_object.over = True  # they stand among the others
+            track.without_object.over = True  # this index has them among the others
             found += [(row, value) for row in front.found]
             could_go = self._goes(front, skip)
             goes |= could_go

@@ -94,8 +94,8 @@ class Caller:
         running = Running(row, lane.owner, now, until, fatal, part=lane.part)
         ident = threading.get_ident()
         runtime.hand.running[ident] = running
-        # Asked only now that the fetcher sees it: if our id was lost since this thread took the
-        # lane, the message may be claimed again, even by us.
+        # Checked after the handler is noted in `running`, which the fetcher reads: if our id was
+        # lost since this thread took the lane, the message may have been claimed again, even by us.
         if not runtime.identity.is_ours(lane.owner):
             runtime.hand.running.pop(ident, None)
             lane.result = Result(Outcome.RELEASED)

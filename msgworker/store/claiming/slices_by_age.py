@@ -1,8 +1,8 @@
-"""Find candidates in slices whose index stands by age: (slice, msg_id, object).
+"""Find candidates in slices whose index is in order of age: (slice, msg_id, object).
 
-Where a database writes whole pages, and one process at a time, what is flagged together should
-stand together: entries leave at the low end of each slice, while by object every one leaves another
-page. The price is that the messages of a deep object are read past, as entries of the index.
+For a database that writes whole pages (SQLite). Messages that are flagged together are neighbours
+in this index, so a claim changes few pages; in order of object each would change a page of its own.
+The price: messages behind the head of an object are read, as entries of the index, and left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAST = (1 << 63) - 1
 
 def heads(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int) -> list[Page]:
     """For each place, those among the next `rows` waiting messages behind it that are the first
-    unfinished ones of their objects, or have none. One statement, whatever is asked."""
+    unfinished ones of their objects, or have none. One statement for all places."""
     asked = [[place.value, FIRST if place.after is None else place.after] for place in places]
     null_is_0 = not t.spec.is_default and role == "shard"  # only a table of others has NULL there
     asked += [[None, after] for value, after in asked if value == 0 and null_is_0]
@@ -43,7 +43,7 @@ def heads(conn: Connection, t: Tables, role: str, places: Sequence[Place], rows:
 def _page_of(part: Sequence[Any], rows: int) -> Page:
     """Rows end in: the slice, how many entries they stand for, the last of these, head or not."""
     entries = sum(row[-3] for row in part)
-    # Ids that are no numbers come last, and nobody can claim them.
+    # Ids that are no numbers come last, and cannot be claimed.
     lasts = [row[-2] for row in part]
     last = max(lasts, default=None) if all(isinstance(k, int | float) for k in lasts) else None
     found = as_candidates([row[:-4] for row in part if row[-1]])

@@ -176,8 +176,8 @@ def delete(
 ) -> bool:
     """Delete the row of a lock that has this owner and token; False if it has not: nothing changes.
 
-    expired: only if its lease has expired. The tokens of the name begin anew, so only where nobody
-    acquires it again.
+    expired: only if its lease has expired. The tokens of a deleted name start at 1 again, so delete
+    only a name that is never acquired again, such as that of a member.
     """
     c = table(t).c
 
