@@ -382,8 +382,8 @@ MUTANTS = (
     _m(
         "old handlers are not waited for",
         "instance/running/hand.py",
-        "old = [r.row for r in list(self.running.values()) if not is_ours(r.owner)]",
-        "old = [r.row for r in list(self.running.values()) if r.owner is None]",
+        "lost = [r for r in list(self.running.values()) if not is_ours(r.owner)]",
+        "lost = [r for r in list(self.running.values()) if r.owner is None]",
         *_on("test_a_new_self_waits_for_the_handlers_of_the_old_one", "sqlite"),
     ),
     _m(
@@ -585,7 +585,7 @@ MUTANTS = (
     _m(
         "what runs under a lost id is not in hand",
         "instance/running/hand.py",
-        "return parts | {running.part for running in list(self.running.values())}",
+        "return parts.union(*(running.parts() for running in list(self.running.values())))",
         "return parts",
         *_on("test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs", "sqlite"),
     ),

@@ -87,7 +87,7 @@ class OwnLease:
         """False if it was taken over, or is over."""
         runtime, identity, now = self._runtime, self._runtime.identity, time.monotonic()
         running = [r for r in list(runtime.hand.running.values()) if identity.is_ours(r.owner)]
-        handlers = [(r.row.msg_id, now - r.since) for r in running]
+        handlers = [(row.msg_id, now - r.since) for r in running for row in r.rows()]
         scope = None if self._seat is None else self._seat.tells()
         refused = runtime.refusals.reasons()
         tells = lease.told(runtime.tables, runtime.topics, handlers, refused, scope=scope)
@@ -105,7 +105,7 @@ class OwnLease:
         """Record that only handlers still run, as of the last beat."""
         runtime, beat = self._runtime, self._runtime.identity.renewed_at
         running = list(runtime.hand.running.values())
-        handlers = [(r.row.msg_id, max(0.0, beat - r.since)) for r in running]
+        handlers = [(one.msg_id, max(0.0, beat - r.since)) for r in running for one in r.rows()]
         tells = lease.told(runtime.tables, runtime.topics, handlers, stopped=True)
         with self._link.transaction() as conn:
             lease.tell(conn, runtime.tables, runtime.identity.id, tells)

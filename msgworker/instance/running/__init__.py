@@ -1,5 +1,5 @@
 """Lanes wait for threads, threads call handlers, handlers end in an outcome.
 
-In order: hand, lanes, handlerthreads, handlerwatch, calling, handler, context, outcome, backoff,
-asyncloop, traces.
+In order: hand, lanes, handlerthreads, handlerwatch, calling, transacting, handler, context,
+judging, outcome, backoff, asyncloop, traces.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,23 @@ class Lane:
     """One object's run: `rows[place]` is flagged, those behind it are read ahead.
 
     Written by its present owner: the fetcher, then the handler thread, then the thread that
-    settles it. row: the flagged message. owner: the id it was claimed under. part: of the slice in
-    which its head was found.
+    settles it. row: the flagged message. width: how many messages its present try takes, the
+    flagged one and those behind it; 1 except in a batch. owner: the id it was claimed under. part:
+    of the slice in which its head was found.
     settled: a transactional handler has settled it; whether it continues.
     """
 
-    __slots__ = ("finished_at", "owner", "part", "place", "result", "row", "rows", "settled")
+    __slots__ = (
+        "finished_at",
+        "owner",
+        "part",
+        "place",
+        "result",
+        "row",
+        "rows",
+        "settled",
+        "width",
+    )
 
     def __init__(self, owner: str, rows: list[Row]) -> None:
         self.owner = owner
@@ -29,6 +40,7 @@ class Lane:
         self.row = rows[0]
         self.part: Any = None
         self.place = 0
+        self.width = 1
         self.result: Result | None = None
         self.settled: bool | None = None
         self.finished_at = 0.0
@@ -36,11 +48,18 @@ class Lane:
     @property
     def next_row(self) -> Row | None:
         """The message that gets the flag next, if the lane continues."""
-        return self.rows[self.place + 1] if self.place + 1 < len(self.rows) else None
+        place = self.place + self.width
+        return self.rows[place] if place < len(self.rows) else None
+
+    def taken(self) -> list[Row]:
+        """The messages of the present try: the flagged one, and those behind it in a batch."""
+        return [self.row] if self.width == 1 else self.rows[self.place : self.place + self.width]
 
     def go_on(self) -> None:
-        """The flag has moved to the next message."""
-        self.place += 1
+        """The flag has moved to the next message. `place` is written before `width`, see
+        `Hand.flagged`."""
+        self.place += self.width
+        self.width = 1
         self.row = self.rows[self.place]
         self.result = self.settled = None
 
@@ -49,8 +68,9 @@ class Lane:
 class Running:
     """A running handler: its lane, since when (monotonic), and its deadline.
 
-    part: of the slice in which it was found. fatal: if it exceeds its timeout, the instance
-    leaves. stuck: it did.
+    part: of the slice in which it was found. beside: the flagged messages of other lanes that the
+    same call handles, each with its part. fatal: if it exceeds its timeout, the instance leaves.
+    stuck: it did.
     """
 
     row: Row
@@ -62,6 +82,15 @@ class Running:
     cancelled: bool = False
     reported: bool = False
     part: Any = None
+    beside: Sequence[tuple[Row, Any]] = ()
+
+    def rows(self) -> list[Row]:
+        """All flagged messages that it handles."""
+        return [self.row, *(row for row, _ in self.beside)]
+
+    def parts(self) -> set[Any]:
+        """The parts of slices in which they were found."""
+        return {self.part, *(part for _, part in self.beside)}
 
 
 ObjectsAndIds = tuple[set[Any], set[int]]
@@ -101,15 +130,23 @@ class Hand:
 
     def running_under_lost_ids(self, is_ours: Callable[[str], bool]) -> ObjectsAndIds:
         """The objects and ids of handlers that still run under a lost id."""
-        old = [r.row for r in list(self.running.values()) if not is_ours(r.owner)]
+        lost = [r for r in list(self.running.values()) if not is_ours(r.owner)]
+        old = [row for running in lost for row in running.rows()]
         return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}
 
     def flagged(self) -> set[int]:
-        """The messages of our lanes that are flagged, or that are just getting the flag."""
+        """The messages of our lanes that are flagged, or that are just getting the flag.
+
+        To be called after the flagged rows were read. A settle may move a lane at any moment; it
+        writes `place` first, so that a `width` read before it is not that of a later place.
+        """
         known: set[int] = set()
         for lane in list(self.lanes):
-            place = lane.place  # read once: a settle may move it at any moment
-            known.update(row.msg_id for row in lane.rows[place : place + 2])
+            width = lane.width
+            place, rows = lane.place, lane.rows
+            known.add(rows[place].msg_id)
+            if place + width < len(rows):
+                known.add(rows[place + width].msg_id)
         return known
 
     def parts(self) -> set[Any]:
@@ -117,7 +154,7 @@ class Hand:
         While we keep its part no instance runs another message of its object: we claim none
         (`running_under_lost_ids`) and others do not look there."""
         parts = {lane.part for lane in list(self.lanes)}
-        return parts | {running.part for running in list(self.running.values())}
+        return parts.union(*(running.parts() for running in list(self.running.values())))
 
     def owners(self) -> set[str]:
         """The ids under which in-flight messages were claimed, or a handler runs."""

@@ -171,7 +171,7 @@ class Settler:
             self.lose(lane)
             return False
         if lane.result is None or lane.result is DONE:
-            written.append(lane.row)
+            written += lane.taken()
         else:
             self._tell(lane, lane.result, written)
         if fate is Settled.ENDED:
