@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -57,6 +58,12 @@ _decoder = json.JSONDecoder(
     parse_int=_whole,
     object_pairs_hook=_no_twins,
 )
+_short = json.JSONDecoder(
+    parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_twins
+)
+_scan: Callable[[str, int], tuple[Any, int]] = _short.scan_once  # type: ignore[attr-defined]
+"""The value from a place on, and where it ends; for texts too short for a number that `_whole`
+refuses."""
 
 
 def decode(raw: Any, oversize: int | None = None) -> Any:
@@ -69,6 +76,13 @@ def decode(raw: Any, oversize: int | None = None) -> Any:
     if raw is None or raw == "":
         return None
     try:
+        if type(raw) is str and len(raw) <= MAX_DIGITS and "\\u" not in raw:
+            try:
+                value, end = _scan(raw, 0)
+                if end == len(raw):
+                    return value
+            except StopIteration:  # no value at the beginning, perhaps a space
+                pass
         if isinstance(raw, bytes | bytearray | memoryview):
             raw = bytes(raw).decode("utf-8")
         elif not isinstance(raw, str):

@@ -26,7 +26,7 @@ from msgworker import PayloadError
 from msgworker.instance.running.handler import make_handler
 from msgworker.instance.running.outcome import payload_of
 from msgworker.message import Message
-from msgworker.payload import decode, encode
+from msgworker.payload import MAX_DIGITS, decode, encode
 
 NAIVE = datetime(2026, 1, 31, 8, 30)  # noqa: DTZ001 - it has to come back so
 
@@ -311,3 +311,61 @@ def test_the_first_five_faults_of_a_payload_are_named_with_their_places():
     assert "6.price" not in text
     assert text.endswith("; and 2 more")
     assert "much" not in text  # what stands there may be nobody's business
+
+
+TEXTS = [
+    "{}", "[]", '""', "0", "-0", "1e5", "1E400", "-1e999", "1.5", "NaN", "Infinity", "-Infinity",
+    "null", "true", "nul", "[1,", "[1 2]", '{"a":1,"a":2}', '{"a":{"b":1,"b":1}}', '{"a" 1}', "1 2",
+    " 1", "1 ", "\n{}\n", "\ufeff1", '"\\ud800"', '"\\uD83D\\uDE00"', '"\\u00e9"', '"\t"', '"\\x"',
+    "'a'", "1.", "01", "-", "{" * 3, "9" * 4000, "[" * 2000, "[" * 2000 + "]" * 2000, "\x00",
+    '"\x00"',
+]  # fmt: skip
+
+
+def outcome(text: str) -> Any:
+    try:
+        return repr(decode(text))
+    except PayloadError as error:
+        return str(error)
+
+
+def alike(text: str) -> None:
+    """A text is the same payload, or the same fault, as a long one: space after it is nothing."""
+    long = text + " " * (MAX_DIGITS + 1)
+    unlike = ("Extra data", "Unterminated", "Expecting")  # these tell where, which may be the end
+    if outcome(text).startswith("the payload is not JSON") and any(
+        word in outcome(text) for word in unlike
+    ):
+        assert outcome(long).startswith("the payload is not JSON")
+    else:
+        assert outcome(text) == outcome(long)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_short_payload_is_judged_like_a_long_one(text: str) -> None:
+    alike(text)
+
+
+@given(st.text(alphabet='{}[]",:0123456789.eE+- tfnualsr\\"dD\n', max_size=30))
+def test_any_short_text_is_judged_like_a_long_one(text: str) -> None:
+    if text:  # an empty text is None, spaces are no JSON
+        alike(text)
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=10,
+    )
+)
+def test_any_short_payload_comes_back_as_by_the_standard_library(value: Any) -> None:
+    text = json.dumps(value)
+    assert repr(decode(text)) == repr(json.loads(text))

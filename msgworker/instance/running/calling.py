@@ -35,7 +35,7 @@ from msgworker.instance.running.outcome import (
 from msgworker.instance.running.transacting import Transacting
 from msgworker.instance.runtime import Runtime, facts
 from msgworker.instance.settling.settlements import settlement, what_became
-from msgworker.message import Message, Outcome, Settled, topic_of
+from msgworker.message import Message, Outcome, Settled, filled, topic_of
 from msgworker.payload import quoted
 from msgworker.store.recovering import recover
 from msgworker.store.rows import Row
@@ -115,13 +115,13 @@ class Caller:
 
     def message_of(self, row: Row, topic: str, handler: Handler) -> Message[Any]:
         """The row as its handler sees it. Raises PayloadError."""
-        return Message(
+        return filled(
             row.msg_id,
             row.object_id,
             topic,
             payload_of(row.payload, None if row.flaw is None else row.oversize, handler),
             row.tries,
-            partial(self._created_at, row),  # type: ignore[arg-type]
+            None if row.created_at is None else partial(self._created_at, row),
             self._runtime.tables.spec.name,
         )
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError
 
@@ -302,7 +301,7 @@ class Settler:
                 return Settled.LOST
             # The table may refuse a text (another character set, a shorter column).
             log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
-        fewer = replace(one, error=UNWRITABLE) if one.trace is None else replace(one, trace=None)
+        fewer = one._replace(error=UNWRITABLE) if one.trace is None else one._replace(trace=None)
         return self._write_alone(row, fewer, me)
 
 
