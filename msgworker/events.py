@@ -173,7 +173,7 @@ EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subcla
 class Events:
     """Subscribers by event. `above` gets every event too.
 
-    _by is replaced under the lock, and read without it.
+    _by is replaced under the lock, and read without it; it holds no event without a subscriber.
     """
 
     above: Events | None = None
@@ -194,16 +194,22 @@ class Events:
 
         def off() -> None:
             with self._lock:
-                left = list(self._by[kind])
+                left = list(self._by.get(kind, ()))
                 if fn in left:  # one subscription of several
                     left.remove(fn)
-                self._by = self._by | {kind: tuple(left)}
+                others = {k: fns for k, fns in self._by.items() if k is not kind}
+                self._by = others | {kind: tuple(left)} if left else others
 
         return off
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether the event has a subscriber; without one it need not be created."""
-        return bool(self._by.get(kind)) or (self.above is not None and self.above.wants(kind))
+        stream: Events | None = self
+        while stream is not None:
+            if kind in stream._by:
+                return True
+            stream = stream.above
+        return False
 
     def emit(self, event: Event) -> None:
         """Call all subscribers, in the order in which they subscribed."""

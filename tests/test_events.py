@@ -112,6 +112,21 @@ def test_who_asked_twice_and_ended_one_is_told_once() -> None:
     assert len(seen) == 1
 
 
+def test_an_event_that_nobody_asks_for_any_more_is_not_wanted() -> None:
+    above = Events()
+    stream = Events(above)
+    assert not stream.wants(events.Started)
+    told = ((stream, print), (above, repr), (above, str))
+    ends = [one.on(events.Started, fn) for one, fn in told]
+    for end in ends:
+        assert stream.wants(events.Started)
+        end()
+        end()
+    assert not stream.wants(events.Started)
+    above.on(events.Started, print)
+    assert stream.wants(events.Started)
+
+
 def test_those_above_are_told_too_and_asked() -> None:
     above, seen = Events(), list[events.Event]()
     below = Events(above)

@@ -3,6 +3,8 @@
 The child of a bare `os.fork` has copies of everything: our connections, whose sockets it shares
 with the parent, and a message that the parent handles too. It is ended when it returns from the
 user's code, or when it requests a connection.
+
+Python says when it has been forked, so that nobody has to ask the system for each message.
 """
 
 from __future__ import annotations
@@ -20,17 +22,27 @@ TEXT = (
 )
 
 
+_here = os.getpid()
+
+
+def _forked() -> None:
+    global _here
+    _here = os.getpid()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def end_if_forked(pid: int) -> None:
     """End this process unless it is `pid`, with exit code 1 and a line on stderr.
 
     At once, without cleanup and without waiting for a lock, which a thread of the parent may have
     held at the fork.
     """
-    here = os.getpid()
-    if here == pid:
+    if _here == pid:
         return
     with suppress(OSError):
-        os.write(2, TEXT.format(here, pid, pid).encode())
+        os.write(2, TEXT.format(_here, pid, pid).encode())
     os._exit(ExitCode.REFUSED)
 
 

@@ -193,6 +193,28 @@ def test_a_fan_out_left_behind_ends_with_its_handler(app):
     assert len(records(app)) == len(ran.items)
 
 
+def test_a_fan_out_that_begins_after_its_handler_has_ended_runs_nothing(app):
+    ran, over, found = Ran(), threading.Event(), []
+
+    def forgetful(ctx: Context) -> None:
+        def work() -> None:
+            assert over.wait(60)
+            try:
+                ctx.fan_out(ran, range(100), threads=2)
+            except HandlerMisuse as error:
+                found.append(str(error))
+
+        threading.Thread(target=work, daemon=True).start()
+
+    trying = Trying(app, forgetful)
+    trying.drain()
+    over.set()
+    until(lambda: found, "the thread has been told")
+    assert "wait for it" in found[0]
+    assert ran.items == []
+    assert records(app) == {}
+
+
 def test_the_timeout_of_an_async_handler_ends_its_fan_out_first(app, table: Table):
     ran = Ran()
 

@@ -126,6 +126,10 @@ def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
             ) from error
 
 
+_MAKING = threading.Lock()
+"""Held for a moment, when the first fan-out of a handler begins; most handlers have none."""
+
+
 class Fans:
     """The fan-outs of one handler while it runs."""
 
@@ -135,7 +139,7 @@ class Fans:
         self._runtime = runtime
         self._running = running
         self._secrets = secrets
-        self._lock = threading.Lock()
+        self._lock: threading.Lock | None = None
         self._closed = False
         self._fence: Fence | None = None
         self._used: dict[str, list[tuple[Any, SeenKeys]]] = {}
@@ -144,6 +148,9 @@ class Fans:
         """Run a fan-out to its end; see Context.fan_out."""
         asked = wanted(fn, items, **options)
         _refuse_on_a_loop()
+        with _MAKING:
+            if self._lock is None:
+                self._lock = threading.Lock()
         if not self._lock.acquire(blocking=False):
             raise HandlerMisuse(
                 "a fan-out of this message runs already; one inside another, or beside it, is not "
@@ -152,7 +159,8 @@ class Fans:
         try:
             until = None if asked.timeout is None else time.monotonic() + asked.timeout
             self._fence = fence = Fence(self._runtime, self._running, until)
-            fence.closing = self._closed
+            if self._closed:  # read after `_fence` is set: `close` does the two in turn
+                fence.closing = True
             tally = self._run(asked, fence)
         finally:
             self._lock.release()
@@ -169,12 +177,13 @@ class Fans:
 
     def close(self) -> None:
         """The handler has ended: end a fan-out that it left in another thread."""
-        if not self._lock.acquire(blocking=False):
-            if self._fence is not None:
-                self._fence.closing = True
-            self._lock.acquire()
         self._closed = True
-        self._lock.release()
+        if self._lock is None:  # one that begins now sees that
+            return
+        if self._fence is not None:
+            self._fence.closing = True
+        with self._lock:  # until it has ended
+            pass
 
     def _run(self, asked: Wanted, fence: Fence) -> ItemCounts:
         seen = SeenKeys()

@@ -6,7 +6,6 @@ transaction that settles its message: its writes and the outcome commit together
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -85,12 +84,12 @@ class Caller:
         until = None if handler.timeout is None else now + handler.timeout
         fatal = handler.timeout_action == "restart"
         running = Running(row, lane.owner, now, until, fatal, part=lane.part)
-        ident = threading.get_ident()
-        runtime.hand.running[ident] = running
+        ident, by_thread = threading.get_ident(), runtime.hand.running
+        by_thread[ident] = running
         # Checked after the handler is noted in `running`, which the fetcher reads: if our id was
         # lost since this thread took the lane, the message may have been claimed again, even by us.
         if not runtime.identity.is_ours(lane.owner):
-            runtime.hand.running.pop(ident, None)
+            by_thread.pop(ident, None)
             lane.result = Result(Outcome.RELEASED)
             return
         if runtime.events.wants(Started):
@@ -106,12 +105,13 @@ class Caller:
         except BaseException as error:  # the thread survives any exception
             result = self._judge.raised(error, handler, row)
         finally:
-            runtime.hand.running.pop(ident, None)
+            by_thread.pop(ident, None)
         if lane.settled is not None:
-            lane.result = DONE
-            return
-        result = self._judge.late(result, handler, running, row)
-        lane.result = self._judge.written(result, handler, row)
+            result = DONE
+        elif until is not None or result is not DONE:
+            result = self._judge.late(result, handler, running, row)
+            result = self._judge.written(result, handler, row)
+        lane.result = result
 
     def message_of(self, row: Row, topic: str, handler: Handler) -> Message[Any]:
         """The row as its handler sees it. Raises PayloadError."""
@@ -144,22 +144,23 @@ class Caller:
         self._runtime.spare_links.close()
         self._loop.close()
 
-    def _call(self, handler: Handler, msg: Message[Any], context: Context) -> Any:
-        arguments = (msg, context) if handler.takes_context else (msg,)
+    def _call(self, handler: Handler, *arguments: Any) -> Any:
         try:
             if handler.is_async:
                 return self._loop.run(handler.fn(*arguments), handler.timeout)
             return handler.fn(*arguments)
         finally:
-            if os.getpid() != self._runtime.pid:
-                end_if_forked(self._runtime.pid)
+            end_if_forked(self._runtime.pid)
 
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Running) -> Result:
         attempt = lane.row.tries + 1
+        if not handler.takes_context:  # who cannot ask for anything gets nothing made
+            return self._judge.returned(self._call(handler, msg), handler, attempt)
         fans = Fans(self._runtime, running, self._judge.secrets)
         try:
             context = Context(msg, lane.owner, attempt, running, fans=fans)
-            return self._judge.returned(self._call(handler, msg, context), handler, attempt)
+            value = self._call(handler, msg, context)
+            return self._judge.returned(value, handler, attempt)
         finally:
             fans.close()
 
@@ -187,7 +188,9 @@ class Caller:
             self._refuse_lost(conn, lane)
             context = Context(msg, lane.owner, attempt, running, conn)
             with lent(conn, stage, "the handler"):
-                result = self._judge.returned(self._call(handler, msg, context), handler, attempt)
+                arguments = (msg, context) if handler.takes_context else (msg,)
+                value = self._call(handler, *arguments)
+                result = self._judge.returned(value, handler, attempt)
                 self._flush(context)
             if result is not DONE:
                 raise _Undo(result)

@@ -72,7 +72,7 @@ class HandlerThreads:
                 if runtime.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
                     time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
                 continue
-            if runtime.is_paused(lane.row):  # since it was claimed
+            if runtime.paused and runtime.is_paused(lane.row):  # since it was claimed
                 lane.result = Result(Outcome.RELEASED)
                 lane.finished_at = time.monotonic()
             else:
