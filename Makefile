@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # Many tests wait for something: two processes more than there are cores, six at most.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6)))
-# A test process that crashes ends the run: with groups xdist would wait for its tests for ever.
+# A test process that crashes ends the run: with groups xdist would wait for its tests without end.
 # The package is compiled first: the tests start it some hundred times, and where Python is told to
 # write no bytecode each of these processes would compile it anew.
 RUN_TESTS := $(BIN)/python -m compileall -q msgworker tests; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0

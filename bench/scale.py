@@ -1,4 +1,4 @@
-"""A fleet that nobody has at hand: `python -m bench.scale [--instances N] [--messages N]`.
+"""The load of a large fleet: `python -m bench.scale [--instances N] [--messages N]`.
 
 Computes what each database would have to do, and simulates who gets in whose way: claims, shards
 that move, recoveries when many die at once. What a statement costs is not assumed but measured, on

@@ -1,4 +1,4 @@
-"""Who gets in whose way in a fleet: claims, segments, shards that move, many that die at once."""
+"""Contention in a fleet: claims, segments, shards that move, many that die at once."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _Queue:
         insort(self._order, name)
 
     def flag(self, name: float) -> bool:
-        """Whether nobody was faster."""
+        """Whether no other instance was faster."""
         free = name in self._share and name not in self._held
         if free:
             self._held.add(name)

@@ -14,7 +14,7 @@ MARK = "MSGWORKER_BENCH_SERVED"
 
 
 def wanted(kinds: Sequence[str]) -> bool:
-    """Whether a server is needed that nobody has named, and we have not tried to start it yet."""
+    """Whether a server is needed whose URL is not given, and was not started yet."""
     lacking = [kind for kind in kinds if kind in VARIABLES and not os.environ.get(VARIABLES[kind])]
     return bool(lacking) and MARK not in os.environ and _can_serve()
 

@@ -35,7 +35,7 @@ CREATE INDEX msgworker_message_object ON msgworker_message (mw_open_object, msg_
 -- messages that wait for an instant: retries and delayed ones
 CREATE INDEX msgworker_message_due ON msgworker_message (available_at, msg_id);
 
--- failed and dead messages, for people
+-- failed and dead messages, for operators
 CREATE INDEX msgworker_message_failed ON msgworker_message (mw_failed, msg_id);
 
 -- who lives: an instance holds a lease on its own id
@@ -85,7 +85,7 @@ CREATE TABLE msgworker_try (
 -- failed tries by what they have in common
 CREATE INDEX msgworker_try_group ON msgworker_try (table_name, fingerprint, msg_id);
 
--- what people did: reruns, discards, purges, ...
+-- what operators did: reruns, discards, purges, ...
 CREATE TABLE msgworker_operation (
   op_id BIGINT NOT NULL AUTO_INCREMENT,
   table_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
@@ -115,7 +115,7 @@ CREATE TABLE msgworker_audit (
   PRIMARY KEY (msg_id, op_id)
 )ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
--- topics that nobody is to start
+-- topics whose handlers are not to start
 CREATE TABLE msgworker_pause (
   table_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
   topic VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,

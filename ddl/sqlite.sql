@@ -37,7 +37,7 @@ CREATE INDEX msgworker_message_oldest ON msgworker_message (msg_id) WHERE (statu
 -- messages that wait for an instant: retries and delayed ones
 CREATE INDEX msgworker_message_due ON msgworker_message (available_at, msg_id) WHERE (status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3) AND available_at IS NOT NULL;
 
--- failed and dead messages, for people
+-- failed and dead messages, for operators
 CREATE INDEX msgworker_message_failed ON msgworker_message (msg_id) WHERE status = -1;
 
 -- who lives: an instance holds a lease on its own id
@@ -87,7 +87,7 @@ CREATE TABLE msgworker_try (
 -- failed tries by what they have in common
 CREATE INDEX msgworker_try_group ON msgworker_try (table_name, fingerprint, msg_id);
 
--- what people did: reruns, discards, purges, ...
+-- what operators did: reruns, discards, purges, ...
 CREATE TABLE msgworker_operation (
   op_id INTEGER NOT NULL,
   table_name TEXT NOT NULL,
@@ -117,7 +117,7 @@ CREATE TABLE msgworker_audit (
   PRIMARY KEY (msg_id, op_id)
 );
 
--- topics that nobody is to start
+-- topics whose handlers are not to start
 CREATE TABLE msgworker_pause (
   table_name TEXT NOT NULL,
   topic TEXT NOT NULL,

@@ -1,7 +1,7 @@
 """Three tries with back-off, Reject, RetryLater, and a rerun of what is dead.
 
 Look for: message 1 succeeds at its third try; message 2 is dead at once; message 3 comes back
-later without a try counted; message 4 fails three times, is repaired by people and rerun.
+later without a try counted; message 4 fails three times, is repaired by an operator and rerun.
 """
 
 import logging

@@ -181,7 +181,7 @@ class Machines:
         def stopped() -> tuple[str, int] | None:
             if self.in_the_middle(machine) is None:
                 return None
-            # Nobody else writes to the file now, so nobody is stopped who keeps others from it.
+            # No other process writes now, so none is stopped while it holds the write lock.
             with self.engine.begin() as conn:
                 conn.execute(sa.update(progress).where(sa.false()).values(done=0))
                 self.all[machine].send_signal(signal.SIGSTOP)

@@ -948,7 +948,7 @@ def _expected_effects(book: _Book, story: _Story) -> tuple[int, int]:
 
 
 def _statuses(book: _Book) -> Iterator[Violation]:
-    """I7: four statuses; at most one row at 1 per object whenever somebody looks."""
+    """I7: four statuses; at most one row at 1 per object in every look."""
     table = [(row.object_id, msg_id, row.status) for msg_id, row in book.rows.items()]
     for at, rows in [*book.observed, (inf, table)]:
         when = "at the end" if at == inf else f"at {at:.10g}"
@@ -1003,7 +1003,7 @@ def _attempt_after(book: _Book, story: _Story, t: _Try) -> int | None:
 
 def _recovery_time(book: _Book) -> Iterator[Violation]:
     """I9: the rows of a killed instance are recovered or claimed again within ttl + 2 heartbeats
-    (counted anew if somebody who may have been recovering them goes as well)."""
+    (counted anew if an instance that may have been recovering them dies as well)."""
     if book.set.ttl is None:
         return
     beat = book.set.ttl / 3 if book.set.heartbeat is None else book.set.heartbeat

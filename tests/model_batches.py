@@ -254,7 +254,7 @@ BATCHES = (
     _misblame("claims beside a quarantined one", "B_BESIDE NA=2 NB=2 POISON=20"),
     _blame("a run behind a quarantined one", "B_RUNQUARANTINE POISON=4"),
     # Row locks.
-    _locks("nobody else", ""),
+    _locks("no others", ""),
     _locks("foreign on the follower", "FOREIGN=2"),
     _locks("foreign on the next", "FOREIGN=3"),
     _locks("foreign, claim, ops", "FOREIGN=2 CLAIM OPS"),
@@ -265,7 +265,7 @@ BATCHES = (
     _deadlock("not locked first, foreign", "B_UNLOCKED FOREIGN=2"),
     _deadlock("not locked first, claim", "B_UNLOCKED CLAIM"),
     _deadlock("lanes locked one by one", "JOINT B_LANEWISE"),
-    _deadlock("people lock in another order", "OPS B_OPSORDER"),
+    _deadlock("operators lock in another order", "OPS B_OPSORDER"),
     _deadlock("head settled before followers", "FOREIGN=2 B_HEADEARLY"),
     _deadlock("follower without status = 0", "OPS B_NOSTATUS"),
     _deadlock("the look does not wait", "PENDING B_LOOKPLAIN"),

@@ -344,7 +344,7 @@ MUTANTS = (
         *_on("test_the_dead_do_not_live_on_where_the_clock_was_put_back", "sqlite"),
     ),
     _m(
-        "a lost message makes nobody ask for the lease",
+        "a lost message does not make the heartbeat read the lease",
         "instance/settling/settler.py",
         "            self._doubt()  # before",
         "            # before",
@@ -366,7 +366,7 @@ MUTANTS = (
         *_on("test_a_new_self_claims_nothing_that_the_old_one_looked_at", "sqlite"),
     ),
     _m(
-        "objects in hand are claimed again",
+        "objects in flight are claimed again",
         "instance/claiming/finder.py",
         "if c.msg_id not in ids and (c.object_id is None or c.same not in objects)",
         "if c.msg_id is not None",
@@ -401,14 +401,14 @@ MUTANTS = (
         *_on("test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
     ),
     _m(
-        "what nobody can recover is forgotten",
+        "what cannot be recovered is forgotten",
         "instance/liveness/heartbeat.py",
         'if not runtime.tables.has("claimed_by"):\n            self._go_on',
         "if runtime.tables is None:\n            self._go_on",
         *_on("test_what_has_not_started_is_asked_for_before_it_starts", "sqlite"),
     ),
     _m(
-        "nobody asks for what is carried over",
+        "messages carried over are not locked and read again",
         "instance/running/lanes.py",
         "        if lane.owner == identity.id:\n            return True\n",
         "        if identity.is_ours(lane.owner):\n            return True\n",
@@ -565,7 +565,7 @@ MUTANTS = (
         "test_the_lost_reply_to_an_acquire_loses_no_lock[postgresql]",
     ),
     _m(
-        "anybody releases a lock",
+        "a lock is released without its owner",
         "store/sharing/locks.py",
         "return sa.update(table(t)).where(*_of(c)).values(**free)",
         'both = bindparam("mw_owner") + bindparam("mw_token", type_=sa.String())\n'
@@ -576,14 +576,14 @@ MUTANTS = (
     ),
     # --- scopes
     _m(
-        "a shard is given up while something of it is in hand",
+        "a shard is given up while messages of it are in flight",
         "coordination/partitions.py",
         "busy = self._looking | self.in_hand(self.scope.shards)",
         "busy = self._looking | set()",
         *_on("test_a_shard_is_kept_while_something_of_it_is_in_hand", "sqlite"),
     ),
     _m(
-        "what runs under a lost id is not in hand",
+        "what runs under a lost id is not in flight",
         "instance/running/hand.py",
         "return parts.union(*(running.parts() for running in list(self.running.values())))",
         "return parts",

@@ -1,6 +1,6 @@
 """What Oracle (up to 19c) refuses although other databases and parsers take it: patterns.
 
-No Oracle server is at hand, so every statement is compiled for it and held against this list.
+The tests have no Oracle server: every statement is compiled and compared with this list.
 """
 
 from __future__ import annotations

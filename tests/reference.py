@@ -163,7 +163,7 @@ class _Said:
 
 
 def _signature(name: str, what: Any) -> str:
-    """A call as a block of code, on several lines where it is long; "" for what nobody calls."""
+    """A call as a block of code, on several lines where it is long; "" for what is no call."""
     if isinstance(what, type):
         if issubclass(what, enum.Enum | BaseException):
             return ""

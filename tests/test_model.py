@@ -26,7 +26,7 @@ QUICK: tuple[str, ...] = (
     "no guard, rerun",
     "all end: poison",
 )
-QUICK += ("without owners, people release", "what nobody can recover is forgotten")
+QUICK += ("without owners, operators release", "what cannot be recovered is forgotten")
 QUICK += ("the look does not wait", "batch: failures", "batch: followers without status = 0")
 QUICK += ("blame: a batch with max_tries 1", "locks: foreign, claim, ops")
 with_spin = pytest.mark.usefixtures("spin")

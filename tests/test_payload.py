@@ -310,7 +310,7 @@ def test_the_first_five_faults_of_a_payload_are_named_with_their_places():
         assert f"{n}.price: Input should be a valid decimal" in text
     assert "6.price" not in text
     assert text.endswith("; and 2 more")
-    assert "much" not in text  # what stands there may be nobody's business
+    assert "much" not in text  # the value may be confidential
 
 
 TEXTS = [

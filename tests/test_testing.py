@@ -1,4 +1,4 @@
-"""msgworker.testing, as people use it for their own handlers."""
+"""msgworker.testing, as users test their handlers with it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ typedef Inst {
   byte pc; bool live; bool sure;                /* sure: claimed, or asked for, under this id */
   byte cand; byte seen; byte seent;
   byte flag; byte lt; byte mine; bool failed;
-  bool taken; bool ghost                        /* people released its message; its handler is not in hand */
+  bool taken; bool ghost                        /* operators released its message; its handler still runs */
 }
 Inst t[W+1];
 byte opc; byte om; byte expiries; byte releases; byte fails; byte reruns; byte k;
@@ -156,7 +156,7 @@ end:
   :: d_step { opc==1 -> if :: !t[1].live && !t[2].live -> opc=2 :: else -> locked[om]=false; om=0; opc=0 fi }
 #endif
   :: d_step { opc==2 -> st[om]=FAILED; tries[om]++; locked[om]=false;
-       printf("people release M%d\n", om);
+       printf("operators release M%d\n", om);
        if :: t[1].flag==om && t[1].mine==claim[om] -> t[1].taken=true :: else fi;
        if :: t[2].flag==om && t[2].mine==claim[om] -> t[2].taken=true :: else fi;
        om=0; opc=0 }

@@ -147,7 +147,7 @@ class LockCentre(ABC):
         return [lease for lease in leases if self.release(lease)]
 
     def forget(self, lease: Lease) -> bool:
-        """Release a lock whose name nobody uses again, because the name ends in its owner; what
+        """Release a lock whose name is not used again, because the name ends in its owner; what
         is kept of it may be deleted with it. As `release`. Of other names, whose tokens must go on
         rising, ConfigError."""
         if not lease.name.endswith(lease.owner):

@@ -102,7 +102,7 @@ def columns(shards: Iterable[int], count: int, kept: int) -> tuple[int, ...]:
 
 
 def spans(numbers: Collection[int]) -> str:
-    """Numbers for people: "0-3, 7"."""
+    """Numbers as a text: "0-3, 7"."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:

@@ -64,7 +64,7 @@ class Processes:
         return self._forget(name)
 
     def ended(self) -> str:
-        """Who ended by itself, with what exit code; empty if nobody did."""
+        """Who ended by itself, with what exit code; empty if none did."""
         codes = {name: process.poll() for name, process in self._running.items()}
         return ", ".join(
             f"{name} (exit code {code})" for name, code in codes.items() if code is not None

@@ -131,7 +131,7 @@ def _claims(
         and sum(p.price_cents for p in seen.prices) == sum(wanted.values()),
     )
     yield (
-        "tries: who failed once on purpose recovered, nobody else lost a try",
+        "tries: who failed once on purpose recovered, no other lost a try",
         all(m.tries == m.failures_meant for m in seen.messages if not m.crashes),
     )
     yield (

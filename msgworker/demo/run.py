@@ -41,7 +41,7 @@ MAX_PROCESSES = 16
 
 
 class Stuck(Exception):
-    """The demonstration cannot come to its end."""
+    """The demonstration cannot finish."""
 
 
 def run(*, processes: int = 3, kill: bool = True, out: TextIO | None = None) -> int:
@@ -136,7 +136,7 @@ class _Demo:
         self.say(f"{self.processes} worker processes run; 2 % of the purchases fail once.")
 
     def produce(self) -> None:
-        """Send, chunk by chunk, while the workers are at it."""
+        """Send, chunk by chunk, while the workers run."""
         for start in range(0, len(self.bought), CHUNK):
             part = self.bought[start : start + CHUNK]
             with self.app.engine.begin() as conn:

@@ -170,7 +170,7 @@ def taking_null(dialect: sa.Dialect, table: str, column: str, kind: TypeEngine[A
         return [f"ALTER TABLE {table} {changes}"]
     if dialect.name == "oracle":
         return [f"ALTER TABLE {table} MODIFY ({quoted} DEFAULT NULL NULL)"]
-    if isinstance(kind, sa.types.NullType):  # nobody can write its type
+    if isinstance(kind, sa.types.NullType):  # its type cannot be written
         return []
     return [f"ALTER TABLE {table} MODIFY {quoted} {kind.compile(dialect=dialect)} NULL"]
 
@@ -215,7 +215,7 @@ def dropping_check(
         return ()
     quoted = dialect.identifier_preparer.quote(name)
     if column is not None and dialect.name in ("mysql", "mariadb"):
-        if isinstance(column.kind, sa.types.NullType):  # nobody can write its type
+        if isinstance(column.kind, sa.types.NullType):  # its type cannot be written
             return ()
         default = "" if column.default is None else f" DEFAULT {column.default}"
         null = " NULL" if column.nullable else " NOT NULL"

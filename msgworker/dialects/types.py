@@ -228,7 +228,7 @@ class JsonList(TypeDecorator[list[int]]):
 
 
 def plain_text(length: int) -> TypeEngine[str]:
-    """Text of at most `length` characters, for people."""
+    """Text of at most `length` characters."""
     return sa.String(length).with_variant(sa.Text(), "sqlite")
 
 

@@ -4,7 +4,7 @@ The child of a bare `os.fork` has copies of everything: our connections, whose s
 with the parent, and a message that the parent handles too. It is ended when it returns from the
 user's code, or when it requests a connection.
 
-Python says when it has been forked, so that nobody has to ask the system for each message.
+Python says when it has been forked, so that no call of the system is needed for each message.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _all_free(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> list[int]:
         after = ids[-1]
 
 
-# ---------------------------------------------------------------- of nobody
+# ---------------------------------------------------------------- without an owner
 
 
 def before_of(engine: sa.Engine, t: Tables, older_than: Any, any_age: bool) -> datetime | None:

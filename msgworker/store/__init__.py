@@ -10,7 +10,7 @@ settling    write outcomes and tries, move the flag
 items       the items of a fan-out
 recovering  leases, and the messages of instances without one
 sharing     locks, shards and flags by which instances share a table
-looking     what people read, bounded: nothing here writes
-changing    what people change, and the audit of it
+looking     what operators read, bounded: nothing here writes
+changing    what operators change, and the audit of it
 rows        rows of messages, as the others read them
 """

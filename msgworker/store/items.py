@@ -250,7 +250,7 @@ def _change(t: Tables, msg_id: int, one: Record, at: datetime, total: int | None
     return {names[name]: value for name, value in row.items()}
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- for operators
 
 
 def shown(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> Items | None:

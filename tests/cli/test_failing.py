@@ -363,7 +363,7 @@ def test_closed_pipe_ends_quietly(crm: Cli, folder: Path) -> None:
         crm("send", "settle", "--app", "crm:app")
     for command in (["list", "--app", "crm:app"], ["list", "--app", "crm:app", "--json"]):
         reading, writing = os.pipe()
-        os.close(reading)  # nobody reads any more
+        os.close(reading)  # no reader is left
         done = subprocess.run(
             [sys.executable, "-m", "msgworker", *command],
             cwd=folder,

@@ -1,4 +1,4 @@
-"""What people see in a terminal of 80 columns, and of others: whole words, nothing that wraps by
+"""Output in a terminal of 80 columns, and of others: whole words, nothing that wraps by
 itself."""
 
 from __future__ import annotations

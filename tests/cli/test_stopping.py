@@ -1,4 +1,4 @@
-"""Stops of real programs: a manager signals a whole group, people insist, the database is away."""
+"""Stops of real programs: a manager signals a whole group, a second signal, no database."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def counted(app: App) -> set[tuple[int, int]]:
 
 
 def rain(pids: list[int], number: int, seconds: float) -> None:
-    """A signal to each, again and again, as long as somebody of them lives."""
+    """A signal to each, again and again, as long as one of them lives."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and not all(gone(pid) for pid in pids):
         for pid in pids:
@@ -314,4 +314,4 @@ def test_insisting_once_more_ends_the_program_where_it_stands(
         assert child.poll() is None
         child.send_signal(signal.SIGTERM)
         assert ended(child)[0] == -signal.SIGTERM
-    until(lambda: all(gone(pid) for pid in pids), "nobody is left")
+    until(lambda: all(gone(pid) for pid in pids), "none is left")

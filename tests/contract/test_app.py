@@ -37,7 +37,7 @@ def test_app_names_its_table_and_engine(app, database):
 
 
 def test_an_app_keeps_the_workers_that_run_and_no_others(app):
-    """One that nobody refers to any more but that was started is woken all the same."""
+    """One without a reference that was started is woken all the same."""
     seen = threading.Event()
     app.add_handler("t", lambda msg: seen.set())
     idle = [weakref.ref(app.worker()) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Payloads that are no strict JSON, too long, or of a type that nobody knows."""
+"""Payloads that are no strict JSON, too long, or of an unknown type."""
 
 from __future__ import annotations
 

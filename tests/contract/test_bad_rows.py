@@ -124,7 +124,7 @@ def test_an_odd_value_harms_its_own_message_only(app, database, odd, taken, caps
     put(app, **{odd.column: odd.value})
     bad = good[-1] + 1
     behind = send(app, *(["bad"] * 2), *(f"o{i % 5}" for i in range(20)))
-    found = every_look(app, bad)  # before anybody has touched it
+    found = every_look(app, bad)  # before it is changed
     assert len(found["list"]) == 43
     waits = odd.becomes == STAYS and odd.column == "available_at"
     report = drain(app, taken)

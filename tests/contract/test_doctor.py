@@ -33,7 +33,7 @@ def mend(app: App, severities: tuple[Severity, ...] = (Severity.NEEDED,)) -> Non
 
 
 def found_and_mended(make_app: Any, app: App, check: str, *words: str) -> None:
-    """One finding of this check that says these words; its statements leave nothing to mend."""
+    """One finding of this check that says these words; its statements leave nothing to repair."""
     findings = needed(app)
     told = [one for one in findings if one.check == check]
     assert told, findings
@@ -290,7 +290,7 @@ def adopted(database: Any, make_app: Any, *rows: tuple[int, Any]) -> App:
 
 
 def query_in(text: str) -> str:
-    """The SELECT that a text tells people to run."""
+    """The SELECT that a text proposes."""
     return "SELECT" + text.split(": SELECT")[1].split(";")[0]
 
 
@@ -485,7 +485,7 @@ def test_adopting_a_populated_foreign_table(make_app, database):
     seen: list[int] = []
     app.add_handler(None, lambda msg: seen.append(msg.msg_id))
     table = Table(app)
-    run(app, f"UPDATE {name} SET status = 0 WHERE {q('msgID')} = 2")  # nobody was running it
+    run(app, f"UPDATE {name} SET status = 0 WHERE {q('msgID')} = 2")  # no instance was running it
     report = app.drain(linger=0)
     assert (report.done, report.left) == (4, 0)
     assert [i for i in seen if i in (2, 3)] == [2, 3]

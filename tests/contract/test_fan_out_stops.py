@@ -118,7 +118,7 @@ def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, mo
 @pytest.mark.parametrize(
     "columns",
     [{}, {"later_times": None}, {"later_limit": 0}],
-    ids=["ours", "no later_times", "no wishes"],
+    ids=["ours", "no later_times", "later_times at its limit"],
 )
 def test_a_stop_ends_new_items_and_counts_no_try(make_app, columns):
     app = make_app(table=MessageTable(**columns))

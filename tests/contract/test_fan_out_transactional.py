@@ -94,7 +94,7 @@ def test_a_value_that_cannot_be_kept_rolls_its_item_back(app):
 
 def test_a_transactional_item_taken_over_before_its_commit_writes_nothing(app, database):
     if database.name == "sqlite":
-        pytest.skip("nobody else can write while an item's transaction is open")
+        pytest.skip("no other connection can write while an item's transaction is open")
     EFFECT.create(app.engine)
     ran = Ran()
 

@@ -235,7 +235,7 @@ def test_who_wakes_after_its_lease_is_over_does_not_ask_for_it(one, app, table):
         mine = app.tables.lease.c.name == old
         conn.execute(sa.update(app.tables.lease).where(mine).values(in_hand=1))
         beat = in_thread(one.heartbeat.run_once)
-        until(one.runtime.identity.trusted, "it goes on as another")
+        until(one.runtime.identity.trusted, "it has a new id")
         assert one.runtime.identity.id != old
         assert one.runtime.hand.lanes == set()
         conn.rollback()

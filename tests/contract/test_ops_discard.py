@@ -26,7 +26,7 @@ def test_discard(app, table):
 
 @pytest.mark.parametrize("length", [40, 13, 5])
 def test_discard_where_the_text_is_too_long_for_the_column(make_app, database, length):
-    """Of a table that was adopted; cut, it still says what it must: that people gave it up."""
+    """Of a table that was adopted; cut, it still says what it must: that an operator gave it up."""
     kind = f"VARCHAR({length})"
     if database.name == "mariadb":
         kind += " CHARACTER SET ascii"

@@ -1,4 +1,4 @@
-"""Items of a fan-out, as people see them."""
+"""Items of a fan-out, as operators see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see: counts, lists, failures, lanes, instances."""
+"""What operators see: counts, lists, failures, lanes, instances."""
 
 from __future__ import annotations
 

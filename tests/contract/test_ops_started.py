@@ -1,4 +1,4 @@
-"""When a handler has started, as people see it."""
+"""When a handler has started, as operators see it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_explain_of_what_the_dead_hold_says_when_they_were_last_heard_of(one, ap
     found, text = explained(app, first)
     assert "its lease has run out, it was last heard of N s ago, when the handler had run" in text
     assert (found.reason, found.started) == (Reason.RUNNING_DEAD, True)
-    assert 12.0 <= found.running_seconds < 13.0  # nobody knows what it did since
+    assert 12.0 <= found.running_seconds < 13.0  # what it did since is not known
     found, text = explained(app, second)
     assert "last heard of N s ago and had not started the handler then; the message" in text
     assert found.started is False

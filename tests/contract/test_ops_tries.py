@@ -88,7 +88,7 @@ def test_recovering_what_was_settled_meanwhile_adds_no_try(app):
 @pytest.mark.parametrize("alone", [True, False])
 def test_an_outcome_that_was_lost_adds_no_try(app, alone):
     (first,) = send(app, "a")
-    flagged(app, first, me="somebody-else")
+    flagged(app, first, me="another-one")
     late = Settlement(first, Outcome.FAILED, error="late")
     with app.engine.begin() as conn:
         if alone:

@@ -131,7 +131,7 @@ def test_retry_later_is_capped(make_app):
     send(app, "o")
     report = app.drain(linger=1)
     assert (report.failed, report.left) == (1, 0)
-    # Two free wishes, then each one is a failed try.
+    # Two `RetryLater` without a try, then each one is a failed try.
     assert calls == [0, 0, 0, 1, 2]
     assert "RetryLater" in Table(app).one("last_error")
 

@@ -42,17 +42,17 @@ def test_a_locked_message_in_quarantine_does_not_stop_the_others(app, table):
     (poison,) = send(app, None)
     table.edit(status=-1, error_try_times=2, crash_times=1)
     c = app.tables.message.c
-    with app.worker(threads=1) as worker, app.engine.connect() as somebody:
-        somebody.execute(sa.select(c.msg_id).where(c.msg_id == poison).with_for_update()).all()
+    with app.worker(threads=1) as worker, app.engine.connect() as another:
+        another.execute(sa.select(c.msg_id).where(c.msg_id == poison).with_for_update()).all()
         send(app, *["a"] * 5, *range(15))
         worker.start()
         until(lambda: table.statuses == [-1] + [2] * 20, "the others are done")
-        somebody.rollback()
+        another.rollback()
         until(lambda: table.statuses == [2] * 21, "and that one")
 
 
 def test_a_message_in_quarantine_gets_its_turn_among_slow_handlers(app, table, monkeypatch):
-    """Runs behind the heads would keep the hands full for ever."""
+    """Runs behind the heads would never let the instance run empty."""
     monkeypatch.setattr(quiesce, "FIRST_SECONDS", 0.2)
     monkeypatch.setattr(quiesce, "PAUSE_SECONDS", 0.2)
     watch = Watch()

@@ -246,7 +246,7 @@ def test_each_death_is_told_also_of_an_instance_with_empty_hands(one, app, table
         past, c = datetime.now(UTC) - timedelta(hours=1), app.tables.lease.c
         changed = sa.update(app.tables.lease).where(c.name.in_(names[:3]))
         conn.execute(changed.values(renewed_at=past, expires_at=past))
-        conn.execute(changed.where(c.name == names[2]).values(taken_by="somebody"))
+        conn.execute(changed.where(c.name == names[2]).values(taken_by="another"))
     table.edit(status=1, claimed_by="busy-1")
     assert one.heartbeat.run_once() == 1
     assert set(leases(app)) == {"alive-1", one.runtime.identity.id}
@@ -259,7 +259,7 @@ def test_each_death_is_told_also_of_an_instance_with_empty_hands(one, app, table
 
 
 def test_an_outage_longer_than_the_lease_counts_a_try(one, app, table):
-    """Nobody could renew: all leases have expired when the database is back."""
+    """No instance could renew: all leases have expired when the database is back."""
     send(app, "a", "a")
     assert fetch(one) == 1
     old = one.runtime.identity.id

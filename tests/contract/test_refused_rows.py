@@ -165,7 +165,7 @@ def test_messages_without_an_object_that_are_refused_do_not_hold_up_others(
 
 def test_a_row_that_is_refused_no_more_runs(make_app, database, taken, monkeypatch):
     monkeypatch.setattr("msgworker.instance.claiming.refusals.FIRST_PAUSE_SECONDS", 0.3)
-    app = make_app(lease_seconds=6)  # people hear of it with a heartbeat
+    app = make_app(lease_seconds=6)  # operators see it with a heartbeat
     app.create_schema()
     refuse(app, database, "flag")
     bad = send(app, "bad", "bad")
@@ -202,7 +202,7 @@ def test_an_outcome_that_a_trigger_refuses_costs_only_that_row(app, database, ta
 
 
 def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):
-    app = App(postgresql.url, lease_seconds=6)  # people hear of it with a heartbeat
+    app = App(postgresql.url, lease_seconds=6)  # operators see it with a heartbeat
     app.create_schema()
     refuse(app, postgresql, "flag")
     with app.engine.begin() as conn:

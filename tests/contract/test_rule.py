@@ -80,7 +80,7 @@ def test_create_schema_beside_a_live_instance_keeps_the_rule_and_warns(crm, capl
         other = crm.app(5)
     assert recorded(app) == THREE
     assert "keeps its rule" in caplog.text
-    assert other.create_schema() == [f"rule {FIVE}"]  # now nobody is at work
+    assert other.create_schema() == [f"rule {FIVE}"]  # now no instance lives
     assert other.create_schema() == []
 
 

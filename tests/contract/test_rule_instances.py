@@ -130,7 +130,7 @@ def test_a_worker_whose_rule_changes_while_it_starts_goes_by_the_new_one(crm, ma
     with worker:
         worker.start()
         assert worker.instance_id
-        assert recorded(app) == THREE  # nobody was at work: it is this App's again
+        assert recorded(app) == THREE  # no instance lived: it is this App's again
 
 
 def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(
@@ -183,7 +183,7 @@ def test_a_change_sees_who_is_just_registering(crm):
             assert rule.change(conn, t, FIVE).state is Answer.LOCKED
     with app.engine.begin() as conn:
         assert rule.change(conn, t, FIVE).state is Answer.BUSY
-        assert not _holds(app)  # while somebody looks whether it can be changed
+        assert not _holds(app)  # while an instance reads whether it can be changed
     with app.engine.begin() as conn:
         lease.drop(conn, t, "host-1-new")
     with app.engine.begin() as conn:

@@ -16,7 +16,7 @@ from tests.support.rows import send
 
 
 def keep_lease(one, app: App) -> None:
-    """Nobody renews it here, and it is not to end however long the test takes."""
+    """It is not renewed here, and must not end however long the test takes."""
     with app.engine.begin() as conn:
         assert lease.renew(conn, app.tables, one.runtime.identity.id, ttl=3600.0)
     one.runtime.identity.trusted_until = clock() + 3600.0

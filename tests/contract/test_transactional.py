@@ -122,7 +122,7 @@ def test_connection_is_for_transactional_handlers_only(app, table):
 
 
 def test_effects_of_a_lost_claim_are_rolled_back(app, table):
-    """In the handler's own transaction somebody else gets the row: nothing may be committed."""
+    """In the handler's own transaction another owner gets the row: nothing may be committed."""
     effects = sa.Table("effects", sa.MetaData(), sa.Column("msg_id", sa.BigInteger))
     effects.create(app.engine)
     message = app.tables.message

@@ -1,4 +1,4 @@
-"""A table without `claimed_by`: who lost its lease goes on with what it has in hand."""
+"""A table without `claimed_by`: an instance that lost its lease keeps what it has in flight."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_one(idle: App) -> Iterator[Callable[[], Instance]]:
 
 
 def end_lease(app: App, name: str | None) -> None:
-    """As if the instance had stood still for longer than its lease."""
+    """As if the instance had been suspended for longer than its lease."""
     lease = app.tables.lease
     change = sa.update(lease).where(lease.c.name == name)
     with app.engine.begin() as conn:
@@ -100,7 +100,7 @@ def test_a_lost_lease_strands_nothing_and_runs_nothing_twice(seed_app, taken, tr
         claims_ahead(worker)
         ids = send(app, *"aabbccddee" * 3)
         until(lambda: len(running) == 2, "handlers run")
-        until(lambda: Table(app).statuses.count(1) > 2, "more is in hand")
+        until(lambda: Table(app).statuses.count(1) > 2, "more is in flight")
         old = worker.instance_id
         end_lease(app, old)
         if taken:
@@ -221,7 +221,7 @@ def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(s
         worker.start()
         claims_ahead(worker)
         send(app, *"abc")
-        until(lambda: Table(app).statuses.count(1) > 1 and running, "more in hand than one")
+        until(lambda: Table(app).statuses.count(1) > 1 and running, "more in flight than one")
         end_lease(app, worker.instance_id)
         other = make_app(table=SEED.replace(max_tries=5))
         assert other.create_schema()[-1] == "rule max_tries=5, on_dead=continue"
@@ -252,5 +252,5 @@ def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
     assert one.runtime.identity.carried == {old, *one.runtime.identity.carried}
     assert (
         len(one.runtime.identity.carried) == 2
-    )  # only what something in hand was claimed under, and the last
+    )  # only what a message in flight was claimed under, and the last
     one.stop(1.0)

@@ -212,7 +212,7 @@ class RenewedAfterLoss(DatabaseLocks):
 
 
 class ForgetsAnyLock(DatabaseLocks):
-    """Deletes what nobody holds, whoever may take it again."""
+    """Deletes what has no owner, whether or not another may take it again."""
 
     def forget_expired(self, prefix: str) -> int:
         count = super().forget_expired(prefix)

@@ -72,7 +72,7 @@ class Planned(RuntimeError):
 
 
 def without_planned_traceback(record: logging.LogRecord) -> bool:
-    """So that a traceback in the log of a consumer is one that nobody asked for."""
+    """So that a traceback in the log of a consumer is one that no test planned."""
     if record.exc_info and isinstance(record.exc_info[1], Planned):
         record.exc_info = record.exc_text = None
     return True
@@ -276,7 +276,7 @@ def main(arguments: list[str] | None = None) -> int:
         level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
     logging.getLogger().handlers[0].addFilter(without_planned_traceback)
-    # A session that was ended while nobody used it is found dead when it is given back; the pool
+    # A session that was ended while it was idle is found dead when it is given back; the pool
     # reports that as an error, with a traceback.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     with Recorder(options.history, "-") as recorder:

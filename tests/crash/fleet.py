@@ -452,7 +452,7 @@ class Trial:
         return tidy(told, killed)
 
     def _untold_recoveries(self, told: list[Event]) -> Iterator[Event]:
-        """Recoveries of killed instances that nobody could write down: the answer to their COMMIT
+        """Recoveries of killed instances that no instance could record: the answer to their COMMIT
         was lost, or who did it was killed. Each has left a failed try in the database."""
         killed = {consumer.pid for consumer in self.consumers if consumer.was_killed}
         known = {(e.msg_id, e.detail) for e in told if e.kind == Kind.RECOVERED}
@@ -516,7 +516,7 @@ def assert_clean(trial: Trial, verdict: Verdict, *, quiet: bool = True) -> None:
 
 
 def finish(trial: Trial) -> Verdict:
-    """Wait for the last message, stop everybody in order, judge."""
+    """Wait for the last message, stop all in order, judge."""
     trial.finish()
     assert set(trial.stop_all()) <= {0}
     verdict = trial.judge(orderly=True)

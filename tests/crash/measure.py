@@ -4,7 +4,7 @@
 
 After kill -9 an object must be handled again within lease + 2 heartbeats, after SIGTERM within one
 poll. The recovery of 10,000 rows must hold no lock longer than 1 s, and leave the rest of the fleet
-0.8 of its speed. Figures for people: exit code 0 whatever they are.
+0.8 of its speed. Figures to read: exit code 0 whatever they are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A TCP proxy that does to connections what networks do.
 
-pass; refuse (nobody listens any more); cut (reset all); black hole (bytes of living and of new
+pass; refuse (the port is closed); cut (reset all); black hole (bytes of living and of new
 connections vanish, nothing is closed); delay. And `Cut`s: a connection is reset exactly at a
 commit, before the server has got it or after it has committed and before the answer is through.
 
@@ -42,7 +42,7 @@ class Cut:
     """Reset the connection of commits whose text matches, `every`-th of them, `times` at most.
 
     side "before": the server never sees the commit. "during": it goes on with it, without a client.
-    "after": it has committed, nobody is told.
+    "after": it has committed, and no answer arrives.
     """
 
     match: str
@@ -264,7 +264,7 @@ class Proxy:
     # ------------------------------------------------------------ what it does
 
     def refuse(self) -> None:
-        """Nobody listens; who is connected is reset."""
+        """The port is closed, and every connection is reset."""
         self.mode = Mode.REFUSE
         assert self._listener is not None
         with contextlib.suppress(OSError):

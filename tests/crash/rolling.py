@@ -54,7 +54,7 @@ LEAVE_SECONDS = 1.0
 
 def least_moves(owners: Mapping[int, str], members: Sequence[str], shards: int) -> int:
     """So many shards must change hands until these members own as many each, within one: those
-    that nobody may keep. The biggest keep one more where it does not come out even."""
+    that no process may keep. The biggest keep one more where it does not come out even."""
     own = sorted((Counter(owners.values())[one] for one in members), reverse=True)
     each, more = divmod(shards, len(members))
     return shards - sum(min(n, each + (place < more)) for place, n in enumerate(own))

@@ -35,7 +35,7 @@ class Cutter:
     """Ends one random session of the consumers now and then; `count` says how many so far.
 
     when: asked each time; a process that starts gives up when its session ends, so where most of
-    them start at once, nobody would get through.
+    them start at once, none would get through.
     """
 
     when: Callable[[], bool] = staticmethod(lambda: True)

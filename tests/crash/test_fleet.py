@@ -34,7 +34,7 @@ def produce(
     """Send the second half of the messages while the fleet works, with some that commit late.
 
     The last of them wait until an instance was told to stop: however quick the machine, the
-    fleet then works with somebody gone.
+    fleet then works with one less.
     """
     messages = load(count, OBJECTS, chance)
     pause = threading.Event()
@@ -100,7 +100,7 @@ def test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order(
             stopped.set()
             lives.append(trial.spawn(workers=workers, seed=f"{seed}-{len(trial.consumers)}"))
     producer.join()
-    assert stopped.is_set(), "nobody was stopped: this was no fleet that comes and goes"
+    assert stopped.is_set(), "no instance was stopped: this was no fleet that comes and goes"
     trial.stop_all()
     assert {consumer.wait() for consumer in trial.consumers} == {0}
     verdict = trial.judge(orderly=True)

@@ -245,7 +245,7 @@ def test_too_few_connections_are_waited_for(trial: Trial) -> None:
 
 
 def test_a_pool_that_is_used_up_is_waited_for(database: Database) -> None:
-    """F24: an Engine of the user's with few connections that somebody else holds for a while."""
+    """F24: an Engine of the user's with few connections that other code holds for a while."""
     engine = sa.create_engine(
         database.url, pool_size=5, max_overflow=0, pool_timeout=0.3, **_threads(database)
     )
@@ -373,7 +373,7 @@ def test_a_lease_table_that_is_gone_ends_the_run(
 
 
 def test_leases_that_are_gone_make_new_instances(database: Database) -> None:
-    """F34: a backup is restored, and the lease of who is alive is not in it: it goes on as another
+    """F34: a backup is restored, and the lease of who is alive is not in it: it takes a new id
     instance, and what it held is recovered."""
     app = App(database.url, poll_seconds=0.05, lease_seconds=9, backoff_seconds=1)
     app.create_schema()

@@ -1,7 +1,7 @@
 """Processes killed at chosen points, frozen beyond their lease, told to stop: F1-F8, F25.
 
 A victim does what its message says (witness.py); a second process, the heir, takes over. The lease
-is short, so that nobody waits long; what is asserted are events and their order, and the time of a
+is short, so that no test waits long; what is asserted are events and their order, and the time of a
 recovery only as the bound that the protocol promises, with a wide margin.
 """
 
@@ -93,7 +93,7 @@ def test_killed_at_a_point_is_recovered_and_loses_nothing(
 
 
 def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
-    """F1: killed at random moments, again and again, with work in hand."""
+    """F1: killed at random moments, again and again, with messages in flight."""
     chance = random.Random()
     messages: list[Any] = [
         (f"o{i % 40}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(300)
@@ -118,7 +118,7 @@ def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
 
 @pytest.mark.ahead(spare=True)
 def test_object_of_a_killed_process_goes_on_with_the_heir(trial: Trial) -> None:
-    """The victim's objects are handled again within lease + 2 heartbeats, with nobody's help."""
+    """The victim's objects are handled again within lease + 2 heartbeats, without an operator."""
     held = trial.send("a", work=120)
     behind = trial.send("a")
     victim = trial.spawn().ready()
@@ -142,7 +142,7 @@ def test_object_of_a_killed_process_goes_on_with_the_heir(trial: Trial) -> None:
 
 
 def holds_the_only_lock(trial: Trial) -> bool:
-    """Whether nobody can write, because a process was frozen in the middle of it."""
+    """Whether no other process can write, because a process was frozen in the middle of it."""
     if trial.backend != "sqlite":
         return False
     with contextlib.closing(
@@ -159,7 +159,7 @@ def holds_the_only_lock(trial: Trial) -> bool:
 def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
     trial: Trial, topic: str
 ) -> None:
-    """F5: SIGSTOP in the handler until somebody else has done the message, then SIGCONT."""
+    """F5: SIGSTOP in the handler until another process has done the message, then SIGCONT."""
     frozen = trial.send("a", topic, work=2.0)
     behind = trial.send("a", topic)
     zombie = trial.spawn(threads=1).ready()
@@ -172,7 +172,7 @@ def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
         zombie.pause()
     heir = trial.spawn().ready()
     if all_stuck:
-        # The frozen transaction holds the only write lock there is: nobody can do anything.
+        # The frozen transaction holds the only write lock there is: no other can write.
         trial.pauses(trial.lease * 1.5)
         zombie.resume()
     else:

@@ -66,7 +66,7 @@ def test_cut_at_commit_is_answered_by_reading_and_never_guessed(trial: Trial) ->
 @ON_SERVERS
 @proxied(lease=60.0)
 def test_drain_whose_last_claim_was_cut_leaves_nothing(trial: Trial) -> None:
-    """F12: the claim has committed and nobody knows; there is nothing else to be claimed."""
+    """F12: the claim has committed, its answer is lost, and there is nothing else to be claimed."""
     assert trial.proxy is not None
     cut = trial.proxy.cut_at(COMMITS["claim"], "after")
     trial.send("a")
@@ -111,7 +111,7 @@ def test_half_open_connections_cost_the_lease_and_are_cut(trial: Trial, topic: s
 @ON_SERVERS
 @proxied(lease=60.0)
 def test_an_outage_is_one_line_and_its_end_another(trial: Trial) -> None:
-    """Nobody answers for a while, with work in hand: no storm of log lines, no try counted."""
+    """The server is away for a while, messages are in flight: few log lines, no try counted."""
     assert trial.proxy is not None
     trial.send_many(messages(60, 10, work=0.05))
     worker = trial.spawn(threads=4).ready()
@@ -143,7 +143,7 @@ def test_drain_gives_up_a_database_that_stays_away_and_run_does_not(trial: Trial
     assert "database lost" in drains.out.read_text()
     assert runs.running, (runs.process.returncode, runs.err.read_text(), runs.out.read_text())
     trial.proxy.heal()
-    trial.spawn(through=trial.sends_with, lease=3)  # recovers what the drain had in hand
+    trial.spawn(through=trial.sends_with, lease=3)  # recovers what the drain had in flight
     assert runs.stop() == 0
 
 

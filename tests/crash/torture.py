@@ -136,8 +136,8 @@ class Torture:
     def _ready(self) -> list[Consumer]:
         return [c for c in self.lives if c.running and c.is_ready and not c.told_to_stop]
 
-    # Each tells whether it was done; what finds nobody is tried again. One at least is left alone:
-    # what the dead held must be recovered in time, which takes somebody.
+    # Each tells whether it was done; what finds no process is tried again. One is left alone:
+    # what the dead held must be recovered in time, by a living one.
 
     def _victim(self) -> Consumer | None:
         found = self._ready()

@@ -80,7 +80,9 @@ class Witness:
             for row in rows:
                 _die_at(AFTER_CLAIM, row.payload, row.tries + 1)
                 if _wants(FREEZE, row.payload, row.tries + 1):
-                    with self._runtime.turns or contextlib.nullcontext():  # nobody else is writing
+                    with (
+                        self._runtime.turns or contextlib.nullcontext()
+                    ):  # no other thread is writing
                         os.kill(os.getpid(), signal.SIGSTOP)
                 witness._claimed(me, row, _now.looked_at)
             return rows

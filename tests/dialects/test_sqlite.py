@@ -1,4 +1,4 @@
-"""Writers of several processes on one SQLite file: nobody starves behind a busy one.
+"""Writers of several processes on one SQLite file: none starves behind a busy one.
 
 SQLite's own waiting polls up to 100 ms apart, so who has just committed nearly always gets the lock
 again; a heartbeat that waits like that loses its lease while its instance lives.

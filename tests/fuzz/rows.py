@@ -46,7 +46,7 @@ SHOWN = 4
 
 @dataclass(frozen=True)
 class Odd:
-    """A row that somebody else wrote: SQL by column. before: the good row that comes next.
+    """A row of another program: SQL by column. before: the good row that comes next.
     shares: the number of the object of good ones that it is of; None: its own."""
 
     columns: Mapping[str, str]
@@ -306,7 +306,7 @@ def _why_not(found: Explanation | None) -> str:
 
 @dataclass(frozen=True)
 class State:
-    """Of a row, as the database sees it. status: None for one that nobody knows. open: whether it
+    """Of a row, as the database sees it. status: None for one that is unknown. open: whether it
     holds back what is behind it. object_id: of the good ones only."""
 
     status: int | None

@@ -27,11 +27,11 @@ def test_no_connection_at_all_is_an_outage_whatever_the_driver_says(app) -> None
     told: list[int] = []
 
     def connect(*args: Any, **options: Any) -> Any:
-        raise psycopg.OperationalError("something that nobody has met before")
+        raise psycopg.OperationalError("an error of no known kind")
 
     engine = sa.create_engine("postgresql+psycopg://", creator=connect)
     link = Link(engine, none_left=lambda: told.append(1))
     with pytest.raises(DatabaseUnavailable) as error, link.transaction():
         pytest.fail("there is no connection")
     assert trouble(error.value) is Trouble.LOST
-    assert told == []  # nobody else need give back theirs
+    assert told == []  # no other role need give back its own

@@ -1,4 +1,4 @@
-"""The user's code in a traceback, and its text for people."""
+"""The user's code in a traceback, and its text for readers."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 C1  two members never look at one shard at once
 C3  when nothing changes any more, each shard belongs to whom it is meant for, and all have as many
-C4  a shard of which something is in hand is not given up before the drain timeout
+C4  a shard of which a message is in flight is not given up before the drain timeout
 C5  the shards of a dead member belong to others within ttl and a heartbeat
 C6  no name of a member is used twice
 """
@@ -62,7 +62,7 @@ def silent() -> Iterator[None]:
 
 @dataclass(eq=False)
 class Life:
-    """A member, and what it has in hand."""
+    """A member, and what it has in flight."""
 
     member: Member
     holding: set[int] = field(default_factory=set)
@@ -108,7 +108,7 @@ class Machine(RuleBasedStateMachine):
         if life is None or not lease.live() or int(shard) not in life.holding:
             return
         since = life.member._draining[int(shard)]
-        assert self.local[0] - since >= DRAIN, f"shard {shard} is given up while in hand"
+        assert self.local[0] - since >= DRAIN, f"shard {shard} is given up while in flight"
 
     @precondition(lambda self: len(self.lives) < MOST_MEMBERS)
     @rule()
@@ -263,7 +263,7 @@ def test_the_shards_of_who_leaves_in_order_are_owned_again_within_a_second(machi
 
 
 class GivesUpWhatIsInHand(Member):
-    """As where nobody asks what is in hand."""
+    """As where what is in flight is not asked for."""
 
     def in_hand(self, count: int) -> set[int]:
         return set()

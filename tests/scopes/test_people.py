@@ -1,4 +1,4 @@
-"""What people are told about scopes."""
+"""What operators are told about scopes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_explain_and_doctor_say_when_no_live_member_owns_a_shard(busy):
     locks = DatabaseLocks(busy.engine)
     locks.create_schema()
     scope = Partitions(locks, shards=4, group="g")
-    other = locks.acquire("g:shard:1", "somebody", 30)
+    other = locks.acquire("g:shard:1", "another", 30)
     ids = send(busy, "a")
     table = Table(busy)
     table.edit(table.where(msg_id=ids[0]), shard=5)

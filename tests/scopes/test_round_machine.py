@@ -3,7 +3,7 @@
 D1  a segment that was found empty is left alone for 2 s, and not for longer; one that is free and
     not known to be empty is taken
 D2  no segment is kept for longer than its bound, and each is looked at while all have work
-D3  without the locks nobody looks where it holds no lease ("stop"), or everybody does ("unscoped")
+D3  without the locks a member looks where it holds a lease ("stop"), or everywhere ("unscoped")
 D4  where layouts overlap, no two messages of an object run at once, and each is the oldest
 D5  what is looked at under a lock is claimed before the lock is given up
 """

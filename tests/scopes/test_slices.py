@@ -463,7 +463,7 @@ def test_what_is_free_again_among_the_oldest_is_found_at_the_next_look(lite):
     last = send(app, "last")
     Table(app).edit(shard=1)
     search = search_of(app)
-    first = {"skip_objects": {"deep"}}  # in hand
+    first = {"skip_objects": {"deep"}}  # in flight
     looks = [shown(app, search, 1, **first) for _ in range(5)]
     assert last in looks
     assert all(look in ([], last) for look in looks)

@@ -14,7 +14,7 @@ _ALL = (
     Config(name="zombies", instances=3, steps=280, pauses=4, stalls=6, kills=1, poison=0.1),
     # Replies are lost, transactions rolled back.
     Config(name="unknown", lost=0.12, again=0.06, kills=1, pauses=1, stalls=2, transactional=0.4),
-    # One object whose settles are not answered, while people change what would come next.
+    # One object whose settles are not answered, while operators change what would come next.
     Config(
         name="answers",
         instances=1,
@@ -71,7 +71,7 @@ _ALL = (
         transactional=0.3,
         loose=1,
     ),
-    # Nobody knows who has flagged what, and people give it back while all seem to be dead.
+    # Without `claimed_by`: operators release messages while all instances seem to be dead.
     Config(
         name="unowned",
         instances=3,

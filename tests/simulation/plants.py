@@ -121,7 +121,7 @@ def earlier_running() -> AbstractContextManager[None]:
 
 
 def earlier_ignored() -> AbstractContextManager[None]:
-    """Nobody asks for the head."""
+    """A claim does not ask whether the message is the head."""
 
     def earlier(_: Tables, __: Cols) -> ColumnElement[bool]:
         return sa.false()
@@ -401,7 +401,7 @@ def keeps_its_id() -> AbstractContextManager[None]:
 
 
 def nobody_else() -> AbstractContextManager[None]:
-    """Identity: what was claimed under a lost id is ours for ever."""
+    """Identity: what was claimed under a lost id is never lost."""
     return replaced(Identity, "is_ours", lambda self, owner: True)
 
 
@@ -458,7 +458,7 @@ PLANTS = {
         _plant("handler ahead of the flag", "plain", "I4", patch=ahead_of_the_flag),
         _plant("one answer for a batch", "plain", "I3 I4", patch=one_answer_for_all),
         _plant("unanswered is written", "unknown", "I1 I4", patch=unanswered_is_written),
-        _plant("trusted for ever", "zombies", "I1", patch=always_trusted),
+        _plant("no lease is ever lost", "zombies", "I1", patch=always_trusted),
         _plant("lost ids are ours", "zombies", "I1 I5", patch=nobody_else, rare=True),
         _plant("drain ends at once", "drains", "I3", patch=ends_at_once),
         _plant("drain asks nothing", "drains", "I3", patch=asks_nothing),

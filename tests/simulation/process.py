@@ -174,7 +174,7 @@ class Process:
         if not self.stopping:
             self.stopping = True
             grace = self._rng.choice((0.0, 5.0, 600.0, 600.0))
-            if not self.world.owners:  # nobody can recover what its handlers leave
+            if not self.world.owners:  # what its handlers leave cannot be recovered
                 grace = 600.0
             self._stage.begin(f"{self.label}.stopper", self, lambda: self._end(grace))
 

@@ -63,7 +63,7 @@ class Config:
     delayed: float = 0.0  # a settle given up as lost is executed later
     again: float = 0.0  # the database rolls a transaction back
     owners: bool = True  # False: a table without claimed_by
-    frees: int = 0  # without owners: people give back what stands at 1, if no lease lives
+    frees: int = 0  # without owners: operators release what is at 1, if no lease lives
     ignores: bool = True  # False: a guard violation raises
     drains: bool = False  # the instances end when nothing is left to do
     blind: bool = False  # the claim does not see a running message: only the guard excludes
@@ -207,7 +207,7 @@ class Schedule:
 
     def _others(self) -> list[tuple[Any, str, Any]]:
         """Ids that are the same in every run, and short waits and statements where little is in
-        hand. A stop does not give up on the database, or it would give back what has run."""
+        flight. A stop does not give up on the database, or it would give back what has run."""
         read = following.read_runs
 
         def read_runs(*args: Any, **how: Any) -> Any:
@@ -318,7 +318,7 @@ class Schedule:
         self.paused.pop(process, None)
 
     def _wait(self) -> None:
-        """Nobody can do anything: on to the next moment at which somebody can."""
+        """No strand can run: on to the next instant at which one can."""
         clock = self.world.clock
         moments = [a.until for a in self.actors if a.until and a.process not in self.paused]
         clock.seconds = min((m for m in moments if m > clock.seconds), default=clock.seconds + 1.0)
@@ -376,7 +376,7 @@ class Schedule:
         far = (0.6, 2.0, BEAT, BEAT, BEAT, 1.1 * BEAT) if away else (0.6, 2.0, BEAT)
         seconds = seconds or self.rng.choice(far)
         if not away and self.left["pause"] and self.rng.random() < 0.1:
-            seconds = 3.2 * BEAT  # everybody stood still
+            seconds = 3.2 * BEAT  # all processes were suspended
         self._note(f"{seconds:g} seconds pass")
         self.world.clock.seconds += seconds
 

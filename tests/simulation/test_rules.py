@@ -1,7 +1,7 @@
 """Instances with different rules start, work, stand still and leave: what has ended stays so.
 
 One step is one transaction of the real store functions; anything else may come between two steps.
-After each the table is read: what is done, or dead by the recorded rule, is final until somebody
+After each the table is read: what is done, or dead by the recorded rule, is final until an operator
 reruns it, whatever the rule is then; and no handler may start for it.
 """
 
@@ -209,7 +209,7 @@ def test_no_rule_starts_again_what_has_ended(base: Base) -> None:
         ("_renumber", lambda *_: None),
         ("hold", lambda *_: True),
     ],
-    ids=["changed beside the living", "numbers stay", "nobody asks at the start"],
+    ids=["changed beside the living", "numbers stay", "the start does not ask"],
 )
 def test_a_broken_rule_is_noticed(
     base: Base, monkeypatch: pytest.MonkeyPatch, name: str, broken: Any

@@ -61,7 +61,7 @@ def test_flag_refuses_what_has_changed_since_it_was_seen(store):
     store.row(ids[2], status=-1, error_try_times=3)
     store.row(ids[3], status=1, claimed_by=OTHER)
     assert store.flag(*seen) == [ids[4]]
-    # Seen with other tries than it has: somebody has tried it meanwhile.
+    # Seen with other tries than it has: it was tried meanwhile.
     assert store.flag(store.seen(ids[0])[0]._replace(tries=0)) == []
     assert store.flag(*store.seen(ids[0])) == [ids[0]]
 
@@ -134,7 +134,7 @@ def _until_somebody_waits(watcher: Connection) -> None:
         watcher.rollback()
         return _is_blocked(watcher)
 
-    # MariaDB refreshes this view only when nobody has read it for a tenth of a second.
+    # MariaDB refreshes this view only when it was not read for a tenth of a second.
     until(waits, "the claim waits for the foreign one", every=0.25)
 
 

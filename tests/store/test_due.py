@@ -50,5 +50,5 @@ def test_a_drain_does_not_wait_for_what_it_may_not_start(store):
     assert _coming(store, topics=["y"]).seconds is None
     assert _coming(store, topics=["x", "y"], paused=["x"]).seconds is None
     assert _coming(store, topics=["x", "y"], paused=["y"]).seconds is not None
-    store.row(first, status=1, claimed_by="somebody")
+    store.row(first, status=1, claimed_by="another")
     assert _coming(store).seconds is None

@@ -13,7 +13,7 @@ def test_flagged_by_and_owners(store):
     ids = send(store.app, "a", "b", None, None, "c", "d")
     store.flagged(ids[0], ids[2], ids[4])
     store.flagged(ids[1], ids[3], me=OTHER)
-    store.row(ids[5], status=1)  # a foreign one: nobody's
+    store.row(ids[5], status=1)  # a foreign one, without an owner
     assert store(recover.flagged_by, ME) == [ids[0], ids[2], ids[4]]
     assert store(recover.flagged_by, ME, limit=2) == [ids[0], ids[2]]
     assert store(recover.flagged_by, "nobody") == []

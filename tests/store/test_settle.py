@@ -66,7 +66,7 @@ def test_settle_ends_the_lane_when_the_next_one_is_gone(store, edit):
 
 
 def test_a_guard_violation_of_one_lane_does_not_hold_up_the_others(store):
-    """While we held a1, somebody gave a2 to another object, one of whose rows runs."""
+    """While we held a1, an UPDATE gave a2 to another object, one of whose rows runs."""
     a1, a2, b1, b2, c = send(store.app, "a", "a", "b", "b", "c")
     store.flagged(a1, b1, c)
     store.row(a2, object_id="c")

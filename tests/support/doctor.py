@@ -1,4 +1,4 @@
-"""What doctor finds, and statements as people run them."""
+"""What doctor finds, and its statements, run as an operator would."""
 
 from __future__ import annotations
 

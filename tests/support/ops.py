@@ -1,4 +1,4 @@
-"""Messages as they stand, for what people do with them; operations that are cut off."""
+"""Messages in every state, for tests of ops; operations that are cut off."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def put(app: App, *rows: tuple[Any, int], tries: int = 3, **values: Any) -> list
                 "topic": "t",
                 "error_try_times": tries if status == FAILED else 0,
                 "last_error": "ValueError: no" if status == FAILED else None,
-                "claimed_by": "somebody" if status == RUNNING else None,
+                "claimed_by": "another" if status == RUNNING else None,
             } | values
             key = conn.execute(sa.insert(t.message).values(t.values(**roles))).inserted_primary_key
             assert key is not None

@@ -76,7 +76,7 @@ def write(app: App, *states: tuple[int, int]) -> list[int]:
 
 
 def states(app: App) -> list[str]:
-    """What people are told, by msg_id."""
+    """How `show` words it, by msg_id."""
     return [str(one.status) for one in app.ops.find()]
 
 

@@ -1,4 +1,4 @@
-"""What people change, and the audit of it.
+"""What operators change, and the audit of it.
 
 In order: change, purge, pause, audit.
 """

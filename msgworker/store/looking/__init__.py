@@ -1,4 +1,4 @@
-"""What people read, bounded: nothing here writes.
+"""What operators read, bounded: nothing here writes.
 
 In order: find, info, counts, waiting, failures, explain, ending, instances, left, order, window,
 doctor.

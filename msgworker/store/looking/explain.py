@@ -212,7 +212,7 @@ def _last_sign(holder: InstanceInfo, told: Started) -> str:
 
 
 def _span(seconds: float | None) -> str:
-    """How long, for people: "12 s", "15 min", "3 h"."""
+    """How long, as a text: "12 s", "15 min", "3 h"."""
     if seconds is None:
         return "an unknown time"
     for size, unit in ((3600, "h"), (60, "min")):

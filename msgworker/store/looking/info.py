@@ -46,7 +46,7 @@ class MessageInfo:
     last time, if that was the last thing it said; `last_error` is None then.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not. ending: of a dead one.
-    odd: by column (as in this class) what stands in the row and is no such value, for people; it
+    odd: by column (as in this class) what stands in the row and is no such value, as text; it
     reads as None, a counter as 0, and a text that is not UTF-8 with escapes.
     """
 

@@ -38,9 +38,9 @@ class Waits(enum.StrEnum):
     NOBODY = "nobody"  # it is at 1 without an owner
     PAUSED = "paused"  # its topic is paused
     NO_HANDLER = "no handler"  # no live instance has a handler for its topic
-    OTHER_TOPICS = "other topics"  # it was not asked for
+    OTHER_TOPICS = "other topics"  # this instance was not asked to handle its topic
     DEAD = "dead"  # a dead message, or one behind it, where those block their object
-    DUE = "due"  # nothing: it could be done
+    DUE = "due"  # nothing: it can be claimed
 
 
 class Example(NamedTuple):
@@ -55,7 +55,7 @@ class Example(NamedTuple):
 class Left:
     """total: unfinished messages. by: how many wait for what; together fewer than the total where
     only a part of very many was looked at. next_seconds: until the first retry, or the first other
-    instant if no retry waits. giving_back: the command that gives back messages of nobody. holders:
+    instant if no retry waits. giving_back: the command that releases what has no owner. holders:
     the other instances that have messages and whose lease has not ended, the first to end first."""
 
     total: int = 0
@@ -73,7 +73,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """For whom it is asked. topics: those handled, None = all. chosen: they are a choice of
+    """The instance that asks. topics: those handled, None = all. chosen: they are a choice of
     those that have a handler. me: the ids of the asking instances."""
 
     topics: Collection[str] | None
@@ -82,7 +82,7 @@ class Asked:
 
 
 def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
-    """Count what is unfinished, by reason. Where nothing is, that is all it costs."""
+    """Count what is unfinished, by reason. Where nothing is, it costs one look."""
     total = find.unfinished(conn, t)
     if total == 0:
         return Left()

@@ -113,7 +113,7 @@ def register(
 ) -> None:
     """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError.
 
-    topics, refused, scope: for people, see `told`.
+    topics, refused, scope: for operators, see `told`.
     """
 
     def build() -> sa.Insert:

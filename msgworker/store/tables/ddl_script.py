@@ -69,7 +69,7 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         "object": "unfinished messages by object and age",
         "oldest": "unfinished messages by age",
         "due": "messages that wait for an instant: retries and delayed ones",
-        "failed": "failed and dead messages, for people",
+        "failed": "failed and dead messages, for operators",
         "shard": "unfinished messages by shard, object and age",
         "flag": "unfinished messages by the flag of the instance, object and age",
         "group": "failed tries by what they have in common",
@@ -80,9 +80,9 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         t.lease: "who lives: an instance holds a lease on its own id",
         t.item: "fan-out inside a message: items that are done are not done again",
         t.failed_try: "failed tries: their errors and times",
-        audit.operations(t): "what people did: reruns, discards, purges, ...",
+        audit.operations(t): "what operators did: reruns, discards, purges, ...",
         audit.lines(t): "what they did to which message, and what it was before",
-        pause.table(t): "topics that nobody is to start",
+        pause.table(t): "topics whose handlers are not to start",
         locks.table(t): "locks (msgworker.coordination); rows are never deleted: tokens only rise",
     }
     for table in (t.message, *own_tables(t)):

@@ -16,15 +16,15 @@ WITHOUT = {
     "payload": "messages carry nothing but their object",
     "available_at": "no back-off and no delayed messages: a failed message is tried at once",
     "claimed_by": "no recovery: messages of an instance that died stay at 1 until ops reset them",
-    "claimed_at": "nobody sees since when a message runs",
+    "claimed_at": "it is not shown since when a message runs",
     "crash_times": "no quarantine: a message may die for the crashes of others",
     "later_times": "RetryLater counts as a failed try",
     "last_error": "the error is kept in msgworker_try only",
     "created_at": (
-        "nobody sees how old messages are, and visibility_delay does nothing. If it is added, the "
+        "the age of messages is not shown, and visibility_delay does nothing. If it is added, the "
         "age of the messages that are there stays unknown"
     ),
-    "finished_at": "nobody sees when messages ended, and old ones cannot be purged by age",
+    "finished_at": "it is not shown when messages ended, and old ones cannot be purged by age",
 }
 WITHOUT_OPS = ": ops cannot write or pause without it"
 NOT_MISSED = ("shard", "instance_type")
@@ -137,5 +137,7 @@ def unfilled(p: Patient) -> list[Finding]:
     names = reflection.unfilled(p.live, list(p.columns.values()))
     if not names:
         return []
-    text = f"App.send cannot insert: nobody fills {', '.join(names)}, NOT NULL without a default"
+    text = (
+        f"App.send cannot insert: it does not fill {', '.join(names)}, NOT NULL without a default"
+    )
     return [advised("columns", text)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 class Severity(enum.StrEnum):
     """needed: msgworker does not work, or breaks a promise. advised: it works, with less.
-    fine: how things are, for people."""
+    fine: nothing to do."""
 
     NEEDED = "needed"
     ADVISED = "advised"

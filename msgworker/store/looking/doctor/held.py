@@ -1,4 +1,4 @@
-"""Messages at 1 that nobody ends: without an owner, or of the dead where no instance lives."""
+"""Messages left at 1: without an owner, or of dead instances where no other lives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST = 100_000
 
 
 def held(p: Patient) -> list[Finding]:
-    """What nobody ends, what it holds back, and the command that gives it back."""
+    """What is left at 1, what it holds back, and the command that gives it back."""
     if p.live is None or not _there(p, p.live.lease):
         return []
     if not _indexed(p.live):  # it would read the whole table; the indexes are needed first

@@ -1,4 +1,4 @@
-"""Rows that nobody claims, and running rows that the guard would refuse.
+"""Rows that no instance claims, and running rows that the guard would refuse.
 
 The table is walked from its newest row on, in windows, as far as the time allows.
 """

@@ -12,7 +12,7 @@ from msgworker.table import Tables, tables_for
 
 
 def rule(p: Patient) -> list[Finding]:
-    """Everybody works by the recorded rule; an App that says another one is told how to change
+    """All instances work by the recorded rule; an App with another one is told how to change
     it."""
     if p.no_rule is not None:
         return [needed("rule", p.no_rule)]
@@ -48,7 +48,7 @@ def _can_count(t: Tables) -> bool:
 
 
 def left_over(p: Patient) -> list[Finding]:
-    """Indexes, and the columns under them, of a rule that nobody works by."""
+    """Indexes, and the columns under them, of a rule that no App has."""
     if p.live is None or p.live.indexes is None:
         return []
     used = {Rule.of(p.spec), *([p.asked] if p.asked else [])}
@@ -70,7 +70,5 @@ def _left_by(p: Patient, t: Tables, other: Rule) -> Finding:
         for name in made
         if name in p.columns and name not in t.message.c
     ]
-    text = (
-        f"index {', '.join(old)} is for {other}, which is not the rule: writes keep it for nobody"
-    )
+    text = f"index {', '.join(old)} is for {other}, which is not the rule: no query uses it"
     return advised("indexes", text, *mend)

@@ -1,4 +1,4 @@
-"""Slices that nobody looks at."""
+"""Slices that no instance looks at."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgworker.table import Tables
 
 
 def unseen(p: Patient) -> list[Finding]:
-    """Shards without an owner, and messages without a flag that anybody has."""
+    """Shards without an owner, and messages whose flag no instance has."""
     if p.live is None or not dialects.is_there(p.inspector, p.live.lease):
         return []
     try:
