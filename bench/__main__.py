@@ -19,11 +19,12 @@ from bench.databases import KINDS, NotAvailable
 from bench.fanout import run_fan_out
 from bench.latency import run_latency
 from bench.producer import run_producer
+from bench.purchases import run_purchases
 from bench.report import Line, table
 from bench.scenarios import DRAINS, FULL_SCALE, QUICK_SCALE, Place, Scale, drains, run_drain
 from msgworker import App
 
-SCENARIOS = tuple(sorted({*DRAINS, "B7", "B10", "B12"}, key=lambda name: int(name[1:])))
+SCENARIOS = tuple(sorted({*DRAINS, "B7", "B10", "B12", "B14"}, key=lambda name: int(name[1:])))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,6 +92,8 @@ def run(place: Place, scenario: str) -> Iterator[Line]:
         steps = run_fan_out(place)
     elif scenario == "B12":
         steps = run_producer(place)
+    elif scenario == "B14":
+        steps = run_purchases(place)
     else:
         steps = (run_drain(place, drain) for drain in drains(scenario, place.scale))
     with _reported(place, scenario) as failures:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.process import Entry, Seen
+from bench.handlers import Entry
+from bench.process import Seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.checking import judge
-from bench.process import Counts, Job, Seen, make_handler, watch
+from bench.handlers import Entry, make_handler
+from bench.process import Counts, Job, Seen, watch
 from bench.report import Line
 from bench.scenarios import Place
 from bench.seeding import TOPIC, fill
@@ -65,18 +66,23 @@ def _filled(line: Line, committed: dict[int, int], seen: Seen, idle: Idle) -> Li
     verdict = judge([seen])
     line.rates = [verdict.rate]
     line.missing = len(committed) - verdict.handled + 2 * verdict.repeated
-    started = {msg_id: start for _, msg_id, start, _ in seen.log}
+    line.notes = [
+        waits_of(committed, seen.log),
+        f"idle: {idle.cpu:.1%} CPU, {idle.statements:.1f} statements/s",
+    ]
+    return line
+
+
+def waits_of(committed: dict[int, int], log: Sequence[Entry]) -> str:
+    """How long after its commit each message was started, as text; the first one sent is first."""
+    started = {msg_id: start for _, msg_id, start, _ in log}
     in_order = [
         max(0, started[msg_id] - at) / 1e6 for msg_id, at in committed.items() if msg_id in started
     ]
     waits = sorted(in_order[PER_SECOND:])
     shown = [f"p{p} {percentile(waits, p):.1f} ms" for p in (50, 95, 99)]
-    line.notes = [
-        ", ".join(shown),
-        f"first one after a pause {max(in_order[:1], default=0.0):.0f} ms",
-        f"idle: {idle.cpu:.1%} CPU, {idle.statements:.1f} statements/s",
-    ]
-    return line
+    first = f"first one after a pause {max(in_order[:1], default=0.0):.0f} ms"
+    return "; ".join([", ".join(shown), first])
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -101,7 +107,7 @@ def _send(app: App, count: int) -> dict[int, int]:
 def _child(job: Job, ready: Any, stop: Any, results: Any) -> None:
     seen = Seen([], Counts())
     app = App(job.url, **dict(job.settings))
-    app.add_handler(TOPIC, make_handler(job, seen.log))
+    app.add_handler(TOPIC, make_handler(job.handler, seen.log))
     with app.worker(threads=job.threads) as worker:
         watch(app.engine, seen.counts, worker)
         worker.start()

@@ -9,37 +9,44 @@ from __future__ import annotations
 import multiprocessing as mp
 import resource
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 
+from bench.handlers import TRANSACTIONAL, Entry, make_handler
 from bench.seeding import TOPIC
-from msgworker import App, Context, Message, Worker
+from msgworker import App, Worker
 
 START_SECONDS = 60
 END_SECONDS = 600
-
-Entry = tuple[str | None, int, int, int]
-"""object_id, msg_id, start and end of the handler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """What each process does.
 
-    handler: "nothing", "sleep" (`sleep_seconds` long) or "transactional" (an empty one).
-    time_limit: seconds; None = until nothing is left.
+    handler: a name of bench/handlers.py. group, batch: as of `@app.handler`. time_limit: seconds;
+    None = until nothing is left.
     """
 
     url: str
     threads: int = 4
     handler: str = "nothing"
     sleep_seconds: float = 0.0
+    group: int | None = None
+    batch: int | None = None
     time_limit: float | None = None
     settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is said of the handler; only what is asked for."""
+        options: dict[str, Any] = {"transactional": self.handler in TRANSACTIONAL}
+        options |= {"group": self.group} if self.group else {}
+        options |= {"batch": self.batch} if self.batch else {}
+        return options
 
 
 @dataclass(slots=True)
@@ -105,8 +112,7 @@ def _child(job: Job, barrier: Any, results: Any) -> None:
 
 def _work(job: Job, barrier: Any, seen: Seen) -> None:
     app = App(job.url, **dict(job.settings))
-    transactional = job.handler == "transactional"
-    app.add_handler(TOPIC, make_handler(job, seen.log), transactional=transactional)
+    app.add_handler(TOPIC, make_handler(job.handler, seen.log, job.sleep_seconds), **job.options)
     worker = app.worker(threads=job.threads)
     assert app.topics is not None
     assert app.tables is not None  # connects and reads the schema before the clock starts
@@ -119,31 +125,6 @@ def _work(job: Job, barrier: Any, seen: Seen) -> None:
     for tally in tallies[-1:]:
         for name in ("claims", "offered", "won", "settles", "retried", "lost"):
             setattr(seen, name, getattr(tally, name))
-
-
-def make_handler(job: Job, log: list[Entry]) -> Callable[..., None]:
-    """The handler of a job; it writes the log."""
-    note, clock = log.append, time.monotonic_ns
-
-    def nothing(msg: Message[Any]) -> None:
-        started = clock()
-        note((msg.object_id, msg.msg_id, started, clock()))
-
-    def sleep(msg: Message[Any]) -> None:
-        started = clock()
-        time.sleep(job.sleep_seconds)
-        note((msg.object_id, msg.msg_id, started, clock()))
-
-    def transactional(msg: Message[Any], ctx: Context) -> None:
-        started = clock()
-        note((msg.object_id, msg.msg_id, started, clock()))
-
-    handlers: dict[str, Callable[..., None]] = {
-        "nothing": nothing,
-        "sleep": sleep,
-        "transactional": transactional,
-    }
-    return handlers[job.handler]
 
 
 def watch(engine: sa.Engine, counts: Counts, worker: Worker) -> list[Any]:

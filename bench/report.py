@@ -13,6 +13,7 @@ HEADINGS = (
     "messages/s (min-max)",
     "of limit",
     "of prototype",
+    "of msgworker",
     "order faults",
     "overlaps",
     "lost",
@@ -30,8 +31,9 @@ class Line:
     """One scenario on one database.
 
     rates: messages per second of each round. limit, prototype: the same for what it is compared
-    with, measured beside it. missing: messages not handled, or handled twice. wasted: share of the
-    candidates offered that were not won. not_run: why there are no figures.
+    with, measured beside it; ours: msgworker's rates, beside a peer's. missing: messages not
+    handled, or handled twice. wasted: share of the candidates offered that were not won. not_run:
+    why there are no figures.
     """
 
     database: str
@@ -41,6 +43,7 @@ class Line:
     rates: list[float] = field(default_factory=list)
     limit: list[float] = field(default_factory=list)
     prototype: list[float] = field(default_factory=list)
+    ours: list[float] = field(default_factory=list)
     order_faults: int = 0
     overlaps: int = 0
     missing: int = 0
@@ -67,17 +70,25 @@ class Line:
         return self.rate / statistics.median(yardstick)
 
 
+def cells(lines: Iterable[Line]) -> list[tuple[str, ...]]:
+    """The rows of the table, headings first; without columns that hold no value."""
+    rows = [_cells(line) for line in lines]
+    used = [i for i in range(len(HEADINGS)) if i in TEXTS or {row[i] for row in rows} - {"", "-"}]
+    return [tuple(row[i] for i in used) for row in (HEADINGS, *rows)]
+
+
 def table(lines: Iterable[Line]) -> str:
     """The lines as text."""
-    rows = [HEADINGS, *(_cells(line) for line in lines)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS) - 1)]
+    rows = cells(lines)
+    last = len(rows[0]) - 1
+    widths = [*(max(len(row[i]) for row in rows) for i in range(last)), 0]
     out = []
     for row in rows:
-        cells = [
-            cell.ljust(width) if i in TEXTS else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, [*widths, 0], strict=True))
+        set_out = [
+            cell.ljust(width) if i in (0, 1, last) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        out.append("  ".join(cells).rstrip())
+        out.append("  ".join(set_out).rstrip())
     return "\n".join(out)
 
 
@@ -93,6 +104,7 @@ def _cells(line: Line) -> tuple[str, ...]:
         _rates(line.rates),
         _ratio(line.of(line.limit)),
         _ratio(line.of(line.prototype)),
+        _ratio(line.of(line.ours)),
         str(line.order_faults),
         str(line.overlaps),
         str(line.missing),

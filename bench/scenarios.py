@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from bench import limits, prototypes
 from bench.checking import Verdict, judge
 from bench.databases import NotAvailable
+from bench.handlers import create_effects
 from bench.process import Job, Seen, run_all
 from bench.report import Line
 from bench.seeding import Rows, fill, finished
@@ -38,7 +39,8 @@ class Drain:
 
     expected: how many messages must be handled; None if the drain ends by time.
     limit: what it is compared with: "batched" or "transaction" (by pgbench), or a number.
-    prototype: the number of objects the prototype is run with, None = not compared.
+    prototype: the number of objects the prototype is run with, None = not compared. handler, group,
+    batch: see `Job`.
     """
 
     scenario: str
@@ -49,6 +51,8 @@ class Drain:
     threads: int = 4
     handler: str = "nothing"
     sleep_seconds: float = 0.0
+    group: int | None = None
+    batch: int | None = None
     time_limit: float | None = None
     limit: Literal["batched", "transaction"] | float | None = "batched"
     prototype: int | None = None
@@ -109,10 +113,33 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
                 handler="transactional",
                 limit="transaction",
             )
+        yield Drain(
+            "B8",
+            "transactional, 4 threads, group=50",
+            (Rows(n),),
+            n,
+            handler="transactional",
+            group=50,
+            limit="transaction",
+        )
     elif scenario == "B9":
         for processes in (2, 8):
             yield Drain("B9", "unordered", (Rows(n),), n, processes)
             yield Drain("B9", "1000 objects", (Rows(n, 1000),), n, processes)
+    elif scenario == "B11":
+        rows = (Rows(10 * n, n),)
+        waiting = f"{10 * n:,} waiting of {n:,} objects"
+        yield Drain("B11", f"{waiting}, memory", rows, None, time_limit=2 * s, limit=None)
+        yield Drain(
+            "B11",
+            f"{waiting}, memory, batch=500",
+            rows,
+            None,
+            handler="effects",
+            batch=500,
+            time_limit=2 * s,
+            limit=None,
+        )
     elif scenario == "B13":
         some = n // 4
         yield Drain(
@@ -128,7 +155,7 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
         )
 
 
-DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B13")
+DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B11", "B13")
 
 
 def run_drain(place: Place, drain: Drain) -> Line:
@@ -137,18 +164,8 @@ def run_drain(place: Place, drain: Drain) -> Line:
     app = App(place.text)
     deadlocks = _deadlocks(app.engine, place.kind)
     for _ in range(place.scale.rounds):
-        _yardsticks(place, drain, line)
-        fill(app, drain.rows)
-        app.engine.dispose()
-        job = Job(
-            place.text,
-            threads=drain.threads,
-            handler=drain.handler,
-            sleep_seconds=drain.sleep_seconds,
-            time_limit=drain.time_limit,
-        )
-        seen = run_all(job, drain.processes)
-        _note(line, drain, judge(seen), seen)
+        yardsticks(place, drain, line)
+        run_round(app, place, drain, line)
     more = _deadlocks(app.engine, place.kind) - deadlocks
     app.engine.dispose()
     if more:
@@ -156,8 +173,27 @@ def run_drain(place: Place, drain: Drain) -> Line:
     return line
 
 
-def _note(line: Line, drain: Drain, verdict: Verdict, seen: list[Seen]) -> None:
-    """Add a round; the counts are those of the last one, the faults of all."""
+def run_round(app: App, place: Place, drain: Drain, line: Line) -> None:
+    """Fill the table, drain it, and add what was seen to the line."""
+    fill(app, drain.rows)
+    if drain.handler.startswith("effect"):
+        create_effects(app.engine)
+    app.engine.dispose()
+    job = Job(
+        place.text,
+        threads=drain.threads,
+        handler=drain.handler,
+        sleep_seconds=drain.sleep_seconds,
+        group=drain.group,
+        batch=drain.batch,
+        time_limit=drain.time_limit,
+    )
+    seen = run_all(job, drain.processes)
+    note_round(line, drain, judge(seen), seen)
+
+
+def note_round(line: Line, drain: Drain, verdict: Verdict, seen: list[Seen]) -> None:
+    """Add a round to its line; the counts are those of the last one, the faults of all."""
     line.rates.append(verdict.rate)
     line.order_faults += verdict.order_faults
     line.overlaps += verdict.overlaps
@@ -172,10 +208,12 @@ def _note(line: Line, drain: Drain, verdict: Verdict, seen: list[Seen]) -> None:
     line.wasted = 1 - sum(one.won for one in seen) / offered if offered else None
     claims, settles = sum(one.claims for one in seen), sum(one.settles for one in seen)
     lost = sum(one.lost for one in seen)
-    line.notes[:] = [f"{claims} claims, {settles} settles", *([f"{lost} lost"] if lost else [])]
+    memory = max(one.max_rss_mib for one in seen)
+    line.notes[:] = [f"{claims} claims, {settles} settles, {memory:.0f} MiB"]
+    line.notes += [f"{lost} lost"] if lost else []
 
 
-def _yardsticks(place: Place, drain: Drain, line: Line) -> None:
+def yardsticks(place: Place, drain: Drain, line: Line) -> None:
     """Measure, right before a round, what it is compared with: the machine is noisy."""
     n = place.scale.messages
     if isinstance(drain.limit, float):

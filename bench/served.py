@@ -26,8 +26,8 @@ def _can_serve() -> bool:
         return False
 
 
-def again(arguments: Sequence[str]) -> int:
-    """Run the bench with servers; return its exit code."""
+def again(arguments: Sequence[str], module: str = "bench") -> int:
+    """Run the bench, or another module, with servers; return its exit code."""
     python = sys.executable
-    command = [python, "-m", "tests.servers", "--", python, "-m", "bench", *arguments]
+    command = [python, "-m", "tests.servers", "--", python, "-m", module, *arguments]
     return subprocess.run(command, env={**os.environ, MARK: "1"}).returncode

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from bench import counts
 from bench.__main__ import main
 from bench.checking import faults, judge
-from bench.process import Counts, Entry, Seen
+from bench.handlers import EFFECTS, Entry, create_effects, write
+from bench.process import Counts, Seen
+from bench.purchases import repeated, wrong
 from bench.report import Line, table
 from bench.scenarios import DRAINS, QUICK_SCALE, drains
+from msgworker.demo.purchases import read
 from tests.conftest import Database
 
 
@@ -131,3 +135,28 @@ def test_statements_per_message_stay_as_recorded(database: Database, shape: str)
         if all(found[name] <= most[name] for name in most):
             return
     pytest.fail(f"{found} for each message, at most {most} are expected")
+
+
+@pytest.mark.parametrize("name", ["sample", "sample and a half"])
+def test_repeated_purchases_keep_their_order_and_get_new_customers(name):
+    sample = read()
+    bought = list(repeated(len(sample) * 3 // 2 if name != "sample" else len(sample)))
+    assert len({p.number for p in bought}) == len(bought)
+    assert [p.cents for p in bought[: len(sample)]] == [p.cents for p in sample]
+    first = [p for p in bought if p.customer == f"{sample[0].customer}-1"]
+    again = [p for p in sample if p.customer == sample[0].customer] if name != "sample" else []
+    assert [p.cents for p in first] == [p.cents for p in again]
+
+
+def test_effects_that_are_wrong_by_a_cent_are_seen(tmp_path):
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'effects.db'}")
+    bought = list(repeated(20))
+    create_effects(engine)
+    assert wrong(engine, bought) == len({p.customer for p in bought})
+    with engine.begin() as conn:
+        write(conn, [(p.number, p.customer, p.cents) for p in bought])
+    assert wrong(engine, bought) == 0
+    with engine.begin() as conn:
+        conn.exec_driver_sql(f"UPDATE {EFFECTS} SET cents = cents + 1 WHERE number = 1")
+    assert wrong(engine, bought) == 1
+    engine.dispose()
