@@ -224,9 +224,10 @@ class Events:
     def _complain(self, fn: Subscriber, event: Event, error: BaseException) -> None:
         """Log an error, once for each subscriber and type of error."""
         which = (id(fn), type(error))
-        if which in self._told:
-            return
-        self._told.add(which)
+        with self._lock:
+            if which in self._told:
+                return
+            self._told.add(which)
         name = getattr(fn, "__qualname__", repr(fn))
         text = "subscriber %s of %s raised %s; work continues, and this is logged once"
         what = (name, type(event).__name__, type(error).__name__)

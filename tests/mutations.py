@@ -395,7 +395,7 @@ MUTANTS = (
     ),
     _m(
         "a settle of a lost id is sent again and again",
-        "instance/settling/settler.py",
+        "instance/settling/writer.py",
         "return runtime.identity.is_ours(me) and not runtime.gave_up()",
         "return not runtime.gave_up()",
         *_on("test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),

@@ -61,6 +61,7 @@ from msgworker.dialects.drivers import committing_each, listen, sever, wait_for_
 from msgworker.dialects.engines import (
     beside,
     dialect_of,
+    has_free_connection,
     open_engine,
     other_than,
     parse_url,
@@ -150,6 +151,7 @@ __all__ = [
     "fetch",
     "fold_of",
     "folded",
+    "has_free_connection",
     "holds_json",
     "id_source",
     "identity",

@@ -34,6 +34,7 @@ class Dialect:
     connection.
     wide_join_settings: the same for joins of a large part of the table with itself.
     notify: a commit can wake up listeners.
+    settles_at_once: how many batches of outcomes an instance writes at the same time.
     one_writer: transactions that write exclude each other in the whole database.
     max_name: the longest name of a table or column, in bytes.
     loose_types: a column takes every value, whatever its type.
@@ -66,6 +67,7 @@ class Dialect:
     tuned: tuple[str, str] | None = None
     wide_join_settings: tuple[str, str] | None = None
     notify: bool = False
+    settles_at_once: int = 1
     one_writer: bool = False
     max_name: int = 128
     loose_types: bool = False
@@ -88,6 +90,7 @@ DIALECTS = {
             recursive_skip_scan=True,
             arrays=True,
             share_locks=True,
+            settles_at_once=2,
             defers=True,
             max_ids=10_000,
             # A bitmap scan reads all rows of a deep object to give the first few.

@@ -182,6 +182,15 @@ def open_engine(source: object) -> sa.Engine:
     return engine
 
 
+def has_free_connection(engine: sa.Engine) -> bool:
+    """Whether the pool gives a connection at once; True where that is not known."""
+    pool = engine.pool
+    if not isinstance(pool, sa.QueuePool) or pool.checkedin() > 0:
+        return True
+    most = getattr(pool, "_max_overflow", -1)  # it has no public name
+    return bool(most < 0 or pool.overflow() < most)
+
+
 def beside(engine: sa.Engine) -> sa.Engine:
     """Another engine that connects like this one, with a pool of its own."""
     return sa.Engine(

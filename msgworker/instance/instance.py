@@ -129,7 +129,7 @@ class Instance:
         )
         self.listener = Listener(runtime, heard=look_now)
         roles = (self.fetcher, self.heartbeat)
-        self.watchdog = Watchdog(runtime, roles=roles, settling=self.settler.link, handlers=watch)
+        self.watchdog = Watchdog(runtime, roles=roles, settling=self.settler.links, handlers=watch)
 
     def _standing(self) -> Standing:
         runtime = self.runtime
@@ -326,8 +326,8 @@ class Instance:
 
     def raise_what_people_must_mend(self) -> None:
         """Raise a repeated error that waiting cannot fix."""
-        outages = [self.fetcher.outage, self.settler.outage]
-        # Without a lease these two do not use the database.
+        outages = [self.fetcher.outage, *self.settler.outages]
+        # Without a lease these do not use the database.
         if not self.runtime.identity.trusted():
             outages.append(self.heartbeat.outage)
         for outage in outages:

@@ -147,6 +147,11 @@ class Link:
                 raise DatabaseUnavailable(f"no connection: {reason_of(error)}") from error
             raise
 
+    def open(self) -> None:
+        """Open the connection of `transaction()` and `single()`, if it is not."""
+        with self._opened():
+            pass
+
     def cut(self) -> None:
         """Cut the connections, from another thread: a thread that waits for an answer gets an
         error.

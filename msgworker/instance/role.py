@@ -29,8 +29,8 @@ def outage_pause(attempt: int) -> float:
 
 
 class Away:
-    """The roles of an instance that are in an outage now. The first one logs it, and the last one
-    logs its end, so that an outage gives two log lines."""
+    """The parts of an instance that are in an outage now; several may have the same name. The first
+    one logs it, and the last one logs its end, so that an outage gives two log lines."""
 
     def __init__(
         self, stream: Events | None = None, instance: Callable[[], str] = lambda: ""
@@ -38,22 +38,22 @@ class Away:
         """stream: gets the events of the first and the last; instance: their id."""
         self._stream = stream or Events()
         self._instance = instance
-        self._since: dict[str, float] = {}
+        self._since: dict[object, float] = {}
         self._lock = threading.Lock()
 
-    def begins(self, name: str, reason: str) -> bool:
+    def begins(self, who: object, name: str, reason: str) -> bool:
         """True for the first."""
         with self._lock:
             first = not self._since
-            self._since.setdefault(name, time.monotonic())
+            self._since.setdefault(who, time.monotonic())
         if first:
             self._stream.emit(OutageBegan(self._instance(), name, reason))
         return first
 
-    def ends(self, name: str, failures: int) -> bool:
+    def ends(self, who: object, name: str, failures: int) -> bool:
         """True for the last."""
         with self._lock:
-            self._since.pop(name, None)
+            self._since.pop(who, None)
             last = not self._since
         if last:
             self._stream.emit(OutageEnded(self._instance(), name, failures))
@@ -92,7 +92,7 @@ class Outage:
             self._told = True
             level = (
                 logging.WARNING
-                if self._away.begins(self._what, reason_of(error))
+                if self._away.begins(self, self._what, reason_of(error))
                 else logging.DEBUG
             )
             self._log.log(level, "%s: %s; trying again", self._what, reason_of(error))
@@ -100,7 +100,7 @@ class Outage:
 
     def over(self) -> None:
         """Record a success."""
-        if self._told and self._away.ends(self._what, self.failures):
+        if self._told and self._away.ends(self, self._what, self.failures):
             self._log.warning("%s: works again after %d failures", self._what, self.failures)
         self.failures = 0
         self.error = None

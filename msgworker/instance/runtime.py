@@ -46,7 +46,7 @@ _WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)
 @dataclass(slots=True)
 class Tally:
     """Counts of an instance, from its events: `claims`, `offered` and `won` are written in
-    the fetcher's thread, the others in the settling thread.
+    the fetcher's thread, the others under the lock, since several threads may settle at once.
 
     released: released at a stop. shared: released while running, for other instances.
     """
@@ -61,6 +61,7 @@ class Tally:
     offered: int = 0
     won: int = 0
     settles: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def count(self, stream: Events) -> None:
         """Subscribe."""
@@ -77,21 +78,26 @@ class Tally:
         self.won += len(event.messages)
 
     def _settled(self, event: events.Settled) -> None:
-        self.settles += 1
-        self.done += len(event.done)
+        with self._lock:
+            self.settles += 1
+            self.done += len(event.done)
 
     def _retried(self, _: events.Retried) -> None:
-        self.retried += 1
+        with self._lock:
+            self.retried += 1
 
     def _dead(self, _: events.Dead) -> None:
-        self.dead += 1
+        with self._lock:
+            self.dead += 1
 
     def _released(self, event: events.Released) -> None:
-        self.released += event.stopping
-        self.shared += not event.stopping
+        with self._lock:
+            self.released += event.stopping
+            self.shared += not event.stopping
 
     def _lost(self, _: events.Lost) -> None:
-        self.lost += 1
+        with self._lock:
+            self.lost += 1
 
 
 class InstanceLog(logging.LoggerAdapter[logging.Logger]):
@@ -125,7 +131,7 @@ class Runtime:
     identity, hand, quiesce, refusals, away, tally: see their classes for their writers.
     events: the event stream, for the log, the tally and subscribers of the App.
     paused: topics of which no handler starts; written by the heartbeat, read by the fetcher, by
-    handler threads and the settling thread.
+    handler threads and settling threads.
     slot, slots: our place among the live instances, and their number; written by the
     heartbeat, read by the fetcher.
     left_for: why the instance leaves by itself; written by the heartbeat (`Instance.

@@ -75,7 +75,7 @@ def test_a_settle_of_an_id_that_was_lost_is_not_sent_again(one, app, table, monk
         loses_its_lease(one)
         raise DBAPIError("", {}, psycopg.errors.LockNotAvailable())
 
-    monkeypatch.setattr(one.settler, "write_once", refused)
+    monkeypatch.setattr(one.settler.writers[0], "write_once", refused)
     one.settler.add(lane, True)
     assert len(sent) == 1
     assert one.runtime.tally.lost == 1

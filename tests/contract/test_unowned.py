@@ -133,7 +133,9 @@ def test_what_has_not_started_is_asked_for_before_it_starts(seed_app, make_one):
     assert [lane.row.msg_id for lane in lanes] == [first, kept]
     for lane in lanes:
         one.caller.handle(lane)
-    assert [lane.row.msg_id for lane in one.settler.settle(lanes)] == [behind]
+    assert [lane.row.msg_id for lane in one.settler.settle(lanes, one.settler.writers[0])] == [
+        behind
+    ]
 
 
 def test_what_people_gave_back_while_the_lease_was_lost_is_not_started(seed_app, make_one, caplog):
@@ -166,7 +168,7 @@ def test_an_outcome_is_not_written_under_the_claim_of_another(seed_app, make_one
     assert fetch(two) == 2
     for lane in lanes:
         lane.result = Result(outcome, "why")
-    assert one.settler.settle(lanes) == []
+    assert one.settler.settle(lanes, one.settler.writers[0]) == []
     assert one.runtime.tally.lost == 2
     assert Table(seed_app).rows("status", "error_try_times") == [(1, 1), (0, 0), (1, 1)]
     one.release_unstarted()
@@ -174,7 +176,7 @@ def test_an_outcome_is_not_written_under_the_claim_of_another(seed_app, make_one
     theirs = queued(two)
     for lane in theirs:
         two.caller.handle(lane)
-    two.settler.settle(theirs)
+    two.settler.settle(theirs, two.settler.writers[0])
     assert Table(seed_app).statuses == [2, 1, 2]
 
 

@@ -29,6 +29,7 @@ from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.running.calling import Caller
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.settling.settler import Settler
+from msgworker.instance.settling.writer import Writer
 from msgworker.message import Message, Outcome, Settled
 from msgworker.store.claiming import claim
 from msgworker.store.recovering import lease, recover
@@ -169,10 +170,10 @@ class Witness:
     # ------------------------------------------------------------ settles
 
     def _watch_settles(self) -> None:
-        write, look, lost = Settler._write, Settler._look, Settler.lose
+        write, look, lost = Writer.write, Writer._look, Settler.lose
         batch, each = settle.settle, settle.settle_one
 
-        def watched_write(self: Settler, lanes: dict[int, Lane], *args: Any) -> Any:
+        def watched_write(self: Writer, lanes: dict[int, Lane], *args: Any) -> Any:
             since = witness._tell.now()
             _now.guesses = set()
             became = write(self, lanes, *args)
@@ -183,7 +184,7 @@ class Witness:
                     witness._settled(lane, became[msg_id], since, guessed=guessed)
             return became
 
-        def watched_look(self: Settler, lanes: dict[int, Lane], *args: Any) -> dict[int, Settled]:
+        def watched_look(self: Writer, lanes: dict[int, Lane], *args: Any) -> dict[int, Settled]:
             answers = look(self, lanes, *args)
             _now.guesses |= {i for i, fate in answers.items() if fate is Settled.ENDED}
             return answers
@@ -203,7 +204,7 @@ class Witness:
             _die_if(_now_in_settle, settlement.msg_id)
             return fate
 
-        def marked_write_once(self: Settler, lanes: Sequence[Lane], *args: Any) -> Any:
+        def marked_write_once(self: Writer, lanes: Sequence[Lane], *args: Any) -> Any:
             _now_in_settle.update(
                 lane.row.msg_id
                 for lane in lanes
@@ -212,11 +213,11 @@ class Witness:
             return write_once(self, lanes, *args)
 
         witness = self
-        write_once = Settler.write_once
-        Settler._write = watched_write  # type: ignore[method-assign]
-        Settler._look = watched_look  # type: ignore[method-assign]
+        write_once = Writer.write_once
+        Writer.write = watched_write  # type: ignore[method-assign]
+        Writer._look = watched_look  # type: ignore[method-assign]
         Settler.lose = watched_lost  # type: ignore[method-assign]
-        Settler.write_once = marked_write_once  # type: ignore[method-assign]
+        Writer.write_once = marked_write_once  # type: ignore[method-assign]
         settle.settle = watched_batch
         settle.settle_one = watched_each
 

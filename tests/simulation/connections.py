@@ -22,15 +22,15 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from msgworker.instance.claiming.claimer import Claimer, release
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.running.calling import Caller
-from msgworker.instance.settling.settler import Settler
+from msgworker.instance.settling.writer import Writer
 from tests.simulation.strands import Stage
 from tests.simulation.world import Act, World
 
 ACTS = {
     Claimer._flag_together.__code__: Act.CLAIM,
     Claimer._flag_apart.__code__: Act.CLAIM,
-    Settler.write_once.__code__: Act.SETTLE,
-    Settler._write_alone.__code__: Act.SETTLE,
+    Writer.write_once.__code__: Act.SETTLE,
+    Writer._write_alone.__code__: Act.SETTLE,
     Caller._settle.__code__: Act.SETTLE,
     release.__code__: Act.RELEASE,
     Recovery._try_to.__code__: Act.RECOVER,
@@ -91,6 +91,7 @@ class Engine:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self.pool = None
         self.url = site.world.engine.url
         self.dialect = site.world.engine.dialect
 

@@ -25,6 +25,7 @@ from msgworker.instance.running.hand import Hand, Lane
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.settling.settlements import settlement
 from msgworker.instance.settling.settler import Settler
+from msgworker.instance.settling.writer import Writer
 from msgworker.message import Outcome, Settled
 from msgworker.store import rows
 from msgworker.store.claiming import claim, following
@@ -351,38 +352,38 @@ def ahead_of_the_flag() -> AbstractContextManager[None]:
     """Settler: lanes go on before what moves their flags is written."""
     settle = Settler.settle
 
-    def early(self: Settler, batch: Sequence[Lane]) -> list[Lane]:
+    def early(self: Settler, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
         ahead = []
         for lane in batch:
             if settlement(lane, self._runtime).next_id is not None and lane.settled is None:
                 ahead.append(Lane(lane.owner, lane.rows[lane.place + 1 :]))
         self._runtime.hand.lanes.update(ahead)
         self._lanes.put(ahead)
-        settle(self, batch)
+        settle(self, batch, writer)
         return []
 
     return replaced(Settler, "settle", early)
 
 
 def one_answer_for_all() -> AbstractContextManager[None]:
-    """Settler: what became of one lane of a batch is taken for what became of all."""
-    write = Settler._write
+    """Writer: what became of one lane of a batch is taken for what became of all."""
+    write = Writer.write
 
-    def same(self: Settler, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+    def same(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
         became = write(self, lanes, me)
         return dict.fromkeys(lanes, next(iter(became.values()), Settled.LOST))
 
-    return replaced(Settler, "_write", same)
+    return replaced(Writer, "write", same)
 
 
 def unanswered_is_written() -> AbstractContextManager[None]:
-    """Settler: what was not answered is taken for written, without a look."""
+    """Writer: what was not answered is taken for written, without a look."""
 
-    def look(self: Settler, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+    def look(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
         wanted = {i: settlement(lane, self._runtime).next_id for i, lane in lanes.items()}
         return {i: Settled.WENT_ON if ahead else Settled.ENDED for i, ahead in wanted.items()}
 
-    return replaced(Settler, "_look", look)
+    return replaced(Writer, "_look", look)
 
 
 def always_trusted() -> AbstractContextManager[None]:

@@ -20,6 +20,7 @@ from msgworker.instance import instance
 from msgworker.instance.claiming import pollpace
 from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.liveness import heartbeat
+from msgworker.instance.settling import settler
 from msgworker.store.changing import change
 from msgworker.store.claiming import following
 from msgworker.store.recovering import lease, recover
@@ -223,6 +224,7 @@ class Schedule:
             (pollpace, "TICK_SECONDS", self.rng.choice((0.05, 0.3))),
             (pollpace, "GROWTH", 4.0),
             (instance, "GIVE_UP_SECONDS", 1e6),
+            (settler, "LEAST_BESIDE", 1),
         ]
 
     def _current(self) -> Process:

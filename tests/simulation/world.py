@@ -96,8 +96,9 @@ class Seen(NamedTuple):
 
 
 def dialect(*, ignores: bool) -> Dialect:
-    """SQLite; without `ignores` a guard violation raises, as it does on PostgreSQL and Oracle."""
-    sqlite = DIALECTS["sqlite"]
+    """SQLite, on which settles overlap as on a server; without `ignores` a guard violation raises,
+    as it does on PostgreSQL and Oracle."""
+    sqlite = dataclasses.replace(DIALECTS["sqlite"], settles_at_once=2)
     return sqlite if ignores else dataclasses.replace(sqlite, update_ignore=None)
 
 

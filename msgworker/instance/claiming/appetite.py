@@ -25,7 +25,7 @@ class Appetite:
     shrink with heavy payloads.
 
     lanes: how many to hold at most. kept: lanes beyond this number are released. Both are
-    written by the fetcher; `has_room` is also called by the settling thread.
+    written by the fetcher; `has_room` is also called by settling threads.
     """
 
     def __init__(self, threads: int, most: int, run: int) -> None:

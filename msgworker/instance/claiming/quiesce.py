@@ -35,7 +35,7 @@ class Phase(Enum):
 
 
 class Quiesce:
-    """Written by the fetcher's thread; `active` is read by the settling thread.
+    """Written by the fetcher's thread; `active` is read by settling threads.
 
     reason: its purpose; None while OPEN. active: no lane passes its flag on. If handlers
     take longer, each attempt lasts twice as long as the one before.

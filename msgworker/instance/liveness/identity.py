@@ -69,15 +69,15 @@ class Identity:
 
     id: written by the heartbeat. Read it once if two reads must agree.
     trusted_until: by `clock`, until when our lease is trusted; written by the heartbeat.
-    doubted_at: since when, on the monotonic clock, we are in doubt, 0 for not; written by the
-    settling thread, cleared by the heartbeat.
+    doubted_at: since when, on the monotonic clock, we are in doubt, 0 for not; written by
+    settling threads, cleared by the heartbeat.
     renewed_at: when, on the monotonic clock, the last renewal began; written by the heartbeat.
     carried: our lost ids under which in-flight messages were claimed, only on a table without
     `claimed_by`; written by the heartbeat.
     stuck: messages whose outcome could not be written, which stay flagged by this id until its
-    lease expires; written by the settling thread, cleared by the heartbeat.
+    lease expires; written by settling threads, cleared by the heartbeat.
     doubtful: messages of an abandoned settle that may still arrive, so that they are not
-    claimed under this id; written by the settling thread, cleared by the heartbeat.
+    claimed under this id; written by settling threads, cleared by the heartbeat.
     """
 
     __slots__ = (

@@ -39,20 +39,26 @@ class Watchdog(Role):
     """Checks the other roles periodically."""
 
     def __init__(
-        self, runtime: Runtime, *, roles: Sequence[Watched], settling: Link, handlers: HandlerWatch
+        self,
+        runtime: Runtime,
+        *,
+        roles: Sequence[Watched],
+        settling: Sequence[Link],
+        handlers: HandlerWatch,
     ) -> None:
+        """settling: on which outcomes are written."""
         super().__init__("watchdog", runtime.log, runtime.away)
         self._runtime = runtime
         self._roles = roles
         self._settling = settling
         self._handlers = handlers
-        self._told: dict[str, float] = {}
+        self._told: dict[Link, float] = {}
 
     def run_once(self) -> int:
         """Returns how many roles are stuck."""
         found = [self._look(r.name, r.busy_since, r.ident, r.link) for r in self._roles]
-        link = self._settling
-        found.append(self._look("settle", link.busy_since, link.ident, link))
+        for link in self._settling:
+            found.append(self._look("settle", link.busy_since, link.ident, link))
         self._handlers.lease_over()
         return sum(found)
 
@@ -62,10 +68,10 @@ class Watchdog(Role):
     def _look(self, name: str, since: float | None, ident: int | None, link: Link) -> bool:
         limit = max(LEAST_SECONDS, self._runtime.settings.lease_seconds)
         if since is None or time.monotonic() - since < limit:
-            self._told.pop(name, None)
+            self._told.pop(link, None)
             return False
-        if self._told.get(name) != since:
-            self._told[name] = since
+        if self._told.get(link) != since:
+            self._told[link] = since
             self.log.warning(
                 "%s: no progress for %.0f s, its connection is cut; it is at %s",
                 name,

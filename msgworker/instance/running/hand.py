@@ -100,7 +100,7 @@ ObjectsAndIds = tuple[set[Any], set[int]]
 class Hand:
     """Lanes and running handlers. Accessed with single, atomic operations only.
 
-    lanes: added by the fetcher, removed by the settling thread and by the heartbeat; read by all.
+    lanes: added by the fetcher, removed by settling threads and by the heartbeat; read by all.
     running: by thread, each handler thread writes its own; read by all. `cancelled` and `reported`
     in it are written by `HandlerWatch` and the stop.
     unsure: lanes of a lost id whose message has not started, and must not start before the

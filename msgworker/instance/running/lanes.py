@@ -21,13 +21,13 @@ NEWEST_SHARE = 0.05
 
 
 class Lanes:
-    """Filled by the fetcher, the settling thread and the heartbeat; emptied by handler threads, and
+    """Filled by the fetcher, settling threads and the heartbeat; emptied by handler threads, and
     by the fetcher and the stop to release lanes.
 
     beat_now: requests a heartbeat at once. ready: lanes that no thread has taken yet; only the
     methods here write it, others check whether it is empty. mean_seconds: of handlers that
-    have ended, None while none has; written by handler threads, read by the fetcher and the
-    settling thread.
+    have ended, None while none has; written by handler threads, read by the fetcher and
+    settling threads.
     """
 
     def __init__(self, runtime: Runtime, *, beat_now: Callable[[], None]) -> None:

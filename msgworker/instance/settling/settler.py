@@ -1,42 +1,48 @@
 """Collect outcomes, write them together, move the flags.
 
-The first thread that gets the lock settles for all ("the settling thread"); there is no dedicated
-one. Outcomes are gathered while lanes wait and handlers are short, and written at once otherwise.
+The first thread that gets a free writer settles for all ("a settling thread"); there is no
+dedicated one. Outcomes are gathered while lanes wait and handlers are short, and written at once
+otherwise. Settles overlap where the database lets them: while one is under way, another writer
+takes what has finished since, if that is worth a statement of its own. A lane is in one settle at
+a time: who takes it from the queue has it alone, and it is handled again only after its answer.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from sqlalchemy.exc import DBAPIError
-
 from msgworker import events
-from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
+from msgworker.dialects import reason_of, shows_a_row
+from msgworker.instance.links import Link
 from msgworker.instance.role import Outage
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.running.outcome import DONE, Result
-from msgworker.instance.runtime import Runtime, facts
-from msgworker.instance.settling.settlements import settlement, what_became
-from msgworker.instance.settling.untilknown import Fate, until_known
-from msgworker.message import UNWRITABLE, Outcome, Settled, Settlement
+from msgworker.instance.runtime import Runtime
+from msgworker.instance.settling.writer import Writer
+from msgworker.message import Outcome, Settled
 from msgworker.store.rows import Row
-from msgworker.store.settling import done
-from msgworker.store.settling import settle as store
 
 GATHER_SECONDS = 0.002
 WORTH_WAITING_SECONDS = 0.01
 BATCH = 1000
-DEADLOCK_SECONDS = 0.2  # the longest pause before a settle is sent again after a rollback
+LEAST_BESIDE = 50
+SHARE_BESIDE = 0.4
+"""A settle beside another one takes so many lanes at least, and this share of all in flight: small
+statements would cost more than the wait for the other."""
+LONG_SECONDS = 0.1
+"""Behind a settle that takes longer than this, any number is worth a statement."""
 LEAST_DOUBT_SHARE = 0.1
 """The least age of a renewal that may be doubted, as a share of the time between two beats."""
 
 
 class Settler:
-    """Takes finished lanes, settles them in batches, gives back those that go on."""
+    """Takes finished lanes, settles them in batches, gives back those that go on.
+
+    writers: the second and later ones are spare, see `Writer`.
+    """
 
     def __init__(
         self,
@@ -53,10 +59,18 @@ class Settler:
         self._on_progress = on_progress
         self._beat_now = beat_now
         self._finished: deque[Lane] = deque()
-        self._lock = threading.Lock()
-        self.link = self._link = runtime.link()
-        self.outage = Outage(runtime.log, "settle", runtime.away)
-        self._pauses = _Pauses(self.outage)
+        most = runtime.tables.dialect.settles_at_once
+        self.writers = [Writer(runtime, spare=i > 0) for i in range(most)]
+
+    @property
+    def links(self) -> list[Link]:
+        """The connections of all writers."""
+        return [writer.link for writer in self.writers]
+
+    @property
+    def outages(self) -> list[Outage]:
+        """The outages of all writers."""
+        return [writer.outage for writer in self.writers]
 
     def add(self, lane: Lane, nothing_waits: bool) -> None:
         """Take a finished lane from a handler thread, and settle if it is time."""
@@ -75,15 +89,16 @@ class Settler:
             return float("inf")
 
     def flush(self, *, takes_one: bool = False) -> None:
-        """Settle all finished lanes, unless another thread is already settling."""
+        """Settle all finished lanes, unless they are left to a thread that is settling."""
         # Checked again after the lock is free, so that a lane added meanwhile is not missed.
-        while self._finished and self._lock.acquire(blocking=False):
+        while self._finished and (writer := self._free_writer()) is not None:
+            took, going_on = 0, list[Lane]()
             try:
-                batch = self._take()
-                took = len(batch)
-                going_on = self._settle_safely(batch)
+                if writer.open():
+                    batch = self._take()
+                    took, going_on = len(batch), self._settle_safely(batch, writer)
             finally:
-                self._lock.release()
+                writer.lock.release()
             if going_on:
                 self._lanes.put(going_on, takes_one=takes_one)
             if len(going_on) < took:
@@ -93,13 +108,50 @@ class Settler:
             if takes_one and 0 < len(going_on) * self._lanes.pace() < WORTH_WAITING_SECONDS:
                 return
 
+    def _free_writer(self) -> Writer | None:
+        """A writer, its lock taken; None = the lanes are left to a thread that is settling.
+
+        Whoever has had a lock looks at the queue again. So the lanes may be left to others only by
+        a thread that holds none: the last one to end finds nobody to leave them to.
+        """
+        busy = any(writer.lock.locked() for writer in self.writers)
+        if busy and not self._worth_a_settle():
+            return None
+        for writer in self.writers:
+            if writer.may_open and writer.lock.acquire(blocking=False):
+                return writer
+        return None
+
+    def _worth_a_settle(self) -> bool:
+        """Whether to settle beside another one that is under way."""
+        if len(self.writers) < 2:
+            return False
+        waiting = len(self._finished)
+        if waiting >= max(LEAST_BESIDE, SHARE_BESIDE * len(self._runtime.hand.lanes)):
+            return True
+        begun = [since for writer in self.writers if (since := writer.since) is not None]
+        return bool(begun) and time.monotonic() - min(begun) > LONG_SECONDS
+
     def flush_waiting(self) -> None:
-        """Settle all finished lanes, after the thread that is settling now."""
-        with self._lock:
+        """Settle all finished lanes, and wait for the settles that are under way."""
+        first, *spare = self.writers
+        self._wait_for(first)
+        try:
             while batch := self._take():
-                going_on = self._settle_safely(batch)
+                going_on = self._settle_safely(batch, first)
                 if going_on:
                     self._lanes.put(going_on)
+        finally:
+            first.lock.release()
+        for writer in spare:
+            self._wait_for(writer)
+            writer.lock.release()
+        self.flush()  # what was added while a lock was held
+
+    def _wait_for(self, writer: Writer) -> None:
+        """Take its lock, after the settle that is under way."""
+        while not writer.lock.acquire(timeout=LONG_SECONDS):
+            self.flush()  # by another one, if it hangs
 
     def give_back(self, lanes: Sequence[Lane]) -> None:
         """Release lanes whose current message no handler has started."""
@@ -111,8 +163,9 @@ class Settler:
             self.flush_waiting()
 
     def close(self) -> None:
-        with self._lock:
-            self._link.close()
+        """Return all connections, after the settles that are under way."""
+        for writer in self.writers:
+            writer.close()
 
     def _take(self) -> list[Lane]:
         batch: list[Lane] = []
@@ -125,21 +178,24 @@ class Settler:
 
     # ------------------------------------------------------------ one batch
 
-    def _settle_safely(self, batch: Sequence[Lane]) -> list[Lane]:
+    def _settle_safely(self, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
         """`settle`; after an error of our own the rows stay flagged until this instance takes
         a new id."""
+        writer.since = time.monotonic()
         try:
-            return self.settle(batch) if batch else []
+            return self.settle(batch, writer) if batch else []
         except Exception as error:
             told = None if shows_a_row(error) else error
             text = "%d outcomes were not written: %s"
             self._runtime.log.error(text, len(batch), reason_of(error), exc_info=told)
-            self.outage.failed(error)
+            writer.outage.failed(error)
             self._runtime.identity.cannot_write([lane.row.msg_id for lane in batch])
             self._runtime.hand.drop(batch)
             return []
+        finally:
+            writer.since = None
 
-    def settle(self, batch: Sequence[Lane]) -> list[Lane]:
+    def settle(self, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
         """Write the outcomes of a batch; return the lanes whose next message is flagged.
 
         Retries until the database has answered, or until our lease is lost.
@@ -153,7 +209,7 @@ class Settler:
         open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
         became: dict[int, Settled] = {}
         if open_lanes:
-            became = self._write(open_lanes, me)
+            became = writer.write(open_lanes, me)
         written: list[Row] = []
         going_on = [lane for lane in mine if self._after(lane, became, written)]
         runtime.events.emit(events.Settled(me, written))
@@ -215,105 +271,3 @@ class Settler:
             written.append(row)
             return
         runtime.events.emit(event)
-
-    def _write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
-        """Write until the result is known; lanes that are not in it are lost."""
-        runtime, became = self._runtime, dict[int, Settled]()
-
-        def left() -> dict[int, Lane]:
-            return {i: lane for i, lane in lanes.items() if i not in became}
-
-        def send() -> dict[int, Settled]:
-            if lanes_left := left():
-                self.write_once(list(lanes_left.values()), me, became)
-            return became
-
-        def look() -> dict[int, Settled] | None:
-            if lanes_left := left():
-                became.update(self._look(lanes_left, me))
-            return None if left() else became
-
-        def judge(error: BaseException, looking: bool) -> Fate:
-            kind = trouble(error)
-            if kind is Trouble.OTHER:
-                return Fate.RAISE
-            if kind is Trouble.AGAIN:
-                return Fate.AGAIN
-            runtime.identity.doubtful.update(left())
-            return Fate.UNKNOWN
-
-        def may_go_on() -> bool:  # under a lost id the recovering instance may have the rows locked
-            return runtime.identity.is_ours(me) and not runtime.gave_up()
-
-        known = until_known(
-            *(send, look, may_go_on, self._pauses),
-            judge=judge,
-            before_again=lambda: None if may_go_on() else became,
-        )
-        return became if known is None else known
-
-    def _look(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
-        """Read what was written.
-
-        The old row still flagged: not committed, and not in the answer. The next one flagged:
-        committed, the lane continues. None: committed and over, or lost.
-        """
-        ids = set(lanes) | {r.msg_id for lane in lanes.values() if (r := lane.next_row)}
-        with self._link.transaction() as conn:
-            flagged = done.look(conn, self._runtime.tables, ids, me=me)
-        return what_became(lanes, flagged)
-
-    def write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:
-        """One try; `became` is filled with what is known to be committed, also when it raises."""
-        tables = self._runtime.tables
-        batch = [settlement(lane, self._runtime) for lane in lanes]
-        plain = all(s.outcome is Outcome.DONE for s in batch)
-        try:
-            alone = tables.dialect.arrays and plain
-            with self._link.statement() if alone else self._link.transaction() as conn:
-                written = store.settle(conn, tables, batch, me=me)
-            became |= written
-            return
-        except done.FlagMissing:
-            pass
-        except Exception as error:
-            if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
-                raise
-        # One by one, so that a lane that cannot be settled does not block the others.
-        for lane, one in zip(lanes, batch, strict=True):
-            became[one.msg_id] = self._write_alone(lane.row, one, me)
-
-    def _write_alone(self, row: Row, one: Settlement, me: str) -> Settled:
-        log = self._runtime.log
-        try:
-            with self._link.transaction() as conn:
-                tables = self._runtime.tables
-                return store.settle_one(conn, tables, one, me=me, at_once=True)
-        except Exception as error:
-            if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
-                raise
-            if one.error in (None, UNWRITABLE) and one.trace is None:
-                text = "message %s: its outcome is not written: %s"
-                # Without the driver's own text, which may show the row.
-                told = None if isinstance(error, DBAPIError) else error
-                log.error(text, row.msg_id, reason_of(error), exc_info=told, extra=facts(row))
-                self._runtime.identity.cannot_write([one.msg_id])
-                return Settled.LOST
-            # The table may refuse a text (another character set, a shorter column).
-            log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
-        fewer = one._replace(error=UNWRITABLE) if one.trace is None else one._replace(trace=None)
-        return self._write_alone(row, fewer, me)
-
-
-class _Pauses:
-    """The pauses of an outage; a deadlock is retried soon, because other lanes wait."""
-
-    def __init__(self, outage: Outage) -> None:
-        self._outage = outage
-
-    def failed(self, error: BaseException) -> float:
-        pause = self._outage.failed(error)
-        return min(pause, DEADLOCK_SECONDS) if trouble(error) is Trouble.AGAIN else pause
-
-    def over(self) -> None:
-        self._outage.over()

@@ -1,0 +1,180 @@
+"""Write the outcomes of a batch on a connection of its own, until it is known what was written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects import Trouble, has_free_connection, reason_of, trouble
+from msgworker.instance.role import Outage
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.runtime import Runtime, facts
+from msgworker.instance.settling.settlements import settlement, what_became
+from msgworker.instance.settling.untilknown import Fate, until_known
+from msgworker.message import UNWRITABLE, Outcome, Settled, Settlement
+from msgworker.store.rows import Row
+from msgworker.store.settling import done
+from msgworker.store.settling import settle as store
+
+DEADLOCK_SECONDS = 0.2  # the longest pause before a settle is sent again after a rollback
+ASK_AGAIN_SECONDS = 60.0
+"""How long a spare writer that got no connection is not used."""
+
+
+class Writer:
+    """One batch at a time: whoever uses it holds `lock`.
+
+    spare: it is used beside another one, and only if it gets a connection at once; it needs no
+    more than one. since: when its present batch began (monotonic), None = it has none; written by
+    the thread that holds the lock, read by all.
+    """
+
+    def __init__(self, runtime: Runtime, *, spare: bool = False) -> None:
+        self._runtime = runtime
+        self._spare = spare
+        self.link = self._link = runtime.link()
+        self.lock = self.link.lock
+        self.since: float | None = None
+        self.outage = Outage(runtime.log, "settle", runtime.away)
+        self._pauses = _Pauses(self.outage)
+        self._refused_at: float | None = None
+        if spare:
+            runtime.spare_links.add(self.link)
+
+    @property
+    def may_open(self) -> bool:
+        """Whether to try it; a spare one needs a connection without waiting for it."""
+        if not self._spare or self.link.together is not None:
+            return True
+        at = self._refused_at
+        if at is not None and time.monotonic() - at < ASK_AGAIN_SECONDS:
+            return False
+        return has_free_connection(self._runtime.engine)
+
+    def open(self) -> bool:
+        """Whether it can write; opens the connection of a spare one. For whoever has the lock."""
+        if not self._spare:
+            return True
+        try:
+            self._link.open()
+        except Exception as error:
+            self._refused_at = time.monotonic()
+            text = "no second connection for settles, continuing with one: %s"
+            self._runtime.log.debug(text, reason_of(error))
+            return False
+        return True
+
+    def close(self) -> None:
+        """Return the connections, after the batch that is being written."""
+        with self.lock:
+            self._link.close()
+
+    def write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        """Write until the result is known; lanes that are not in it are lost."""
+        runtime, became = self._runtime, dict[int, Settled]()
+
+        def left() -> dict[int, Lane]:
+            return {i: lane for i, lane in lanes.items() if i not in became}
+
+        def send() -> dict[int, Settled]:
+            if lanes_left := left():
+                self.write_once(list(lanes_left.values()), me, became)
+            return became
+
+        def look() -> dict[int, Settled] | None:
+            if lanes_left := left():
+                became.update(self._look(lanes_left, me))
+            return None if left() else became
+
+        def judge(error: BaseException, looking: bool) -> Fate:
+            kind = trouble(error)
+            if kind is Trouble.OTHER:
+                return Fate.RAISE
+            if kind is Trouble.AGAIN:
+                return Fate.AGAIN
+            runtime.identity.doubtful.update(left())
+            return Fate.UNKNOWN
+
+        def may_go_on() -> bool:  # under a lost id the recovering instance may have the rows locked
+            return runtime.identity.is_ours(me) and not runtime.gave_up()
+
+        known = until_known(
+            *(send, look, may_go_on, self._pauses),
+            judge=judge,
+            before_again=lambda: None if may_go_on() else became,
+        )
+        return became if known is None else known
+
+    def _look(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        """Read what was written.
+
+        The old row still flagged: not committed, and not in the answer. The next one flagged:
+        committed, the lane continues. None: committed and over, or lost.
+        """
+        ids = set(lanes) | {r.msg_id for lane in lanes.values() if (r := lane.next_row)}
+        with self._link.transaction() as conn:
+            flagged = done.look(conn, self._runtime.tables, ids, me=me)
+        return what_became(lanes, flagged)
+
+    def write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:
+        """One try; `became` is filled with what is known to be committed, also when it raises."""
+        tables = self._runtime.tables
+        batch = [settlement(lane, self._runtime) for lane in lanes]
+        plain = all(s.outcome is Outcome.DONE for s in batch)
+        try:
+            alone = tables.dialect.arrays and plain
+            with self._statement() if alone else self._link.transaction() as conn:
+                written = store.settle(conn, tables, batch, me=me)
+            became |= written
+            return
+        except done.FlagMissing:
+            pass
+        except Exception as error:
+            if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
+                raise
+        # One by one, so that a lane that cannot be settled does not block the others.
+        for lane, one in zip(lanes, batch, strict=True):
+            became[one.msg_id] = self._write_alone(lane.row, one, me)
+
+    def _statement(self) -> AbstractContextManager[Connection]:
+        """A batch in one statement; a spare writer has no connection for those alone."""
+        return self._link.single() if self._spare else self._link.statement()
+
+    def _write_alone(self, row: Row, one: Settlement, me: str) -> Settled:
+        log = self._runtime.log
+        try:
+            with self._link.transaction() as conn:
+                tables = self._runtime.tables
+                return store.settle_one(conn, tables, one, me=me, at_once=True)
+        except Exception as error:
+            if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
+                raise
+            if one.error in (None, UNWRITABLE) and one.trace is None:
+                text = "message %s: its outcome is not written: %s"
+                # Without the driver's own text, which may show the row.
+                told = None if isinstance(error, DBAPIError) else error
+                log.error(text, row.msg_id, reason_of(error), exc_info=told, extra=facts(row))
+                self._runtime.identity.cannot_write([one.msg_id])
+                return Settled.LOST
+            # The table may refuse a text (another character set, a shorter column).
+            log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
+        fewer = one._replace(error=UNWRITABLE) if one.trace is None else one._replace(trace=None)
+        return self._write_alone(row, fewer, me)
+
+
+class _Pauses:
+    """The pauses of an outage; a deadlock is retried soon, because other lanes wait."""
+
+    def __init__(self, outage: Outage) -> None:
+        self._outage = outage
+
+    def failed(self, error: BaseException) -> float:
+        pause = self._outage.failed(error)
+        return min(pause, DEADLOCK_SECONDS) if trouble(error) is Trouble.AGAIN else pause
+
+    def over(self) -> None:
+        self._outage.over()
