@@ -421,7 +421,7 @@ end:
 #elif defined(B_UNANSWERED)     /* given up: the claim loop goes on before it is answered */
   :: d_step { t[i].pc==LANE && t[i].unknown -> lane_ends(i) }
 #else
-  :: d_step { t[i].pc==LANE && t[i].unknown && MAYLOOK ->          /* Settler._look, Caller._was_committed */
+  :: d_step { t[i].pc==LANE && t[i].unknown && MAYLOOK ->          /* Writer._look, Caller._was_committed */
        t[i].unknown=false; nx=LOWEST(t[i].behind);
        if
        :: OWNED(t[i].flag, t[i].id) -> nx=0;

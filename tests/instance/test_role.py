@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
-from msgworker.instance.role import Role
+from msgworker.events import Event, Events, OutageBegan, OutageEnded
+from msgworker.instance.role import Away, Outage, Role
 
 LOG = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
 
@@ -46,3 +47,25 @@ def test_whoever_has_the_event_wakes_a_role_and_it_knows_that_it_was_woken() -> 
     assert not role.alive
     assert role.over.is_set()
     assert role.woken_after[:3] == [1, 2, 3]
+
+
+def test_an_outage_of_two_parts_of_one_name_begins_and_ends_once(caplog) -> None:
+    caplog.set_level(logging.DEBUG)
+    stream, told = Events(), list[Event]()
+    for kind in (OutageBegan, OutageEnded):
+        stream.on(kind, told.append)
+    away = Away(stream)
+    parts = [Outage(LOG, "settle", away), Outage(LOG, "settle", away)]
+    for part in parts:
+        part.failed(ValueError("gone"))
+    parts[0].over()
+    assert away.seconds > 0
+    assert [type(event) for event in told] == [OutageBegan]
+    parts[1].over()
+    assert away.seconds == 0
+    assert [type(event) for event in told] == [OutageBegan, OutageEnded]
+    lines = [r.message for r in caplog.records if r.levelno >= logging.WARNING]
+    assert lines == [
+        "settle: ValueError: gone; trying again",
+        "settle: works again after 1 failures",
+    ]

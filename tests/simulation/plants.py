@@ -386,6 +386,43 @@ def unanswered_is_written() -> AbstractContextManager[None]:
     return replaced(Writer, "_look", look)
 
 
+def in_both() -> AbstractContextManager[None]:
+    """Settler: finished lanes leave the queue after their settle, so that both take them."""
+    settle = Settler.settle
+
+    def copied(self: Settler) -> list[Lane]:
+        return list(self._finished)
+
+    def late(self: Settler, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
+        try:
+            return settle(self, batch, writer)
+        finally:
+            for lane in batch:
+                if lane in self._finished:
+                    self._finished.remove(lane)
+
+    patches = ExitStack()
+    patches.enter_context(replaced(Settler, "_take", copied))
+    patches.enter_context(replaced(Settler, "settle", late))
+    return patches
+
+
+def lost_by_one_is_written() -> AbstractContextManager[None]:
+    """Writer: what a spare one has lost it takes for written."""
+    write = Writer.write
+
+    def hopeful(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        became = write(self, lanes, me)
+        if not self._spare:
+            return became
+        wanted = {i: settlement(lane, self._runtime).next_id for i, lane in lanes.items()}
+        hoped = {i: Settled.WENT_ON if ahead else Settled.ENDED for i, ahead in wanted.items()}
+        found = {i: became.get(i, Settled.LOST) for i in lanes}
+        return {i: hoped[i] if fate is Settled.LOST else fate for i, fate in found.items()}
+
+    return replaced(Writer, "write", hopeful)
+
+
 def always_trusted() -> AbstractContextManager[None]:
     """Identity: believes in a lease that is over."""
     return replaced(Identity, "trusted", lambda self: True)
@@ -459,6 +496,14 @@ PLANTS = {
         _plant("handler ahead of the flag", "plain", "I4", patch=ahead_of_the_flag),
         _plant("one answer for a batch", "plain", "I3 I4", patch=one_answer_for_all),
         _plant("unanswered is written", "unknown", "I1 I4", patch=unanswered_is_written),
+        _plant("one lane in two settles", "plain", "I1 I3 I4 I5", patch=in_both),
+        _plant(
+            "lost by the second is written",
+            "clock",
+            "I1 I4",
+            patch=lost_by_one_is_written,
+            rare=True,
+        ),
         _plant("no lease is ever lost", "zombies", "I1", patch=always_trusted),
         _plant("lost ids are ours", "zombies", "I1 I5", patch=nobody_else, rare=True),
         _plant("drain ends at once", "drains", "I3", patch=ends_at_once),
