@@ -326,6 +326,7 @@ def test_a_lane_lost_in_one_of_two_settles_is_lost_alone_and_makes_us_ask(
 
 def test_without_a_second_connection_one_writer_settles_all(pair, app, table, holds, monkeypatch):
     held, beside = holds
+    beside.go.set()
     spare, asked = pair.settler.writers[1], []
 
     def none_left() -> Any:
@@ -348,6 +349,7 @@ def test_a_pool_without_a_free_connection_is_not_asked_for_a_second_one(
     pair, app, table, holds, monkeypatch
 ):
     held, beside = holds
+    beside.go.set()
     spare, asked = pair.settler.writers[1], []
     monkeypatch.setattr(spare.link, "connect", lambda: asked.append(1))
     monkeypatch.setattr(writer, "has_free_connection", lambda engine: False)
