@@ -10,7 +10,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 # write no bytecode each of these processes would compile it anew.
 RUN_TESTS := $(BIN)/python -m compileall -q msgworker tests; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo test test-long check format ddl reference bench bench-peers torture rolling model mutants clean
+.PHONY: help demo test test-long check format ddl reference bench bench-peers performance torture rolling model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -59,6 +59,9 @@ bench: $(VENV)/.dev  ## the scenarios, beside their limits, as one table (BENCH_
 
 bench-peers: $(VENV)/.dev  ## other queues beside msgworker on one PostgreSQL, in folders of their own (PEERS_ARGS="--quick")
 	$(BIN)/python -m tests.servers -- $(BIN)/python -m bench.peers $(PEERS_ARGS)
+
+performance: $(VENV)/.dev  ## measure all of it and write docs/performance.md anew (PERFORMANCE_ARGS="--quick")
+	$(BIN)/python -m tests.servers -- $(BIN)/python -m bench.performance $(PERFORMANCE_ARGS)
 
 torture: $(VENV)/.dev  ## 60 s of kill -9, pauses, lost sessions, restarts and late commits, judged (TORTURE_ARGS=...)
 	$(BIN)/python -m tests.crash.torture $(TORTURE_ARGS)
