@@ -168,7 +168,46 @@ MUTANTS = (
         "    moved = 0\n    for part in _parts(t, nexts):\n",
         '    conn.exec_driver_sql("COMMIT")\n    conn.exec_driver_sql("BEGIN")\n'
         "    moved = 0\n    for part in _parts(t, nexts):\n",
-        *_on("test_outcome_and_next_flag_commit_together", "sqlite", "mariadb"),
+        *_on("test_outcome_and_next_flag_commit_together", "sqlite"),
+    ),
+    _m(
+        "no fence, one UPDATE",
+        "store/settling/together.py",
+        'ended = sa.and_(_one_of(c, "mw_heads"), t.mine(c, ME))',
+        'ended = sa.and_(_one_of(c, "mw_heads"), c.status >= lit(Status.NEW))',
+        "test_settle_reports_what_is_lost_and_writes_nothing_for_it[mariadb-edit0]",
+        "test_settle_reports_what_is_lost_and_writes_nothing_for_it[mariadb-edit1]",
+    ),
+    _m(
+        "flag moves to one that waits, one UPDATE",
+        "store/settling/together.py",
+        'next_one = sa.and_(_one_of(c, "mw_nexts"), *may_follow(t, c))',
+        'next_one = sa.and_(_one_of(c, "mw_nexts"), c.status == lit(Status.NEW))',
+        "test_settle_ends_the_lane_when_the_next_one_is_gone[mariadb-later]",
+    ),
+    _m(
+        "one UPDATE that may be of fewer rows",
+        "store/settling/together.py",
+        "rowcount != len(heads) + len(nexts):",
+        "rowcount > len(heads) + len(nexts):",
+        "test_settle_ends_the_lane_when_the_next_one_is_gone[mariadb-edit0]",
+    ),
+    _m(
+        "a released row flagged as if it were a next one",
+        "store/settling/together.py",
+        'next_one = sa.and_(_one_of(c, "mw_nexts"), *may_follow(t, c))',
+        "next_one = sa.and_(*may_follow(t, c))",
+        "test_a_row_that_was_given_back_meanwhile_is_not_flagged_again[mariadb]",
+    ),
+    _m(
+        "rows in no order, one UPDATE",
+        "store/settling/together.py",
+        "precedence=100, is_comparison=True)(c.msg_id)",
+        "precedence=100, is_comparison=True)(c.msg_id.desc())",
+        *_on(
+            "test_messages_that_are_done_are_settled_in_as_few_statements_as_the_database_allows",
+            "mariadb",
+        ),
     ),
     _m(
         "transactional outcome by itself",

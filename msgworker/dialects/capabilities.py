@@ -19,6 +19,7 @@ class Dialect:
     slices_by_age: entries of the index of slices are in order of age, so that those that leave
     together are on few pages; else by object.
     arrays: a whole batch is sent as arrays, and a WITH may contain an UPDATE.
+    ordered_update: an UPDATE changes its rows in the order that it names.
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
     share_locks: shared row locks exist, with SKIP LOCKED.
     defers: constraints and triggers may be deferred to the COMMIT, unless a transaction forbids it.
@@ -54,6 +55,7 @@ class Dialect:
     recursive_skip_scan: bool = False
     slices_by_age: bool = False
     arrays: bool = False
+    ordered_update: bool = False
     row_locks: bool = True
     share_locks: bool = False
     skip_locked: bool = True
@@ -126,6 +128,7 @@ DIALECTS = {
             # After a crash of the server InnoDB may take an index on a virtual column as corrupted.
             stored_columns=True,
             storage_engines=True,
+            ordered_update=True,
             update_ignore="IGNORE",
             rowcount_includes_ignored=True,
             bare_unions=True,
@@ -140,6 +143,7 @@ DIALECTS = {
             case_index="column",
             guard_case="function",  # MySQL 8 allows a CASE as a key part: no column needed
             storage_engines=True,
+            ordered_update=True,
             update_ignore="IGNORE",
             rowcount_includes_ignored=True,
             bare_unions=True,

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from tenacity import wait_none
 
+from msgworker.store.settling import settle
 from tests.support.leases import leases
 from tests.support.logged import assert_facts
 from tests.support.refusing import refuse
@@ -121,3 +122,30 @@ def test_settle_whose_connection_is_lost_is_in_doubt(database, app):
         assert cut == [1]
         assert worker.instance is not None
         assert worker.instance.runtime.identity.doubtful == {first}
+
+
+def test_a_next_message_that_goes_meanwhile_costs_no_other_lane_a_statement(make_app, monkeypatch):
+    """The batch is written again in steps, not lane by lane."""
+    alone: list[int] = []
+    real = settle.settle_one
+
+    def counted(conn: Any, t: Any, one: Any, **more: Any) -> Any:
+        alone.append(one.msg_id)
+        return real(conn, t, one, **more)
+
+    monkeypatch.setattr(settle, "settle_one", counted)
+    app = make_app(poll_seconds=0.02)
+    app.create_schema()
+    table = Table(app)
+    message = app.tables.message
+
+    @app.handler("t")
+    def discards_the_next(msg: Any) -> None:
+        if msg.msg_id == 1:
+            with app.engine.begin() as conn:
+                conn.execute(sa.update(message).where(message.c.msg_id == 3).values(status=2))
+
+    send(app, "a", "b", "a", "b")
+    app.drain(threads=1, linger=0)
+    assert table.statuses == [2, 2, 2, 2]
+    assert alone == []

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store.settling import done, settle
+from msgworker.store.settling.together import NotTogether
 from tests.support.flags import ME, flagged
 from tests.support.rows import send
 from tests.support.store import OTHER, bad
@@ -75,6 +76,41 @@ def test_a_guard_violation_of_one_lane_does_not_hold_up_the_others(store):
     assert store.state(a1) == (2, 0, None)
     assert store.state(a2) == (0, 0, None)
     assert store.state(b2) == (1, 0, ME)
+
+
+def test_a_row_that_was_given_back_meanwhile_is_not_flagged_again(store):
+    """It is as free as a next one: only its place in the batch says that it is an old one."""
+    a1, b1, b2 = send(store.app, "a", "b", "b")
+    store.flagged(a1, b1)
+    store.row(a1, status=0, claimed_by=None)
+    became = store.settle(Settlement(a1), Settlement(b1, next_id=b2))
+    assert became == {a1: Settled.LOST, b1: Settled.WENT_ON}
+    assert store.state(a1) == (0, 0, None)
+    assert store.state(b2) == (1, 0, ME)
+
+
+def test_messages_that_are_done_are_settled_in_as_few_statements_as_the_database_allows(store):
+    a1, a2, b1 = send(store.app, "a", "a", "b")
+    store.flagged(a1, b1)
+    sent: list[str] = []
+    sa.event.listen(store.app.engine, "before_cursor_execute", lambda *a: sent.append(a[2]))
+    store(settle.settle, [Settlement(a1, next_id=a2), Settlement(b1)], me=ME)
+    written = [text for text in sent if "msgworker_message" in text]
+    assert len(written) == (2 if store.app.engine.dialect.name == "sqlite" else 1)
+
+
+def test_a_row_that_is_not_as_read_sends_the_batch_into_steps_not_into_single_rows(store):
+    """One lane ends, since its next message is gone; the other one goes on in the same batch."""
+    a1, a2, b1, b2 = send(store.app, "a", "a", "b", "b")
+    store.flagged(a1, b1)
+    store.row(a2, status=2)
+    batch = [Settlement(a1, next_id=a2), Settlement(b1, next_id=b2)]
+    if store.t.dialect.ordered_update:
+        with pytest.raises(NotTogether):
+            store(settle.settle, batch, me=ME)
+        assert [store.state(i)[0] for i in (a1, a2, b1, b2)] == [1, 2, 1, 0]
+    became = store(settle.settle, batch, me=ME, in_steps=True)
+    assert became == {a1: Settled.ENDED, b1: Settled.WENT_ON}
 
 
 def test_settle_writes_every_outcome(store):

@@ -19,6 +19,7 @@ from msgworker.message import UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.store.rows import Row
 from msgworker.store.settling import done
 from msgworker.store.settling import settle as store
+from msgworker.store.settling.together import NotTogether
 
 DEADLOCK_SECONDS = 0.2  # the longest pause before a settle is sent again after a rollback
 ASK_AGAIN_SECONDS = 60.0
@@ -125,17 +126,21 @@ class Writer:
         tables = self._runtime.tables
         batch = [settlement(lane, self._runtime) for lane in lanes]
         plain = all(s.outcome is Outcome.DONE for s in batch)
-        try:
-            alone = tables.dialect.arrays and plain
-            with self._statement() if alone else self._link.transaction() as conn:
-                written = store.settle(conn, tables, batch, me=me)
-            became |= written
-            return
-        except done.FlagMissing:
-            pass
-        except Exception as error:
-            if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
-                raise
+        alone = tables.dialect.arrays and plain
+        for in_steps in (False, True):
+            try:
+                with self._statement() if alone else self._link.transaction() as conn:
+                    written = store.settle(conn, tables, batch, me=me, in_steps=in_steps)
+                became |= written
+                return
+            except NotTogether:
+                continue
+            except done.FlagMissing:
+                break
+            except Exception as error:
+                if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
+                    raise
+                break
         # One by one, so that a lane that cannot be settled does not block the others.
         for lane, one in zip(lanes, batch, strict=True):
             became[one.msg_id] = self._write_alone(lane.row, one, me)

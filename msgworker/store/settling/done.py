@@ -99,12 +99,13 @@ def finish_of(t: Tables, counted: bool) -> sa.Update:
     def build() -> sa.Update:
         c = t.cols()
         mine = (t.among(c.msg_id), t.mine(c, ME), *t.same_tries(c, counted))
-        return sa.update(t.message).where(*mine).values(_done_values(t))
+        return sa.update(t.message).where(*mine).values(done_values(t))
 
     return t.built(("finish", counted), build)
 
 
-def _done_values(t: Tables) -> dict[str, Any]:
+def done_values(t: Tables) -> dict[str, Any]:
+    """What a row gets with "done"."""
     return t.values(status=lit(Status.DONE), finished_at=now(), claimed_by=sa.null())
 
 
@@ -115,14 +116,14 @@ def advance(t: Tables) -> sa.Update:
         c = t.cols()
         return (
             sa.update(t.message)
-            .where(t.among(c.msg_id), *_may_follow(t, c))
+            .where(t.among(c.msg_id), *may_follow(t, c))
             .values(flagged_values(t))
         )
 
     return t.built("advance", build)
 
 
-def _may_follow(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
+def may_follow(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
     """New and due; without owners also without a try, as the run was read: their settle asks for
     the same."""
     never_tried = [] if t.has("claimed_by") else [t.tries(c) == sa.literal_column("0")]
@@ -144,7 +145,7 @@ def done_arrays(
         finished = (
             sa.update(t.message)
             .where(*_named(t, c, ids), t.mine(c, ME))
-            .values(_done_values(t))
+            .values(done_values(t))
             .returning(c.msg_id.label("msg_id"))
         )
         if not moving:
@@ -163,7 +164,7 @@ def done_arrays(
             .where(
                 done.c.msg_id == pairs.c.head,
                 c.msg_id == pairs.c.next,
-                *_may_follow(t, c),
+                *may_follow(t, c),
             )
             .values(flagged_values(t))
             .returning(c.msg_id.label("msg_id"))

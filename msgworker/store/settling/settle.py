@@ -26,22 +26,26 @@ from msgworker.store.settling.done import (
     locking,
     write_done,
 )
+from msgworker.store.settling.together import NotTogether, done_together, fits
 from msgworker.table import Tables, lit
 
 
 def settle(
-    conn: Connection, t: Tables, batch: Sequence[Settlement], *, me: str
+    conn: Connection, t: Tables, batch: Sequence[Settlement], *, me: str, in_steps: bool = False
 ) -> dict[int, Settled]:
     """Write a batch of settlements; return the result of each, by its msg_id.
 
     In the caller's transaction. Each settlement is of another lane.
     Raises FlagMissing if a flag is gone, IntegrityError if the guard forbids a next message: then
     nothing of the batch may be committed; settle each lane on its own with `settle_one`.
+    NotTogether, a FlagMissing: call this again first, with in_steps.
     """
     plain = [s for s in batch if s.outcome is Outcome.DONE]
     others = [s for s in batch if s.outcome is not Outcome.DONE]
     if t.dialect.arrays:
         settled = done_arrays(conn, t, plain, me) if plain else {}
+    elif not others and not in_steps and fits(t, plain):
+        settled = done_together(conn, t, plain, me)
     else:
         settled = write_done(conn, t, plain, others, me)
     for settlement in others:
@@ -62,6 +66,16 @@ def settle_one(
     """
     if at_once and settlement.next_id is not None:
         refuse_at_once(conn, t)
+    goes_on = settlement.outcome is Outcome.DONE and settlement.next_id is not None
+    if goes_on and fits(t, [settlement]):
+        try:
+            with conn.begin_nested():
+                return done_together(conn, t, [settlement], me)[settlement.msg_id]
+        except NotTogether:
+            pass
+        except DBAPIError as error:
+            if trouble(error) not in OF_A_ROW:
+                raise
     if t.dialect.row_locks and settlement.next_id is not None:
         ids = sorted({settlement.msg_id, settlement.next_id})
         conn.execute(locking(t), {"mw_ids": ids}).all()
