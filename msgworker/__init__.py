@@ -29,6 +29,7 @@ if typing.TYPE_CHECKING:
     )
     from msgworker.instance.fan_out.fanned import FanOut
     from msgworker.instance.report import Report
+    from msgworker.instance.running.batchcontext import BatchContext
     from msgworker.instance.running.context import Context
     from msgworker.instance.worker import Worker
     from msgworker.message import Message
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "App",
+    "BatchContext",
     "ConfigError",
     "Context",
     "DatabaseUnavailable",
@@ -67,6 +69,7 @@ __all__ = [
 
 _HOMES = {
     "App": "app",
+    "BatchContext": "instance.running.batchcontext",
     "Context": "instance.running.context",
     "Databases": "databases",
     "FanOut": "instance.fan_out.fanned",

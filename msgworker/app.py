@@ -217,6 +217,9 @@ class App:
         timeout_action: TimeoutAction = "report",
         wait: wait_base | None = None,
         max_tries: int | None = None,
+        batch: int | None = None,
+        group: int | None = None,
+        batch_seconds: float = 1.0,
     ) -> Callable[[F], F]:
         """Register a function as the handler of a topic (no topic: of every other topic).
 
@@ -229,6 +232,14 @@ class App:
         wait: a tenacity wait strategy for the back-off, by default `backoff_seconds` of the App:
         about 20 s, then about 100 s. max_tries: dead after so many failed tries, at most
         the table's `max_tries`; for tries that ended in a crash only the table's counts.
+        batch: the function takes (messages) or (messages, ctx), a list of up to so many (2 to
+        10,000) and a BatchContext. Returning means that all are done. An exception counts no try,
+        and each message runs alone. With transactional=True the list holds runs of one object, in
+        order, and all of it commits or nothing; else each message is of another object.
+        group: (needs transactional=True) up to so many calls, one message each, share a transaction
+        and its commit; if one raises, all are rolled back and each runs alone.
+        batch_seconds: what a batch or a group may take, at most a third of the lease; its size
+        adapts. See docs/batches.md.
         Raises HandlerError at once for bad functions and options.
         """
         if callable(topic):  # @app.handler without parentheses
@@ -244,6 +255,9 @@ class App:
                 timeout_action=timeout_action,
                 wait=wait,
                 max_tries=max_tries,
+                batch=batch,
+                group=group,
+                batch_seconds=batch_seconds,
             )
             return fn
 

@@ -50,6 +50,7 @@ class MovedBy(enum.StrEnum):
 
 TRANSITIONS: dict[tuple[State, State], frozenset[MovedBy]] = {
     (State.NEW, State.PROCESSING): frozenset({MovedBy.CLAIM, MovedBy.SETTLE}),
+    (State.NEW, State.DONE): frozenset({MovedBy.SETTLE}),  # behind the flagged head of a batch
     (State.FAILED, State.PROCESSING): frozenset({MovedBy.CLAIM}),
     (State.PROCESSING, State.DONE): frozenset({MovedBy.SETTLE}),
     (State.PROCESSING, State.FAILED): frozenset({MovedBy.SETTLE, MovedBy.RELEASE, MovedBy.RECOVER}),

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -187,9 +186,11 @@ class _Dies:
     on: Any
 
     def at(self, place: At, lane: Lane) -> None:
-        """Raise Crashed if it is here."""
-        if place is self.place and self.on in (None, lane.row.msg_id):
-            raise Crashed(f"{place} message {lane.row.msg_id}")
+        """Raise Crashed if it is here, at any message of the lane's present try."""
+        if place is self.place:
+            ids = [row.msg_id for row in lane.taken()]
+            if self.on is None or self.on in ids:
+                raise Crashed(f"{place} message {ids[0] if self.on is None else self.on}")
 
 
 class _Drain:
@@ -198,7 +199,6 @@ class _Drain:
     def __init__(self, instance: Instance, dies: _Dies) -> None:
         self._instance = instance
         self._dies = dies
-        self._todo: deque[Lane] = deque()
         self._beat_at = 0.0
         instance.lanes.took(0.0)  # how much is claimed at once is the same however long tests take
 
@@ -226,23 +226,39 @@ class _Drain:
             self._beat_at = time.monotonic() + self._instance.heartbeat.pause_seconds(did)
 
     def _handle_all(self, lanes: Lanes) -> None:
-        self._todo.extend(lanes.take_back())
-        while self._todo:
+        while lanes.ready:
             self._beat()
-            lane = self._todo.popleft()
-            if not lanes.may_start(lane):
-                if self._instance.runtime.hand.unsure:  # the heartbeat asks for them
-                    self._instance.heartbeat.run_once()
-                    self._todo.extend(lanes.take_back())
-                continue
-            self._handle(lane)
-            self._todo.extend(lanes.take_back())
+            lane = lanes.next()
+            if lane is None:
+                return
+            if lanes.may_start(lane):
+                self._handle(lane)
+            elif self._instance.runtime.hand.unsure:  # the heartbeat asks for them
+                self._instance.heartbeat.run_once()
 
     def _handle(self, lane: Lane) -> None:
-        settled = Lane(lane.owner, [lane.row])  # the lane goes on to its next message
-        self._dies.at(At.CLAIMED, lane)
-        self._instance.caller.handle(lane)
-        self._dies.at(At.HANDLED, lane)
-        lane.finished_at = time.monotonic()
-        self._instance.settler.add(lane, True)
-        self._dies.at(At.SETTLED, settled)
+        parts = self._instance
+        batch = None if lane.result is not None else parts.batches.gathering.gather(lane)
+        lanes = [lane] if batch is None else batch.lanes
+        as_taken = [_copy(one) for one in lanes]  # they go on to their next messages
+        for one in as_taken:
+            self._dies.at(At.CLAIMED, one)
+        if batch is not None:
+            lanes = parts.batches.handle(batch)
+        elif lane.result is None:
+            parts.caller.handle(lane)
+        for one in as_taken:
+            self._dies.at(At.HANDLED, one)
+        as_taken = [_copy(one) for one in lanes]
+        for one in lanes:
+            one.finished_at = time.monotonic()
+            parts.settler.add(one, one is lanes[-1])
+        for one in as_taken:
+            self._dies.at(At.SETTLED, one)
+
+
+def _copy(lane: Lane) -> Lane:
+    """A lane of the messages of the present try alone."""
+    copy = Lane(lane.owner, lane.taken())
+    copy.width = lane.width
+    return copy

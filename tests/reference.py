@@ -44,6 +44,7 @@ SECTIONS: dict[str, tuple[str, list[type]]] = {
             msgworker.MessageTable,
             msgworker.Message,
             msgworker.Context,
+            msgworker.BatchContext,
             msgworker.FanOut,
             msgworker.Worker,
             msgworker.Report,

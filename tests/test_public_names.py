@@ -14,6 +14,7 @@ import msgworker
 
 PUBLIC = {
     "App",
+    "BatchContext",
     "ConfigError",
     "Context",
     "DatabaseUnavailable",

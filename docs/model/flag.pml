@@ -287,7 +287,7 @@ inline start(i, m) {            /* what must be true whenever a handler starts *
   starts[m]++; assert(starts[m]<=MAXT);
 #endif
   k=0 }
-inline written(m, how) {        /* _done_values, _outcome_values */
+inline written(m, how) {        /* done_values, _outcome_values */
 #ifdef C_ONCE
   if :: how==R_DONE -> effects[m]++; assert(effects[m]<=1) :: else fi;
 #endif

@@ -3,6 +3,7 @@
 Start: lease, handler threads, claim loop, heartbeat.
 Stop: no new claims; unstarted lanes are released; running handlers get a grace time; everything
 is settled; the lease goes last, after the last handler, or stays for recovery if one still runs.
+One file, because the order of the stop is read beside the parts that it stops.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from msgworker.instance.listener import Listener
 from msgworker.instance.liveness.heartbeat import Heartbeat
 from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.instance.role import Role
+from msgworker.instance.running.batchcall import BatchCaller
 from msgworker.instance.running.calling import Caller
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.handlerthreads import HandlerThreads
@@ -67,7 +69,7 @@ class Instance:
         label: str = "",
         asked: Asked | None = None,
         retry_level: int = logging.INFO,
-        before_settle: Callable[[Lane], None] | None = None,
+        before_settle: Callable[[Lane], None] = lambda lane: None,
     ) -> None:
         """asked: the stop requests that a thread waiting for the instance's end gets. retry_level,
         before_settle: see Telling and Caller; for tests."""
@@ -81,14 +83,21 @@ class Instance:
         look_now, beat_now = self._look.set, self._beat.set
         self.seat = None if runtime.scope is None else runtime.scope.seat(self._standing())
         settings, link = runtime.settings, runtime.link(tuned=True)
-        self.appetite = Appetite(threads, settings.lanes_limit, settings.run_limit)
+        self.appetite = Appetite(
+            *(threads, settings.lanes_limit, settings.run_limit), lambda: runtime.registry.most
+        )
         self.lanes = Lanes(runtime, beat_now=beat_now)
         self.settler = Settler(
             runtime, lanes=self.lanes, on_progress=self._look_if_room, beat_now=beat_now
         )
         self.caller = Caller(runtime, leave=self.leave, before_settle=before_settle)
+        self.batches = BatchCaller(runtime, caller=self.caller, lanes=self.lanes)
         self.handlers = HandlerThreads(
-            runtime, self.lanes, count=threads, handle=self.caller.handle, settle=self.settler.add
+            *(runtime, self.lanes),
+            count=threads,
+            handle=self.caller.handle,
+            handle_batch=self.batches.handle_beside,
+            settle=self.settler.add,
         )
         self.claimer = Claimer(runtime, link, self.appetite)
         self.finder = Finder(runtime, link, self.seat)

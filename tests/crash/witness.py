@@ -117,7 +117,7 @@ class Witness:
     # ------------------------------------------------------------ handlers
 
     def _watch_handlers(self) -> None:
-        call, transactional = Caller._call, Caller._transactional
+        call, transactional = Caller.call, Caller._transactional
         committing, was_committed = Caller._settle, Caller._was_committed
 
         def watched_call(self: Caller, handler: Any, msg: Message[Any], context: Any) -> Any:
@@ -162,7 +162,7 @@ class Witness:
                     witness._settled(lane, fate, _now.sent_at, guessed=_now.guessed)
 
         witness = self
-        Caller._call = watched_call  # type: ignore[method-assign]
+        Caller.call = watched_call  # type: ignore[method-assign]
         Caller._settle = watched_settle  # type: ignore[method-assign]
         Caller._was_committed = watched_was_committed  # type: ignore[method-assign]
         Caller._transactional = watched_transactional  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ or settle serves many messages. Nothing here reads a clock or a table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgworker.store.rows import Row
 
@@ -18,6 +18,8 @@ TAKEN_SECONDS = 1.0
 """After so many seconds the end of a handler cannot be predicted: its thread counts as busy."""
 LEAST_SECONDS = 1e-6
 PAYLOAD_BUDGET = 32_000_000
+RUN_OF_BATCHES = 4
+"""So many batches of one object are read ahead at once."""
 
 
 class Appetite:
@@ -25,15 +27,19 @@ class Appetite:
     shrink with heavy payloads.
 
     lanes: how many to hold at most. kept: lanes beyond this number are released. Both are
-    written by the fetcher; `has_room` is also called by settling threads.
+    written by the fetcher; `has_room` is also called by settling threads. batch: returns how
+    many messages may share a batch; runs are longer then while few lanes are held.
     """
 
-    def __init__(self, threads: int, most: int, run: int) -> None:
+    def __init__(
+        self, threads: int, most: int, run: int, batch: Callable[[], int] = lambda: 1
+    ) -> None:
         self._threads = threads
         self._most = most
         self._least = min(max(4, 2 * threads), most)
         self._grown = self._least
         self._run = run
+        self._batch = batch
         self._mean_payload = 0.0
         self.lanes = min(threads, most)
         self.kept = self.lanes
@@ -80,8 +86,14 @@ class Appetite:
     @property
     def run(self) -> int:
         """How long runs may be, so that the claimed messages fit into memory."""
-        fits = PAYLOAD_BUDGET / (max(self._mean_payload, 1.0) * max(self.lanes, 1))
-        return max(1, min(self._run, int(fits))) if self._run else 0
+        if not self._run:
+            return 0
+        lanes = max(self.lanes, 1)
+        fits = PAYLOAD_BUDGET / (max(self._mean_payload, 1.0) * lanes)
+        wanted, batch = self._run, self._batch()
+        if batch > 1:  # in all no more messages than the longest runs of all lanes have
+            wanted = max(wanted, min(RUN_OF_BATCHES * batch, self._run * self._most // lanes))
+        return max(1, min(wanted, int(fits)))
 
 
 def _whole(lanes: float) -> int:

@@ -43,7 +43,9 @@ class Room:
         threads."""
         now = time.monotonic()
         running = list(self._runtime.hand.running.values())
-        self._appetite.sees(self._lanes.mean_seconds, [now - r.since for r in running])
+        # A batch has many lanes: its thread is as far as one that has each of them in turn.
+        ages = [(now - r.since) / (1 + len(r.beside)) for r in running]
+        self._appetite.sees(self._lanes.mean_seconds, ages)
         return sum(not self._runtime.identity.is_ours(r.owner) for r in running)
 
     def share(self, held: int, where: Slice | None) -> None:

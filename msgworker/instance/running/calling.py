@@ -58,15 +58,15 @@ class Caller:
         runtime: Runtime,
         *,
         leave: Callable[[], None],
-        before_settle: Callable[[Lane], None] | None = None,
+        before_settle: Callable[[Lane], None] = lambda lane: None,
     ) -> None:
         """leave: requests a stop of the instance. before_settle: called in the
         transaction of a transactional handler, after the handler."""
         self._runtime = runtime
-        self._before_settle = before_settle
+        self.before_settle = before_settle
         self._loop = LoopThread(runtime.pid)
-        self._judge = Judge(runtime, leave)
-        self._transacting = Transacting(runtime)
+        self.judge = Judge(runtime, leave)
+        self.transacting = Transacting(runtime)
         self._told_of_odd_instants = False
 
     def handle(self, lane: Lane) -> None:
@@ -103,14 +103,14 @@ class Caller:
         except _Undo as undo:
             result = undo.result
         except BaseException as error:  # the thread survives any exception
-            result = self._judge.raised(error, handler, row)
+            result = self.judge.raised(error, handler, row)
         finally:
             by_thread.pop(ident, None)
         if lane.settled is not None:
             result = DONE
         elif until is not None or result is not DONE:
-            result = self._judge.late(result, handler, running, row)
-            result = self._judge.written(result, handler, row)
+            result = self.judge.late(result, handler, running, row)
+            result = self.judge.written(result, handler, row)
         lane.result = result
 
     def message_of(self, row: Row, topic: str, handler: Handler) -> Message[Any]:
@@ -144,7 +144,8 @@ class Caller:
         self._runtime.spare_links.close()
         self._loop.close()
 
-    def _call(self, handler: Handler, *arguments: Any) -> Any:
+    def call(self, handler: Handler, *arguments: Any) -> Any:
+        """Call the function of a handler."""
         try:
             if handler.is_async:
                 return self._loop.run(handler.fn(*arguments), handler.timeout)
@@ -155,12 +156,12 @@ class Caller:
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Running) -> Result:
         attempt = lane.row.tries + 1
         if not handler.takes_context:  # who cannot ask for anything gets nothing made
-            return self._judge.returned(self._call(handler, msg), handler, attempt)
-        fans = Fans(self._runtime, running, self._judge.secrets)
+            return self.judge.returned(self.call(handler, msg), handler, attempt)
+        fans = Fans(self._runtime, running, self.judge.secrets)
         try:
             context = Context(msg, lane.owner, attempt, running, fans=fans)
-            value = self._call(handler, msg, context)
-            return self._judge.returned(value, handler, attempt)
+            value = self.call(handler, msg, context)
+            return self.judge.returned(value, handler, attempt)
         finally:
             fans.close()
 
@@ -174,7 +175,7 @@ class Caller:
         def once(stage: Stage) -> None:
             self._in_one_transaction(lane, msg, handler, running, stage)
 
-        self._transacting.until_committed(
+        self.transacting.until_committed(
             lane.row, lane.owner, once, lambda: self._was_committed(lane)
         )
         return DONE
@@ -183,15 +184,15 @@ class Caller:
         self, lane: Lane, msg: Message[Any], handler: Handler, running: Running, stage: Stage
     ) -> None:
         attempt = lane.row.tries + 1
-        link = self._transacting.link()
+        link = self.transacting.link()
         with link.lock, link.transaction() as conn:
             self._refuse_lost(conn, lane)
             context = Context(msg, lane.owner, attempt, running, conn)
             with lent(conn, stage, "the handler"):
                 arguments = (msg, context) if handler.takes_context else (msg,)
-                value = self._call(handler, *arguments)
-                result = self._judge.returned(value, handler, attempt)
-                self._flush(context)
+                value = self.call(handler, *arguments)
+                result = self.judge.returned(value, handler, attempt)
+                self.flush(context)
             if result is not DONE:
                 raise _Undo(result)
             if running.until is not None and time.monotonic() > running.until:
@@ -209,15 +210,14 @@ class Caller:
             raise LostClaim(lane.row.msg_id, lane.owner)
 
     @staticmethod
-    def _flush(context: Context) -> None:
+    def flush(context: Context) -> None:
         session = context._session
         if session is not None:
             session.commit()  # its savepoint only
             session.close()
 
     def _settle(self, conn: Connection, lane: Lane) -> Settled:
-        if self._before_settle is not None:
-            self._before_settle(lane)
+        self.before_settle(lane)
         lane.result = DONE
         fate = store.settle_one(
             conn, self._runtime.tables, settlement(lane, self._runtime), me=lane.owner
@@ -230,7 +230,7 @@ class Caller:
         """Read the rows; sets `lane.settled` if the COMMIT had arrived."""
         lanes = {lane.row.msg_id: lane}
         ids = set(lanes) | ({lane.next_row.msg_id} if lane.next_row else set())
-        link = self._transacting.link()
+        link = self.transacting.link()
         with link.lock, link.transaction() as conn:
             flagged = done.look(conn, self._runtime.tables, ids, me=lane.owner)
         became = what_became(lanes, flagged)

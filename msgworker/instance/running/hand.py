@@ -19,19 +19,13 @@ class Lane:
     settles it. row: the flagged message. width: how many messages its present try takes, the
     flagged one and those behind it; 1 except in a batch. owner: the id it was claimed under. part:
     of the slice in which its head was found.
-    settled: a transactional handler has settled it; whether it continues.
+    settled: a transactional handler has settled it; whether it continues. alone: its messages run
+    in no batch, to its end. verdict: the result of the next message, known before it is flagged.
     """
 
     __slots__ = (
-        "finished_at",
-        "owner",
-        "part",
-        "place",
-        "result",
-        "row",
-        "rows",
-        "settled",
-        "width",
+        *("alone", "finished_at", "owner", "part", "place", "result", "row", "rows", "settled"),
+        *("verdict", "width"),
     )
 
     def __init__(self, owner: str, rows: list[Row]) -> None:
@@ -43,6 +37,8 @@ class Lane:
         self.width = 1
         self.result: Result | None = None
         self.settled: bool | None = None
+        self.alone = False
+        self.verdict: Result | None = None
         self.finished_at = 0.0
 
     @property
@@ -61,7 +57,7 @@ class Lane:
         self.place += self.width
         self.width = 1
         self.row = self.rows[self.place]
-        self.result = self.settled = None
+        self.result, self.verdict, self.settled = self.verdict, None, None
 
 
 @dataclass(slots=True)

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import inspect
-import re
-import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NotRequired, Required
-
-from typing_extensions import TypedDict
+from typing import TYPE_CHECKING, Any
 
 from msgworker.config import MAX_TRIES, number, whole
 from msgworker.errors import (
     ConfigError,
     HandlerError,
 )
-from msgworker.instance.running.context import Context
-from msgworker.message import Message
+from msgworker.instance.running.signature import payload_type, takes_context, unread
 
 if TYPE_CHECKING:  # what only some handlers use is imported for them alone
     from pydantic import TypeAdapter
     from tenacity.wait import wait_base
 
 
+MOST_IN_A_BATCH = 10_000
 TimeoutAction = typing.Literal["report", "restart"]
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A registered handler. wait: None = the App's back-off. max_tries: None = the table's rule."""
+    """A registered handler. wait: None = the App's back-off. max_tries: None = the table's rule.
+
+    batch: it takes lists of at most so many messages. group: so many of its calls, one message
+    each, may share a transaction. batch_seconds: what a batch or a group may take.
+    """
 
     topic: str | None
     fn: Callable[..., Any]
@@ -42,7 +42,15 @@ class Handler:
     takes_context: bool = True
     is_async: bool = False
     payload_type: TypeAdapter[Any] | None = None
+    batch: int | None = None
+    group: int | None = None
+    batch_seconds: float = 1.0
     warned: list[str] = field(default_factory=list)
+
+    @property
+    def most(self) -> int:
+        """How many messages may share a call or a transaction; 1 without batch and group."""
+        return self.batch or self.group or 1
 
 
 def make_handler(
@@ -54,6 +62,9 @@ def make_handler(
     timeout_action: TimeoutAction = "report",
     wait: wait_base | None = None,
     max_tries: int | None = None,
+    batch: int | None = None,
+    group: int | None = None,
+    batch_seconds: float = 1.0,
 ) -> Handler:
     """Check a function and its options; raises HandlerError before anything runs."""
     name = getattr(fn, "__qualname__", repr(fn))
@@ -78,6 +89,7 @@ def make_handler(
         raise HandlerError(
             f"transactional of handler {name} must be True or False, got {transactional!r:.80}"
         )
+    _check_batch(name, batch, group, batch_seconds, transactional)
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
         getattr(fn, "__call__", None)  # noqa: B004 - an object with async __call__
     )
@@ -93,10 +105,38 @@ def make_handler(
         timeout_action=timeout_action,
         wait=wait,
         max_tries=max_tries,
-        takes_context=_takes_context(fn, name),
+        takes_context=takes_context(fn, name, batch=batch is not None),
         is_async=is_async,
-        payload_type=_payload_type(fn),
+        payload_type=payload_type(fn, batch=batch is not None),
+        batch=batch,
+        group=group,
+        batch_seconds=float(batch_seconds),
     )
+
+
+def _check_batch(
+    name: str, batch: object, group: object, batch_seconds: object, transactional: bool
+) -> None:
+    for option, value in (("batch", batch), ("group", group)):
+        if value is not None:
+            try:
+                whole(f"{option} of handler {name}", value, 2, MOST_IN_A_BATCH)
+            except ConfigError as error:
+                raise HandlerError(str(error)) from None
+    try:
+        number(f"batch_seconds of handler {name}", batch_seconds, 0.001, 3600)
+    except ConfigError as error:
+        raise HandlerError(str(error)) from None
+    if batch is not None and group is not None:
+        raise HandlerError(
+            f"handler {name} has batch and group: batch=... calls it with a list of messages, "
+            "group=... with one message each; use one of them"
+        )
+    if group is not None and not transactional:
+        raise HandlerError(
+            f"handler {name}: group=... makes calls share a transaction, so it needs "
+            "transactional=True"
+        )
 
 
 def _check_max_tries(name: str, max_tries: object) -> None:
@@ -106,115 +146,25 @@ def _check_max_tries(name: str, max_tries: object) -> None:
         raise HandlerError(str(error)) from None
 
 
-def _takes_context(fn: Callable[..., Any], name: str) -> bool:
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):
-        return True
-    for arguments in ((None, None), (None,)):
-        try:
-            signature.bind(*arguments)
-        except TypeError:
-            continue
-        return len(arguments) == 2
-    raise HandlerError(
-        f"handler {name}{signature} cannot be called; it takes (msg) or (msg, ctx), "
-        "other parameters need defaults"
-    )
-
-
-def _payload_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
-    """The T of a first parameter annotated `Message[T]`, None if there is none.
-
-    Raises HandlerError if the first one is annotated as the Context.
-    """
-    try:
-        parameters = list(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):
-        return None
-    try:
-        hints = typing.get_type_hints(_called(fn))
-    except Exception:  # perhaps of another parameter
-        hints = _first_hint(fn)
-    names = [n for n in parameters if n in hints]
-    hint = hints[names[0]] if names else None
-    if hint is Context and parameters[0] == names[0]:
-        name = getattr(fn, "__qualname__", repr(fn))
-        raise HandlerError(f"handler {name} takes the Context first; it takes (msg) or (msg, ctx)")
-    args = typing.get_args(hint)
-    if typing.get_origin(hint) is not Message or not args or args[0] is Any:
-        return None
-    if isinstance(args[0], typing.TypeVar):
-        return None
-    from pydantic import TypeAdapter
-
-    try:
-        return TypeAdapter(_portable(args[0]))
-    except Exception as error:
-        name = getattr(fn, "__qualname__", repr(fn))
-        raise HandlerError(
-            f"handler {name}: cannot read payloads as {args[0]!r}: {error}"
-        ) from error
-
-
-def _first_hint(fn: Callable[..., Any]) -> dict[str, Any]:
-    """The annotation of the first parameter; empty if it cannot be resolved (yet)."""
-    target = inspect.unwrap(_called(fn))
-    only = type("only", (), {"__annotations__": dict(_first_annotation(fn))})
-    try:
-        return typing.get_type_hints(only, globalns=getattr(target, "__globals__", {}))
-    except Exception:
-        return {}
-
-
-def _called(fn: Any) -> Any:
-    """The object with the annotations: a function, or the `__call__` of an object."""
-    return fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
-
-
-def _first_annotation(fn: Callable[..., Any]) -> list[tuple[str, Any]]:
-    first = list(inspect.signature(fn).parameters)[:1]
-    given = getattr(inspect.unwrap(_called(fn)), "__annotations__", {})
-    return [(name, given[name]) for name in first if name in given]
-
-
-def _unread(fn: Callable[..., Any]) -> str:
-    """The annotation `Message[T]` as text, if its T is unknown."""
-    try:
-        annotation = _first_annotation(fn)
-    except (TypeError, ValueError):
-        return ""
-    text = "".join(a if isinstance(a, str) else repr(a) for _, a in annotation)
-    return text if re.search(r"\bMessage\[", text) and not _first_hint(fn) else ""
-
-
-def _portable(hint: Any) -> Any:
-    """A type that pydantic accepts: before Python 3.12 only typing_extensions' TypedDict."""
-    if sys.version_info >= (3, 12):
-        return hint
-    if typing.is_typeddict(hint):
-        fields = {
-            name: (Required if name in hint.__required_keys__ else NotRequired)[_portable(kind)]
-            for name, kind in typing.get_type_hints(hint).items()
-        }
-        return TypedDict(hint.__name__, fields)  # type: ignore[operator]
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) in (list, dict, set, tuple):
-        return typing.get_origin(hint)[tuple(_portable(one) for one in arguments)]
-    return hint
-
-
 @dataclass(slots=True)
 class Registry:
-    """The handlers of an App by topic; `None` is the handler of every other topic."""
+    """The handlers of an App by topic; `None` is the handler of every other topic.
+
+    most: the most messages that share a call or a transaction of one of them.
+    """
 
     handlers: dict[str | None, Handler] = field(default_factory=dict)
+    most: int = 1
+
+    def __post_init__(self) -> None:
+        self.most = max((handler.most for handler in self.handlers.values()), default=1)
 
     def add(self, handler: Handler) -> None:
         if handler.topic in self.handlers:
             what = "every topic" if handler.topic is None else f"topic {handler.topic!r}"
             raise HandlerError(f"there is a handler for {what} already")
         self.handlers[handler.topic] = handler
+        self.most = max(self.most, handler.most)
 
     def get(self, topic: str | None) -> Handler | None:
         return self.handlers.get(topic) or self.handlers.get(None)
@@ -226,14 +176,15 @@ class Registry:
         for topic, handler in list(self.handlers.items()):
             if handler.payload_type is None and "type" not in handler.warned:
                 found = self.handlers[topic] = replace(
-                    handler, payload_type=_payload_type(handler.fn)
+                    handler,
+                    payload_type=payload_type(handler.fn, batch=handler.batch is not None),
                 )
-                unread = "" if found.payload_type is not None else _unread(handler.fn)
-                if unread:
+                hint = "" if found.payload_type is not None else unread(handler.fn)
+                if hint:
                     handler.warned.append("type")
                     name = getattr(handler.fn, "__qualname__", repr(handler.fn))
                     told.append(
-                        f"handler {name}: the type in {unread} is not a name of its module, so "
+                        f"handler {name}: the type in {hint} is not a name of its module, so "
                         "that payloads are not checked"
                     )
         return told

@@ -18,8 +18,9 @@ UNTRUSTED_PAUSE_SECONDS = 0.05
 class HandlerThreads:
     """Take lanes, run their handlers, and pass them on to be settled.
 
-    handle: stores its result in the lane. settle: gets a finished lane, and whether no other
-    waits.
+    handle: stores its result in the lane. handle_batch: does so for the lane and for others that it
+    takes, and returns those that have a result; None if its handler takes no batches. settle: gets
+    a finished lane, and whether no other waits.
     """
 
     def __init__(
@@ -29,11 +30,13 @@ class HandlerThreads:
         *,
         count: int,
         handle: Callable[[Lane], None],
+        handle_batch: Callable[[Lane], list[Lane] | None],
         settle: Callable[[Lane, bool], None],
     ) -> None:
         self._runtime = runtime
         self._lanes = lanes
         self._handle = handle
+        self._handle_batch = handle_batch
         self._settle = settle
         self._threads = [
             threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
@@ -75,6 +78,8 @@ class HandlerThreads:
             if runtime.paused and runtime.is_paused(lane.row):  # since it was claimed
                 lane.result = Result(Outcome.RELEASED)
                 lane.finished_at = time.monotonic()
+            elif runtime.registry.most > 1 and self._in_batch(lane):
+                continue
             else:
                 self._timed(lane)
             self._settle(lane, not lanes.ready)
@@ -84,3 +89,12 @@ class HandlerThreads:
         self._handle(lane)
         lane.finished_at = end = time.monotonic()
         self._lanes.took(end - begin)
+
+    def _in_batch(self, lane: Lane) -> bool:
+        """Run a lane with those that wait beside it; False if its handler takes no batches."""
+        ended = self._handle_batch(lane)
+        if ended is None:
+            return False
+        for one in ended:
+            self._settle(one, one is ended[-1] and not self._lanes.ready)
+        return True

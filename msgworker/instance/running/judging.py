@@ -45,6 +45,10 @@ class Judge:
             return Result(Outcome.RELEASED)
         return result_of_error(error, handler, row.tries + 1, self._backoff)
 
+    def of_error(self, error: BaseException, handler: Handler, row: Row) -> Result:
+        """What is written for a message that failed with this error."""
+        return self.written(self.raised(error, handler, row), handler, row)
+
     def interrupted(self) -> None:
         """A handler got KeyboardInterrupt: the instance stops."""
         self._runtime.stopping.set()

@@ -18,6 +18,7 @@ from msgworker.instance.runtime import Runtime
 WORTH_A_THREAD_SECONDS = 0.002
 UNKNOWN_SECONDS = 1.0  # assumed for a handler while none has ended: wakes all threads
 NEWEST_SHARE = 0.05
+MOST_PASSED = 100  # lanes of other handlers that a batch looks behind
 
 
 class Lanes:
@@ -55,6 +56,26 @@ class Lanes:
     def put_back(self, lane: Lane) -> None:
         """Queue a lane that its thread may not start yet."""
         self.ready.append(lane)
+
+    def take_more(self, wants: Callable[[Lane], bool | None]) -> list[Lane]:
+        """Take waiting lanes that `wants` is true for, until it is None or none is left; does not
+        wait. The others keep their places."""
+        taken: list[Lane] = []
+        passed: list[Lane] = []
+        while len(passed) < MOST_PASSED:
+            try:
+                lane = self.ready.popleft()
+            except IndexError:
+                break
+            wanted = wants(lane)
+            (taken if wanted else passed).append(lane)
+            if wanted is None:
+                break
+        if passed:
+            self.ready.extendleft(reversed(passed))
+            with self._gate:  # a thread may have found nothing meanwhile
+                self._gate.notify(min(self._idle, len(passed)))
+        return taken
 
     def next(self) -> Lane | None:
         """Wait for a lane; None = closed. Lanes that are still queued then have not started, and

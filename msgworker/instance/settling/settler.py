@@ -156,7 +156,7 @@ class Settler:
     def give_back(self, lanes: Sequence[Lane]) -> None:
         """Release lanes whose current message no handler has started."""
         for lane in lanes:
-            lane.result = Result(Outcome.RELEASED)
+            lane.result = lane.result or Result(Outcome.RELEASED)  # known before it got the flag
             lane.finished_at = time.monotonic()
             self.add(lane, False)
         if lanes:

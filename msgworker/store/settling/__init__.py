@@ -1,4 +1,4 @@
 """Write outcomes and tries, move the flag.
 
-In order: settle, together, done, tries, fingerprint.
+In order: settle, together, done, batch, tries, fingerprint.
 """

@@ -1,0 +1,274 @@
+"""Call a handler for a batch, in the transaction of its outcome if it is transactional.
+
+All of a batch is done, or nothing. After an exception no try is counted, and each message runs
+alone, its lane to its end, so that the guilty one raises for itself. A batch is never tried again
+as one after an exception: that might never end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.dialects import reason_of
+from msgworker.errors import HandlerTimeout, LostClaim, PayloadError
+from msgworker.events import Started
+from msgworker.instance.running.batchcontext import BatchContext
+from msgworker.instance.running.batchtransaction import BatchTransaction, Failed, Failures, Part
+from msgworker.instance.running.calling import Caller
+from msgworker.instance.running.context import Context
+from msgworker.instance.running.gathering import Batch, Gathering
+from msgworker.instance.running.hand import Lane, Running
+from msgworker.instance.running.handler import Handler
+from msgworker.instance.running.lanes import Lanes
+from msgworker.instance.running.outcome import DONE, Result
+from msgworker.instance.runtime import Runtime
+from msgworker.message import Message, Outcome, topic_of
+from msgworker.store.settling import done
+from msgworker.store.settling.batch import OutOfDate
+
+FAIL_ROUNDS = 4
+"""How often a transactional handler is called for a batch while it names messages that fail."""
+
+
+class _Unlike(Exception):
+    """A result that only one message can have: roll back."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.error)
+        self.result = result
+
+
+class BatchCaller:
+    """Calls handlers for batches, for the threads of one instance."""
+
+    def __init__(self, runtime: Runtime, *, caller: Caller, lanes: Lanes) -> None:
+        self._runtime = runtime
+        self._caller = caller
+        self._lanes = lanes
+        self.gathering = Gathering(runtime, lanes)
+        self._transaction = BatchTransaction(runtime, caller)
+
+    def handle_beside(self, lane: Lane) -> list[Lane] | None:
+        """Run a lane with those that wait beside it; returns those that have a result. None if its
+        handler takes no batches."""
+        if lane.result is not None:  # known before it got the flag
+            lane.finished_at = time.monotonic()
+            return [lane]
+        batch = self.gathering.gather(lane)
+        return None if batch is None else self.handle(batch)
+
+    def handle(self, batch: Batch) -> list[Lane]:
+        """Run the handler; returns the lanes that have a result. The others run alone: they wait
+        again with those of `lanes`."""
+        begin = time.monotonic()
+        first, messages = batch.lanes[0], len(batch)
+        ends = {lane: lane.place + lane.width for lane in batch.lanes}
+        if batch.is_single and (batch.handler.batch is None or first.row.flaw is not None):
+            self._caller.handle(first)
+        else:
+            self._together(batch)
+        ended = [lane for lane in batch.lanes if lane.result is not None]
+        again = [lane for lane in batch.lanes if lane.result is None]
+        now = time.monotonic()
+        self._lanes.took((now - begin) / len(batch.lanes))
+        size = self.gathering.size(batch.handler)
+        if again:
+            size.failed()
+        else:
+            size.took(messages, now - begin)
+        for lane in ended:
+            lane.finished_at = now
+        for lane in again:  # those of the batch, and no others: then it may be claimed again
+            lane.rows = lane.rows[: ends[lane]]
+            lane.alone, lane.width, lane.verdict = True, 1, None
+        if again:
+            self._lanes.put(again, takes_one=True)
+        return ended
+
+    def _together(self, batch: Batch) -> None:
+        runtime, lanes, handler = self._runtime, batch.lanes, batch.handler
+        first, now = lanes[0], time.monotonic()
+        until = None if handler.timeout is None else now + handler.timeout
+        running = Running(
+            *(first.row, first.owner, now, until, handler.timeout_action == "restart"),
+            part=first.part,
+            beside=[(lane.row, lane.part) for lane in lanes[1:]],
+        )
+        ident = threading.get_ident()
+        runtime.hand.running[ident] = running
+        try:
+            # As in `Caller.handle`: looked at after it is noted in `running`.
+            if not runtime.identity.is_ours(first.owner):
+                raise LostClaim(first.row.msg_id, first.owner)
+            parts = [part for lane in lanes if (part := self._part(lane, handler))]
+            if parts:
+                self._started(parts)
+                self._run(parts, handler, running)
+        except LostClaim:
+            self._give_up(lanes)
+        except OutOfDate:
+            self._drop_lost(lanes)
+        except BaseException as error:  # the thread survives any exception
+            self._raised(error, batch, running)
+        finally:
+            runtime.hand.running.pop(ident, None)
+
+    def _part(self, lane: Lane, handler: Handler) -> Part | None:
+        """The messages of a lane: its first ones, as far as they can be read. None if there are
+        none; then it has its result."""
+        messages: list[Message[Any]] = []
+        for row in lane.taken():
+            try:
+                messages.append(self._caller.message_of(row, topic_of(row.topic), handler))
+            except PayloadError as error:
+                if not messages:
+                    lane.width = 1
+                    lane.result = self._caller.judge.of_error(error, handler, row)
+                    return None
+                break
+        lane.width = len(messages)
+        return Part(lane, messages)
+
+    def _started(self, parts: list[Part]) -> None:
+        if self._runtime.events.wants(Started):
+            for part in parts:
+                for row in part.lane.taken():
+                    self._runtime.events.emit(Started(part.lane.owner, row))
+
+    def _run(self, parts: list[Part], handler: Handler, running: Running) -> None:
+        if handler.transactional:
+            for _ in range(FAIL_ROUNDS):
+                try:
+                    self._in_transaction(parts, handler, running)
+                    return
+                except Failed as failed:
+                    parts = self._without(parts, failed.by_id, handler)
+                if not parts:
+                    return
+            return  # what is left runs alone
+        failures = self._call(parts, handler, running, None)
+        self._check_time(handler, running)
+        for part in parts:
+            part.lane.result = DONE
+        self._without(parts, failures, handler)
+
+    def _in_transaction(self, parts: list[Part], handler: Handler, running: Running) -> None:
+        def call(conn: Connection) -> Failures:
+            return self._call(parts, handler, running, conn)
+
+        self._transaction.run(parts, call, lambda: self._check_time(handler, running))
+
+    def _raised(self, error: BaseException, batch: Batch, running: Running) -> None:
+        """All lanes without a result run alone; a single message has its result."""
+        judge, handler = self._caller.judge, batch.handler
+        if isinstance(error, KeyboardInterrupt):
+            judge.interrupted()
+        left = [lane for lane in batch.lanes if lane.result is None]
+        if len(left) == 1 and batch.is_single:
+            row = left[0].row
+            result = error.result if isinstance(error, _Unlike) else None
+            result = result or judge.raised(error, handler, row)
+            left[0].result = judge.written(judge.late(result, handler, running, row), handler, row)
+            return
+        text = "a batch of %d messages of topic %s: %s: %s; each runs alone"
+        what = (len(batch), handler.topic, type(error).__name__, reason_of(error))
+        self._runtime.log.info(text, *what, exc_info=error)
+
+    @staticmethod
+    def _give_up(lanes: list[Lane]) -> None:
+        """Our id is lost, and with it the lanes."""
+        for lane in lanes:
+            if lane.result is None:
+                lane.width, lane.verdict = 1, None
+                lane.result = Result(Outcome.RELEASED)
+
+    def _drop_lost(self, lanes: list[Lane]) -> None:
+        """Lanes whose flag is gone are given up, after a rollback; the others run alone."""
+        if len(lanes) == 1 and lanes[0].width == 1:
+            self._give_up(lanes)
+            return
+        heads = [lane.row.msg_id for lane in lanes]
+        link = self._caller.transacting.link()
+        try:
+            with link.lock, link.transaction() as conn:
+                mine = done.look(conn, self._runtime.tables, heads, me=lanes[0].owner)
+        except Exception as error:  # each asks for itself
+            self._runtime.log.info("a batch was rolled back: %s", reason_of(error))
+            return
+        self._give_up([lane for lane in lanes if lane.row.msg_id not in mine])
+
+    # ------------------------------------------------------------ the handler
+
+    def _call(
+        self, parts: list[Part], handler: Handler, running: Running, conn: Connection | None
+    ) -> Failures:
+        """Call the handler; returns the failures that it has named. Raises whatever it raises."""
+        owner, attempt = parts[0].lane.owner, parts[0].lane.row.tries + 1
+        messages = [message for part in parts for message in part.messages]
+        if handler.batch is None:
+            self._call_each(messages, owner, handler, running, conn)
+            return {}
+        context = BatchContext(messages, owner, attempt, running, conn)
+        try:
+            arguments = (messages, context) if handler.takes_context else (messages,)
+            value = self._caller.call(handler, *arguments)
+        finally:
+            context.end()
+        result = self._caller.judge.returned(value, handler, attempt)
+        if result is not DONE:
+            raise _Unlike(result)
+        if not context.failures:
+            self._caller.flush(context)
+        return context.failures
+
+    def _call_each(
+        self,
+        messages: list[Message[Any]],
+        owner: str,
+        handler: Handler,
+        running: Running,
+        conn: Connection | None,
+    ) -> None:
+        """A group: one call for each message, each with the time of one."""
+        for message in messages:
+            running.since = time.monotonic()
+            if handler.timeout is not None:
+                running.until = running.since + handler.timeout
+            context = Context(message, owner, 1, running, conn)
+            arguments = (message, context) if handler.takes_context else (message,)
+            value = self._caller.call(handler, *arguments)
+            result = self._caller.judge.returned(value, handler, 1)
+            if result is not DONE:
+                raise _Unlike(result)
+            self._caller.flush(context)
+            self._check_time(handler, running)
+
+    def _check_time(self, handler: Handler, running: Running) -> None:
+        if running.until is not None and time.monotonic() > running.until:
+            took = time.monotonic() - running.since
+            text = f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
+            raise HandlerTimeout(text)
+
+    def _without(self, parts: list[Part], failures: Failures, handler: Handler) -> list[Part]:
+        """The parts without the messages that failed, and without those behind them. A lane whose
+        first one failed has its result; one further behind is the next that gets the flag, and its
+        result is known."""
+        kept: list[Part] = []
+        for part in parts:
+            lane, ids = part.lane, [message.msg_id for message in part.messages]
+            place = next((i for i, msg_id in enumerate(ids) if msg_id in failures), None)
+            if place is None:
+                kept.append(part)
+                continue
+            row, judge = lane.rows[lane.place + place], self._caller.judge
+            result = judge.of_error(failures[ids[place]], handler, row)
+            if place == 0:
+                lane.result, lane.width, lane.verdict = result, 1, None
+            else:
+                lane.width, lane.verdict = place, result
+                kept.append(Part(lane, part.messages[:place]))
+        return kept

@@ -1,0 +1,105 @@
+"""What a handler of a batch may use besides its messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from sqlalchemy import Connection
+
+from msgworker.errors import HandlerMisuse
+from msgworker.instance.running.context import Cancellable, Context
+from msgworker.logs import logger
+from msgworker.message import Message
+from msgworker.payload import shown
+
+
+class BatchContext(Context):
+    """The second argument of a handler with batch=..., beside its messages.
+
+    instance_id, cancelled, connection, session: as in Context. attempt: 1, except where one message
+    that has failed before runs alone. log: its records carry the topic, the try and how many
+    messages there are, and the message where there is one.
+    """
+
+    __slots__ = ("_ended", "_ids", "_messages", "failures")
+
+    def __init__(
+        self,
+        messages: Sequence[Message[Any]],
+        instance_id: str,
+        attempt: int,
+        running: Cancellable,
+        connection: Connection | None = None,
+    ) -> None:
+        super().__init__(messages[0], instance_id, attempt, running, connection)
+        self._messages = messages
+        self._ended = False
+        self._ids: set[Any] | None = None
+        # For the package: by msg_id.
+        self.failures: dict[Any, BaseException] = {}
+
+    def fail(self, message: Message[Any], error: Exception) -> None:
+        """Fail one message of the batch, as if its handler had raised `error`; the others go on.
+
+        It counts a try and waits for its back-off; Reject and RetryLater mean what they mean when
+        raised. What follows it in its object waits for it. Returns at once: return from the handler
+        as usual. With transactional=True the transaction is then rolled back and the handler called
+        again without these messages, so that nothing is committed for them; if it names further
+        messages again and again, each message runs alone.
+
+        Raises HandlerMisuse if it is no message of this batch, was failed already, or `error` is
+        not an exception.
+        """
+        if self._ended:
+            raise HandlerMisuse("ctx.fail after the handler has returned; call it before that")
+        if self._ids is None:
+            self._ids = {one.msg_id for one in self._messages}
+        if not isinstance(message, Message) or message.msg_id not in self._ids:
+            raise HandlerMisuse(
+                f"ctx.fail takes a message of this batch, got {_named(message)}; pass one of the "
+                "messages that the handler was called with"
+            )
+        if not isinstance(error, Exception):
+            raise HandlerMisuse(
+                f"ctx.fail takes an exception, got {shown(error)}; for example "
+                'ctx.fail(message, ValueError("no address"))'
+            )
+        if message.msg_id in self.failures:
+            raise HandlerMisuse(
+                f"message {message.msg_id} was failed already in this batch; fail each once"
+            )
+        self.failures[message.msg_id] = error
+
+    def fan_out(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises HandlerMisuse: items are recorded under one message."""
+        raise HandlerMisuse(
+            "ctx.fan_out records items under one message, and this handler gets a list; leave out "
+            "batch=... to fan out over the items of each message"
+        )
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger under `msgworker.handler`."""
+        if self._log is None:
+            first = self._messages[0]
+            one = len(self._messages) == 1
+            extra = {
+                "instance": self.instance_id,
+                "msg_id": first.msg_id if one else None,
+                "object_id": first.object_id if one else None,
+                "topic": first.topic,
+                "try": self.attempt,
+                "messages": len(self._messages),
+            }
+            self._log = logging.LoggerAdapter(logger("msgworker.handler", of_user=True), extra)
+        return self._log
+
+    def end(self) -> None:
+        """For the package: the handler has returned."""
+        self._ended = True
+
+
+def _named(message: Any) -> str:
+    return f"message {message.msg_id}" if isinstance(message, Message) else shown(message)

@@ -1,0 +1,146 @@
+"""The transaction of a batch: its handler and the outcome of all its lanes, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.errors import LostClaim
+from msgworker.instance.links import Stage, lent
+from msgworker.instance.running.calling import Caller
+from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.outcome import DONE
+from msgworker.instance.runtime import Runtime
+from msgworker.instance.settling.settlements import settlement
+from msgworker.message import Message
+from msgworker.store.recovering import recover
+from msgworker.store.settling import batch as store
+from msgworker.store.settling import done
+from msgworker.store.settling.batch import OutOfDate, Share
+
+
+@dataclass(slots=True)
+class Part:
+    """A lane, and its messages in the batch."""
+
+    lane: Lane
+    messages: list[Message[Any]]
+
+
+class Failed(Exception):
+    """The handler has named messages that fail: roll back. by_id: their errors."""
+
+    def __init__(self, by_id: dict[Any, BaseException]) -> None:
+        super().__init__(f"{len(by_id)} messages failed")
+        self.by_id = by_id
+
+
+Failures = dict[Any, BaseException]
+
+
+class BatchTransaction:
+    """Used by the handler threads of one instance."""
+
+    def __init__(self, runtime: Runtime, caller: Caller) -> None:
+        self._runtime = runtime
+        self._caller = caller
+
+    def run(
+        self,
+        parts: list[Part],
+        call: Callable[[Connection], Failures],
+        check_time: Callable[[], None],
+    ) -> None:
+        """Settle the lanes with the writes of their handler. call: calls it; returns the failures
+        that it has named. check_time: raises if it took too long.
+
+        Raises what these raise; Failed, OutOfDate or LostClaim: then nothing is committed, but with
+        LostClaim that may be unknown.
+        """
+        first = parts[0].lane
+        in_doubt = False
+
+        def once(stage: Stage) -> None:
+            self._once(parts, call, check_time, stage)
+
+        def was_committed() -> bool:
+            nonlocal in_doubt
+            in_doubt = True
+            found = self._was_committed(parts)
+            in_doubt = False
+            return found
+
+        try:
+            self._caller.transacting.until_committed(first.row, first.owner, once, was_committed)
+        except Exception as error:
+            if in_doubt:  # it may be committed: nothing of it may start again
+                raise LostClaim(first.row.msg_id, first.owner) from error
+            raise
+        for part in parts:
+            part.lane.result = DONE
+
+    def _once(
+        self,
+        parts: list[Part],
+        call: Callable[[Connection], Failures],
+        check_time: Callable[[], None],
+        stage: Stage,
+    ) -> None:
+        link = self._caller.transacting.link()
+        with link.lock, link.transaction() as conn:
+            self._refuse_lost(conn, parts)
+            with lent(conn, stage, "the handler"):
+                failures = call(conn)
+            if failures:
+                raise Failed(failures)
+            check_time()
+            flagged = self._settle(conn, parts)
+            stage.committing = True
+        self._settled(parts, flagged)
+
+    def _refuse_lost(self, conn: Connection, parts: list[Part]) -> None:
+        """Raise if our lease was lost since the claim, and others may have some of the messages."""
+        if parts[0].lane.owner == self._runtime.identity.id:
+            return
+        tries = {part.lane.row.msg_id: part.lane.row.tries for part in parts}
+        found = recover.still_flagged(conn, self._runtime.tables, tries)
+        if not set(tries) <= set(found.free):
+            raise OutOfDate
+
+    def _settle(self, conn: Connection, parts: list[Part]) -> set[int]:
+        """Write the outcome; returns the next messages that are flagged now."""
+        shares = []
+        for part in parts:
+            lane = part.lane
+            self._caller.before_settle(lane)
+            ahead = settlement(lane, self._runtime).next_id
+            if lane.verdict is not None and lane.next_row is not None:
+                ahead = lane.next_row.msg_id
+            followers = [message.msg_id for message in part.messages[1:]]
+            shares.append(Share(lane.row.msg_id, followers, ahead))
+        first = parts[0].lane
+        tables, tries = self._runtime.tables, first.row.tries
+        return store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
+
+    def _was_committed(self, parts: list[Part]) -> bool:
+        """Lock and read the rows, which waits for a COMMIT still under way: all of the batch was
+        committed, or nothing."""
+        heads = {part.lane.row.msg_id for part in parts}
+        nexts = {row.msg_id for part in parts if (row := part.lane.next_row)}
+        link = self._caller.transacting.link()
+        with link.lock, link.transaction() as conn:
+            me = parts[0].lane.owner
+            flagged = done.look(conn, self._runtime.tables, heads | nexts, me=me)
+        if not heads.isdisjoint(flagged):
+            return False
+        self._settled(parts, flagged)
+        return True
+
+    @staticmethod
+    def _settled(parts: list[Part], flagged: set[int]) -> None:
+        for part in parts:
+            ahead = part.lane.next_row
+            part.lane.settled = ahead is not None and ahead.msg_id in flagged
