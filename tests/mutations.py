@@ -439,6 +439,28 @@ MUTANTS = (
         "return not runtime.gave_up()",
         *_on("test_a_settle_of_an_id_that_was_lost_is_not_sent_again", "sqlite"),
     ),
+    # --- claims beside what is in flight
+    _m(
+        "threads that ran dry wait until all has ended",
+        "instance/claiming/room.py",
+        "            self._appetite.ran_dry()\n",
+        "            self._appetite.has_room(busy)\n",
+        *_on("test_more_is_claimed_while_lanes_are_in_flight_if_the_threads_ran_dry", "sqlite"),
+    ),
+    _m(
+        "more is held although there was no more",
+        "instance/claiming/appetite.py",
+        "        if self._full:\n            self._full = False",
+        "        if self.lanes:\n            self._full = False",
+        "test_threads_that_run_dry_while_all_is_held_make_it_hold_more",
+    ),
+    _m(
+        "all is claimed in one go",
+        "instance/claiming/appetite.py",
+        "return min(self.lanes - held, max(WORTH_A_CLAIM, self.lanes // 2))",
+        "return min(self.lanes - held, max(WORTH_A_CLAIM, self.lanes))",
+        "test_half_of_many_lanes_is_claimed_while_the_other_half_is_settled[1000-0-500]",
+    ),
     # --- two settles at once
     _m(
         "a settle beside another one for a few lanes",

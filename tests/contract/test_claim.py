@@ -30,6 +30,16 @@ def test_messages_without_an_object_are_claimed_together(one, app, table):
     assert table.statuses == [1, 1, 1]
 
 
+def test_more_is_claimed_while_lanes_are_in_flight_if_the_threads_ran_dry(one, app, table):
+    send(app, *range(40))
+    assert [fetch(one), fetch(one)] == [4, 12]
+    assert fetch(one) == -1  # all that may be held is held, and lanes wait for a thread
+    assert len(one.lanes.ready) == 16
+    one.lanes.ran_dry = True
+    assert fetch(one) == 24
+    assert len(one.runtime.hand.lanes) == 40
+
+
 def test_nothing_is_claimed_of_an_object_whose_settle_is_unanswered(one, app, table):
     (a, _) = send(app, "a", "a")
     assert fetch(one) == 1

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from msgworker.instance.claiming.appetite import Appetite
+from msgworker.instance.running.hand import Hand, Lane
 from msgworker.instance.running.lanes import NEWEST_SHARE, Lanes
+from tests.support.waiting import in_thread, until
 
 MOST = 1000
 SECONDS = st.floats(0, 1e6)
@@ -81,6 +86,31 @@ def test_quick_work_grows_with_every_claim_that_finds_the_threads_dry():
     assert appetite.lanes == 900
 
 
+def test_threads_that_run_dry_while_all_is_held_make_it_hold_more():
+    appetite, held = Appetite(4, MOST, 20), []
+    appetite.fed(dry=True, full=True)
+    appetite.fed(dry=False, full=True)  # others are ready: those of a settle, say
+    for _ in range(3):
+        appetite.sees(0.00005, [])
+        held.append(appetite.lanes)
+        appetite.ran_dry()
+    assert held == [28, 112, 112]  # once for each claim
+    appetite.fed(dry=False, full=False)
+    appetite.ran_dry()
+    appetite.sees(0.00005, [])
+    assert appetite.lanes <= 112  # there was no more to claim
+
+
+@pytest.mark.parametrize(
+    ("lanes", "held", "claimed"),
+    [(MOST, 0, 500), (MOST, 400, 500), (MOST, 600, 400), (160, 0, 100), (100, 0, 100), (4, 1, 3)],
+)
+def test_half_of_many_lanes_is_claimed_while_the_other_half_is_settled(lanes, held, claimed):
+    appetite = grown(4, lanes)
+    appetite.sees(0.00005, [])
+    assert appetite.room(held) == claimed
+
+
 def test_a_claim_waits_for_room_unless_a_thread_has_nothing_to_do():
     appetite = grown(4)
     appetite.sees(0.02, [])
@@ -102,3 +132,17 @@ def test_the_mean_is_that_of_the_first_ones_and_then_follows():
     assert lanes.mean_seconds == pytest.approx(1.0)
     lanes.took(2.0)
     assert lanes.mean_seconds == pytest.approx(1.0 + NEWEST_SHARE)
+
+
+def test_a_thread_without_a_lane_is_told_to_the_next_claim():
+    runtime: Any = SimpleNamespace(hand=Hand())
+    lanes = Lanes(runtime, beat_now=lambda: None)
+    ended = in_thread(lanes.next)
+    until(lambda: lanes.ran_dry, "the thread has nothing to do")
+    lane = Lane("me", [cast(Any, None)])
+    lanes.put([lane])
+    assert ended() is lane
+    lanes.put([lane])
+    assert [lanes.taken_dry(), lanes.taken_dry()] == [True, False]
+    lanes.take_back()
+    assert lanes.taken_dry()  # it would have nothing to do now

@@ -17,6 +17,8 @@ KEPT_SECONDS = 2.0
 TAKEN_SECONDS = 1.0
 """After so many seconds the end of a handler cannot be predicted: its thread counts as busy."""
 LEAST_SECONDS = 1e-6
+WORTH_A_CLAIM = 100
+"""Up to so many lanes are claimed in one go."""
 PAYLOAD_BUDGET = 32_000_000
 RUN_OF_BATCHES = 4
 """So many batches of one object are read ahead at once."""
@@ -40,6 +42,7 @@ class Appetite:
         self._grown = self._least
         self._run = run
         self._batch = batch
+        self._full = False  # after the last claim all was held that may be: there may be more
         self._mean_payload = 0.0
         self.lanes = min(threads, most)
         self.kept = self.lanes
@@ -66,16 +69,30 @@ class Appetite:
         self.kept = late
 
     def fed(self, *, dry: bool, full: bool) -> None:
-        """After a claim: dry = no lane was waiting before it; full = it won all that it wanted."""
+        """After a claim: dry = since the last one a thread had nothing to do; full = all that
+        may be held is held now."""
+        self._full = full
         if dry and full:
             self._grown = min(self._most, self._grown * 4)
         elif not dry and self._grown > self._least:
             self._grown = max(self._least, int(self._grown * 0.9))
 
+    def ran_dry(self) -> None:
+        """A thread had nothing to do although all that may be held was: hold more. Otherwise few
+        lanes, most of them being settled, would keep the threads waiting until they have ended."""
+        if self._full:
+            self._full = False
+            self._grown = min(self._most, self._grown * 4)
+
     def has_room(self, held: int) -> bool:
         """Whether to claim: half of it is used up, or a thread has nothing to do."""
         room = self.lanes - held
         return room > 0 and (room * 2 >= self.lanes or held < self._threads)
+
+    def room(self, held: int) -> int:
+        """How many lanes to claim now beside the `held` ones. Half of what may be held, if that is
+        many, so that the other half is claimed while this one is handled and settled."""
+        return min(self.lanes - held, max(WORTH_A_CLAIM, self.lanes // 2))
 
     def saw(self, rows: Sequence[Row]) -> None:
         """Record the size of payloads."""

@@ -68,7 +68,7 @@ class Fetcher(Role):
             room = self._room.left(held, self._finder.where)
             if room == 0 or self._emptying.for_new_id(held):
                 return -1
-            me, dry = self._identity.id, not self._lanes.ready
+            me, dry = self._identity.id, self._lanes.taken_dry()
             look = self._finder.look(room, held)
             last_try = look.quarantined
             if last_try is None:
@@ -82,7 +82,7 @@ class Fetcher(Role):
                     last_try
                 )  # another instance has it: continue with the others
             won = self.claim(look.candidates, me) if look.candidates else 0
-            self._appetite.fed(dry=dry, full=won >= room)
+            self._appetite.fed(dry=dry, full=held + won >= self._appetite.lanes)
             return won or self._nothing(look)
 
     def claim(self, candidates: list[Candidate], me: str, *, alone: bool = False) -> int:

@@ -30,11 +30,14 @@ class Room:
         released, unless no other instance looks at `where`."""
         runtime = self._runtime
         busy = held + self._look_at_handlers()
+        if self._lanes.ran_dry and not self._appetite.has_room(busy):
+            self._appetite.ran_dry()
+            busy = held + self._look_at_handlers()
         alone = held == 1 and runtime.hand.quarantined(runtime.tables.spec.max_tries)
         if alone or not runtime.identity.trusted():
             return 0
         if self._appetite.has_room(busy):
-            return self._appetite.lanes - busy
+            return self._appetite.room(busy)
         self.share(held, where)
         return 0
 

@@ -28,7 +28,8 @@ class Lanes:
     beat_now: requests a heartbeat at once. ready: lanes that no thread has taken yet; only the
     methods here write it, others check whether it is empty. mean_seconds: of handlers that
     have ended, None while none has; written by handler threads, read by the fetcher and
-    settling threads.
+    settling threads. ran_dry: a thread had nothing to do since the last claim; set by handler
+    threads, cleared by the fetcher.
     """
 
     def __init__(self, runtime: Runtime, *, beat_now: Callable[[], None]) -> None:
@@ -40,6 +41,7 @@ class Lanes:
         self._closed = False
         self._ended = 0
         self.mean_seconds: float | None = None
+        self.ran_dry = False
 
     def put(self, lanes: Iterable[Lane], *, takes_one: bool = False) -> None:
         """Queue lanes whose current message is flagged.
@@ -84,7 +86,7 @@ class Lanes:
             try:
                 return self.ready.popleft()
             except IndexError:
-                pass
+                self.ran_dry = True
             with self._gate:
                 if self.ready:
                     continue
@@ -94,6 +96,11 @@ class Lanes:
                 self._gate.wait()
                 self._idle -= 1
         return None
+
+    def taken_dry(self) -> bool:
+        """Whether a thread had nothing to do since the last call, or would have now."""
+        dry, self.ran_dry = self.ran_dry or not self.ready, False
+        return dry
 
     def nudge(self) -> None:
         """Wake one more thread if lanes wait: called regularly, since a handler may be slower than
