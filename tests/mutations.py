@@ -693,6 +693,42 @@ MUTANTS = (
         "        return sa.update(table(t)).where(*which).values(**free)",
         "test_a_former_holder_changes_nothing[sqlite]",
     ),
+    # --- how far to read ahead, and when to look
+    _m(
+        "a wake does not end the back-off of looks",
+        "instance/claiming/pollpace.py",
+        "self._look_at, self._woken = 0.0, True",
+        "self._woken = True",
+        *_on("test_a_message_of_this_process_starts_at_once_beside_a_busy_object", "sqlite"),
+    ),
+    _m(
+        "looks beside a running message never back off",
+        "instance/claiming/fetcher.py",
+        "if held and self.pace.look_in > 0 and",
+        "if held < 0 and self.pace.look_in > 0 and",
+        *_on("test_a_busy_object_costs_few_statements_beside_its_settles", "sqlite"),
+    ),
+    _m(
+        "a wake between two waits is lost",
+        "instance/role.py",
+        "                if self._wake.is_set():",
+        "                if pause < 0:",
+        "test_a_wake_between_the_wait_and_the_next_round_is_not_lost",
+    ),
+    _m(
+        "runs are read as if nothing was read ahead",
+        "instance/claiming/claimer.py",
+        "        return self._runs.limit(len(lanes) + max(0, to_come), ahead)",
+        "        return self._runs.limit(len(lanes) + max(0, to_come), ahead * 0)",
+        *_on("test_lanes_with_long_runs_leave_less_to_others", "sqlite"),
+    ),
+    _m(
+        "a run that is cut short is read as long again",
+        "instance/claiming/runlength.py",
+        "cut = min(cut, 2 * done)",
+        "cut = min(cut, 1 << 60)",
+        "test_a_run_that_is_cut_short_is_followed_by_one_twice_as_long_as_was_used",
+    ),
     # --- scopes
     _m(
         "a shard is given up while messages of it are in flight",

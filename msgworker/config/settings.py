@@ -39,8 +39,11 @@ class Settings:
     """Settings of the instances of an App.
 
     lease_seconds: how long an instance counts as alive without a heartbeat (one per third of it).
-    poll_seconds: the longest pause between looks at an idle table; a busy table has shorter ones.
-    run_limit: how many messages of an object are read ahead behind its head.
+    poll_seconds: the longest pause between looks at an idle table. While messages are in flight it
+    is 0.25 s at most; a message sent by this process or with a notification is looked for at once.
+    run_limit: how many messages of an object are read ahead behind its head while `lanes_limit`
+    objects are claimed; 0 = none. Fewer objects have longer runs, if those are handled to their end
+    within a second: all objects together at most run_limit * lanes_limit messages.
     lanes_limit: how many objects an instance claims at once, at most.
     notify: on PostgreSQL, wake up workers of other processes when a message is sent.
     foreign_stale_after: seconds after which a message that a foreign consumer has flagged is
@@ -210,7 +213,7 @@ SETTINGS: dict[str, Setting] = {
             "lease_seconds", "seconds", "how long an instance counts as alive without a heartbeat"
         ),
         _app("poll_seconds", "seconds", "the longest pause between two looks at an idle table"),
-        _app("run_limit", "whole", "how many messages of an object are read ahead"),
+        _app("run_limit", "whole", "messages of an object read ahead; more if few are claimed"),
         _app("lanes_limit", "whole", "how many objects an instance claims at once, at most"),
         _app("notify", "flag", "on PostgreSQL, wake up other processes when a message is sent"),
         _app(

@@ -25,6 +25,7 @@ from msgworker.instance.claiming.fetcher import Fetcher
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.pollpace import PollPace
 from msgworker.instance.claiming.room import Room
+from msgworker.instance.claiming.runlength import RunLength
 from msgworker.instance.claiming.seat import Standing
 from msgworker.instance.listener import Listener
 from msgworker.instance.liveness.heartbeat import Heartbeat
@@ -83,9 +84,7 @@ class Instance:
         look_now, beat_now = self._look.set, self._beat.set
         self.seat = None if runtime.scope is None else runtime.scope.seat(self._standing())
         settings, link = runtime.settings, runtime.link(tuned=True)
-        self.appetite = Appetite(
-            *(threads, settings.lanes_limit, settings.run_limit), lambda: runtime.registry.most
-        )
+        self.appetite = Appetite(threads, settings.lanes_limit)
         self.lanes = Lanes(runtime, beat_now=beat_now)
         self.settler = Settler(
             runtime, lanes=self.lanes, on_progress=self._look_if_room, beat_now=beat_now
@@ -99,7 +98,8 @@ class Instance:
             handle_batch=self.batches.handle_beside,
             settle=self.settler.add,
         )
-        self.claimer = Claimer(runtime, link, self.appetite)
+        runs = RunLength(*(settings.run_limit, settings.lanes_limit), lambda: runtime.registry.most)
+        self.claimer = Claimer(runtime, link, appetite=self.appetite, runs=runs)
         self.finder = Finder(runtime, link, self.seat)
         watch = HandlerWatch(runtime, self.leave_for)
         self.heartbeat = Heartbeat(

@@ -140,7 +140,7 @@ class Role:
         """Called with every error of a round."""
 
     def woken(self) -> None:
-        """Called when a pause ended early."""
+        """Called when something has set `wake`, before the next round."""
 
     def ended(self) -> None:
         """Called by the thread when the loop is over."""
@@ -173,9 +173,11 @@ class Role:
         try:
             while not self._stopping.is_set():
                 pause = self.round_once()
-                if pause > 0 and not self._stopping.is_set() and self._wake.wait(pause):
+                if pause > 0 and not self._stopping.is_set():
+                    self._wake.wait(pause)
+                if self._wake.is_set():  # also if that was after the wait, or without one
+                    self._wake.clear()
                     self.woken()
-                self._wake.clear()
         finally:
             self.over.set()
             self.ended()

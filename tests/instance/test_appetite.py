@@ -20,7 +20,7 @@ SECONDS = st.floats(0, 1e6)
 
 def grown(threads: int, most: int = MOST) -> Appetite:
     """One whose threads have always run dry."""
-    appetite = Appetite(threads, most, 20)
+    appetite = Appetite(threads, most)
     for _ in range(10):
         appetite.fed(dry=True, full=True)
     return appetite
@@ -70,7 +70,7 @@ def test_a_thread_has_a_lane_and_what_is_claimed_is_kept(threads, most, mean, ag
 
 
 def test_quick_work_grows_with_every_claim_that_finds_the_threads_dry():
-    appetite, held = Appetite(4, MOST, 20), []
+    appetite, held = Appetite(4, MOST), []
     appetite.sees(None, [])
     held.append(appetite.lanes)
     for _ in range(5):
@@ -87,7 +87,7 @@ def test_quick_work_grows_with_every_claim_that_finds_the_threads_dry():
 
 
 def test_threads_that_run_dry_while_all_is_held_make_it_hold_more():
-    appetite, held = Appetite(4, MOST, 20), []
+    appetite, held = Appetite(4, MOST), []
     appetite.fed(dry=True, full=True)
     appetite.fed(dry=False, full=True)  # others are ready: those of a settle, say
     for _ in range(3):

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from msgworker.config import Settings
-from msgworker.instance.claiming.appetite import PAYLOAD_BUDGET, Appetite
+from msgworker.instance.claiming.runlength import PAYLOAD_BUDGET, RunLength
 from msgworker.instance.running import gathering, lanes
 from msgworker.instance.running.batchsize import FIRST, BatchSize
 from msgworker.instance.running.gathering import Gathering
@@ -68,12 +68,13 @@ def test_runs_are_as_long_as_batches_need_but_no_more_is_held_in_all(
     held: int, length: int, run: int, run_without: int
 ) -> None:
     for batch, expected in ((500, run), (1, run_without)):
-        appetite = Appetite(1, 1000, 20, lambda batch=batch: batch)  # type: ignore[misc]
-        appetite.lanes = held
-        for _ in range(20 if length else 0):
-            appetite.saw([row(i, payload="x" * length) for i in range(20)])
-        assert appetite.run == expected
-        assert appetite.run * held <= 20_000
+        runs = RunLength(20, 1000, lambda batch=batch: batch)  # type: ignore[misc]
+        if length:
+            one = Lane("me", [row(i, payload="x" * length) for i in range(20)])
+            for _ in range(20):
+                runs.read([one] * 20, 20, 0.0)
+        assert runs.limit(held, 0) == expected
+        assert expected * held <= 20_000
 
 
 def row(msg_id: int, object_id: str | None = "o", topic: str = "t", **values: Any) -> Row:

@@ -16,8 +16,43 @@ def pace(clock: Ticking | None = None, *, drains: bool = False) -> PollPace:
     return PollPace(1.0, drains=drains, clock=clock or Ticking(), jitter=lambda: 1.0)
 
 
-def after(one: PollPace, won: int, *, holding: bool = False, due_in: float | None = None) -> float:
-    return one.after(won, wanted=8, holding=holding, due_in=due_in)
+def after(
+    one: PollPace,
+    won: int,
+    *,
+    holding: bool = False,
+    due_in: float | None = None,
+    more: bool = True,
+) -> float:
+    return one.after(won, wanted=8, holding=holding, due_in=due_in, more=more)
+
+
+class Busy:
+    """A claim loop that has room while one of its messages runs for a long time."""
+
+    def __init__(self, longest: float = 1.0) -> None:
+        self.clock = Ticking()
+        self.begun = self.clock.now
+        self.pace = PollPace(longest, clock=self.clock, jitter=lambda: 1.0)
+
+    def looks(self, won: int = 0, *, more: bool = False) -> None:
+        self.pace.looked(OVER)
+        assert after(self.pace, won, holding=True, more=more) == 0.01
+
+    def until_the_next_look(self) -> float:
+        """In the rounds of the loop, one each 10 ms."""
+        since = self.clock.now
+        while self.pace.look_in > 1e-9:
+            assert after(self.pace, -1, holding=True) == 0.01
+            self.clock.now += 0.01
+        return round(self.clock.now - since, 6)
+
+    def pauses(self, looks: int) -> list[float]:
+        found = []
+        for _ in range(looks):
+            self.looks()
+            found.append(self.until_the_next_look())
+        return found
 
 
 @pytest.mark.parametrize(
@@ -94,3 +129,70 @@ def test_a_claim_ends_the_round_and_its_rest() -> None:
     one.looked(OVER)
     after(one, 1)
     assert after(one, 0) == pytest.approx(0.013)
+
+
+def test_fruitless_looks_become_rarer_while_something_runs_and_never_rarer_than_four_a_second():
+    assert Busy().pauses(7) == [0.02, 0.04, 0.08, 0.16, 0.25, 0.25, 0.25]
+
+
+def test_fruitless_looks_are_no_rarer_than_those_of_an_idle_instance() -> None:
+    assert Busy(0.05).pauses(4) == [0.02, 0.04, 0.05, 0.05]
+    assert Busy(0.001).pauses(3) == [0.01, 0.01, 0.01]
+
+
+def test_a_wake_is_a_look_at_once_and_more_soon_after_for_a_commit_under_way() -> None:
+    busy = Busy()
+    busy.pauses(6)
+    busy.looks()
+    assert busy.pace.look_in > 0
+    busy.pace.restart()
+    assert busy.pace.look_in == 0
+    assert busy.pauses(7) == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
+
+
+def test_a_wake_in_a_round_without_a_look_is_not_forgotten() -> None:
+    busy = Busy()
+    busy.pauses(6)
+    busy.pace.restart()
+    after(busy.pace, -1, holding=True)  # there was no room
+    assert busy.pace.look_in == 0
+    assert busy.pauses(1) == [0.01]
+
+
+def test_what_is_found_without_a_wake_makes_looks_frequent_again() -> None:
+    busy = Busy()
+    busy.pauses(6)
+    busy.looks(won=1)
+    assert busy.until_the_next_look() == 0.01
+    assert busy.pauses(2) == [0.02, 0.04]
+
+
+def test_the_next_run_of_a_busy_object_does_not_make_looks_frequent() -> None:
+    busy = Busy()
+    busy.pauses(6)
+    busy.pace.restart()  # its lane has ended
+    busy.looks(won=1)
+    assert busy.until_the_next_look() == 0.01
+    assert busy.pauses(2) == [0.25, 0.25]
+
+
+@pytest.mark.parametrize("won", [1, 2])
+def test_where_more_may_be_left_the_next_look_follows_at_once(won: int) -> None:
+    busy = Busy()
+    busy.pauses(6)
+    busy.looks()
+    after(busy.pace, won, holding=True, more=True)
+    assert busy.pace.look_in == 0
+
+
+def test_an_unfinished_round_goes_on_with_every_tick_while_something_runs() -> None:
+    busy = Busy()
+    busy.pauses(6)
+    busy.pace.looked(UNFINISHED)
+    assert after(busy.pace, 0, holding=True) == 0.01
+    assert busy.pace.look_in == 0
+
+
+def test_the_tail_of_a_claim_without_more_is_a_tick() -> None:
+    one = pace()
+    assert after(one, 8, more=False) == after(one, 1, more=False) == 0.01

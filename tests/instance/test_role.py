@@ -69,3 +69,23 @@ def test_an_outage_of_two_parts_of_one_name_begins_and_ends_once(caplog) -> None
         "settle: ValueError: gone; trying again",
         "settle: works again after 1 failures",
     ]
+
+
+class AfterTheWait(threading.Event):
+    """Set by another thread in the moment after each wait has ended without it."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.set()
+        return False
+
+
+def test_a_wake_between_the_wait_and_the_next_round_is_not_lost() -> None:
+    role = Idle(AfterTheWait())
+    role.start()
+    try:
+        for _ in range(3):
+            assert role.rounds.acquire(timeout=60)
+    finally:
+        role.stop()
+        role.join(60)
+    assert role.woken_after[:2] == [1, 2]

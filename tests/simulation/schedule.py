@@ -223,6 +223,7 @@ class Schedule:
             (pollpace, "FIRST_PAUSE_SECONDS", 0.5),
             (pollpace, "TICK_SECONDS", self.rng.choice((0.05, 0.3))),
             (pollpace, "GROWTH", 4.0),
+            (pollpace, "LONGEST_BUSY_SECONDS", self.rng.choice((0.1, 5.0))),
             (instance, "GIVE_UP_SECONDS", 1e6),
             (settler, "LEAST_BESIDE", 1),
         ]

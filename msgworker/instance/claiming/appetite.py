@@ -6,9 +6,7 @@ or settle serves many messages. Nothing here reads a clock or a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from msgworker.store.rows import Row
+from collections.abc import Sequence
 
 WORTH_SECONDS = 0.5
 """Seconds for which claimed messages may last; it claims no more."""
@@ -19,31 +17,21 @@ TAKEN_SECONDS = 1.0
 LEAST_SECONDS = 1e-6
 WORTH_A_CLAIM = 100
 """Up to so many lanes are claimed in one go."""
-PAYLOAD_BUDGET = 32_000_000
-RUN_OF_BATCHES = 4
-"""So many batches of one object are read ahead at once."""
 
 
 class Appetite:
-    """How many lanes to hold. It grows while the threads run dry, up to what is used up soon; runs
-    shrink with heavy payloads.
+    """How many lanes to hold. It grows while the threads run dry, up to what is used up soon.
 
     lanes: how many to hold at most. kept: lanes beyond this number are released. Both are
-    written by the fetcher; `has_room` is also called by settling threads. batch: returns how
-    many messages may share a batch; runs are longer then while few lanes are held.
+    written by the fetcher; `has_room` is also called by settling threads.
     """
 
-    def __init__(
-        self, threads: int, most: int, run: int, batch: Callable[[], int] = lambda: 1
-    ) -> None:
+    def __init__(self, threads: int, most: int) -> None:
         self._threads = threads
         self._most = most
         self._least = min(max(4, 2 * threads), most)
         self._grown = self._least
-        self._run = run
-        self._batch = batch
         self._full = False  # after the last claim all was held that may be: there may be more
-        self._mean_payload = 0.0
         self.lanes = min(threads, most)
         self.kept = self.lanes
 
@@ -93,24 +81,6 @@ class Appetite:
         """How many lanes to claim now beside the `held` ones. Half of what may be held, if that is
         many, so that the other half is claimed while this one is handled and settled."""
         return min(self.lanes - held, max(WORTH_A_CLAIM, self.lanes // 2))
-
-    def saw(self, rows: Sequence[Row]) -> None:
-        """Record the size of payloads."""
-        for row in rows[:20]:
-            size = len(row.payload) if isinstance(row.payload, str | bytes) else 0
-            self._mean_payload += (size - self._mean_payload) * 0.1
-
-    @property
-    def run(self) -> int:
-        """How long runs may be, so that the claimed messages fit into memory."""
-        if not self._run:
-            return 0
-        lanes = max(self.lanes, 1)
-        fits = PAYLOAD_BUDGET / (max(self._mean_payload, 1.0) * lanes)
-        wanted, batch = self._run, self._batch()
-        if batch > 1:  # in all no more messages than the longest runs of all lanes have
-            wanted = max(wanted, min(RUN_OF_BATCHES * batch, self._run * self._most // lanes))
-        return max(1, min(wanted, int(fits)))
 
 
 def _whole(lanes: float) -> int:

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.events import Claimed
 from msgworker.instance.claiming.appetite import Appetite
+from msgworker.instance.claiming.runlength import RunLength
 from msgworker.instance.links import Link
 from msgworker.instance.role import EVERYDAY
 from msgworker.instance.running.hand import Lane
@@ -42,10 +43,13 @@ class Claimer:
     without a lane.
     """
 
-    def __init__(self, runtime: Runtime, link: Link, appetite: Appetite) -> None:
+    def __init__(
+        self, runtime: Runtime, link: Link, *, appetite: Appetite, runs: RunLength
+    ) -> None:
         self._runtime = runtime
         self.link = self._link = link
         self._appetite = appetite
+        self._runs = runs
         self._refusals = runtime.refusals
         self._secrets = secrets_of(runtime.engine.url)
         self._claiming = threading.Lock()  # from the flagging until the lanes exist
@@ -157,7 +161,7 @@ class Claimer:
     def _read_runs(self, lanes: Sequence[Lane], within: Slice | None) -> None:
         """Read the runs behind the heads into their lanes."""
         self._runs_pay -= 1
-        run = self._appetite.run
+        run = self._run(lanes)
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
             return
         runtime, heads = self._runtime, [lane.row for lane in lanes]
@@ -176,7 +180,15 @@ class Claimer:
             if followers := runs.get(lane.row.msg_id):
                 lane.rows += followers if any_may else takewhile(self._may_follow, followers)
                 self._runs_pay = LOOK_FOR_RUNS
-        self._appetite.saw([lane.rows[-1] for lane in lanes])
+        self._runs.read(lanes, run, runtime.clock())
+
+    def _run(self, lanes: Sequence[Lane]) -> int:
+        """How many messages to read behind each of these heads."""
+        held = self._runtime.hand.lanes.copy()  # these are among them
+        self._runs.learn(held)
+        ahead = sum(len(lane.rows) - lane.place - 1 for lane in held)
+        to_come = self._appetite.lanes - len(held)
+        return self._runs.limit(len(lanes) + max(0, to_come), ahead)
 
     def _may_follow(self, row: Row) -> bool:
         runtime = self._runtime

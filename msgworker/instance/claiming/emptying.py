@@ -34,6 +34,11 @@ class Emptying:
         self._beat_now = beat_now
         self._asked_at = -NEW_ID_ASK_SECONDS
 
+    @property
+    def active(self) -> bool:
+        """Whether there is a reason to run empty."""
+        return self._runtime.quiesce.reason is not None
+
     def for_new_id(self, held: int) -> bool:
         """Whether claiming stops because the instance takes a new id as soon as the `held` lanes
         are settled; then it requests that from the heartbeat."""

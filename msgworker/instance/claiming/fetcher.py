@@ -46,18 +46,20 @@ class Fetcher(Role):
         wake: threading.Event,
     ) -> None:
         super().__init__("fetcher", runtime.log, runtime.away, wake)
+        self._runtime = runtime
         self._identity, self._hand = runtime.identity, runtime.hand
         self._room = room
         self._emptying = emptying
         self._finder = finder
         self._claimer = claimer
         self._draining = draining
-        self._pace = pace
+        self.pace = pace
         self._appetite = appetite
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
         self.exhausted = False
+        self._more = True
 
     def run_once(self) -> int:
         """Claim if there is room; returns how many lanes were won, -1 if there was no room."""
@@ -68,8 +70,10 @@ class Fetcher(Role):
             room = self._room.left(held, self._finder.where)
             if room == 0 or self._emptying.for_new_id(held):
                 return -1
+            if held and self.pace.look_in > 0 and not self._emptying.active:
+                return -1
             me, dry = self._identity.id, self._lanes.taken_dry()
-            look = self._finder.look(room, held)
+            look, self._more = self._finder.look(room, held), True
             last_try = look.quarantined
             if last_try is None:
                 self._emptying.no_quarantine()
@@ -82,8 +86,15 @@ class Fetcher(Role):
                     last_try
                 )  # another instance has it: continue with the others
             won = self.claim(look.candidates, me) if look.candidates else 0
+            self._more = self._left_some(look, won, room)
             self._appetite.fed(dry=dry, full=held + won >= self._appetite.lanes)
             return won or self._nothing(look)
+
+    def _left_some(self, look: Look, won: int, room: int) -> bool:
+        """Whether there may be more to claim than it has won."""
+        if won >= room or won < len(look.candidates) or not look.saw_all:
+            return True
+        return self._runtime.slots > 1  # it leaves their shares to the other instances
 
     def claim(self, candidates: list[Candidate], me: str, *, alone: bool = False) -> int:
         claim = self._claimer.claim_alone if alone else self._claimer.claim
@@ -96,20 +107,20 @@ class Fetcher(Role):
         return len(lanes)
 
     def _nothing(self, look: Look) -> int:
-        self._pace.looked(look)
+        self.pace.looked(look)
         if self._draining.saw_nothing(look):
             self.exhausted = True
             self.stop()
         return 0
 
     def pause_seconds(self, did: int) -> float:
-        """No pause while there is room and work; a short one without room; longer when idle."""
+        """None while there is room and work; short while messages are in flight; else longer."""
         wanted, holding = self._appetite.lanes, bool(self._hand.lanes)
         due_in = self._draining.end.due_in
-        return self._pace.after(did, wanted=wanted, holding=holding, due_in=due_in)
+        return self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=self._more)
 
     def woken(self) -> None:
-        self._pace.restart()
+        self.pace.restart()
 
     def failed(self, error: BaseException) -> None:
         self._finder.forget()

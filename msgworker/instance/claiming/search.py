@@ -51,6 +51,11 @@ class Look:
     seconds: float = 0.0
     places: dict[int, Any] = field(default_factory=dict)
 
+    @property
+    def saw_all(self) -> bool:
+        """Whether there was nothing to claim beside what it has found."""
+        return self.complete or self.round_over
+
 
 class Search:
     """Finds candidates; keeps its place between looks."""
