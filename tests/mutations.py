@@ -200,10 +200,10 @@ MUTANTS = (
         "test_a_row_that_was_given_back_meanwhile_is_not_flagged_again[mariadb]",
     ),
     _m(
-        "rows in no order, one UPDATE",
-        "store/settling/together.py",
-        "precedence=100, is_comparison=True)(c.msg_id)",
-        "precedence=100, is_comparison=True)(c.msg_id.desc())",
+        "the next row before the old one, one UPDATE",
+        "table/tables.py",
+        'by(c.object_id).op(",", precedence=90, is_comparison=True)(c.msg_id)',
+        'by(c.object_id).op(",", precedence=90, is_comparison=True)(c.msg_id.desc())',
         *_on(
             "test_messages_that_are_done_are_settled_in_as_few_statements_as_the_database_allows",
             "mariadb",

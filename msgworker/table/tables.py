@@ -228,6 +228,19 @@ class Tables(ABC):
     def guard_name(self) -> str:
         return self.spec.index_name("guard")
 
+    def in_guard_order(self, c: Cols) -> list[ColumnElement[Any]]:
+        """The last condition of an UPDATE that flags several rows: it has ORDER BY behind it, which
+        SQLAlchemy has no method for.
+
+        Where the guard locks the gaps beside an entry, two that enter it in different orders
+        deadlock. Rows are still locked by msg_id, as they are read; and in an object the old row
+        leaves the guard before its next one comes.
+        """
+        if not self.dialect.ordered_update:
+            return []
+        by = sa.literal_column("1").op("ORDER BY", precedence=100, is_comparison=True)
+        return [by(c.object_id).op(",", precedence=90, is_comparison=True)(c.msg_id)]
+
     # -- the keys of the guard and of the indexes of open rows, see indexes.py
 
     @abstractmethod

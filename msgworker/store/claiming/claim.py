@@ -116,9 +116,8 @@ def _flag_locked(
 
     def update(loud: bool) -> sa.Update:
         c = t.cols()
-        change = (
-            sa.update(t.message).where(t.among(c.msg_id), t.claimable(c)).values(flagged_values(t))
-        )
+        mine = (t.among(c.msg_id), t.claimable(c), *t.in_guard_order(c))
+        change = sa.update(t.message).where(*mine).values(flagged_values(t))
         ignore = None if loud else t.dialect.update_ignore
         return change.prefix_with(ignore) if ignore else change
 

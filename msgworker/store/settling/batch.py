@@ -109,7 +109,7 @@ def _finish_followers(t: Tables) -> sa.Update:
 def _advance(t: Tables) -> sa.Update:
     def build() -> sa.Update:
         c = t.cols()
-        free = (_among(t, c), *may_follow(t, c))
+        free = (_among(t, c), *may_follow(t, c), *t.in_guard_order(c))
         return sa.update(t.message).where(*free).values(flagged_values(t))
 
     return t.built("batch_advance", build)

@@ -116,7 +116,7 @@ def advance(t: Tables) -> sa.Update:
         c = t.cols()
         return (
             sa.update(t.message)
-            .where(t.among(c.msg_id), *may_follow(t, c))
+            .where(t.among(c.msg_id), *may_follow(t, c), *t.in_guard_order(c))
             .values(flagged_values(t))
         )
 

@@ -1,8 +1,8 @@
 """The settle of messages that are done, in one UPDATE, where an UPDATE keeps to an order of rows.
 
-It ends the old rows and flags the next ones. In the order of msg_id its locks are taken as
-everywhere, and the old row of a lane leaves the guard before its next one comes: a statement and
-the COMMIT, in place of a lock, two statements and the COMMIT.
+It ends the old rows and flags the next ones: a statement and the COMMIT, in place of a lock, two
+statements and the COMMIT. Rows are read and locked by msg_id, as everywhere, since the ids are
+given; then they are changed in the order of the guard (`Tables.in_guard_order`).
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ def _build(t: Tables, *, moving: bool) -> sa.Update:
     c = t.cols()
     change = sa.update(t.message).where(t.among(c.msg_id))
     if not moving:
-        return change.where(t.mine(c, ME), _in_order(c)).values(done_values(t))
+        return change.where(t.mine(c, ME)).values(done_values(t))
     ended = sa.and_(_one_of(c, "mw_heads"), t.mine(c, ME))
     next_one = sa.and_(_one_of(c, "mw_nexts"), *may_follow(t, c))
-    return change.where(sa.or_(ended, next_one), _in_order(c)).ordered_values(*_values(t, c))
+    return change.where(sa.or_(ended, next_one), *t.in_guard_order(c)).ordered_values(
+        *_values(t, c)
+    )
 
 
 def _one_of(c: Cols, name: str) -> ColumnElement[bool]:
@@ -72,8 +74,3 @@ def _values(t: Tables, c: Cols) -> list[tuple[str, Any]]:
         value = sa.case((was_running, ended.get(name, column)), else_=flagged.get(name, column))
         values.append((name, value))
     return values
-
-
-def _in_order(c: Cols) -> ColumnElement[Any]:
-    """ORDER BY, which SQLAlchemy has no method for in an UPDATE: behind the last condition."""
-    return sa.literal_column("1").op("ORDER BY", precedence=100, is_comparison=True)(c.msg_id)
