@@ -93,7 +93,7 @@ class Witness:
             read_runs(self, lanes, *args)
             for lane in lanes:
                 for row in lane.rows[1:]:
-                    witness._run_read_at[lane.owner, row.msg_id] = since
+                    witness._run_read_at[lane.owner, row[0]] = since
 
         def watched_store_flag(*args: Any, **kw: Any) -> Any:
             rows = store_flag(*args, **kw)

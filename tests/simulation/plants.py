@@ -31,7 +31,7 @@ from msgworker.store import rows
 from msgworker.store.claiming import claim, following
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.recovering import lease, recover
-from msgworker.store.rows import Row
+from msgworker.store.rows import Bare, Row
 from msgworker.store.settling import done, settle
 from msgworker.table import Cols, Tables
 from tests.history import Rule
@@ -266,7 +266,7 @@ def drops_before_the_rest() -> AbstractContextManager[None]:
 def early_runs() -> AbstractContextManager[None]:
     """Claimer: the run is read before the flag commits."""
     flag, runs = Claimer._flag, following.read_runs
-    kept: dict[int, list[Row]] = {}
+    kept: dict[int, list[Bare]] = {}
 
     def flag_later(self: Claimer, candidates: list[Candidate], me: str) -> list[Row]:
         heads: list[Row] = [
@@ -276,7 +276,7 @@ def early_runs() -> AbstractContextManager[None]:
             kept.update(runs(conn, self._runtime.tables, heads, limit=RUN_LIMIT))
         return flag(self, candidates, me)
 
-    def read(conn: Connection, t: Tables, heads: Sequence[Row], **_: Any) -> dict[int, list[Row]]:
+    def read(conn: Connection, t: Tables, heads: Sequence[Row], **_: Any) -> dict[int, list[Bare]]:
         return {head.msg_id: kept.get(head.msg_id, []) for head in heads}
 
     patches = ExitStack()

@@ -26,7 +26,7 @@ from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.runtime import Runtime
 from msgworker.message import Message, Outcome
 from msgworker.store.recovering import lease
-from msgworker.store.rows import Row
+from msgworker.store.rows import Bare, Row
 from tests.history import PROCESSING, Kind, Rule, Violation
 from tests.simulation.connections import Engine, Faults, Site
 from tests.simulation.strands import Gone, Stage, Strand
@@ -142,11 +142,11 @@ class Process:
     def id(self) -> str:
         return self.runtime.identity.id
 
-    def read_runs(self, runs: dict[int, list[Row]]) -> None:
+    def read_runs(self, runs: dict[int, list[Bare]]) -> None:
         """These were read just now."""
         mark = self.world.mark()
         for rows in runs.values():
-            self._site.read_at.update((row.msg_id, mark) for row in rows)
+            self._site.read_at.update((row[0], mark) for row in rows)
 
     # ------------------------------------------------------------ its life
 

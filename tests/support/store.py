@@ -60,7 +60,7 @@ class Store:
 
 
 def ids_of(found: Sequence[Any]) -> list[int]:
-    return [one.msg_id for one in found]
+    return [one[0] for one in found]
 
 
 def bad(msg_id: int, outcome: Outcome = Outcome.FAILED, **more: Any) -> Settlement:

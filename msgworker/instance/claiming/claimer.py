@@ -28,7 +28,7 @@ from msgworker.message import in_quarantine, topic_of
 from msgworker.store.claiming import claim, following
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.recovering import recover
-from msgworker.store.rows import Row
+from msgworker.store.rows import Bare, Row
 from msgworker.table import Slice
 
 LOOK_FOR_RUNS = 8
@@ -190,8 +190,8 @@ class Claimer:
         to_come = self._appetite.lanes - len(held)
         return self._runs.limit(len(lanes) + max(0, to_come), ahead)
 
-    def _may_follow(self, row: Row) -> bool:
-        runtime = self._runtime
+    def _may_follow(self, bare: Bare) -> bool:
+        runtime, row = self._runtime, Row(*bare)
         if runtime.topics is not None and topic_of(row.topic) not in runtime.topics:
             return False
         return not runtime.is_paused(row) and row.msg_id not in runtime.identity.doubtful

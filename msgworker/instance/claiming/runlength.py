@@ -9,6 +9,7 @@ handled to their end, and then only as long as LASTS_SECONDS. Nothing here reads
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import starmap
 
 from msgworker.instance.running.hand import Lane
 from msgworker.store.rows import Row
@@ -61,7 +62,8 @@ class RunLength:
         """The runs of new lanes have been read; now: monotonic seconds."""
         some = [lane for lane in lanes[:SAMPLE] if len(lane.rows) > 1]
         self._watched = [*self._watched, *((lane, limit, now) for lane in some)][-SAMPLE:]
-        self._saw([row for lane in lanes[:SAMPLE] for row in lane.rows[-SAMPLE:]][-SAMPLE:])
+        rows = [row for lane in lanes[:SAMPLE] for row in lane.rows[-SAMPLE:]][-SAMPLE:]
+        self._saw(starmap(Row, rows))
 
     def _saw(self, rows: Iterable[Row]) -> None:
         for row in rows:

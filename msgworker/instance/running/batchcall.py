@@ -27,6 +27,7 @@ from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.running.outcome import DONE, Result
 from msgworker.instance.runtime import Runtime
 from msgworker.message import Message, Outcome, topic_of
+from msgworker.store.rows import Row
 from msgworker.store.settling import done
 from msgworker.store.settling.batch import OutOfDate
 
@@ -264,7 +265,7 @@ class BatchCaller:
             if place is None:
                 kept.append(part)
                 continue
-            row, judge = lane.rows[lane.place + place], self._caller.judge
+            row, judge = Row(*lane.rows[lane.place + place]), self._caller.judge
             result = judge.of_error(failures[ids[place]], handler, row)
             if place == 0:
                 lane.result, lane.width, lane.verdict = result, 1, None

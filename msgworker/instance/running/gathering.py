@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, starmap
 
 from msgworker.instance.running.batchsize import BYTES, BatchSize
 from msgworker.instance.running.hand import Lane
@@ -117,7 +117,7 @@ class Gathering:
     def _behind(self, lane: Lane, handler: Handler) -> Iterator[Row]:
         """The messages of its run that may follow the flagged one in a batch."""
         runtime = self._runtime
-        for row in islice(lane.rows, lane.place + 1, None):
+        for row in starmap(Row, islice(lane.rows, lane.place + 1, None)):
             if (
                 not self._is_fresh(row)
                 or runtime.registry.get(topic_of(row.topic)) is not handler

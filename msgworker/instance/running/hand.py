@@ -9,29 +9,30 @@ from typing import Any
 
 from msgworker.instance.running.outcome import Result
 from msgworker.message import in_quarantine
-from msgworker.store.rows import Row
+from msgworker.store.rows import Bare, Row
 
 
 class Lane:
     """One object's run: `rows[place]` is flagged, those behind it are read ahead.
 
     Written by its present owner: the fetcher, then the handler thread, then the thread that
-    settles it. row: the flagged message. width: how many messages its present try takes, the
-    flagged one and those behind it; 1 except in a batch. owner: the id it was claimed under. part:
-    of the slice in which its head was found.
+    settles it. head: the first message. row: the flagged one. width: how many messages its present
+    try takes, the flagged one and those behind it; 1 except in a batch. owner: the id it was
+    claimed under. part: of the slice in which its head was found.
     settled: a transactional handler has settled it; whether it continues. alone: its messages run
     in no batch, to its end. verdict: the result of the next message, known before it is flagged.
     """
 
     __slots__ = (
-        *("alone", "finished_at", "owner", "part", "place", "result", "row", "rows", "settled"),
-        *("verdict", "width"),
+        *("alone", "finished_at", "head", "owner", "part", "place", "result", "row", "rows"),
+        *("settled", "verdict", "width"),
     )
 
-    def __init__(self, owner: str, rows: list[Row]) -> None:
+    def __init__(self, owner: str, rows: Iterable[Bare]) -> None:
         self.owner = owner
-        self.rows = rows
-        self.row = rows[0]
+        self.rows = list(rows)
+        first = self.rows[0]
+        self.row = self.head = first if isinstance(first, Row) else Row(*first)
         self.part: Any = None
         self.place = 0
         self.width = 1
@@ -45,18 +46,26 @@ class Lane:
     def next_row(self) -> Row | None:
         """The message that gets the flag next, if the lane continues."""
         place = self.place + self.width
-        return self.rows[place] if place < len(self.rows) else None
+        return Row(*self.rows[place]) if place < len(self.rows) else None
+
+    @property
+    def next_id(self) -> int | None:
+        """The id of `next_row`."""
+        place, rows = self.place + self.width, self.rows
+        return rows[place][0] if place < len(rows) else None
 
     def taken(self) -> list[Row]:
         """The messages of the present try: the flagged one, and those behind it in a batch."""
-        return [self.row] if self.width == 1 else self.rows[self.place : self.place + self.width]
+        if self.width == 1:
+            return [self.row]
+        return [Row(*bare) for bare in self.rows[self.place : self.place + self.width]]
 
     def go_on(self) -> None:
         """The flag has moved to the next message. `place` is written before `width`, see
         `Hand.flagged`."""
         self.place += self.width
         self.width = 1
-        self.row = self.rows[self.place]
+        self.row = Row(*self.rows[self.place])
         self.result, self.verdict, self.settled = self.verdict, None, None
 
 
@@ -121,7 +130,7 @@ class Hand:
         while the answer is on its way. A claim of its object now could not be distinguished from
         the old claim.
         """
-        rows = [lane.rows[0] for lane in list(self.lanes)]
+        rows = [lane.head for lane in list(self.lanes)]
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
 
     def running_under_lost_ids(self, is_ours: Callable[[str], bool]) -> ObjectsAndIds:
@@ -140,9 +149,9 @@ class Hand:
         for lane in list(self.lanes):
             width = lane.width
             place, rows = lane.place, lane.rows
-            known.add(rows[place].msg_id)
+            known.add(rows[place][0])
             if place + width < len(rows):
-                known.add(rows[place + width].msg_id)
+                known.add(rows[place + width][0])
         return known
 
     def parts(self) -> set[Any]:
@@ -159,7 +168,7 @@ class Hand:
 
     def quarantined(self, max_tries: int) -> bool:
         """Whether a message in quarantine is in flight: nothing is claimed beside it."""
-        rows = [lane.rows[0] for lane in list(self.lanes)]
+        rows = [lane.head for lane in list(self.lanes)]
         return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)
 
     def cancel(self) -> None:

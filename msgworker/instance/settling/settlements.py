@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.outcome import DONE
@@ -16,10 +16,24 @@ def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int
     became: dict[int, Settled] = {}
     for msg_id, lane in lanes.items():
         if msg_id not in flagged:
-            ahead = lane.next_row
-            went_on = ahead is not None and ahead.msg_id in flagged
+            went_on = lane.next_id in flagged
             became[msg_id] = Settled.WENT_ON if went_on else Settled.ENDED
     return became
+
+
+def settlements(lanes: Sequence[Lane], runtime: Runtime) -> list[Settlement]:
+    """`settlement` of each; nearly all are done, and go on."""
+    if runtime.stopping.is_set() or runtime.quiesce.active or runtime.paused:
+        return [settlement(lane, runtime) for lane in lanes]
+    found: list[Settlement] = []
+    for lane in lanes:
+        row = lane.row
+        if lane.result is DONE and row.flaw is None:
+            one = Settlement(row.msg_id, Outcome.DONE, lane.next_id, None, 0.0, row.tries)
+        else:
+            one = settlement(lane, runtime)
+        found.append(one)
+    return found
 
 
 def settlement(lane: Lane, runtime: Runtime) -> Settlement:
@@ -29,11 +43,10 @@ def settlement(lane: Lane, runtime: Runtime) -> Settlement:
     row = lane.row
     tries = row.tries if row.flaw is None or row.odd is None else None
     if result is DONE or result.outcome is Outcome.DONE:
-        ahead = None if runtime.stopping.is_set() or runtime.quiesce.active else lane.next_row
-        if ahead is not None and runtime.is_paused(ahead):
-            ahead = None
-        next_id = None if ahead is None else ahead.msg_id
-        return Settlement(row.msg_id, next_id=next_id, tries=tries)
+        next_id = lane.next_id
+        if next_id is not None and not _may_go_on(lane, runtime):
+            next_id = None
+        return Settlement(row.msg_id, Outcome.DONE, next_id, None, 0.0, tries)
     return Settlement(
         row.msg_id,
         result.outcome,
@@ -44,3 +57,10 @@ def settlement(lane: Lane, runtime: Runtime) -> Settlement:
         row.later_times,
         result.trace,
     )
+
+
+def _may_go_on(lane: Lane, runtime: Runtime) -> bool:
+    if runtime.stopping.is_set() or runtime.quiesce.active:
+        return False
+    ahead = lane.next_row if runtime.paused else None
+    return ahead is None or not runtime.is_paused(ahead)

@@ -13,7 +13,7 @@ from msgworker.dialects import Trouble, has_free_connection, reason_of, trouble
 from msgworker.instance.role import Outage
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.runtime import Runtime, facts
-from msgworker.instance.settling.settlements import settlement, what_became
+from msgworker.instance.settling.settlements import settlements, what_became
 from msgworker.instance.settling.untilknown import Fate, until_known
 from msgworker.message import UNWRITABLE, Outcome, Settled, Settlement
 from msgworker.store.rows import Row
@@ -79,7 +79,7 @@ class Writer:
         runtime, became = self._runtime, dict[int, Settled]()
 
         def left() -> dict[int, Lane]:
-            return {i: lane for i, lane in lanes.items() if i not in became}
+            return {i: lane for i, lane in lanes.items() if i not in became} if became else lanes
 
         def send() -> dict[int, Settled]:
             if lanes_left := left():
@@ -116,7 +116,7 @@ class Writer:
         The old row still flagged: not committed, and not in the answer. The next one flagged:
         committed, the lane continues. None: committed and over, or lost.
         """
-        ids = set(lanes) | {r.msg_id for lane in lanes.values() if (r := lane.next_row)}
+        ids = set(lanes) | {i for lane in lanes.values() if (i := lane.next_id) is not None}
         with self._link.transaction() as conn:
             flagged = done.look(conn, self._runtime.tables, ids, me=me)
         return what_became(lanes, flagged)
@@ -124,7 +124,7 @@ class Writer:
     def write_once(self, lanes: Sequence[Lane], me: str, became: dict[int, Settled]) -> None:
         """One try; `became` is filled with what is known to be committed, also when it raises."""
         tables = self._runtime.tables
-        batch = [settlement(lane, self._runtime) for lane in lanes]
+        batch = settlements(lanes, self._runtime)
         plain = all(s.outcome is Outcome.DONE for s in batch)
         alone = tables.dialect.arrays and plain
         for in_steps in (False, True):

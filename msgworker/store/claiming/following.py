@@ -17,10 +17,19 @@ from msgworker.dialects import (
     fetch,
 )
 from msgworker.message import Status
-from msgworker.store.rows import Row, array_param, array_text, row_columns, rows_of
+from msgworker.store.rows import (
+    Bare,
+    Row,
+    array_param,
+    array_text,
+    bare_rows,
+    row_columns,
+)
 from msgworker.table import Cols, Slice, Tables, lit
 
 RUNS_PER_STATEMENT = 50
+Placed = tuple[int, int, Any, Bare]
+"""The place of its head among those asked for, whether it may start, its slice, and the row."""
 
 
 def read_runs(
@@ -30,7 +39,7 @@ def read_runs(
     *,
     limit: int,
     within: Slice | None = None,
-) -> dict[int, list[Row]]:
+) -> dict[int, list[Bare]]:
     """The run behind each flagged head: head's msg_id -> its next rows, perhaps empty.
 
     To be called after the flags have committed. A run holds rows at status 0 that are due, ends
@@ -38,7 +47,7 @@ def read_runs(
     appeared. within: it also ends before the first row of another slice.
     """
     asked = [row for row in heads_flagged if row.object_id is not None]
-    runs: dict[int, list[Row]] = {row.msg_id: [] for row in asked}
+    runs: dict[int, list[Bare]] = {row.msg_id: [] for row in asked}
     if not asked or limit < 1:
         return runs
     read = _runs_lateral if t.dialect.arrays else _runs_union
@@ -53,9 +62,9 @@ def read_runs(
             continue
         if head not in first:
             first.add(head)
-            if row.msg_id != head:  # a lower unfinished row has appeared
+            if row[0] != head:  # a lower unfinished row has appeared
                 ended.add(head)
-        elif startable and row.msg_id > head:
+        elif startable and row[0] > head:
             runs[head].append(row)
         else:
             ended.add(head)
@@ -73,7 +82,7 @@ def _slice_column(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[An
 
 def _runs_lateral(
     conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
-) -> Iterable[tuple[int, int, Any, Row]]:
+) -> Iterable[Placed]:
     def build() -> Select[Any]:
         objects = (
             sa.func.unnest(
@@ -104,17 +113,17 @@ def _runs_lateral(
     return _placed(t, found, 0, role)
 
 
-def _placed(
-    t: Tables, found: Sequence[Any], start: int, role: str | None
-) -> list[tuple[int, int, Any, Row]]:
-    first = 2 if role is None else 3
-    rows = zip(found, rows_of(t, found, first), strict=True)
-    return [(start + f[0], f[1], None if role is None else f[2], row) for f, row in rows]
+def _placed(t: Tables, found: Sequence[Any], start: int, role: str | None) -> Iterable[Placed]:
+    if role is None:
+        rows = zip(found, bare_rows(t, found, 2), strict=True)
+        return ((start + f[0], f[1], None, row) for f, row in rows)
+    rows = zip(found, bare_rows(t, found, 3), strict=True)
+    return ((start + f[0], f[1], f[2], row) for f, row in rows)
 
 
 def _runs_union(
     conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
-) -> Iterable[tuple[int, int, Any, Row]]:
+) -> Iterable[Placed]:
     """One branch per object; the statement always has the same number of branches, unused ones ask
     for no object, so it is built and prepared once."""
 
@@ -139,7 +148,7 @@ def _runs_union(
             parts.append(branch if bare else sa.select(branch.subquery(f"q{i}")))
         return sa.union_all(*parts) if branches > 1 else parts[0]
 
-    out: list[tuple[int, int, Any, Row]] = []
+    out: list[Placed] = []
     for start in range(0, len(asked), RUNS_PER_STATEMENT):
         part = asked[start : start + RUNS_PER_STATEMENT]
         branches = 1 if len(part) == 1 else RUNS_PER_STATEMENT
@@ -149,6 +158,5 @@ def _runs_union(
         statement = t.built(("runs_union", branches, role), partial(build, branches))
         found = _placed(t, fetch(conn, statement, params), start, role)
         # A union promises no order; each object's rows must come by age.
-        found.sort(key=lambda f: (f[0], f[3].msg_id))
-        out += found
+        out += sorted(found, key=lambda f: (f[0], f[3][0]))
     return out

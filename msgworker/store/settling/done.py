@@ -174,7 +174,7 @@ def done_arrays(
         return both.union_all(sa.select(sa.literal_column("1"), moved.c.msg_id))
 
     moving = [s for s in batch if s.next_id is not None]
-    params: dict[str, Any] = {"mw_ids": array_text(s.msg_id for s in batch), "mw_me": me}
+    params: dict[str, Any] = {"mw_ids": array_text([s.msg_id for s in batch]), "mw_me": me}
     if not t.has("claimed_by"):
         params["mw_seen"] = array_text(ANY_TRIES if s.tries is None else s.tries for s in batch)
     if not moving:
@@ -183,9 +183,12 @@ def done_arrays(
         flagged: set[int] = set()
     else:
         statement = t.built(("settle", True), lambda: build(True))
-        params["mw_heads"] = array_text(s.msg_id for s in moving)
+        params["mw_heads"] = array_text([s.msg_id for s in moving])
         params["mw_nexts"] = array_text(s.next_id for s in moving if s.next_id is not None)
         found = conn.execute(statement, params).all()
+        if len(found) == len(batch) + len(moving):  # each is written, and each next one flagged
+            on, ended = Settled.WENT_ON, Settled.ENDED
+            return {s.msg_id: ended if s.next_id is None else on for s in batch}
         written = {row[1] for row in found if row[0] == 2}
         flagged = {row[1] for row in found if row[0] == 1}
     return {s.msg_id: became_of(s, written, flagged) for s in batch}

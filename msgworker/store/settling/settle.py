@@ -41,7 +41,7 @@ def settle(
     NotTogether, a FlagMissing: call this again first, with in_steps.
     """
     plain = [s for s in batch if s.outcome is Outcome.DONE]
-    others = [s for s in batch if s.outcome is not Outcome.DONE]
+    others = [] if len(plain) == len(batch) else [s for s in batch if s.outcome is not Outcome.DONE]
     if t.dialect.arrays:
         settled = done_arrays(conn, t, plain, me) if plain else {}
     elif not others and not in_steps and fits(t, plain):
