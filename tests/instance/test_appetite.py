@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgworker.instance.claiming.appetite import Appetite
 from msgworker.instance.running.hand import Hand, Lane
 from msgworker.instance.running.lanes import NEWEST_SHARE, Lanes
+from msgworker.store.rows import Row
 from tests.support.waiting import in_thread, until
 
 MOST = 1000
@@ -139,7 +140,7 @@ def test_a_thread_without_a_lane_is_told_to_the_next_claim():
     lanes = Lanes(runtime, beat_now=lambda: None)
     ended = in_thread(lanes.next)
     until(lambda: lanes.ran_dry, "the thread has nothing to do")
-    lane = Lane("me", [cast(Any, None)])
+    lane = Lane("me", [Row(1, "o", "t", None, 0, 0, 0, None, None)])
     lanes.put([lane])
     assert ended() is lane
     lanes.put([lane])
