@@ -513,6 +513,13 @@ MUTANTS = (
         "test_an_outage_of_two_parts_of_one_name_begins_and_ends_once",
     ),
     _m(
+        "an idle writer stays in its outage",
+        "instance/settling/settler.py",
+        "            if became:\n                self._answered()\n",
+        "",
+        *_on("test_an_outage_of_an_idle_writer_ends_with_the_next_answer", "sqlite"),
+    ),
+    _m(
         "the watchdog sees one settle",
         "instance/instance.py",
         "settling=self.settler.links,",

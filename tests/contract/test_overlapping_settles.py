@@ -371,6 +371,18 @@ def test_an_idle_second_connection_is_given_to_whoever_has_none(pair, app):
     assert spare.link.together is None
 
 
+def test_an_outage_of_an_idle_writer_ends_with_the_next_answer(pair, app, table, caplog):
+    """The lanes of its settle are lost, so it is not sent again."""
+    spare = pair.settler.writers[1]
+    spare.outage.failed(ValueError("gone"))
+    assert pair.runtime.away.seconds
+    settle_in_thread(pair, finished(pair, app, 1, "o"))()
+    assert table.statuses == [2]
+    assert pair.runtime.away.seconds == 0
+    assert (spare.outage.failures, spare.outage.error) == (0, None)
+    assert caplog.text.count("settle: works again") == 1
+
+
 def test_the_watchdog_sees_both_settles(pair, monkeypatch, caplog):
     cut: list[Any] = []
     for link in pair.settler.links:

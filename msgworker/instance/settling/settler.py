@@ -210,6 +210,8 @@ class Settler:
         became: dict[int, Settled] = {}
         if open_lanes:
             became = writer.write(open_lanes, me)
+            if became:
+                self._answered()
         written: list[Row] = []
         going_on: list[Lane] = []
         for lane in mine:
@@ -223,6 +225,13 @@ class Settler:
                 going_on.append(lane)
         runtime.events.emit(events.Settled(me, written))
         return going_on
+
+    def _answered(self) -> None:
+        """The database works. End the outages of writers that have nothing to write: one that was
+        given up, and is not used again, would not end."""
+        for writer in self.writers:
+            if writer.since is None and writer.outage.failures:
+                writer.outage.over()
 
     def _after(self, lane: Lane, became: dict[int, Settled], written: list[Row]) -> bool:
         """Record the result of a lane; True if it continues. written: collects done messages."""
