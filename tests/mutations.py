@@ -25,6 +25,7 @@ def _on(name: str, *databases: str) -> tuple[str, ...]:
 
 
 ANY_ROW = "c.msg_id.is_not(None)"  # true, but not folded away: the parameters stay in use
+ONE_WRONG_ROW = "test_one_wrong_row_leaves_all_of_a_batch_as_it_was"
 
 MUTANTS = (
     # --- P1 exclusion
@@ -859,5 +860,165 @@ MUTANTS = (
         "objects = min(WINDOW, max(objects, self._stride))",
         "objects = max(objects, self._stride)",
         "test_a_look_everywhere_is_bounded_however_many_instances_live[sqlite]",
+    ),
+    # --- batches
+    _m(
+        "a batch: a head without its owner",
+        "store/settling/batch.py",
+        "mine = (_among(t, c), t.mine(c, ME), *t.same_tries(c, counted))",
+        "mine = (_among(t, c), t.running(c), ME.is_not(None), *t.same_tries(c, counted))",
+        *_on(
+            "test_one_wrong_row_leaves_all_of_a_batch_as_it_was", "sqlite-a head of another owner"
+        ),
+    ),
+    _m(
+        "a batch: the heads are not counted",
+        "store/settling/batch.py",
+        "if _changed(conn, t, _finish_heads(t, counted), heads, params) != len(heads):",
+        "if _changed(conn, t, _finish_heads(t, counted), heads, params) < 0:",
+        *_on("test_a_lane_whose_head_is_gone_is_lost_and_the_others_run_alone", "sqlite"),
+    ),
+    _m(
+        "a batch: the followers are not counted",
+        "store/settling/batch.py",
+        "if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):",
+        "if _changed(conn, t, _finish_followers(t), followers, {}) < 0:",
+        *_on("test_a_follower_that_is_no_longer_free_rolls_everything_back", "sqlite-discarded"),
+    ),
+    _m(
+        "a batch: followers whatever their status",
+        "store/settling/batch.py",
+        'free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))',
+        'free = (t.due(c), t.tries(c) == sa.literal_column("0"))',
+        *_on(
+            "test_one_wrong_row_leaves_all_of_a_batch_as_it_was", "sqlite-a follower that is done"
+        ),
+    ),
+    _m(
+        "a batch: followers that wait",
+        "store/settling/batch.py",
+        'free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))',
+        'free = (c.status == lit(Status.NEW), t.tries(c) == sa.literal_column("0"))',
+        *_on(ONE_WRONG_ROW, "sqlite-a follower that waits"),
+    ),
+    _m(
+        "a batch: followers with a try",
+        "store/settling/batch.py",
+        'free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))',
+        "free = (c.status == lit(Status.NEW), t.due(c))",
+        *_on(ONE_WRONG_ROW, "sqlite-a follower with a try"),
+    ),
+    _m(
+        "a batch: the next is flagged whatever it is",
+        "store/settling/batch.py",
+        "free = (_among(t, c), *may_follow(t, c))",
+        "free = (_among(t, c),)",
+        *_on("test_a_next_message_that_is_not_free_gets_no_flag", "sqlite-edit0"),
+    ),
+    _m(
+        "a batch: rows are not locked first",
+        "store/settling/batch.py",
+        "    if t.dialect.row_locks:\n        for part in",
+        "    if t.dialect.row_locks and not shares:\n        for part in",
+        *_on("test_all_rows_of_a_batch_are_locked_by_age_before_one_is_changed", "postgresql"),
+    ),
+    _m(
+        "a batch: lanes are locked one by one",
+        "store/settling/batch.py",
+        "for part in _parts(t, sorted({*heads, *followers, *nexts})):",
+        "for part in (p for s in shares for p in _parts(t, [s.head, *s.followers])):",
+        *_on("test_all_rows_of_a_batch_are_locked_by_age_before_one_is_changed", "postgresql"),
+    ),
+    _m(
+        "a batch again after an exception",
+        "instance/running/batchcall.py",
+        "lane.alone, lane.width, lane.verdict = True, 1, None",
+        "lane.width, lane.verdict = 1, None",
+        *_on(
+            "test_after_an_exception_each_message_runs_alone_and_only_the_guilty_one_has_a_try",
+            "sqlite",
+        ),
+    ),
+    _m(
+        "a batch: an exception charges the heads",
+        "instance/running/batchcall.py",
+        "if len(left) == 1 and batch.is_single:",
+        "if left:",
+        *_on(
+            "test_after_an_exception_each_message_runs_alone_and_only_the_guilty_one_has_a_try",
+            "sqlite",
+        ),
+    ),
+    _m(
+        "a batch: a message that was in a crash leads again",
+        "instance/running/gathering.py",
+        "return row.tries == 0 and row.crash_times == 0 and row.flaw is None",
+        "return row.flaw is None",
+        *_on("test_a_message_with_a_try_behind_it_shares_no_batch_nor_does_its_lane", "sqlite"),
+    ),
+    _m(
+        "a batch where there is one try",
+        "instance/running/gathering.py",
+        "            and self._runtime.tables.spec.max_tries > 1\n",
+        "",
+        *_on("test_where_a_message_has_one_try_only_nothing_shares_a_batch", "sqlite"),
+    ),
+    _m(
+        "a batch goes on over a message of another handler",
+        "instance/running/gathering.py",
+        "                or runtime.is_paused(row)\n            ):\n                return\n",
+        "                or runtime.is_paused(row)\n            ):\n                continue\n",
+        *_on(
+            "test_a_message_of_another_handler_or_one_that_cannot_be_read_ends_the_run_of_a_batch",
+            "sqlite",
+        ),
+    ),
+    _m(
+        "a batch: taken for committed without a look",
+        "instance/running/batchtransaction.py",
+        "if not heads.isdisjoint(flagged):",
+        "if heads.isdisjoint(heads):",
+        *_on(
+            "test_all_of_a_batch_was_committed_or_nothing_where_the_answer_is_lost",
+            "sqlite-goes on-not committed",
+        ),
+    ),
+    _m(
+        "a batch: sent again without a look",
+        "instance/running/batchtransaction.py",
+        "if not heads.isdisjoint(flagged):",
+        "if heads:",
+        *_on(
+            "test_all_of_a_batch_was_committed_or_nothing_where_the_answer_is_lost",
+            "sqlite-goes on-committed",
+        ),
+    ),
+    _m(
+        "a batch: what was written for a failed message is committed",
+        "instance/running/batchtransaction.py",
+        "if failures:\n                raise Failed(failures)",
+        "if failures and not parts:\n                raise Failed(failures)",
+        *_on("test_one_that_is_failed_gets_a_try_and_holds_back_what_follows_it", "sqlite"),
+    ),
+    _m(
+        "a batch: the failure of the next message is forgotten at a stop",
+        "instance/settling/settler.py",
+        "lane.result = lane.result or Result(Outcome.RELEASED)",
+        "lane.result = Result(Outcome.RELEASED)",
+        *_on("test_a_failure_named_before_a_stop_is_written_by_the_stop", "sqlite"),
+    ),
+    _m(
+        "a batch: lanes of several ids",
+        "instance/running/gathering.py",
+        "lane.owner != first.owner\n                or lane.result is not None",
+        "lane.result is not None",
+        "test_lanes_of_another_id_share_no_batch",
+    ),
+    _m(
+        "a width that is read behind its place",
+        "instance/running/hand.py",
+        "            width = lane.width\n            place, rows = lane.place, lane.rows\n",
+        "            place, rows = lane.place, lane.rows\n            width = lane.width\n",
+        "test_a_message_that_gets_the_flag_is_known_whenever_the_lane_moves",
     ),
 )
