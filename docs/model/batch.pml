@@ -1,4 +1,4 @@
-/* Transactional batches, a design that is not built yet: the protocol of flag.pml, in which a lane may hand
+/* Transactional batches: the protocol of flag.pml, in which a lane may hand
  * its head and the first of the run behind it to one transactional handler. README.md lists what is checked.
  *
  *   flag the head (commit) · read the run (new statement) · the handler gets head and followers, its writes are

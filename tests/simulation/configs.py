@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.process import Habits
+from tests.simulation.process import BATCH, GROUP, Habits
 from tests.simulation.schedule import Config
 
 _ALL = (
@@ -86,6 +86,54 @@ _ALL = (
         transactional=0.3,
         habits=Habits(later=0.0),
         loose=1,
+    ),
+    # Batches: head and followers in one transaction, several objects, and all that can happen.
+    Config(
+        name="batches",
+        batch=BATCH,
+        transactional=1.0,
+        messages=(2, 5),
+        loose=1,
+        steps=220,
+        kills=1,
+        pauses=1,
+        stalls=2,
+        stops=1,
+        late=0.2,
+        ops=3,
+        foreign=True,
+        lost=0.05,
+        again=0.03,
+        poison=0.05,
+    ),
+    # Batches of one object whose replies are lost, also while the COMMIT is under way.
+    Config(
+        name="batch answers",
+        batch=BATCH,
+        transactional=0.9,
+        instances=1,
+        objects=2,
+        messages=(2, 5),
+        steps=400,
+        ops=20,
+        lost=0.2,
+        stalls=4,
+        habits=Habits(0.2, 0.0, 0.2),
+    ),
+    # Group commit.
+    Config(
+        name="groups",
+        batch=GROUP,
+        transactional=0.9,
+        messages=(1, 4),
+        loose=2,
+        kills=1,
+        pauses=2,
+        stalls=2,
+        lost=0.05,
+        again=0.03,
+        ops=2,
+        poison=0.05,
     ),
     # Instances that end when nothing is left to do, beside others that die.
     Config(name="drains", drains=True, kills=2, pauses=1, late=0.3, lost=0.05, again=0.03),

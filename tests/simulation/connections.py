@@ -21,6 +21,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from msgworker.instance.claiming.claimer import Claimer, release
 from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.running.batchtransaction import BatchTransaction
 from msgworker.instance.running.calling import Caller
 from msgworker.instance.settling.writer import Writer
 from tests.simulation.strands import Stage
@@ -32,6 +33,7 @@ ACTS = {
     Writer.write_once.__code__: Act.SETTLE,
     Writer._write_alone.__code__: Act.SETTLE,
     Caller._settle.__code__: Act.SETTLE,
+    BatchTransaction._settle.__code__: Act.SETTLE,
     release.__code__: Act.RELEASE,
     Recovery._try_to.__code__: Act.RECOVER,
 }

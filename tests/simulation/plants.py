@@ -35,6 +35,7 @@ from msgworker.store.rows import Bare, Row
 from msgworker.store.settling import done, settle
 from msgworker.table import Cols, Tables
 from tests.history import Rule
+from tests.simulation.batch_plants import counts_ignored, half_is_committed
 from tests.simulation.configs import CONFIGS
 from tests.simulation.process import RUN_LIMIT
 from tests.simulation.schedule import Config, Report, search_seeds, world_for
@@ -513,6 +514,9 @@ PLANTS = {
         _plant("without owners all forgotten", "unowned", "I3", patch=forgets_all),
         _plant("without owners started unasked", "unowned", "I1", patch=unasked),
         _plant("without owners any tries", "unowned", "I5", patch=any_tries),
+        _plant("batch: counts ignored", "batches", "I3 I5 I6 FINAL", patch=counts_ignored),
+        _plant("batch: half is committed", "batches", "I3 I6", patch=half_is_committed),
+        _plant("batch: without claimed_by", "groups", "I5", patch=no_fence),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),
     )
 }

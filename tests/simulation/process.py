@@ -20,6 +20,7 @@ from msgworker.events import InstanceStopped, Started
 from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness.identity import Identity
+from msgworker.instance.running.batchcontext import BatchContext
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.hand import Running
 from msgworker.instance.running.handler import Handler, Registry
@@ -40,6 +41,8 @@ LANES = 3
 THREADS = 2
 TRANSACTIONAL = "tx"
 """The topic of messages whose effect commits with their outcome."""
+BATCH, GROUP = "batch", "group"
+"""Topics whose messages share a call or a transaction."""
 EFFECT = sa.insert(sa.table("effects", sa.column("msg_id"))).values(msg_id=sa.bindparam("id"))
 
 
@@ -77,6 +80,13 @@ class Try:
     outcome: Outcome
     begun: bool = False
     ended: bool = False
+    claim: int = 0
+
+    @property
+    def error(self) -> Exception:
+        """What its handler raises."""
+        kinds = {Outcome.DEAD: Reject("rejected"), Outcome.LATER: RetryLater(1.0)}
+        return kinds.get(self.outcome, ValueError("failed"))
 
 
 class Process:
@@ -106,12 +116,15 @@ class Process:
         self._rng = rng
         self._habits = habits
         self._poison = poison
-        self._tries: dict[Strand | None, Try] = {}
+        self._tries: dict[tuple[Strand | None, int], Try] = {}
+        self._last: dict[tuple[int, str], Try] = {}
         self._generation = 0
         self._site = Site(world, stage, rng, faults, label)
         registry = Registry()
         registry.add(Handler(None, self._handle))
         registry.add(Handler(TRANSACTIONAL, self._handle, transactional=True))
+        registry.add(Handler(BATCH, self._handle_many, transactional=True, batch=4))
+        registry.add(Handler(GROUP, self._handle, transactional=True, group=4))
         self.runtime = Runtime(
             engine=Engine(self._site),  # type: ignore[arg-type]
             tables=world.t,
@@ -207,7 +220,15 @@ class Process:
             )
             text += f"trusted its lease until {trusted_until:.2f} s only"
             self.violations.append(Violation(Rule.I1, text))
-        self._tries[self._stage.current] = Try(row, event.instance, self._outcome())
+        claim = self.world.claims[row.msg_id]
+        one = Try(row, event.instance, self._outcome(), claim=claim)
+        before = self._last.get((row.msg_id, event.instance))
+        flagged = row.topic in (BATCH, GROUP) and not self._follows(one)
+        if flagged and before is not None and before.claim == claim:
+            one.begun, one.ended = before.begun, before.ended  # it ran in a batch, now alone
+            one.outcome = before.outcome if before.ended else one.outcome
+        self._last[row.msg_id, event.instance] = one
+        self._tries[strand, row.msg_id] = one
 
     def _outcome(self) -> Outcome:
         chance, habits = self._rng.random(), self._habits
@@ -221,30 +242,93 @@ class Process:
             chance -= share
         return Outcome.DONE
 
-    def _handle(self, msg: Message[Any], ctx: Context) -> None:
-        one, world = self._tries[self._stage.current], self.world
-        if not one.begun:
+    def _begins(self, one: Try) -> None:
+        """Its handler begins; of a follower in a batch the table tells when it is done."""
+        if not one.begun and not self._follows(one):
             one.begun = True
+            self.world.named.discard(one.row.msg_id)
             self._look_around(one)
-            world.record(Kind.STARTED, self._site.name(one.owner), msg_id=msg.msg_id)
-        if msg.msg_id in self._poison:
-            self._stage.pause()
-            self.crash()
-            raise Gone
-        self._stage.linger(self._rng.choice((0, 0, 10, 30, 100)))
-        if not one.ended:
+            who = self._site.name(one.owner)
+            self.world.record(Kind.STARTED, who, msg_id=one.row.msg_id)
+
+    def _ends(self, one: Try) -> None:
+        if one.begun and not one.ended:
             one.ended = True
             word = {Outcome.DONE: "returned", Outcome.DEAD: "rejected"}.get(one.outcome, "raised")
             who = self._site.name(one.owner)
-            world.record(Kind.ENDED, who, msg_id=msg.msg_id, detail=word)
+            self.world.record(Kind.ENDED, who, msg_id=one.row.msg_id, detail=word)
+
+    def _follows(self, one: Try) -> bool:
+        batched = one.row.topic in (BATCH, GROUP)
+        return batched and self.world.rows[one.row.msg_id].status != PROCESSING
+
+    def _dies_of(self, *ids: int) -> None:
+        if self._poison.intersection(ids):
+            self._stage.pause()
+            self.crash()
+            raise Gone
+
+    def _handle_many(self, messages: list[Message[Any]], ctx: BatchContext) -> None:
+        self.world.batched.update(msg.msg_id for msg in messages)
+        try:
+            self._try_many(messages, ctx)
+        finally:
+            self.world.batched.subtract(msg.msg_id for msg in messages)
+
+    def _try_many(self, messages: list[Message[Any]], ctx: BatchContext) -> None:
+        strand, rng = self._stage.current, self._rng
+        tries = [self._tries[strand, msg.msg_id] for msg in messages]
+        for one in tries:
+            self._begins(one)
+        self._dies_of(*(msg.msg_id for msg in messages))
+        self._stage.linger(rng.choice((0, 0, 10, 30, 100)))
+        bad = [one for one in tries if one.outcome is not Outcome.DONE]
+        if bad and len(messages) == 1:
+            self._ends(bad[0])
+            raise bad[0].error
+        if bad and rng.random() < 0.5:
+            raise ValueError("one of them is bad")
+        for msg, one in zip(messages, tries, strict=True):
+            if one in bad:
+                ctx.fail(msg, one.error)
+                if not one.begun:
+                    self.world.named.add(msg.msg_id)
+            self._ends(one)
+        for msg, one in zip(messages, tries, strict=True):
+            if one not in bad:
+                ctx.connection.execute(EFFECT, {"id": msg.msg_id})
+
+    def _handle(self, msg: Message[Any], ctx: Context) -> None:
+        if msg.topic == GROUP:
+            self.world.batched[msg.msg_id] += 1
+        try:
+            self._try_one(msg, ctx)
+        finally:
+            if msg.topic == GROUP:
+                self.world.batched[msg.msg_id] -= 1
+
+    def _try_one(self, msg: Message[Any], ctx: Context) -> None:
+        one = self._tries[self._stage.current, msg.msg_id]
+        self._begins(one)
+        self._dies_of(msg.msg_id)
+        self._stage.linger(self._rng.choice((0, 0, 10, 30, 100)))
+        if msg.topic == GROUP and one.outcome is not Outcome.DONE and self._shares(one):
+            raise ValueError("one of them is bad")
+        self._ends(one)
         if one.outcome is Outcome.FAILED:
             raise ValueError("failed")
         if one.outcome is Outcome.DEAD:
             raise Reject("rejected")
         if one.outcome is Outcome.LATER:
             raise RetryLater(self._rng.choice((0.0, 2.0)))
-        if msg.topic == TRANSACTIONAL:
+        if msg.topic in (TRANSACTIONAL, GROUP):
             ctx.connection.execute(EFFECT, {"id": msg.msg_id})
+
+    def _shares(self, one: Try) -> bool:
+        """Whether the call shares its transaction with others."""
+        running = self.runtime.hand.running
+        beside = any(r.beside and one.row in r.rows() for r in list(running.values()))
+        return beside or self._follows(one)
 
     def _look_around(self, one: Try) -> None:
         """What else runs in this process, and whether the message is ours."""

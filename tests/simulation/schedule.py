@@ -59,6 +59,7 @@ class Config:
     jumps: int = 0  # the database's clock is put forward or back
     poison: float = 0.0  # a message kills its process
     transactional: float = 0.0
+    batch: str = ""  # the topic of transactional messages, if it is one of batches
     habits: Habits = field(default_factory=Habits)
     lost: float = 0.0  # the reply of a statement is lost
     delayed: float = 0.0  # a settle given up as lost is executed later
@@ -405,7 +406,9 @@ class Schedule:
     def _insert(self, msg_id: int, object_id: str | None) -> None:
         table = self.world.t.message.name
         text = f"INSERT INTO {table} (msg_id, object_id, topic) VALUES (?, ?, ?)"
-        topic = TRANSACTIONAL if msg_id in self.transactional else "plain"
+        topic = "plain"
+        if msg_id in self.transactional:
+            topic = self.config.batch or TRANSACTIONAL
         self._commit(Act.PRODUCE, "producer", text, msg_id, object_id, topic)
 
     def _commit(self, act: Act, who: str, text: str, *values: object) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -23,6 +24,7 @@ from msgworker.store.tables import rule
 from msgworker.table import MessageTable, Tables, tables_for
 from tests.history import (
     DONE,
+    NEW,
     PROCESSING,
     Event,
     Final,
@@ -143,6 +145,9 @@ class World:
         self.violations: list[Violation] = []
         self.observed: list[tuple[float, list[tuple[str | None, int, int]]]] = []
         self.rows: dict[int, Seen] = {}
+        self.claims: Counter[int] = Counter()  # how often each message was flagged
+        self.batched: Counter[int] = Counter()  # messages of batches, in so many calls now
+        self.named: set[int] = set()  # messages that a handler of a batch has failed
         self.holders: dict[int, str] = {}  # without owners: who has flagged a message
         self._taken_over: set[str] = set()
         self.moved_at: dict[int, float] = {}  # when a row changed last
@@ -266,6 +271,7 @@ class World:
         elif row.status == PROCESSING:
             since = read_at.get(row.msg_id) if act is Act.SETTLE else None
             by = self.holders[row.msg_id] = row.claimed_by or who
+            self.claims[row.msg_id] += 1
             self.record(Kind.CLAIMED, by, row, attempt=row.tries + 1, since=since)
         elif act in (Act.RERUN, Act.DISCARD):
             self.record(Kind.RERUN if act is Act.RERUN else Kind.DISCARDED, who, row)
@@ -273,7 +279,32 @@ class World:
             whose = "foreign" if self.owners else self.holders[row.msg_id]
             self.record(Kind.RECOVERED, who, row, detail=old.claimed_by or whose)
         else:
-            self.record(Kind.SETTLED, who, row, detail=self._outcome(old, row))
+            outcome = self._outcome(old, row)
+            if outcome is Outcome.RELEASED and self.batched.get(row.msg_id) == 0:
+                self._undo_start(row.msg_id)
+            if (old.status, row.status) == (NEW, DONE):  # behind the head of a batch
+                by = read_at.get(row.msg_id)
+                self.record(Kind.CLAIMED, who, row, attempt=row.tries + 1, since=by)
+                self._handled(who, row, "returned")
+            elif row.msg_id in self.named and outcome not in (Outcome.DONE, Outcome.RELEASED):
+                how = "rejected" if outcome is Outcome.DEAD else "raised"
+                self._handled(who, row, how)
+            self.named.discard(row.msg_id)
+            self.record(Kind.SETTLED, who, row, detail=outcome)
+
+    def _undo_start(self, msg_id: int) -> None:
+        """Its batch was rolled back, and it has not started alone."""
+        for i in range(len(self.events) - 1, -1, -1):
+            event = self.events[i]
+            if event.msg_id == msg_id:
+                if event.kind not in (Kind.STARTED, Kind.ENDED):
+                    return
+                del self.events[i]
+
+    def _handled(self, who: str, row: Seen, how: str) -> None:
+        """Its handler has run in a batch, before it had the flag itself."""
+        self.record(Kind.STARTED, who, row)
+        self.record(Kind.ENDED, who, row, detail=how)
 
     def _outcome(self, old: Seen, row: Seen) -> Outcome:
         if row.status == DONE:
