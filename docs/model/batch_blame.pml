@@ -1,4 +1,4 @@
-/* Who is blamed when a process dies in a transactional batch (a design, not built yet): several objects, W instances
+/* Who is blamed when a process dies in a transactional batch: several objects, W instances
  * that hold any number of them at once. As quarantine.pml: a crash gives the flagged head of every object that the
  * process holds back, with a try and a crash counted; leases and statements are left out (batch.pml has them).
  * Checked: a message that has not failed MAXT-1 times on its own never dies for others.

@@ -1,4 +1,4 @@
-/* The last statements of a transactional batch (a design, not built yet) under row locks, as PostgreSQL READ COMMITTED
+/* The last statements of a transactional batch under row locks, as PostgreSQL READ COMMITTED
  * has them: an UPDATE waits for the row, looks again, then its new index entry waits for whoever has an unfinished
  * change of the guard's key; a row that is only locked counts as it is. A deadlock is an invalid end state. SKIP LOCKED
  * is an else. First of all the batch locks its rows and the next one (SELECT ... FOR UPDATE), in the order of msg_id.
