@@ -53,6 +53,24 @@ def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> Sequence[A
         return Escaped(conn.execute(query, params).all())
 
 
+def text_for(conn: sa.Connection, query: Any) -> str | None:
+    """The query as `fetch_text` sends it, to be kept; None if its names depend on the options of
+    the connection, or its parameters on their order."""
+    if conn.dialect.positional or conn.get_execution_options().get("schema_translate_map"):
+        return None
+    return str(query.compile(dialect=conn.dialect))
+
+
+def fetch_text(conn: sa.Connection, text: str, params: dict[str, Any]) -> Sequence[Any]:
+    """All rows of a query, as the driver gives them. For the most frequent queries: SQLAlchemy
+    converts nothing, which takes as long as the driver and the network. Its errors, its events
+    of a cursor and its connections are as ever."""
+    result = conn.exec_driver_sql(text, params)
+    rows: Sequence[Any] = result.cursor.fetchall()
+    result.close()
+    return rows
+
+
 @contextmanager
 def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection for reads in autocommit mode; no lock is held between statements.

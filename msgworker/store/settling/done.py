@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select
 
-from msgworker.dialects import now
+from msgworker.dialects import fetch_text, now, text_for
 from msgworker.message import Settled, Settlement, Status
 from msgworker.store.rows import ME, array_param, array_text, flagged_values, mine_among
 from msgworker.table import Cols, Tables, lit
@@ -178,20 +178,28 @@ def done_arrays(
     if not t.has("claimed_by"):
         params["mw_seen"] = array_text(ANY_TRIES if s.tries is None else s.tries for s in batch)
     if not moving:
-        statement = t.built(("settle", False), lambda: build(False))
-        written = {row[0] for row in conn.execute(statement, params).all()}
+        written = {row[0] for row in _send(conn, t, False, build, params)}
         flagged: set[int] = set()
     else:
-        statement = t.built(("settle", True), lambda: build(True))
         params["mw_heads"] = array_text([s.msg_id for s in moving])
         params["mw_nexts"] = array_text(s.next_id for s in moving if s.next_id is not None)
-        found = conn.execute(statement, params).all()
+        found = _send(conn, t, True, build, params)
         if len(found) == len(batch) + len(moving):  # each is written, and each next one flagged
             on, ended = Settled.WENT_ON, Settled.ENDED
             return {s.msg_id: ended if s.next_id is None else on for s in batch}
         written = {row[1] for row in found if row[0] == 2}
         flagged = {row[1] for row in found if row[0] == 1}
     return {s.msg_id: became_of(s, written, flagged) for s in batch}
+
+
+def _send(
+    conn: Connection, t: Tables, moving: bool, build: Callable[[bool], Any], params: dict[str, Any]
+) -> Sequence[Any]:
+    """The rows of the statement with or without moves; it has only texts and whole numbers."""
+    statement = t.built(("settle", moving), lambda: build(moving))
+    key = ("settle text", moving, conn.dialect.driver)
+    text = t.built(key, lambda: text_for(conn, statement))
+    return conn.execute(statement, params).all() if text is None else fetch_text(conn, text, params)
 
 
 ANY_TRIES = -1

@@ -1,0 +1,88 @@
+"""A query that is sent as a kept text behaves like one that SQLAlchemy sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from msgworker.dialects import Trouble, fetch_text, text_for, trouble
+from tests.support.waiting import in_thread
+
+WAYS = {
+    "by SQLAlchemy": lambda conn, text: conn.execute(sa.text(text)).all(),
+    "as a text": lambda conn, text: fetch_text(conn, text, {}),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Any:
+    return WAYS[request.param]
+
+
+def test_a_statement_timeout_is_the_same_trouble(postgresql, way):
+    with postgresql.engine().connect() as conn:
+        conn.exec_driver_sql("SET statement_timeout = '50ms'")
+        with pytest.raises(DBAPIError) as caught:
+            way(conn, "SELECT pg_sleep(30)")
+        assert trouble(caught.value) is Trouble.AGAIN
+        assert not conn.invalidated
+
+
+def test_a_killed_connection_is_the_same_trouble(postgresql, way):
+    engine = postgresql.engine()
+    with engine.connect() as conn, engine.connect() as other:
+        pid = conn.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        other.exec_driver_sql(f"SELECT pg_terminate_backend({pid})")
+        with pytest.raises(DBAPIError) as caught:
+            way(conn, "SELECT 1")
+        assert trouble(caught.value) is Trouble.LOST
+        assert conn.invalidated
+
+
+def test_a_deadlock_is_the_same_trouble(postgresql, way):
+    engine = postgresql.engine()
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE t (id int PRIMARY KEY)")
+        conn.exec_driver_sql("INSERT INTO t VALUES (1), (2)")
+    update = "UPDATE t SET id = id WHERE id = {} RETURNING id".format
+    with engine.connect() as one, engine.connect() as two:
+        for conn in (one, two):
+            conn.exec_driver_sql("SET deadlock_timeout = '20ms'")
+        one.exec_driver_sql(update(1))
+        two.exec_driver_sql(update(2))
+        joins = [in_thread(lambda: way(one, update(2))), in_thread(lambda: way(two, update(1)))]
+        found = []
+        for conn, join in zip((one, two), joins, strict=True):
+            try:
+                join()
+            except DBAPIError as error:
+                found.append(trouble(error))
+                conn.rollback()
+    assert found == [Trouble.AGAIN]
+
+
+def test_who_listens_for_statements_is_told_of_it(postgresql):
+    engine, told = postgresql.engine(), []
+
+    def listen(conn: Any, cursor: Any, text: str, *_: Any) -> None:
+        told.append(text)
+
+    sa.event.listen(engine, "before_cursor_execute", listen)
+    query = sa.select(sa.bindparam("n", type_=sa.Integer()), sa.literal_column("'100%'"))
+    with engine.connect() as conn:
+        text = text_for(conn, query)
+        assert text is not None
+        assert list(fetch_text(conn, text, {"n": 3})) == [(3, "100%")]
+        assert list(fetch_text(conn, text, {"n": 4})) == [
+            tuple(conn.execute(query, {"n": 4}).one())
+        ]
+    assert told.count(text) == 3
+
+
+def test_a_text_is_not_kept_where_schemas_are_translated(postgresql):
+    with postgresql.engine().connect() as conn:
+        mapped = conn.execution_options(schema_translate_map={None: "other"})
+        assert text_for(mapped, sa.select(1)) is None
