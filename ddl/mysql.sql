@@ -20,8 +20,10 @@ CREATE TABLE msgworker_message (
   finished_at DATETIME(6),
   shard SMALLINT NOT NULL DEFAULT 0,
   instance_type VARCHAR(30),
+  priority SMALLINT NOT NULL DEFAULT 0,
   mw_open_object VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin GENERATED ALWAYS AS (CASE WHEN (status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3) THEN coalesce(object_id, CASE WHEN (status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END) VIRTUAL INVISIBLE,
   mw_failed SMALLINT GENERATED ALWAYS AS (CASE WHEN (status = -1) THEN 1 END) VIRTUAL INVISIBLE,
+  mw_urgent INTEGER GENERATED ALWAYS AS (CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN -priority END) VIRTUAL INVISIBLE,
   PRIMARY KEY (msg_id)
 )ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
@@ -36,6 +38,9 @@ CREATE INDEX msgworker_message_due ON msgworker_message (available_at, msg_id);
 
 -- failed and dead messages, for operators
 CREATE INDEX msgworker_message_failed ON msgworker_message (mw_failed, msg_id);
+
+-- messages with a priority that may be claimed, by priority and age
+CREATE INDEX msgworker_message_urgent ON msgworker_message (mw_urgent, msg_id);
 
 -- who lives: an instance holds a lease on its own id
 CREATE TABLE msgworker_lease (

@@ -20,6 +20,7 @@ CREATE TABLE msgworker_message (
   finished_at TIMESTAMP,
   shard SMALLINT DEFAULT 0 NOT NULL,
   instance_type VARCHAR2(30 CHAR),
+  priority SMALLINT DEFAULT 0 NOT NULL,
   PRIMARY KEY (msg_id)
 );
 
@@ -37,6 +38,9 @@ CREATE INDEX msgworker_message_due ON msgworker_message (available_at, msg_id);
 
 -- failed and dead messages, for operators
 CREATE INDEX msgworker_message_failed ON msgworker_message (CASE WHEN (status = -1) THEN msg_id END);
+
+-- messages with a priority that may be claimed, by priority and age
+CREATE INDEX msgworker_message_urgent ON msgworker_message (CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN -priority END, CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN msg_id END);
 
 -- who lives: an instance holds a lease on its own id
 CREATE TABLE msgworker_lease (

@@ -20,6 +20,7 @@ CREATE TABLE msgworker_message (
   finished_at TIMESTAMP WITH TIME ZONE,
   shard SMALLINT DEFAULT 0 NOT NULL,
   instance_type VARCHAR(30),
+  priority SMALLINT DEFAULT 0 NOT NULL,
   PRIMARY KEY (msg_id)
 )
  WITH (fillfactor = 90);
@@ -38,6 +39,9 @@ CREATE INDEX msgworker_message_due ON msgworker_message (available_at, msg_id) W
 
 -- failed and dead messages, for operators
 CREATE INDEX msgworker_message_failed ON msgworker_message (msg_id) WHERE status = -1;
+
+-- messages with a priority that may be claimed, by priority and age
+CREATE INDEX msgworker_message_urgent ON msgworker_message (priority DESC, msg_id) WHERE CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN 1 ELSE 0 END = 1;
 
 -- who lives: an instance holds a lease on its own id
 CREATE TABLE msgworker_lease (

@@ -22,7 +22,8 @@ CREATE TABLE msgworker_message (
   created_at TEXT DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')) NOT NULL,
   finished_at TEXT,
   shard SMALLINT DEFAULT 0 NOT NULL,
-  instance_type TEXT
+  instance_type TEXT,
+  priority SMALLINT DEFAULT 0 NOT NULL
 );
 
 -- the guard: at most one running message per object, enforced by the database
@@ -39,6 +40,9 @@ CREATE INDEX msgworker_message_due ON msgworker_message (available_at, msg_id) W
 
 -- failed and dead messages, for operators
 CREATE INDEX msgworker_message_failed ON msgworker_message (msg_id) WHERE status = -1;
+
+-- messages with a priority that may be claimed, by priority and age
+CREATE INDEX msgworker_message_urgent ON msgworker_message (priority DESC, msg_id) WHERE CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN 1 ELSE 0 END = 1;
 
 -- who lives: an instance holds a lease on its own id
 CREATE TABLE msgworker_lease (

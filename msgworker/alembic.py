@@ -21,6 +21,8 @@ from msgworker.table import (
     FAILED_MARK,
     OPEN_OBJECT,
     RUNNING_OBJECT,
+    URGENT,
+    URGENT_RANK,
     MessageTable,
     tables_for,
 )
@@ -28,8 +30,8 @@ from msgworker.table import (
 __all__ = ["include_object"]
 
 _RULE = r"(?:_t(\d{1,4})(b?))?"
-_INDEX = re.compile(rf"{_RULE}_(guard|object|oldest|due|{FAILED})$")
-_COLUMN = re.compile(rf"{OPEN_OBJECT}{_RULE}|{RUNNING_OBJECT}|{FAILED_MARK}")
+_INDEX = re.compile(rf"{_RULE}_(guard|object|oldest|due|{FAILED}|{URGENT})$")
+_COLUMN = re.compile(rf"(?:{OPEN_OBJECT}|{URGENT_RANK}){_RULE}|{RUNNING_OBJECT}|{FAILED_MARK}")
 
 
 def include_object(

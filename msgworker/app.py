@@ -39,7 +39,7 @@ from msgworker.table import COLUMNS, MessageTable, Tables
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
     from tenacity.wait import wait_base
-from msgworker.producing import connection_of, is_session, row_of, seconds_of
+from msgworker.producing import checked_priority, connection_of, is_session, row_of, seconds_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=Event)
@@ -298,6 +298,7 @@ class App:
         object_id: Any = None,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
+        priority: int | None = None,
     ) -> Any:
         """Insert one message in the caller's transaction; return its msg_id.
 
@@ -305,13 +306,16 @@ class App:
         datetime, timedelta, UUID, Enum, lists, tuples, sets and dicts with text keys; a handler of
         `Message[T]` gets it unchanged, see docs/payloads.md. object_id: the object of the message;
         None = no order required. delay: seconds from now on the database's clock; at: an aware
-        datetime.
+        datetime. priority: a whole number from 0 on (to 32,767 in the default table); messages that
+        are the next of their object are claimed by priority, the highest first, see
+        docs/priorities.md; None = the default of the column, 0.
         Raises PayloadError, ConfigError, SchemaError or DatabaseUnavailable before anything is
         inserted.
         """
         connection = connection_of(conn, self.engine)
         tables = self.tables
-        row = row_of(tables, topic, payload, object_id, seconds_of(delay, at, tables), at)
+        seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
+        row = row_of(tables, topic, payload, object_id, seconds, at, rank)
         msg_id = store.insert_one(connection, tables, row)
         self._sent(conn, connection)
         return msg_id
@@ -324,20 +328,22 @@ class App:
         *,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
+        priority: int | None = None,
     ) -> int:
         """Insert (payload, object_id) pairs in the caller's transaction, in order; return how many.
 
-        All payloads of a chunk of 5,000 are checked before any of it is inserted.
+        delay, at, priority: as in `send`, the same for all. All payloads of a chunk of 5,000 are
+        checked before any of it is inserted.
         """
         connection = connection_of(conn, self.engine)
         tables = self.tables
-        seconds = seconds_of(delay, at, tables)
+        seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
         count = 0
         rows: list[dict[str, Any]] = []
         for pair in messages:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ConfigError(f"send_many takes (payload, object_id) pairs, got {pair!r:.80}")
-            rows.append(row_of(tables, topic, pair[0], pair[1], seconds, at))
+            rows.append(row_of(tables, topic, pair[0], pair[1], seconds, at, rank))
             if len(rows) >= SEND_CHUNK:
                 store.insert_many(connection, tables, rows)
                 count += len(rows)

@@ -16,7 +16,7 @@ from msgworker.config import number
 from msgworker.errors import ConfigError, PayloadError, SchemaError
 from msgworker.payload import encode, is_text
 from msgworker.store import send as store
-from msgworker.table import MAX_OBJECT_ID, Tables
+from msgworker.table import MAX_OBJECT_ID, MOST_PRIORITY, Tables
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
@@ -32,6 +32,7 @@ def row_of(
     object_id: Any,
     delay: float | None,
     at: datetime | None,
+    priority: int | None = None,
 ) -> dict[str, Any]:
     """The values of a new row by column; raises ConfigError, PayloadError or SchemaError."""
     if not isinstance(topic, str) or not 0 < len(topic) <= 100:
@@ -52,6 +53,7 @@ def row_of(
         payload=payload_text(payload, tables),
         delay=delay,
         at=at,
+        priority=priority,
     )
 
 
@@ -120,6 +122,29 @@ def checked_object_id(object_id: Any, tables: Tables) -> Any:
         if not -(2**63) <= whole_part < 2**63:
             raise ConfigError(f"object_id has more than 64 bits, got {object_id!r:.60}")
     return object_id
+
+
+def checked_priority(priority: Any, tables: Tables) -> int | None:
+    """The priority as sent; None = that of the column. Raises ConfigError."""
+    if priority is None:
+        return None
+    if not tables.has("priority"):
+        mend = (
+            "run App.create_schema() or `msgworker init-db`, which add it"
+            if tables.spec.is_default
+            else 'add a SMALLINT column and name it, MessageTable(priority="priority")'
+        )
+        raise ConfigError(
+            f"table {tables.spec.name} has no priority column: all messages have the same; {mend}"
+        )
+    room = dialects.whole_room(tables.message.c[tables.names["priority"]].type)
+    most = MOST_PRIORITY if room is None else min(room, MOST_PRIORITY)
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= most:
+        raise ConfigError(
+            f"priority must be a whole number from 0, the lowest, to {most}; got {priority!r:.60}. "
+            "To let some messages give way to all others, send the others with a priority"
+        )
+    return priority
 
 
 def seconds_of(

@@ -125,13 +125,98 @@ MUTANTS = (
     ),
     _m(
         "NULL is an object",
-        "instance/claiming/search.py",
+        "instance/claiming/pick.py",
         "        The source gives an object's rows in order: the first one that cannot run blocks "
         'the others.\n        """\n        same = row[self._key_at]\n        if same is not None:',
         "        The source gives an object's rows in order: the first one that cannot run blocks "
         'the others.\n        """\n        same = row[self._key_at]\n'
         "        if row.msg_id is not None:",
         *_on("test_messages_without_an_object_are_claimed_together", "sqlite"),
+    ),
+    # --- P7 priorities
+    _m(
+        "a message behind another is proposed by its priority",
+        "store/claiming/urgent.py",
+        "sa.case((t.earlier_unfinished(t.cols()), ZERO), else_=ONE)",
+        "sa.case((sa.and_(t.earlier_unfinished(t.cols()), ONE == ZERO), ZERO), else_=ONE)",
+        *_on("test_a_message_with_a_priority_behind_another_is_no_head", "sqlite"),
+    ),
+    _m(
+        "what runs or is dead keeps its rank",
+        "table/priorities.py",
+        "parts = [t.claimable(c), _has_one(c)]",
+        "parts = [t.unfinished(c), _has_one(c)]",
+        *_on("test_only_what_may_be_claimed_and_waits_for_no_instant_has_a_rank", "sqlite"),
+    ),
+    _m(
+        "what waits for an instant has a rank",
+        "table/priorities.py",
+        "parts.append(c.available_at.is_(None))",
+        "pass",
+        *_on("test_only_what_may_be_claimed_and_waits_for_no_instant_has_a_rank", "sqlite"),
+    ),
+    _m(
+        "a text is the highest priority",
+        "table/priorities.py",
+        "c.priority.between(ONE, sa.literal_column(str(MOST_PRIORITY)))",
+        "c.priority >= ONE",
+        "test_odd_values_of_sqlite_count_as_none_or_as_their_number['high']",
+    ),
+    _m(
+        "the oldest is owed nothing",
+        "instance/claiming/urgency.py",
+        "if overtaken >= SHARE - 1 else",
+        "if overtaken >= SHARE * 99 else",
+        *_on("test_of_every_eight_messages_claimed_one_is_the_oldest", "sqlite"),
+    ),
+    _m(
+        "what overtakes the oldest that were not read is not counted",
+        "instance/claiming/urgency.py",
+        "return ranks[:want], overtaken + min(want, len(ranks))",
+        "return ranks[:want], overtaken",
+        *_on("test_of_every_eight_messages_claimed_one_is_the_oldest", "sqlite"),
+    ),
+    _m(
+        "the oldest are not read when they are owed",
+        "instance/claiming/search.py",
+        "others = max(want - len(pick.own), urgency.owed(want, self._overtaken))",
+        "others = max(want - len(pick.own), 0)",
+        *_on("test_of_every_eight_messages_claimed_one_is_the_oldest", "sqlite"),
+    ),
+    _m(
+        "of messages with a priority the lower ones are never the oldest",
+        "instance/claiming/pick.py",
+        "self.own += sorted(found, key=lambda row: row.msg_id)",
+        "self.own += sorted(found, key=lambda row: -row.msg_id)",
+        *_on("test_messages_with_a_priority_do_not_starve_each_other", "sqlite"),
+    ),
+    _m(
+        "claimed messages start by id",
+        "instance/claiming/claimer.py",
+        "if self._by_priority and len(rows) > 1:",
+        "if False:",
+        *_on("test_heads_of_a_higher_priority_come_first", "sqlite"),
+    ),
+    _m(
+        "urgent messages wait for the instance of their share",
+        "instance/claiming/pick.py",
+        "if self.slots == 1 or row.msg_id in self.priorities:",
+        "if self.slots == 1:",
+        *_on("test_urgent_messages_of_another_share_are_taken_too", "sqlite"),
+    ),
+    _m(
+        "what cannot start hides lower priorities",
+        "instance/claiming/search.py",
+        "        if found < want:\n",
+        "        if found < 0:\n",
+        *_on("test_what_cannot_start_does_not_hide_lower_priorities", "sqlite"),
+    ),
+    _m(
+        "urgent messages of other slices are proposed",
+        "instance/claiming/slicing.py",
+        "found.values.get(row.msg_id) in where.values",
+        "row.msg_id in found.values",
+        *_on("test_messages_with_a_priority_come_first_in_their_slice_only", "sqlite"),
     ),
     # --- P4, P5 the outcome
     _m(

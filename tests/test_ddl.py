@@ -19,7 +19,15 @@ from msgworker.store import items
 from msgworker.store import send as producing
 from msgworker.store.changing import audit, change, pause, purge
 from msgworker.store.changing.change import Filter
-from msgworker.store.claiming import candidates, claim, due, following, slices, slices_by_age
+from msgworker.store.claiming import (
+    candidates,
+    claim,
+    due,
+    following,
+    slices,
+    slices_by_age,
+    urgent,
+)
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.claiming.slices import Place
 from msgworker.store.looking import counts, explain, failures, find, instances, left, order, waiting
@@ -276,7 +284,7 @@ LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None, None)
 
 
 def _shown_row(status: int) -> tuple[Any, ...]:
-    return (1, "a", "t", status, 0, "{}", None, None, None, 0, None, None, None, 0)
+    return (1, "a", "t", status, 0, "{}", None, None, None, 0, None, None, None, 0, 0)
 
 
 def _acts(t: Tables, log: Log) -> Iterator[Any]:
@@ -290,6 +298,13 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield candidates.oldest, {"mark": 0, "limit": 10}
     yield candidates.due_after, {"since": None, "limit": 10}
     yield candidates.due_after, {"since": ("2026-11-22 10:00:00.000000", 1), "limit": 10}
+    if t.has("priority"):
+        for role in (None, "shard", "instance_type"):
+            yield urgent.ranked, {"limit": 10, "role": role}
+            yield urgent.ranked, {"limit": 10, "after": (-5, 1), "role": role}
+        yield urgent.due_and_ranked, {"since": None, "limit": 10, "most": 10}
+        behind = ("2026-11-22 10:00:00.000000", 1)
+        yield urgent.due_and_ranked, {"since": behind, "limit": 10, "most": 10}
     yield candidates.heads, {"after": None, "limit": 10}
     yield candidates.heads, {"after": "o", "limit": 10}
     yield candidates.without_object, {"after": 0, "limit": 10}
@@ -379,6 +394,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield from _ops_acts(t, log)
     for delay, at in ((None, None), (1.0, None), (None, datetime.now(UTC))):
         options = {"topic": "t", "object_id": "o", "payload": "{}", "delay": delay, "at": at}
+        options |= {"priority": 5 if t.has("priority") else None}
         yield producing.insert_many, {"rows": [producing.row_values(t, **options)] * 2}
         yield producing.insert_one, {"values": producing.row_values(t, **options)}
 
@@ -506,6 +522,7 @@ SPECS = {
         ),
     ),
     "sliced": MessageTable("crm.sliced", shard="part", instance_type="flag"),
+    "ranked": MessageTable("crm.ranked", priority="urgency", max_tries=5),
 }
 
 

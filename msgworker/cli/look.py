@@ -178,7 +178,9 @@ def what(info: MessageInfo) -> str:
         return f"{back}postponed {plural(info.later_times, 'time')}: {info.later_reason}"
     rejected = info.ending is not None and info.ending.how is How.REJECTED
     ended = info.ending.text if info.ending is not None and rejected else ""
-    return "; ".join(part for part in (waits, ended, info.last_error) if part)
+    waiting = info.status in (State.NEW, State.FAILED)
+    priority = f"priority {info.priority}" if info.priority and waiting else ""
+    return "; ".join(part for part in (waits, priority, ended, info.last_error) if part)
 
 
 def as_dict(info: MessageInfo) -> dict[str, Any]:

@@ -26,6 +26,7 @@ log = logger("msgworker.cli")
 @click.option("--object-id", metavar="TEXT", help="The object of the message; none: no order.")
 @click.option("--payload", metavar="JSON|@FILE|-", help="JSON, a file that has it, or - for stdin.")
 @click.option("--delay", metavar="TIME", help="Not before this time has passed: 30, 30s, 5m.")
+@click.option("--priority", type=int, metavar="N", help="0 to 32767; higher first; none: 0.")
 @target
 @as_json
 @common
@@ -37,6 +38,7 @@ def send(
     object_id: str | None,
     payload: str | None,
     delay: str | None,
+    priority: int | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -49,7 +51,7 @@ def send(
         log.warning("no handler here takes topic %s", topic)
     app.tables  # noqa: B018 - a missing schema is told before a transaction is open
     with app.engine.begin() as conn:
-        msg_id = app.send(conn, topic, value, object_id=object_id, delay=wait)
+        msg_id = app.send(conn, topic, value, object_id=object_id, delay=wait, priority=priority)
     if as_json:
         print_json({"msg_id": msg_id, "topic": topic, "object_id": object_id})
     else:

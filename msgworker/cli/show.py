@@ -114,6 +114,8 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
         ("topic", safe(info.topic)),
         ("object", "none: no order required" if info.object_id is None else safe(info.object_id)),
     ]
+    if info.priority:
+        lines.append(("priority", f"{info.priority}"))
     if info.crash_times:
         lines.append(("crashes", f"{info.crash_times} of the tries ended with their process"))
     if info.later_times:

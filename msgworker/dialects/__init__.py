@@ -82,6 +82,7 @@ from msgworker.dialects.live import (
     rules_of,
     takes_any_text,
     text_room,
+    whole_room,
 )
 from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.server_checks import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
@@ -218,6 +219,7 @@ __all__ = [
     "unavailable",
     "wait_for_notice",
     "whole_number",
+    "whole_room",
     "without",
     "writing",
     "zone_is_lost",

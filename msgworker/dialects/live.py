@@ -273,6 +273,17 @@ def key_room(dialect: Dialect, kind: TypeEngine[Any]) -> int | None:
     return _KEY_BYTES // _CHARACTER_BYTES.get(charset, 4)
 
 
+def whole_room(kind: TypeEngine[Any]) -> int | None:
+    """The largest whole number that a column holds; None = at least that of 32 bits."""
+    bits = {"TINYINT": 8, "SMALLINT": 16, "small_integer": 16, "MEDIUMINT": 24}
+    if kind.__visit_name__ in bits:
+        return int(2 ** (bits[kind.__visit_name__] - (not getattr(kind, "unsigned", False)))) - 1
+    precision = getattr(kind, "precision", None)
+    if precision is None or isinstance(kind, sa.Integer):
+        return None
+    return int(10 ** min(10, max(0, precision - (getattr(kind, "scale", None) or 0)))) - 1
+
+
 def number_room(kind: TypeEngine[Any]) -> int | None:
     """The largest number of a small integer column; None = more than we write."""
     if kind.__visit_name__ != "TINYINT":

@@ -43,6 +43,7 @@ def row_values(
     payload: str | None,
     delay: float | None,
     at: datetime | None,
+    priority: int | None = None,
 ) -> dict[str, Any]:
     """One row as parameters of `_insert`; the columns that are not there are left out."""
     row: dict[str, Any] = {"b_object_id": object_id}
@@ -52,6 +53,8 @@ def row_values(
         row["b_topic"] = topic
     if t.has("payload"):
         row["b_payload"] = payload
+    if priority is not None or t.says_priority:
+        row["b_priority"] = priority or 0
     if delay is not None:
         row["b_delay"] = delay
     elif at is not None:

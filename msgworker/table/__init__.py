@@ -9,6 +9,7 @@ columns     Cols: the columns by role
 tables      Tables: the predicates of the protocol
 build       Tables from a MessageTable and the columns of a database
 indexes     the guard and the claim indexes: a class of Tables for each kind of database
+priorities  rows with a priority, and their index
 own         msgworker's own tables that every instance uses
 """
 
@@ -26,6 +27,7 @@ from msgworker.table.names import (
     MAX_FLAG,
     MAX_OBJECT_ID,
     MAX_TRIES,
+    MOST_PRIORITY,
     MOST_SHARDS,
     NO_OBJECT,
     NO_OBJECT_RUNNING,
@@ -34,6 +36,8 @@ from msgworker.table.names import (
     REQUIRED,
     RUNNING_OBJECT,
     SLICES,
+    URGENT,
+    URGENT_RANK,
 )
 from msgworker.table.spec import MessageTable
 from msgworker.table.tables import Tables
@@ -50,6 +54,7 @@ __all__ = [
     "MAX_FLAG",
     "MAX_OBJECT_ID",
     "MAX_TRIES",
+    "MOST_PRIORITY",
     "MOST_SHARDS",
     "NO_OBJECT",
     "NO_OBJECT_RUNNING",
@@ -58,6 +63,8 @@ __all__ = [
     "REQUIRED",
     "RUNNING_OBJECT",
     "SLICES",
+    "URGENT",
+    "URGENT_RANK",
     "Cols",
     "MessageTable",
     "Slice",

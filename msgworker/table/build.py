@@ -11,8 +11,10 @@ from sqlalchemy.types import TypeEngine
 from msgworker import dialects
 from msgworker.dialects import Dialect, KeyText, UtcDateTime
 from msgworker.message import DEFAULT_TOPIC
+from msgworker.table import priorities
 from msgworker.table.indexes import indexing
 from msgworker.table.names import (
+    ADDED,
     MAX_ERROR,
     MAX_FLAG,
     MAX_OBJECT_ID,
@@ -21,6 +23,10 @@ from msgworker.table.names import (
 from msgworker.table.own import item_table, lease_table, try_table
 from msgworker.table.spec import MessageTable
 from msgworker.table.tables import Tables
+
+OF_ITS_OWN = ("msg_id", "object_id", "payload", "priority")
+"""Columns of which a foreign table's own type decides."""
+WITHOUT_PRIORITY = "all messages have the same priority"
 
 
 def tables_for(
@@ -60,6 +66,7 @@ def tables_for(
         key_collation=made_as if other else None,
     )
     tables.add_indexes()
+    priorities.add_index(tables)
     return tables
 
 
@@ -90,12 +97,16 @@ def _message_table(
         "finished_at": (UtcDateTime(), {}),
         "shard": (sa.SmallInteger(), {"nullable": False, "server_default": sa.text("0")}),
         "instance_type": (dialects.plain_text(MAX_FLAG), {}),
+        "priority": (
+            sa.SmallInteger(),
+            {"nullable": False, "server_default": sa.text("0"), "info": {ADDED: WITHOUT_PRIORITY}},
+        ),
     }
     columns: list[sa.Column[Any]] = []
     for role, (kind, options) in kinds.items():
         if role not in names:
             continue
-        if role in ("msg_id", "object_id", "payload"):  # a foreign table's own type decides
+        if role in OF_ITS_OWN:
             own = live.get(names[role], kind)
             unknown = isinstance(own, sa.types.NullType) and not dialect.loose_types
             kind = kind if role == "msg_id" and unknown else own

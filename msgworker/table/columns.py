@@ -43,6 +43,7 @@ class Cols:
     finished_at: ColumnElement[Any] | None = None
     shard: ColumnElement[Any] | None = None
     instance_type: ColumnElement[Any] | None = None
+    priority: ColumnElement[Any] | None = None
 
 
 def lit(status: Status) -> ColumnElement[int]:

@@ -10,6 +10,7 @@ object  unfinished rows by object and age: heads, runs, "is an earlier one unfin
 oldest  unfinished rows by age: old before new
 due     rows that wait for an instant, by that instant: retries and delayed messages
 failed  failed and dead rows by age: operators search them among millions of done ones
+urgent  rows with a priority: priorities.py
 shard, flag  unfinished rows by slice, object and age, if scopes are used (`spec.slices`);
         the object comes before the age, so that a deep object is one step; or behind it, see
         `Dialect.slices_by_age`

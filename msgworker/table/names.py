@@ -17,6 +17,7 @@ OPTIONAL = (
     "finished_at",
     "shard",
     "instance_type",
+    "priority",
 )
 COLUMNS = REQUIRED + OPTIONAL
 SLICES = {"shard": "shard", "instance_type": "flag"}
@@ -26,6 +27,8 @@ MAX_FLAG = 30
 """The most characters of an instance_type."""
 MOST_SHARDS = 32_767
 """The largest value of a SMALLINT."""
+MOST_PRIORITY = 2_147_483_647
+"""The highest priority; what is higher, lower than 1 or no number counts as 0."""
 MAX_NAME = 30  # Oracle before 12.2
 MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
@@ -37,6 +40,8 @@ ADDED = "msgworker_added"
 absence; instances work without it."""
 FAILED = "failed"
 """The suffix of the index of failed and dead rows."""
+URGENT = "urgent"
+"""The suffix of the index of waiting rows with a priority."""
 BESIDE = ("lease", "item", "try", "operation", "audit", "pause", "lock")
 """msgworker's own tables, without `msgworker_`."""
 OWN_PREFIX = "mw_"
@@ -48,5 +53,6 @@ NO_OBJECT_RUNNING = "~msgworker.running~"
 
 OPEN_OBJECT = "mw_open_object"
 FAILED_MARK = "mw_failed"
+URGENT_RANK = "mw_urgent"
 RUNNING_OBJECT = "mw_running_object"
 """Our generated columns, on databases that need them for indexes."""

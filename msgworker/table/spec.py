@@ -44,6 +44,7 @@ class _Names:
     finished_at: str | None = "finished_at"
     shard: str | None = "shard"
     instance_type: str | None = "instance_type"
+    priority: str | None = "priority"
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -55,6 +56,10 @@ class MessageTable(_Names):
     name, optional columns that do not exist are ignored. shard and instance_type are
     for fleets that slice a table (`scope=` of a worker): `App.send` fills shard, a
     `Dealer` instance_type.
+
+    priority is a column of the default table; on a table of another name it is used only if it is
+    named here, because a column of that name may mean something else there. Higher comes first, see
+    docs/priorities.md.
 
     slices: which of shard and instance_type get an index of open messages, without which a scope
     also reads the messages of all others; default: those that are named here.
@@ -104,6 +109,8 @@ class MessageTable(_Names):
             known = (*COLUMNS, *(f.name for f in fields(MessageTable) if f.name not in COLUMNS))
             hint = nearest(unknown[0], known)
             raise ConfigError(f"MessageTable has no setting or column {unknown[0]!r}; {hint}")
+        if isinstance(name, str) and name.rpartition(".")[2] != DEFAULT_NAME:
+            columns.setdefault("priority", None)
         super().__init__(**columns)  # type: ignore[arg-type]
         values = {
             "name": name,

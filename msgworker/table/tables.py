@@ -30,7 +30,8 @@ class Tables(ABC):
     names: role -> column name, of the existing columns. indexes: the names of the existing indexes,
     lower case; None = all of ours. missing: missing tables for ops, without which
     instances work. lacking: missing columns of our own tables, as table.column, that
-    a later version has added; their data is not written. unfit: why no
+    a later version has added; their data is not written. says_priority: an INSERT must name the
+    priority, because its column takes no NULL and has no default. unfit: why no
     instance starts on this table, with the statements that fix it. error_room: how many characters
     of an error are stored. instants: the range of `available_at`. key_collation: how objects are
     compared if the generated columns have another collation than the column of the ids;
@@ -47,6 +48,7 @@ class Tables(ABC):
     names: dict[str, str]
     indexes: frozenset[str] | None = None
     unfilled: tuple[str, ...] = ()
+    says_priority: bool = False
     missing: frozenset[str] = frozenset()
     lacking: frozenset[str] = frozenset()
     key_collation: str | None = None

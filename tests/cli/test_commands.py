@@ -81,6 +81,15 @@ def test_send_with_delay_waits(crm: Cli, folder: Path) -> None:
     assert 200 < sql(folder, ahead)[0][0] < 301
 
 
+def test_send_with_a_priority_is_shown_by_list_and_show(crm: Cli, folder: Path) -> None:
+    assert crm("send", "settle", "--priority", "5", *AT).exit_code == 0
+    assert sql(folder, "SELECT priority FROM msgworker_message") == [(5,)]
+    assert "priority 5" in crm("list", *AT).stdout
+    assert "priority    5\n" in crm("show", "1", *AT).stdout
+    listed = json.loads(crm("list", *AT, "--json").stdout)
+    assert listed["messages"][0]["priority"] == 5
+
+
 def test_send_warns_of_a_topic_that_the_app_does_not_take(crm: Cli) -> None:
     done = crm("send", "setle", *AT)
     assert done.exit_code == 0
@@ -100,6 +109,8 @@ def test_send_warns_of_a_topic_that_the_app_does_not_take(crm: Cli) -> None:
         (["--delay", "soon"], "--delay must be a duration"),
         (["--delay", "-5"], "--delay must be a duration"),
         (["--object-id", "x" * 191], "at most 190"),
+        (["--priority", "-1"], "priority must be a whole number from 0"),
+        (["--priority", "40000"], "to 32767"),
     ],
 )
 def test_send_refuses(crm: Cli, folder: Path, given: list[str], text: str) -> None:
@@ -142,7 +153,7 @@ def test_list_has_stable_keys_and_pages(crm: Cli, folder: Path) -> None:
     assert page["next_after"] == ids[1]
     keys = ["msg_id", "object_id", "topic", "status", "error_try_times", "available_at"]
     keys += ["claimed_by", "claimed_at", "crash_times", "last_error", "created_at", "finished_at"]
-    keys += ["later_times", "later_reason", "odd"]
+    keys += ["later_times", "later_reason", "priority", "odd"]
     assert [list(m) for m in page["messages"]] == [keys, keys]
     first = page["messages"][0]
     assert (first["status"], first["error_try_times"]) == ("dead", 3)

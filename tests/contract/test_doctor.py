@@ -207,7 +207,7 @@ def test_two_rules_add_their_columns_at_once(mariadb, monkeypatch):
         app.engine.dispose()
 
 
-GENERATED = ("mw_open_object", "mw_running_object", "mw_failed")
+GENERATED = ("mw_open_object", "mw_running_object", "mw_failed", "mw_urgent")
 
 
 def generated(app: App) -> dict[str, str]:

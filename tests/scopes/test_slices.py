@@ -241,6 +241,22 @@ def test_a_look_finds_as_many_objects_as_are_wanted_however_many_messages_they_h
     assert len(sent) <= 4
 
 
+def test_messages_with_a_priority_come_first_in_their_slice_only(app):
+    plain = send(app, *[f"o{i}" for i in range(40)])
+    Table(app).edit(shard=1)
+    urgent = send(app, "u", "v", None, priority=5)
+    Table(app).edit(Table(app).where(object_id="v"), shard=2)
+    Table(app).edit(Table(app).where(msg_id=urgent[0]), shard=1)
+    Table(app).edit(Table(app).where(msg_id=urgent[2]), shard=3)
+    search = search_of(app)
+    with app.engine.connect() as conn:
+        look = search.look_in(conn, Slice("shard", (1, 3)), want=6)
+    found = [c.msg_id for c in look.candidates]
+    assert found[:2] == [urgent[0], urgent[2]]
+    assert set(found[2:]) < set(plain)
+    assert [look.places[i] for i in found] == [1, 3, 1, 1, 1, 1]
+
+
 def test_a_look_everywhere_is_bounded_however_many_instances_live(app, monkeypatch):
     limits = []
     for source in (candidates.oldest, candidates.heads, candidates.without_object):

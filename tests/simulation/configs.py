@@ -137,6 +137,20 @@ _ALL = (
     ),
     # Instances that end when nothing is left to do, beside others that die.
     Config(name="drains", drains=True, kills=2, pauses=1, late=0.3, lost=0.05, again=0.03),
+    # Messages of several priorities, late ones among them.
+    Config(
+        name="priorities",
+        priorities=True,
+        objects=4,
+        loose=3,
+        late=0.3,
+        ops=3,
+        kills=1,
+        pauses=1,
+        stops=1,
+        lost=0.05,
+        poison=0.05,
+    ),
     # A statement is executed long after its sender has given it up.
     Config(
         name="delayed",

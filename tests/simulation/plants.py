@@ -16,8 +16,9 @@ from sqlalchemy import ColumnElement, Connection
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drainend import DrainEnd, Next
 from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.pick import Pick
 from msgworker.instance.claiming.quiesce import Phase, Quiesce
-from msgworker.instance.claiming.search import Look, Pick, Search
+from msgworker.instance.claiming.search import Look, Search
 from msgworker.instance.liveness.heartbeat import Heartbeat
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.liveness.recovery import Recovery

@@ -68,6 +68,7 @@ class Config:
     frees: int = 0  # without owners: operators release what is at 1, if no lease lives
     ignores: bool = True  # False: a guard violation raises
     drains: bool = False  # the instances end when nothing is left to do
+    priorities: bool = False  # messages have one of several
     blind: bool = False  # the claim does not see a running message: only the guard excludes
 
 
@@ -405,11 +406,13 @@ class Schedule:
 
     def _insert(self, msg_id: int, object_id: str | None) -> None:
         table = self.world.t.message.name
-        text = f"INSERT INTO {table} (msg_id, object_id, topic) VALUES (?, ?, ?)"
+        text = f"INSERT INTO {table} (msg_id, object_id, topic, priority) VALUES (?, ?, ?, ?)"
         topic = "plain"
         if msg_id in self.transactional:
             topic = self.config.batch or TRANSACTIONAL
-        self._commit(Act.PRODUCE, "producer", text, msg_id, object_id, topic)
+        # Not drawn: the other schedules of a seed stay as they are.
+        priority = (msg_id * 7919 + self.seed) % 4 if self.config.priorities else 0
+        self._commit(Act.PRODUCE, "producer", text, msg_id, object_id, topic, priority)
 
     def _commit(self, act: Act, who: str, text: str, *values: object) -> int:
         def work(_: Connection) -> int:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from msgworker import App, dialects
 from msgworker.message import Settlement
-from msgworker.store.claiming import candidates, claim, following
+from msgworker.store.claiming import candidates, claim, following, urgent
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.claiming.due import coming
 from msgworker.store.recovering import recover
@@ -36,6 +36,7 @@ def large(app: App) -> Store:
         app.send_many(conn, "t", pairs[: WAITING - 200])
         app.send_many(conn, "t", [(None, None)] * 100)
         app.send_many(conn, "t", [(None, f"w{i}") for i in range(50)], delay=3600)
+        app.send_many(conn, "t", [(None, f"u{i}") for i in range(10)], priority=5)
         app.send_many(
             conn, "t", [(None, f"d{i}") for i in range(50)], at=datetime(2001, 1, 1, tzinfo=UTC)
         )
@@ -77,11 +78,17 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     rows = [Row(c.msg_id, c.object_id, "t", None, 0, 0, 0, None, None) for c in seen]
     moves = [Settlement(i, next_id=i + OBJECTS) for i in open_ids[:50]]
     key, obj, oldest, due, guard = "primary", "object", "oldest", "due", "guard"
+    urgency = "urgent"
     if store.t.dialect.oldest_index:
         yield "oldest", (oldest,), lambda r: r(candidates.oldest, mark=0, limit=100)
     yield "heads from start", (obj,), lambda r: r(candidates.heads, after=None, limit=100)
     yield "heads", (obj,), lambda r: r(candidates.heads, after="o250", limit=100)
     yield "due", (due,), lambda r: r(candidates.due_after, since=None, limit=100)
+    ranks = {"limit": 100, "after": (-1, open_ids[0])}
+    yield "by priority", (urgency,), lambda r: r(urgent.ranked, limit=100)
+    yield "by priority, on", (urgency,), lambda r: r(urgent.ranked, **ranks)
+    both = {"since": None, "limit": 100, "most": 100}
+    yield "due and by priority", (urgency,), lambda r: r(urgent.due_and_ranked, **both)
     waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
     yield "coming", (due, obj, guard), lambda r: r(coming, **waits)
     yield "loose", (obj, oldest), lambda r: r(candidates.without_object, after=0, limit=100)

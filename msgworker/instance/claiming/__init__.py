@@ -1,5 +1,5 @@
 """The claim loop: how much room there is, where to look, what to flag, when to look again.
 
-In order: fetcher, room, appetite, emptying, quiesce, finder, search, slicing, slicing_by_age,
-seat, unhandled, refusals, claimer, runlength, pollpace, draining, drainend.
+In order: fetcher, room, appetite, emptying, quiesce, finder, search, pick, urgency, slicing,
+slicing_by_age, seat, unhandled, refusals, claimer, runlength, pollpace, draining, drainend.
 """

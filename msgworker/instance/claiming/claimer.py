@@ -30,6 +30,7 @@ from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.recovering import recover
 from msgworker.store.rows import Bare, Row
 from msgworker.table import Slice
+from msgworker.table.priorities import prioritized
 
 LOOK_FOR_RUNS = 8
 """While objects have one message each, only one claim in this many reads runs."""
@@ -52,6 +53,7 @@ class Claimer:
         self._runs = runs
         self._refusals = runtime.refusals
         self._secrets = secrets_of(runtime.engine.url)
+        self._by_priority = prioritized(runtime.tables)
         self._claiming = threading.Lock()  # from the flagging until the lanes exist
         self._runs_pay = LOOK_FOR_RUNS
         self.in_doubt = False
@@ -66,7 +68,8 @@ class Claimer:
         places: Mapping[int, Any] | None = None,
         within: Slice | None = None,
     ) -> tuple[list[Lane], list[Candidate]]:
-        """Flag candidates; returns the new lanes, and the candidates that could not be flagged.
+        """Flag candidates; returns the new lanes, in the order of the candidates, and those that
+        could not be flagged.
 
         me: the id under which they were found. places: the part of the slice of each. within: the
         slice in which runs are read.
@@ -80,6 +83,9 @@ class Claimer:
             self.in_doubt = True
             rows = self._flag(candidates, me)
             self.in_doubt = False
+            if self._by_priority and len(rows) > 1:
+                place = {c.msg_id: i for i, c in enumerate(candidates)}
+                rows.sort(key=lambda row: place[row.msg_id])
             lanes = [Lane(me, [row]) for row in rows]
             if places:
                 for lane in lanes:

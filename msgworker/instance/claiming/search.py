@@ -4,6 +4,7 @@ Candidates are only hints; store/claim.flag decides. So state that is kept betwe
 (the mark, the cursors, recently blocked objects) may be wrong for a while without
 harm, and is forgotten every second.
 
+urgent  rows with a priority, the highest first (urgency.py)
 window  the oldest open rows from a low-water mark on; the first row of each object is its head
 due     rows whose instant has come: retries and delayed messages
 ring    when the window is full of rows that cannot go: one step per object from a moving cursor
@@ -13,16 +14,17 @@ none    the same for messages without an object, by row
 from __future__ import annotations
 
 import time
-import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.message import in_quarantine, topic_of
-from msgworker.payload import is_text
-from msgworker.store.claiming import candidates
+from msgworker.instance.claiming import urgency
+from msgworker.instance.claiming.pick import Pick
+from msgworker.instance.claiming.urgency import Urgent
+from msgworker.store.claiming import candidates, urgent
 from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.claiming.urgent import Ranked
 from msgworker.table import Tables
 
 WINDOW = 4000
@@ -37,7 +39,7 @@ MIN_ID = -(1 << 63)
 class Look:
     """The result of one look.
 
-    candidates: heads as read, oldest first, at most as many as wanted.
+    candidates: heads by priority, oldest first, at most as many as wanted.
     quarantined: a message that must run alone (promise P6), if one was seen.
     complete: everything was read.
     round_over: a whole round over the objects has ended, perhaps with lost races.
@@ -71,6 +73,8 @@ class Search:
         self._mark = MIN_ID
         self._since: tuple[Any, int] | None = None
         self._due_at = 0.0
+        self._urgent = Urgent(tables)
+        self._overtaken = 0
         self._forget_at = 0.0
         self._blocked: set[Any] = set() if blocked is None else blocked
         self._passed_over: set[int] = set()
@@ -105,15 +109,19 @@ class Search:
         pick = Pick(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
         if self._turn % 8 == 0:  # every 8th look ignores shares, so that the oldest does not starve
             pick.slots = 1
-        due_complete = self._look_due(conn, pick, now, want)
+        due_complete, first = self._look_due(conn, pick, now, want)
         pick.pass_over(self._blocked)
+        enough, whole = want, True
+        if first is not None and (ranked := self._look_urgent(conn, pick, first, now, want)):
+            others = max(want - len(pick.own), urgency.owed(want, self._overtaken))
+            enough, whole = ranked + others, others > 0
         complete = round_over = False
-        if self.tables.dialect.oldest_index:
-            complete = self._look_window(conn, pick, want, in_hand) and due_complete
-        if len(pick.own) < want and not complete:
-            round_over = self._look_ring(conn, pick, want - len(pick.own))
+        if whole and self.tables.dialect.oldest_index:
+            complete = self._look_window(conn, pick, want, in_hand, enough) and due_complete
+        if whole and len(pick.own) < enough and not complete:
+            round_over = self._look_ring(conn, pick, enough - len(pick.own))
             complete = round_over and self._round_is_clean
-        found = pick.chosen(want)
+        found, self._overtaken = pick.chosen(want, self._overtaken, whole=whole)
         self.idle = not found and pick.quarantined is None
         seconds = time.monotonic() - now
         return Look(found, pick.quarantined, complete, round_over, seconds)
@@ -143,20 +151,48 @@ class Search:
 
     # ------------------------------------------------------------ sources
 
-    def _look_due(self, conn: Connection, pick: Pick, now: float, want: int) -> bool:
+    def _look_due(
+        self, conn: Connection, pick: Pick, now: float, want: int
+    ) -> tuple[bool, Ranked | None]:
+        """Whether no more rows are due; and the highest priorities, if it was time to read them: in
+        the same statement, where both are read."""
+        first, most = None, self._urgent.rows(want)
         if now < self._due_at:
-            return True
+            if self._urgent.is_time(now):
+                first = urgent.ranked(conn, self.tables, limit=most)
+            return True, first
         self._due_at = now + DUE_SECONDS
-        limit = max(want, IDLE_OBJECTS)
-        rows = candidates.due_after(conn, self.tables, since=self._since, limit=limit)
+        limit, since = max(want, IDLE_OBJECTS), self._since
+        if self._urgent.there:
+            first = urgent.due_and_ranked(conn, self.tables, since=since, limit=limit, most=most)
+            pick.priorities |= first.priorities
+        rows = (
+            candidates.due_after(conn, self.tables, since=since, limit=limit)
+            if first is None
+            else first.due
+        )
         for row in rows:
             pick.offer_waited(row)
         if rows and rows[-1].waits_until is not None:
             self._since = (rows[-1].waits_until, rows[-1].msg_id)
-        return len(rows) < limit
+        return len(rows) < limit, first
 
-    def _look_window(self, conn: Connection, pick: Pick, want: int, in_hand: int) -> bool:
-        """True if the window reached the newest row."""
+    def _look_urgent(
+        self, conn: Connection, pick: Pick, first: Ranked, now: float, want: int
+    ) -> int:
+        """Offer the heads that have a priority, read behind `first` too where those are too few;
+        returns how many heads there are then."""
+        found = pick.offer_ranked(first)
+        self._urgent.found(found > 0, now)
+        if found < want:
+            more = self._urgent.behind(conn, first, now)
+            found += 0 if more is None else pick.offer_ranked(more)
+        return len(pick.own) if found else 0
+
+    def _look_window(
+        self, conn: Connection, pick: Pick, want: int, in_hand: int, enough: int
+    ) -> bool:
+        """True if the window reached the newest row. enough: how many heads to have then."""
         size = IDLE_WINDOW
         if not self.idle:
             size = min(WINDOW, in_hand + want * max(self._width, pick.slots))
@@ -171,7 +207,7 @@ class Search:
             # the mark may pass rows that cannot run now. They are read again after `forget`.
             first_free = next((r.msg_id for r in rows if pick.could_go(r)), rows[0].msg_id)
             self._mark = max(self._mark, first_free) if slow else rows[0].msg_id
-        if len(pick.own) < want and not whole:
+        if len(pick.own) < enough and not whole:
             self._width = min(8, self._width * 2)
         else:
             self._width = max(1, self._width - 1)
@@ -208,111 +244,3 @@ class Search:
         nothing_free = not (any_could_go or round_is_over)
         self._stride = min(WINDOW, objects * 2) if nothing_free else 0
         return round_is_over
-
-
-class Pick:
-    """Chooses heads from rows in order."""
-
-    def __init__(
-        self,
-        search: Search,
-        passed_objects: set[Any],
-        skip_ids: set[int] | frozenset[int],
-        slot: int,
-        slots: int,
-    ) -> None:
-        self._search = search
-        self._passed = passed_objects
-        self._skip_ids = skip_ids
-        self._taken: set[int] = set()
-        self._max_tries = search.tables.spec.max_tries
-        # By its place, not by `same`: this is done for every row of every look.
-        self._key_at = Candidate._fields.index("object_id" if search.tables.fold is None else "key")
-        self.slot = slot % max(1, slots)
-        self.slots = max(1, slots)
-        self.own: list[Candidate] = []
-        self._others: list[Candidate] = []
-        self._waited: dict[Any, Candidate] = {}
-        self.quarantined: Candidate | None = None
-
-    def pass_over(self, objects: set[Any]) -> None:
-        """Objects to skip from now on."""
-        self._passed |= objects
-
-    def offer_waited(self, row: Candidate) -> None:
-        """Take a row that has waited for its instant: of each object the lowest.
-
-        It need not be the head: a lower one that waits for nothing, seen later, takes its place.
-        """
-        same = row[self._key_at]
-        if same is None:
-            self.offer(row)
-        elif same not in self._passed and row.msg_id not in self._skip_ids:
-            known = self._waited.get(same)
-            if self.could_go(row) and (known is None or row.msg_id < known.msg_id):
-                self._waited[same] = row
-
-    def offer(self, row: Candidate) -> None:
-        """Take a row if it is the first of its object and may run.
-
-        The source gives an object's rows in order: the first one that cannot run blocks the others.
-        """
-        same = row[self._key_at]
-        if same is not None:
-            waited = self._waited.get(same)
-            if waited is not None and waited.msg_id < row.msg_id:
-                return
-            self._waited.pop(same, None)
-            if same in self._passed:
-                return
-            self._passed.add(same)
-        if row.msg_id not in self._taken and row.msg_id not in self._skip_ids:
-            self._take(row)
-
-    def _take(self, row: Candidate) -> None:
-        if not self.could_go(row):
-            return
-        self._taken.add(row.msg_id)
-        if in_quarantine(row.crash_times, row.tries, self._max_tries):
-            self.quarantined = self.quarantined or row
-        elif self.slots == 1 or _share(row, self.slots) == self.slot:
-            self.own.append(row)
-        else:
-            self._others.append(row)
-
-    def could_go(self, row: Candidate) -> bool:
-        """By its status, tries, instant and topic."""
-        free = row.status == 0 or (row.status == -1 and row.tries < self._max_tries)
-        return free and bool(row.due) and self._handled(row.topic)
-
-    def _handled(self, topic: str | None) -> bool:
-        topics, paused = self._search.topics, self._search.paused
-        if topics is None and not paused:
-            return True
-        name = topic_of(topic)
-        if name in paused:
-            return False
-        if topics is None or name in topics:
-            return True
-        if isinstance(name, str) and not is_text(name):  # no handler: it is claimed to become dead
-            return True
-        unknown = self._search.unknown_topics
-        unknown[name] = unknown.get(name, 0) + 1
-        return False
-
-    def chosen(self, want: int) -> list[Candidate]:
-        """Up to `want` heads: due retries and delayed ones first, then our share, by age."""
-        found, self.own = self.own, []
-        for row in self._waited.values():
-            self._take(row)
-        self._waited.clear()
-        self.own += found
-        chosen = self.own[:want]
-        if len(chosen) < max(1, want // 4):
-            chosen += self._others[: want - len(chosen)]
-        return chosen
-
-
-def _share(row: Candidate, slots: int) -> int:
-    key = row.msg_id if row.same is None else row.same
-    return zlib.crc32(str(key).encode("utf-8", "replace")) % slots

@@ -14,10 +14,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.instance.claiming.search import DUE_SECONDS, WINDOW, Look, Pick, Search
-from msgworker.store.claiming import slices
+from msgworker.instance.claiming.pick import Pick
+from msgworker.instance.claiming.search import DUE_SECONDS, WINDOW, Look, Search
+from msgworker.store.claiming import slices, urgent
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.claiming.slices import Page, Place
+from msgworker.store.claiming.urgent import Ranked
 from msgworker.table import Slice, Tables
 
 LEAST_ROWS = 8
@@ -89,11 +91,13 @@ class SliceSearch(Search):
         budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._wide)
         each = math.ceil(budget / len(where.values))
         skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._passed_over)
+        places = self._look_urgent_in(conn, where, pick, now, want)
+        ranked = len(pick.own)
         found, widen = self._gather(conn, where, each, skip)
         for row, _ in sorted(found, key=lambda one: one[0].msg_id):
             pick.offer(row)
-        could_go = len(pick.own)
-        chosen = pick.chosen(want)
+        could_go = len(pick.own) - ranked
+        chosen, self._overtaken = pick.chosen(want, self._overtaken)
         tracks = self._tracks.values()
         complete = all(track.heads.over and track.without_object.over for track in tracks)
         if complete:
@@ -105,8 +109,26 @@ class SliceSearch(Search):
             self._wide = min(WIDEST, self._wide * 2)
         self.idle = not chosen and pick.quarantined is None
         look = Look(chosen, pick.quarantined, complete, seconds=time.monotonic() - now)
-        look.places = {row.msg_id: value for row, value in found}
+        look.places = {row.msg_id: value for row, value in found} | places
         return look
+
+    def _look_urgent_in(
+        self, conn: Connection, where: Slice, pick: Pick, now: float, want: int
+    ) -> dict[int, Any]:
+        """Offer heads with a priority; returns the part of the slice of each."""
+        if not self._urgent.is_time(now):
+            return {}
+        limit = self._urgent.rows(want)
+        first = _within(urgent.ranked(conn, self.tables, limit=limit, role=where.role), where)
+        found = pick.offer_ranked(first)
+        self._urgent.found(found > 0, now)
+        places = first.values
+        if found < want:
+            more = self._urgent.behind(conn, first, now, where.role)
+            if more is not None:
+                pick.offer_ranked(_within(more, where))
+                places = places | more.values
+        return places
 
     def _gather(
         self, conn: Connection, where: Slice, each: int, skip: Skip
@@ -171,3 +193,9 @@ class SliceSearch(Search):
         if objects:
             self._depth = max(1.0, sum(page.entries for page in pages) / objects)
         return pages
+
+
+def _within(found: Ranked, where: Slice) -> Ranked:
+    """Only what stands in the slice."""
+    found.heads = [row for row in found.heads if found.values.get(row.msg_id) in where.values]
+    return found

@@ -114,26 +114,26 @@ def due_after(
     None = from the first."""
     if not t.has("available_at"):
         return []
-
-    def build(from_start: bool) -> Select[Any]:
-        c = t.cols()
-        assert c.available_at is not None
-        query = t.hinted(
-            sa.select(*hint_columns(t, c, instant_text(c.available_at))), t.message, "due"
-        )
-        query = query.where(t.unfinished(c), c.available_at.is_not(None), c.available_at <= now())
-        if not from_start:
-            at: Any = instant_of(bindparam("at", type_=AnyText()))
-            query = query.where(
-                c.available_at >= at,
-                sa.or_(c.available_at > at, c.msg_id > bindparam("id", type_=sa.BigInteger())),
-            )
-        query = query.order_by(c.available_at, c.msg_id)
-        return query.limit(bindparam("rows", type_=sa.Integer()))
-
-    statement = t.built(("due", since is None), partial(build, since is None))
+    statement = t.built(("due", since is None), partial(due_rows, t, since is None))
     at, msg_id = since or (None, None)
     return as_candidates(fetch(conn, statement, {"at": at, "id": msg_id, "rows": limit}))
+
+
+def due_rows(t: Tables, from_start: bool, *more: ColumnElement[Any]) -> Select[Any]:
+    """The statement of `due_after`, with more columns."""
+    c = t.cols()
+    assert c.available_at is not None
+    columns = hint_columns(t, c, instant_text(c.available_at))
+    query = t.hinted(sa.select(*columns, *more), t.message, "due")
+    query = query.where(t.unfinished(c), c.available_at.is_not(None), c.available_at <= now())
+    if not from_start:
+        at: Any = instant_of(bindparam("at", type_=AnyText()))
+        query = query.where(
+            c.available_at >= at,
+            sa.or_(c.available_at > at, c.msg_id > bindparam("id", type_=sa.BigInteger())),
+        )
+    query = query.order_by(c.available_at, c.msg_id)
+    return query.limit(bindparam("rows", type_=sa.Integer()))
 
 
 def heads(conn: Connection, t: Tables, *, after: Any, limit: int) -> tuple[list[Candidate], Any]:

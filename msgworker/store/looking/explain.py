@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 from msgworker.message import State, in_quarantine, topic_of
 from msgworker.store import items
 from msgworker.store.changing import pause
+from msgworker.store.claiming import urgent
 from msgworker.store.items import Items
 from msgworker.store.looking import ending, find
 from msgworker.store.looking.info import MessageInfo
@@ -26,6 +27,7 @@ from msgworker.store.recovering.recover import giving_back
 from msgworker.store.sharing import scopes
 from msgworker.store.tables.rule import Rule
 from msgworker.table import Tables
+from msgworker.table.priorities import prioritized
 
 
 class Reason(enum.StrEnum):
@@ -223,6 +225,8 @@ def _span(seconds: float | None) -> str:
 
 def _behind_text(info: MessageInfo, other: MessageInfo) -> str:
     whose = f"of the same object {info.object_id}"
+    if other.msg_id < info.msg_id and (other.priority or 0) < (info.priority or 0):
+        return f"message {other.msg_id} {whose} comes first, although its priority is lower"
     if other.msg_id > info.msg_id:
         return f"the later message {other.msg_id} {whose} is running already"
     return f"message {other.msg_id} {whose} comes first"
@@ -306,5 +310,14 @@ def _unclaimed(
             "has no other message in flight"
         )
         return Explanation(info, Reason.QUARANTINE, text)
-    text = "nothing holds it back; an instance claims it when older messages leave room"
-    return Explanation(info, Reason.NEXT, text)
+    return Explanation(info, Reason.NEXT, _next_text(conn, t, info))
+
+
+def _next_text(conn: Connection, t: Tables, info: MessageInfo) -> str:
+    text = "nothing holds it back; an instance claims it when "
+    first = urgent.ranked(conn, t, limit=1) if prioritized(t) else urgent.Ranked()
+    highest = max(first.priorities.values(), default=0)
+    if highest > (info.priority or 0):
+        return f"{text}messages of a higher priority, up to {highest}, and older ones leave room"
+    older = "older ones of its priority" if info.priority else "older messages"
+    return f"{text}{older} leave room"

@@ -43,7 +43,8 @@ class MessageInfo:
     """A message as ops see it: `status` is a word, times are aware UTC, absent columns None.
 
     later_times, later_reason: how often it was postponed (RetryLater), and the last reason, the
-    last time, if that was the last thing it said; `last_error` is None then.
+    last time, if that was the last thing it said; `last_error` is None then. priority: as it stands
+    in the row.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not. ending: of a dead one.
     odd: by column (as in this class) what stands in the row and is no such value, as text; it
@@ -65,6 +66,7 @@ class MessageInfo:
     finished_at: datetime | None = None
     later_times: int | None = None
     later_reason: str | None = None
+    priority: int | None = None
     tries: tuple[Try, ...] = ()
     items: Items | None = None
     odd: Mapping[str, str] = field(default_factory=dict)
@@ -86,11 +88,12 @@ _ROLES = (
     "created_at",
     "finished_at",
     "later_times",
+    "priority",
 )
 
 
 _INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
-_NUMBERS = ("msg_id", "error_try_times", "crash_times", "later_times")
+_NUMBERS = ("msg_id", "error_try_times", "crash_times", "later_times", "priority")
 _FOR_PEOPLE = ("topic", "claimed_by", "last_error")
 
 

@@ -21,6 +21,20 @@ from msgworker.table import (
     tables_for,
 )
 
+IN_ORDER = (
+    "guard",
+    "object",
+    "oldest",
+    "due",
+    "failed",
+    "urgent",
+    "shard",
+    "flag",
+    "group",
+    "owner",
+)
+"""The suffixes of indexes."""
+
 
 def is_generated(column: sa.Column[Any]) -> bool:
     """Whether a column is one of our hidden, generated ones, which exist only for indexes."""
@@ -29,8 +43,7 @@ def is_generated(column: sa.Column[Any]) -> bool:
 
 def ordered_indexes(table: sa.Table) -> list[sa.Index]:
     """The indexes of one of our tables, the guard first."""
-    order = ("guard", "object", "oldest", "due", "failed", "shard", "flag", "group", "owner")
-    return sorted(table.indexes, key=lambda index: order.index(suffix(index)))
+    return sorted(table.indexes, key=lambda index: IN_ORDER.index(suffix(index)))
 
 
 def suffix(index: sa.Index) -> str:

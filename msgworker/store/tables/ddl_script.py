@@ -70,6 +70,7 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         "oldest": "unfinished messages by age",
         "due": "messages that wait for an instant: retries and delayed ones",
         "failed": "failed and dead messages, for operators",
+        "urgent": "messages with a priority that may be claimed, by priority and age",
         "shard": "unfinished messages by shard, object and age",
         "flag": "unfinished messages by the flag of the instance, object and age",
         "group": "failed tries by what they have in common",

@@ -17,6 +17,7 @@ from msgworker import dialects
 from msgworker.dialects import Dialect, connecting, reason_of
 from msgworker.errors import SchemaError
 from msgworker.table import (
+    DEFAULT_NAME,
     REQUIRED,
     MessageTable,
     Tables,
@@ -154,7 +155,15 @@ def unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
     )
 
 
-SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times", "shard")
+SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times", "shard", "priority")
+
+
+def says_priority(t: Tables, columns: Sequence[Any]) -> bool:
+    """Whether an INSERT must name the priority: its column takes no NULL and has no default."""
+    name = t.names.get("priority")
+    return any(
+        c["name"] == name and not c["nullable"] and c.get("default") is None for c in columns
+    )
 
 
 def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
@@ -188,10 +197,15 @@ def missing_table(conn: Connection, inspector: Inspector, spec: MessageTable) ->
 
 
 def asked_for(spec: MessageTable) -> set[str]:
-    """The roles whose columns must be there: all in our own table, else those that were named."""
+    """The roles whose columns must be there: all in our own table but `priority`, which an earlier
+    version made without; else those that were named."""
     plain = MessageTable().names()
+    ours = spec.bare_name.lower() == DEFAULT_NAME
     return {
         role
         for role, name in spec.names().items()
-        if role in REQUIRED or spec.is_default or name != plain[role]
+        if role in REQUIRED
+        or (role == "priority" and not ours)
+        or name != plain[role]
+        or (spec.is_default and role != "priority")
     }

@@ -28,7 +28,7 @@ from msgworker.table import (
     tables_for,
 )
 
-NUMBERS = ("msg_id", "status", "error_try_times", "crash_times", "later_times")
+NUMBERS = ("msg_id", "status", "error_try_times", "crash_times", "later_times", "priority")
 INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
 TEXTS = ("claimed_by", "last_error")
 SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
@@ -199,6 +199,8 @@ def number_problem(live: Live, role: str, column: Column) -> str:
     scale = getattr(kind, "scale", None) or 0
     if role == "msg_id" and scale > 0:
         return f"column {name} (msg_id) is {kind}: an id with a fraction is never run"
+    if role == "priority" and scale > 0:
+        return f"column {name} (priority) is {kind}, but must be a whole number"
     spec = live.spec
     tries = ends_at(spec.max_tries, "block")
     most = {"status": 2, "error_try_times": tries, "crash_times": tries}

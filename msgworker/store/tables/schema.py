@@ -41,6 +41,7 @@ from msgworker.store.tables.reflection import (
     missing_table,
     named,
     require_columns,
+    says_priority,
     storage_of,
     storage_problem,
     unfilled,
@@ -67,7 +68,8 @@ def create(
     a table of a new one's name is in another schema.
 
     Opens its own transactions. On a table that exists already only indexes are added (and, on
-    MariaDB and MySQL, hidden generated columns); its columns are left alone. The rule of a table
+    MariaDB and MySQL, hidden generated columns; to our own table also columns of a later version);
+    its columns are left alone. The rule of a table
     of which none is recorded is recorded; another one is left as it is.
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
@@ -90,6 +92,8 @@ def create(
         if live is not None:
             dialect = for_table(inspector, spec, live, dialect)
             _refuse_unfit(conn, inspector, named(spec, live), dialect)
+    if live is not None and spec.is_default:
+        made += _add_later_columns(engine, named(spec, live), dialect)
     t = tables_for(
         spec if live is None else named(spec, live), dialect, live_columns(engine, spec, live)
     )
@@ -108,6 +112,12 @@ def create(
     if live is not None and not before & {str(i.name).lower() for i in t.message.indexes}:
         _warn_of_statuses(engine, t, warn)
     return made
+
+
+def _add_later_columns(engine: Engine, spec: MessageTable, dialect: Dialect) -> list[str]:
+    """Add the columns that a later version has added to our own message table."""
+    ideal = tables_for(spec, dialect).message
+    return ensure_columns(engine, ideal, [c for c in ideal.c if ADDED in c.info])
 
 
 def create_locks(engine: Engine, t: Tables) -> list[str]:
@@ -226,6 +236,7 @@ def resolve(
     require_columns(spec, kinds)
     t = tables_for(spec, dialect, kinds, frozenset(indexes))
     t = replace(t, unfilled=unfilled(t, columns), missing=missing, lacking=without)
+    t = replace(t, says_priority=says_priority(t, columns))
     problems = _column_problems(t, as_is)
     t = replace(
         t,

@@ -9,7 +9,7 @@ from msgworker.store.looking.doctor.finding import Finding, advised, fine, neede
 from msgworker.store.looking.doctor.patient import Patient
 from msgworker.store.tables import ddl_script, reflection
 from msgworker.store.tables import requirements as store
-from msgworker.table import ADDED, REQUIRED
+from msgworker.table import ADDED, REQUIRED, URGENT, URGENT_RANK
 
 WITHOUT = {
     "topic": "every message goes to the handler of topic default",
@@ -25,7 +25,10 @@ WITHOUT = {
         "age of the messages that are there stays unknown"
     ),
     "finished_at": "it is not shown when messages ended, and old ones cannot be purged by age",
+    "priority": "all messages have the same priority",
 }
+INDEXED = {"available_at": "due", "priority": URGENT}
+"""The suffixes of the indexes on optional columns."""
 WITHOUT_OPS = ": ops cannot write or pause without it"
 NOT_MISSED = ("shard", "instance_type")
 
@@ -104,9 +107,12 @@ def missing(p: Patient) -> list[Finding]:
                     f". If the table has it under another name, name that: MessageTable({role}=...)"
                     f"; columns without a name here: {', '.join(free) or 'none'}"
                 )
-            if role == "available_at":
-                due = p.spec.index_name("due")
-                mend += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == due]
+            if role in INDEXED:
+                index = p.spec.index_name(INDEXED[role])
+                hidden = [c for c in p.ideal.message.c if c.name.startswith(URGENT_RANK)]
+                if role == "priority" and hidden:
+                    mend = [p.add(p.ideal.message, column, *hidden)]
+                mend += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == index]
             found.append(advised("columns", text, *mend))
     return found
 

@@ -1,0 +1,124 @@
+"""Candidates by priority: the heads among the rows that have one, the highest first.
+
+They are hints like all candidates. A row with a priority that is not the head of its object waits
+for the earlier ones; so whether it is the head is asked here: `flag` would refuse it, and its
+object would be left alone for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection, Select, bindparam
+
+from msgworker.dialects import fetch, instant_text
+from msgworker.store.claiming.candidates import Candidate, as_candidates, due_rows, hint_columns
+from msgworker.table import URGENT, Tables
+from msgworker.table.priorities import (
+    ONE,
+    ZERO,
+    priority_of,
+    rank_of,
+    urgent_behind,
+    urgent_order,
+    urgent_rows,
+)
+
+Place = tuple[int, int]
+"""The rank (the priority, negated) and the msg_id of a row."""
+
+
+@dataclass(slots=True)
+class Ranked:
+    """What was read by priority.
+
+    heads: those with a priority, the highest first, that wait for no instant. after: the last row
+    that was read, head or not; None = the end was reached. values: by msg_id, the slice of each
+    head, if a role was given. due: rows whose instant has come, if they were asked for.
+    priorities: by msg_id, of the heads, and of the due rows that have one.
+    """
+
+    heads: list[Candidate] = field(default_factory=list)
+    after: Place | None = None
+    values: dict[int, Any] = field(default_factory=dict)
+    due: list[Candidate] = field(default_factory=list)
+    priorities: dict[int, int] = field(default_factory=dict)
+
+
+def ranked(
+    conn: Connection, t: Tables, *, limit: int, after: Place | None = None, role: str | None = None
+) -> Ranked:
+    """Read `limit` rows that have a priority and wait for no instant, behind `after` (None = from
+    the highest on). role: with the slice of each."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        value = [] if role is None else [t.slice_value(c, role).label("v")]
+        query = _by_rank(t, *hint_columns(t, c), *value, _is_head(t), limit="rows")
+        if after is None:
+            return query
+        rank = bindparam("rank", type_=sa.Integer())
+        msg_id = bindparam("id", type_=sa.BigInteger())
+        return query.where(*urgent_behind(t, c, rank, msg_id))
+
+    params: dict[str, Any] = {"rows": limit}
+    if after is not None:
+        params |= {"rank": after[0], "id": after[1]}
+    found = fetch(conn, t.built(("ranked", after is None, role), build), params)
+    values = {} if role is None else {row[0]: row[-3] for row in found}
+    return _as_ranked(found, limit, 2 if role is None else 3, values)
+
+
+def due_and_ranked(
+    conn: Connection, t: Tables, *, since: tuple[Any, int] | None, limit: int, most: int
+) -> Ranked:
+    """`candidates.due_after`, and `ranked` of up to `most` rows, in one statement."""
+    if not t.has("available_at"):
+        return ranked(conn, t, limit=most)
+
+    def build(from_start: bool) -> Any:
+        c = t.cols()
+        assert c.available_at is not None
+        rank = (ZERO - priority_of(c)).label("r")
+        due = due_rows(t, from_start, ZERO.label("ranked"), ONE.label("head"), rank)
+        columns = hint_columns(t, c, instant_text(c.available_at))
+        by_rank = _by_rank(t, *columns, ONE.label("ranked"), _is_head(t), limit="most")
+        if t.dialect.bare_unions:
+            return sa.union_all(due, by_rank)
+        return sa.union_all(sa.select(due.subquery("q0")), sa.select(by_rank.subquery("q1")))
+
+    statement = t.built(("due_and_ranked", since is None), partial(build, since is None))
+    at, msg_id = since or (None, None)
+    params = {"at": at, "id": msg_id, "rows": limit, "most": most}
+    rows = fetch(conn, statement, params)
+    found = _as_ranked([row for row in rows if row[-3]], most, 3, {})
+    due = [row for row in rows if not row[-3]]
+    found.due = as_candidates([row[:-3] for row in due])
+    found.priorities |= {row[0]: -row[-1] for row in due if row[-1]}
+    return found
+
+
+def _by_rank(t: Tables, *columns: ColumnElement[Any], limit: str) -> Select[Any]:
+    c = t.cols()
+    query = t.hinted(sa.select(*columns, rank_of(t, c).label("r")), t.message, URGENT)
+    query = query.where(urgent_rows(t, c)).order_by(*urgent_order(t, c))
+    return query.limit(bindparam(limit, type_=sa.Integer()))
+
+
+def _is_head(t: Tables) -> ColumnElement[Any]:
+    return sa.case((t.earlier_unfinished(t.cols()), ZERO), else_=ONE).label("head")
+
+
+def _as_ranked(found: Sequence[Any], limit: int, behind: int, values: dict[int, Any]) -> Ranked:
+    """Rows end in: head or not, and the rank; `behind` columns follow those of the candidate."""
+    heads = [row for row in found if row[-2]]
+    made = as_candidates([row[:-behind] for row in heads])
+    priorities = {row[0]: -row[-1] for row in heads}
+    after = None
+    if found and len(found) >= limit:
+        after = (found[-1][-1], found[-1][0])
+    return Ranked(made, after, values, priorities=priorities)
