@@ -11,13 +11,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.checking import Verdict, judge
+from bench.handlers import create_effects
 from bench.process import Job, run_all
 from bench.seeding import Rows, fill
 from msgworker import App
 
 PATH = Path(__file__).parent / "counts.json"
 MESSAGES = 5000
-SHAPES = {"B1": Rows(MESSAGES), "B2": Rows(MESSAGES, 100)}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is drained, and by what; see `Job`."""
+
+    rows: Rows
+    handler: str = "nothing"
+    group: int | None = None
+    batch: int | None = None
+    threads: int = 4
+
+
+SHAPES = {
+    "B1": Shape(Rows(MESSAGES)),
+    "B2": Shape(Rows(MESSAGES, 100)),
+    "B14": Shape(Rows(MESSAGES, 100), handler="effects", batch=500, threads=2),
+    "B14 group": Shape(Rows(MESSAGES // 5, 100), handler="effect", group=50),
+}
+"""One statement for each effect is the handler's own in B14 group."""
 TOLERANCE = 1.5
 
 Recorded = dict[str, dict[str, dict[str, float]]]
@@ -34,13 +54,21 @@ class Counted:
 
 
 def count(url: str, shape: str) -> Counted:
-    """Drain MESSAGES messages of a shape in one process and count."""
-    app = App(url)
-    fill(app, [SHAPES[shape]])
+    """Drain the messages of a shape in one process and count."""
+    app, asked = App(url), SHAPES[shape]
+    fill(app, [asked.rows])
+    create_effects(app.engine)
     app.engine.dispose()
-    seen = run_all(Job(url), 1)
-    counts = seen[0].counts
-    return Counted(counts.statements / MESSAGES, counts.round_trips / MESSAGES, judge(seen))
+    job = Job(
+        url,
+        threads=asked.threads,
+        handler=asked.handler,
+        group=asked.group,
+        batch=asked.batch,
+    )
+    seen = run_all(job, 1)
+    counts, number = seen[0].counts, asked.rows.count
+    return Counted(counts.statements / number, counts.round_trips / number, judge(seen))
 
 
 def recorded() -> Recorded:
