@@ -150,7 +150,8 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
                 continue
             if isinstance(bare, property) or inspect.isfunction(bare):
                 seen.add(name)
-                yield name, member
+                own = inspect.getattr_static(kind, name)
+                yield name, own if inspect.getdoc(own) and own.__doc__ else member
 
 
 class _Said:

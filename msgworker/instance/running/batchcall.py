@@ -218,7 +218,7 @@ class BatchCaller:
             arguments = (messages, context) if handler.takes_context else (messages,)
             value = self._caller.call(handler, *arguments)
         finally:
-            context.end()
+            context._end()
         result = self._caller.judge.returned(value, handler, attempt)
         if result is not DONE:
             raise _Unlike(result)

@@ -96,7 +96,7 @@ class BatchContext(Context):
             self._log = logging.LoggerAdapter(logger("msgworker.handler", of_user=True), extra)
         return self._log
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """For the package: the handler has returned."""
         self._ended = True
 
