@@ -198,8 +198,11 @@ def note_round(line: Line, drain: Drain, verdict: Verdict, seen: list[Seen]) -> 
     line.order_faults += verdict.order_faults
     line.overlaps += verdict.overlaps
     line.missing += verdict.repeated
+    left = 0
     if drain.expected is not None:
-        line.missing += abs(drain.expected - (verdict.handled - verdict.repeated))
+        left = drain.expected - (verdict.handled - verdict.repeated)
+    in_time = drain.time_limit is None or verdict.seconds < 0.9 * drain.time_limit
+    line.missing += abs(left) if in_time else max(0, -left)
     handled = max(1, verdict.handled)
     offered = sum(one.offered for one in seen)
     line.statements = sum(one.counts.statements for one in seen) / handled
@@ -211,6 +214,8 @@ def note_round(line: Line, drain: Drain, verdict: Verdict, seen: list[Seen]) -> 
     memory = max(one.max_rss_mib for one in seen)
     line.notes[:] = [f"{claims} claims, {settles} settles, {memory:.0f} MiB"]
     line.notes += [f"{lost} lost"] if lost else []
+    if left > 0 and not in_time:
+        line.notes.append(f"{verdict.handled:,} handled when {drain.time_limit:.0f} s were over")
 
 
 def yardsticks(place: Place, drain: Drain, line: Line) -> None:

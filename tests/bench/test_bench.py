@@ -15,7 +15,7 @@ from bench.handlers import EFFECTS, Entry, create_effects, write
 from bench.process import Counts, Seen
 from bench.purchases import repeated, wrong
 from bench.report import Line, table
-from bench.scenarios import DRAINS, QUICK_SCALE, drains
+from bench.scenarios import DRAINS, QUICK_SCALE, Drain, drains, note_round
 from msgworker.demo.purchases import read
 from tests.conftest import Database
 
@@ -160,3 +160,14 @@ def test_effects_that_are_wrong_by_a_cent_are_seen(tmp_path):
         conn.exec_driver_sql(f"UPDATE {EFFECTS} SET cents = cents + 1 WHERE number = 1")
     assert wrong(engine, bought) == 1
     engine.dispose()
+
+
+@pytest.mark.parametrize(("seconds", "missing"), [(1.0, 7), (4.9, 0)], ids=["early", "over"])
+def test_what_is_left_when_the_time_is_over_is_said_and_is_no_fault(seconds, missing):
+    drain = Drain("B1", "x", (), expected=10, time_limit=5.0)
+    line = Line("sqlite", "B1", "x")
+    log: list[Entry] = [(None, i, 0, int(seconds * 1e9)) for i in range(3)]
+    seen = [Seen(log, Counts())]
+    note_round(line, drain, judge(seen), seen)
+    assert line.missing == missing
+    assert ("3 handled when 5 s were over" in line.notes) == (missing == 0)
