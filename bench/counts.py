@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.checking import Verdict, judge
 from bench.handlers import create_effects
 from bench.process import Job, run_all
-from bench.seeding import Rows, fill
+from bench.seeding import RANDOM, Rows, fill
 from msgworker import App
 
 PATH = Path(__file__).parent / "counts.json"
@@ -36,6 +36,7 @@ SHAPES = {
     "B2": Shape(Rows(MESSAGES, 100)),
     "B14": Shape(Rows(MESSAGES, 100), handler="effects", batch=500, threads=2),
     "B14 group": Shape(Rows(MESSAGES // 5, 100), handler="effect", group=50),
+    "B15": Shape(Rows(MESSAGES, 100, values=(("priority", RANDOM),))),
 }
 """One statement for each effect is the handler's own in B14 group."""
 TOLERANCE = 1.5

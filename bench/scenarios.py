@@ -14,7 +14,7 @@ from bench.databases import NotAvailable
 from bench.handlers import create_effects
 from bench.process import Job, Seen, run_all
 from bench.report import Line
-from bench.seeding import Rows, fill, finished
+from bench.seeding import EIGHTH, RANDOM, Rows, fill, finished
 from msgworker import App
 
 FAR = "'2999-01-01 00:00:00'"
@@ -153,9 +153,13 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
             sleep_seconds=0.002,
             limit=2 * 16 / 0.002,
         )
+    elif scenario == "B15":
+        for name, priority in (("none", "0"), ("one in eight", EIGHTH), ("0 to 7", RANDOM)):
+            rows = (Rows(n, 1000, values=(("priority", priority),)),)
+            yield Drain("B15", f"1000 objects, priorities: {name}", rows, n)
 
 
-DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B11", "B13")
+DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B11", "B13", "B15")
 
 
 def run_drain(place: Place, drain: Drain) -> Line:

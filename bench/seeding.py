@@ -13,6 +13,8 @@ TABLE = "msgworker_message"
 TABLES = ("msgworker_item", "msgworker_lease", "msgworker_try", TABLE)
 CHUNK = 1_000_000
 TOPIC = "bench"
+RANDOM, EIGHTH = "i & 7", "CASE WHEN (i & 7) = 0 THEN 5 ELSE 0 END"
+"""Priorities: one of eight for each message; of one message in eight."""
 
 
 @dataclass(frozen=True, slots=True)
