@@ -34,6 +34,7 @@ from msgworker.store.looking import counts, explain, failures, find, instances, 
 from msgworker.store.recovering import lease, recover
 from msgworker.store.rows import Row
 from msgworker.store.settling import settle, tries
+from msgworker.store.settling.batch import Share, settle_batch
 from msgworker.store.settling.done import still_mine
 from msgworker.store.sharing import deal, locks, scopes
 from msgworker.store.tables import additions, ddl_script
@@ -321,6 +322,9 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield settle.settle, {"batch": [Settlement(1, next_id=2)], "me": "me"}
     for outcome in Outcome:
         yield settle.settle, {"batch": [Settlement(1, outcome, error="e", trace="t")], "me": "me"}
+    shares = [Share(1, [2], 3)]
+    for tries_seen in (0, None):
+        yield settle_batch, {"shares": shares, "me": "me", "tries": tries_seen}
     yield settle.settle_one, {"settlement": Settlement(1, next_id=2), "me": "me"}
     yield still_mine, {"ids": many, "me": "me"}
     yield recover.flagged_by, {"instance_id": "x"}

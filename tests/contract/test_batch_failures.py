@@ -12,6 +12,7 @@ from msgworker.events import Dead, Later, Retried
 from msgworker.testing import drain
 from tests.support.batches import Calls, claimed
 from tests.support.rows import Table, send
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -121,6 +122,25 @@ def test_a_failure_named_before_a_stop_is_written_by_the_stop(
         assert table.column("status") == [2, 1, 0]
     assert table.column("status") == [2, -1, 0]
     assert table.column("last_error")[1].startswith("ValueError: no")
+
+
+def test_a_failure_named_before_its_topic_was_paused_is_written(
+    app: App, calls: Calls, table: Table
+) -> None:
+    calls.add(transactional=True, batch=500)
+    ids = send(app, "a", "a", "a")
+    calls.names = {ids[1]: ValueError("no")}
+    with claimed(app) as (one, _):
+        lane = one.lanes.next()
+        assert lane is not None
+        (ended,) = one.batches.handle_beside(lane) or []
+        one.settler.add(ended, True)
+        one.runtime.paused = frozenset({"t"})
+        one.handlers.start()
+        until(lambda: not one.lanes.ready and not one.runtime.hand.lanes, "it is written")
+        one.lanes.close()
+        assert one.handlers.join(10)
+    assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (0, 0)]
 
 
 def test_the_next_message_that_is_gone_takes_its_failure_with_it(

@@ -76,7 +76,7 @@ class HandlerThreads:
                     time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
                 continue
             if runtime.paused and runtime.is_paused(lane.row):  # since it was claimed
-                lane.result = Result(Outcome.RELEASED)
+                lane.result = lane.result or Result(Outcome.RELEASED)
                 lane.finished_at = time.monotonic()
             elif runtime.registry.most > 1 and self._in_batch(lane):
                 continue
