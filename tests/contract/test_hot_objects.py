@@ -113,6 +113,29 @@ def test_the_end_of_a_lane_is_a_look_for_what_came_behind_it(make_holding, make_
     holding.until_ran("second")
 
 
+@pytest.mark.usefixtures("rare")
+def test_rounds_beside_a_busy_object_send_nothing_before_the_next_look(make_holding, monkeypatch):
+    holding = make_holding()
+    holding.begin()
+    holding.until_quiet()
+    rounds, sent = [0], list[str]()
+    lanes = holding.worker.instance.lanes
+    nudge = lanes.nudge
+
+    def counted() -> None:
+        rounds[0] += 1
+        nudge()
+
+    @sa.event.listens_for(holding.app.engine, "before_cursor_execute")
+    def note(conn: Any, cursor: Any, statement: str, *_: object) -> None:
+        if threading.current_thread().name == "msgworker-fetcher":
+            sent.append(statement)
+
+    monkeypatch.setattr(lanes, "nudge", counted)
+    until(lambda: rounds[0] > 20, "it goes round")
+    assert sent == []
+
+
 def test_a_message_of_another_process_starts_soon_beside_a_busy_object(make_holding, make_app):
     """An idle instance would not look so soon: `poll_seconds` is ten minutes."""
     holding, other = make_holding(), make_app()
