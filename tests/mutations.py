@@ -1044,7 +1044,7 @@ MUTANTS = (
     _m(
         "a batch where there is one try",
         "instance/running/gathering.py",
-        "            and self._runtime.tables.spec.max_tries > 1\n",
+        " and self._runtime.tables.spec.max_tries > 1",
         "",
         *_on("test_where_a_message_has_one_try_only_nothing_shares_a_batch", "sqlite"),
     ),

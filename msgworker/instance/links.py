@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import (
@@ -37,10 +37,12 @@ SAME_CLAIM_RUNS = 8
 @dataclass(slots=True)
 class Stage:
     """The progress of a transaction that runs user code: begun = it has a connection;
-    lost = its connection was found dead; committing = the COMMIT may have been sent."""
+    lost = its connection was found dead; ended = the code has ended the transaction;
+    committing = the COMMIT may have been sent."""
 
     begun: bool = False
     lost: bool = False
+    ended: bool = False
     committing: bool = False
 
     def again(self, error: BaseException) -> bool:
@@ -54,27 +56,41 @@ def lent(conn: Connection, stage: Stage, whose: str) -> Iterator[None]:
 
     If the database rolled back while the code continued, the error is raised again here; otherwise
     half of the code's writes would be committed. Raises HandlerMisuse if the code itself ended the
-    transaction.
+    transaction, also where it raised then, as SQLAlchemy does at the next statement.
     """
     stage.begun = True
     begun = conn.get_transaction()
+
     rolled_back(conn)
     try:
         with lending(conn):
             yield
-    except BaseException:
+    except BaseException as error:
         # The code may have hidden the reason, or got a follow-up error of SQLAlchemy.
         stage.lost = conn.invalidated
+        stage.ended = not stage.lost and _ended(conn, begun)
+        if stage.ended and isinstance(error, Exception):
+            raise _misuse(whose) from error
         raise
     swallowed = rolled_back(conn)
     if swallowed is not None:
         stage.lost = conn.invalidated
         raise swallowed
-    if conn.closed or begun is None or not begun.is_active:
-        raise HandlerMisuse(
-            f"{whose} committed, rolled back or closed its connection; the transaction is the "
-            "worker's: writes may be committed although this try counts as failed"
-        )
+    if _ended(conn, begun):
+        stage.ended = True
+        raise _misuse(whose)
+
+
+def _ended(conn: Connection, begun: RootTransaction | None) -> bool:
+    """Whether the code has ended the transaction."""
+    return conn.closed or begun is None or not begun.is_active
+
+
+def _misuse(whose: str) -> HandlerMisuse:
+    return HandlerMisuse(
+        f"{whose} committed, rolled back or closed its connection; the transaction is the "
+        "worker's: writes may be committed although this try counts as failed"
+    )
 
 
 class Turns:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tenacity.wait import wait_fixed, wait_none
 
-from msgworker import App, BatchContext, HandlerMisuse, Message, Reject, RetryLater
+from msgworker import App, BatchContext, Context, HandlerMisuse, Message, Reject, RetryLater
 from msgworker.events import Dead, Later, Retried
 from msgworker.testing import drain
-from tests.support.batches import Calls, claimed
+from tests.support.batches import EFFECTS, Calls, claimed
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 
@@ -171,7 +171,7 @@ WRONG = {
     "another batch": (lambda ms: (Message(10**9, "o", "t", None), ValueError()), "of this batch"),
     "no message": (lambda ms: ("x", ValueError()), "of this batch"),
     "an id": (lambda ms: (ms[0].msg_id, ValueError()), "of this batch"),
-    "no exception": (lambda ms: (ms[0], "no address"), "takes an exception"),
+    "no exception": (lambda ms: (ms[0], "no address"), 'takes an exception, got "no address";'),
     "a type": (lambda ms: (ms[0], ValueError), "takes an exception"),
     "an interrupt": (lambda ms: (ms[0], KeyboardInterrupt()), "takes an exception"),
 }
@@ -208,3 +208,199 @@ def test_one_message_is_failed_once_and_before_the_handler_returns(sqlite_app: A
     ctx, message = kept[:2]
     with pytest.raises(HandlerMisuse, match="after the handler has returned"):
         ctx.fail(message, ValueError())
+
+
+@pytest.mark.parametrize("options", [{}, {"transactional": True, "group": 5}], ids=["one", "group"])
+def test_the_context_of_one_message_says_that_its_error_is_raised(
+    sqlite_app: App, options: dict[str, Any]
+) -> None:
+    raised: list[str] = []
+
+    @sqlite_app.handler("t", **options)
+    def handle(msg: Message, ctx: Context) -> None:
+        with pytest.raises(HandlerMisuse) as misuse:
+            ctx.fail(msg, ValueError())
+        raised.append(str(misuse.value))
+
+    send(sqlite_app, "a", "b")
+    assert drain(sqlite_app).done == 2
+    assert all("is for handlers with batch=" in text for text in raised)
+    assert "raise the error" in raised[0]
+
+
+def test_a_fan_out_in_a_transactional_batch_names_all_options_to_leave_out(
+    sqlite_app: App,
+) -> None:
+    @sqlite_app.handler("t", batch=5, transactional=True)
+    def handle(messages: list[Message], ctx: BatchContext) -> None:
+        with pytest.raises(HandlerMisuse, match=r"leave out batch=\.\.\. and transactional=True"):
+            ctx.fan_out(print, [1])
+
+    send(sqlite_app, "a", "b")
+    assert drain(sqlite_app).done == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"transactional": True}], ids=["plain", "transactional"])
+def test_an_error_that_was_not_raised_has_the_place_of_its_fail(
+    sqlite_app: App, options: dict[str, Any]
+) -> None:
+    def refuse(message: Message, ctx: BatchContext) -> None:
+        ctx.fail(message, ValueError("negative amount"))
+
+    @sqlite_app.handler("t", batch=10, wait=wait_fixed(3600), **options)
+    def handle(messages: list[Message], ctx: BatchContext) -> None:
+        for message in messages:
+            if message.object_id == "b":
+                refuse(message, ctx)
+
+    ids = send(sqlite_app, "a", "b")
+    assert drain(sqlite_app).retried == 1
+    (one_try,) = sqlite_app.ops.show(ids[1]).tries
+    assert "[test_batch_failures.py:" in one_try.error
+    assert one_try.error.endswith(" in refuse]")
+    assert "in handle" in one_try.traceback
+    assert one_try.traceback.endswith("ValueError: negative amount")
+
+
+@pytest.mark.parametrize("swallows", [True, False], ids=["goes on", "raises"])
+@pytest.mark.parametrize("how", ["commit", "rollback", "close"])
+def test_who_ends_the_transaction_of_a_batch_fails_its_heads_and_nothing_runs_again(
+    sqlite_app: App, how: str, swallows: bool
+) -> None:
+    calls: list[list[int]] = []
+    EFFECTS.create(sqlite_app.engine, checkfirst=True)
+
+    @sqlite_app.handler("t", transactional=True, batch=10, wait=wait_fixed(3600))
+    def handle(messages: list[Message], ctx: BatchContext) -> None:
+        calls.append([message.msg_id for message in messages])
+        rows = [{"msg_id": message.msg_id} for message in messages]
+        ctx.connection.execute(EFFECTS.insert(), rows)
+        getattr(ctx.connection, how)()
+        if not swallows:
+            ctx.connection.execute(EFFECTS.insert(), rows)
+
+    ids = send(sqlite_app, "a", "a", "b")
+    report = drain(sqlite_app)
+    assert (report.done, report.retried) == (0, 2)
+    assert calls == [ids]
+    table = Table(sqlite_app)
+    assert table.rows("status", "error_try_times") == [(-1, 1), (0, 0), (-1, 1)]
+    for error in (table.column("last_error")[0], table.column("last_error")[2]):
+        assert error.startswith("HandlerMisuse: the handler committed, rolled back or closed")
+    (one_try,) = sqlite_app.ops.show(ids[0]).tries
+    assert one_try.error.startswith("HandlerMisuse")
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback", "close"])
+@pytest.mark.parametrize("options", [{}, {"group": 5}], ids=["one", "group"])
+def test_who_ends_the_transaction_of_one_message_fails_with_that(
+    sqlite_app: App, how: str, options: dict[str, Any]
+) -> None:
+    called: list[int] = []
+
+    @sqlite_app.handler("t", transactional=True, wait=wait_fixed(3600), **options)
+    def handle(msg: Message, ctx: Context) -> None:
+        called.append(msg.msg_id)
+        getattr(ctx.connection, how)()
+        ctx.connection.execute(EFFECTS.select())
+
+    ids = send(sqlite_app, "a", "b")
+    assert drain(sqlite_app).retried == 2
+    assert called == (ids[:1] if options else ids)  # the transaction of a group ends there
+    errors = Table(sqlite_app).column("last_error")
+    assert errors[0].startswith("HandlerMisuse: the handler committed, rolled back or closed")
+
+
+def test_a_batch_that_falls_back_is_a_warning_once_and_says_why(
+    sqlite_app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @sqlite_app.handler("t", transactional=True, batch=8)
+    def price(messages: list[Message], ctx: BatchContext) -> None:
+        if len(messages) > 1:
+            raise ValueError("more than one")
+
+    caplog.set_level("INFO", "msgworker")
+    ids = send(sqlite_app, *[None] * 16)
+    assert drain(sqlite_app).done == 16
+    first, *others = [r for r in caplog.records if "runs alone" in r.getMessage()]
+    assert first.levelname == "WARNING"
+    assert {record.levelname for record in others} == {"INFO"}
+    text = first.getMessage()
+    assert " messages of topic t were rolled back (ValueError: more than one [test_" in text
+    assert f" in price]); each runs alone: {ids[0]}, {ids[1]}, " in text
+    assert text.endswith("(further ones of this handler are logged as INFO)")
+    assert "further ones" not in others[0].getMessage()
+    assert first.exc_info is not None
+    frame = first.exc_info[2]
+    assert frame is not None
+    assert frame.tb_frame.f_code.co_name == "price"
+
+
+def test_the_message_of_a_group_that_raised_is_named(
+    sqlite_app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[int] = []
+
+    @sqlite_app.handler("t", transactional=True, group=5, wait=wait_none())
+    def price(msg: Message, ctx: Context) -> None:
+        called.append(msg.msg_id)
+        if called.count(ids[1]) == 1 and msg.msg_id == ids[1]:
+            raise ValueError("negative")
+
+    ids = send(sqlite_app, "a", "b", "c")
+    assert drain(sqlite_app).done == 3
+    (record,) = [r for r in caplog.records if "runs alone" in r.getMessage()]
+    assert f"(message {ids[1]}: ValueError: negative [" in record.getMessage()
+
+
+def test_a_coroutine_that_was_returned_for_a_batch_is_told_as_itself(
+    sqlite_app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def later() -> None:
+        """Never awaited."""
+
+    @sqlite_app.handler("t", batch=5, wait=wait_fixed(3600))
+    def handle(messages: list[Message]) -> Any:
+        return later()
+
+    send(sqlite_app, "a", "b")
+    assert drain(sqlite_app).retried == 2
+    (record,) = [r for r in caplog.records if "runs alone" in r.getMessage()]
+    assert "have no outcome (HandlerMisuse: the handler returned a coroutine" in record.getMessage()
+    assert record.exc_info is not None
+    assert record.exc_info[0] is HandlerMisuse
+
+
+def test_a_value_that_a_batch_returns_is_told_with_the_way_to_fail_some(
+    sqlite_app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @sqlite_app.handler("t", batch=5)
+    def handle(messages: list[Message]) -> Any:
+        return {message.msg_id: False for message in messages}
+
+    send(sqlite_app, "a", "b")
+    assert drain(sqlite_app).done == 2
+    (record,) = [r for r in caplog.records if "returned a dict" in r.getMessage()]
+    assert "every message counts as done. To fail some: ctx.fail(message, error)" in (
+        record.getMessage()
+    )
+
+
+def test_the_calls_after_a_failure_are_logged(
+    sqlite_app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @sqlite_app.handler("t", transactional=True, batch=20, wait=wait_fixed(3600))
+    def handle(messages: list[Message], ctx: BatchContext) -> None:
+        if len(messages) > 1:
+            ctx.fail(messages[-1], ValueError("no"))
+
+    caplog.set_level("INFO", "msgworker")
+    ids = send(sqlite_app, *["a"] * 5, "b", "b")
+    drain(sqlite_app)
+    told = [r.getMessage() for r in caplog.records]
+    text = f"message {ids[6]} failed; rolled back, 6 of 7 messages are called again (0 wait behind)"
+    assert text in told
+    (record,) = [r for r in caplog.records if "runs alone" in r.getMessage()]
+    assert record.getMessage().startswith(
+        "3 messages of topic t were rolled back (the handler named further ones in each of 4 calls)"
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
 from tenacity.wait import wait_none
+from typing_extensions import TypedDict
 
 from msgworker import App, BatchContext, Context, Message, Reject
 from msgworker.errors import HandlerError
@@ -141,7 +144,7 @@ def test_the_context_of_a_batch_says_what_it_is_of(
         ctx.log.warning("here")
         with pytest.raises(Exception, match="transactional=True"):
             _ = ctx.connection
-        with pytest.raises(Exception, match=r"leave out\s+batch"):
+        with pytest.raises(Exception, match=r"leave out batch=\.\.\. to fan out"):
             ctx.fan_out(print, [1])
 
     send(app, "a", "b")
@@ -204,6 +207,56 @@ async def waits(messages: list[Message]) -> None:
     """A handler."""
 
 
+class Purchase(TypedDict):
+    """A payload."""
+
+    amount: int
+
+
+def of_payloads(messages: list[Purchase]) -> None:
+    """A handler."""
+
+
+def of_a_tuple(messages: tuple[Message[Purchase], ...]) -> None:
+    """A handler."""
+
+
+def of_a_union(messages: list[Message[Purchase]] | None) -> None:
+    """A handler."""
+
+
+def of_one_purchase(msg: Message[Purchase]) -> None:
+    """A handler."""
+
+
+def with_a_context(messages: list[Message], ctx: Context) -> None:
+    """A handler."""
+
+
+def with_a_batch_context(msg: Message, ctx: BatchContext) -> None:
+    """A handler."""
+
+
+def of_a_list(messages: typing.List[Message[Purchase]]) -> None:  # noqa: UP006
+    """A handler."""
+
+
+def of_a_sequence(messages: Sequence[Message[Purchase]], ctx: BatchContext) -> None:
+    """A handler."""
+
+
+def of_an_iterable(messages: Iterable[Message[Purchase]], ctx: Any) -> None:
+    """A handler."""
+
+
+def of_anything(messages: list[Any], ctx: Context | BatchContext) -> None:
+    """A handler."""
+
+
+def with_an_annotated_context(messages, ctx: BatchContext) -> None:  # type: ignore[no-untyped-def]
+    """A handler."""
+
+
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "one": (two, {"batch": 1}, "from 2 to"),
     "none": (two, {"batch": 0}, "from 2 to"),
@@ -215,9 +268,34 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a group alone": (two, {"group": 5}, "needs transactional=True"),
     "no time": (two, {"batch": 5, "batch_seconds": 0}, "batch_seconds of handler"),
     "too long": (two, {"batch": 5, "batch_seconds": float("inf")}, "batch_seconds of handler"),
-    "one message": (one_message, {"batch": 5}, "gets a list"),
-    "a list": (many_messages, {}, "give it batch="),
-    "a list in a group": (many_messages, {"group": 5, "transactional": True}, "give it batch="),
+    "one message": (one_message, {"batch": 5}, r"gets a list: \(messages: list\[Message\]\)"),
+    "one typed": (of_one_purchase, {"batch": 5}, r"\(messages: list\[Message\[Purchase\]\]\)"),
+    "a list": (many_messages, {}, r"give it batch=.*or take one: \(msg: Message\)"),
+    "a list in a group": (
+        *(many_messages, {"group": 5, "transactional": True}),
+        r"group=\.\.\. calls it with one: \(msg: Message\); or use batch=",
+    ),
+    "payloads": (
+        *(of_payloads, {"batch": 5}),
+        r"not list\[Purchase\]: annotate \(messages: list\[Message\[Purchase\]\]\)",
+    ),
+    "a tuple": (
+        *(of_a_tuple, {"batch": 5}),
+        r"not tuple\[Message\[Purchase\], \.\.\.\]: annotate \(messages: list\[Message\[Purch",
+    ),
+    "a union": (of_a_union, {"batch": 5}, r"annotate \(messages: list\[Message"),
+    "the other context": (with_a_context, {"batch": 5}, r"annotate \(ctx: BatchContext\)"),
+    "a plain one": (with_a_batch_context, {}, r"annotate \(ctx: Context\)"),
+    "a group's": (
+        *(with_a_batch_context, {"group": 5, "transactional": True}),
+        r"annotate \(ctx: Context\)",
+    ),
+    "seconds alone": (two, {"batch_seconds": 3}, "is for batch=... and group="),
+    "one try": (two, {"batch": 5, "max_tries": 1}, "no effect with max_tries=1"),
+    "one try in a group": (
+        *(two, {"group": 5, "max_tries": 1, "transactional": True}),
+        "group=... has no effect with max_tries=1",
+    ),
     "three": (lambda a, b, c: None, {"batch": 5}, r"\(messages, ctx\)"),
     "async": (waits, {"batch": 5, "transactional": True}, "not async"),
 }
@@ -230,3 +308,17 @@ def test_bad_options_of_batches_are_refused_at_once(wrong: str) -> None:
     with pytest.raises(HandlerError, match=text):
         app.add_handler("t", fn, **options)
     assert app.registry.handlers == {}
+
+
+@pytest.mark.parametrize("fn", [of_a_list, of_a_sequence, of_an_iterable])
+def test_the_type_of_payloads_is_that_of_any_annotation_that_a_list_meets(fn: Any) -> None:
+    app = App("sqlite:///never.db")
+    app.add_handler("t", fn, batch=5)
+    assert app.registry.handlers["t"].payload_type is not None
+
+
+@pytest.mark.parametrize("fn", [two, of_anything, with_an_annotated_context])
+def test_a_batch_without_a_type_of_payloads_is_accepted(fn: Any) -> None:
+    app = App("sqlite:///never.db")
+    app.add_handler("t", fn, batch=5)
+    assert app.registry.handlers["t"].payload_type is None

@@ -95,13 +95,6 @@ def test_where_a_message_has_one_try_only_nothing_shares_a_batch(make_app: Any) 
     assert sorted(calls.of) == [[i] for i in ids]
 
 
-def test_a_handler_with_one_try_shares_no_batch(app: App, calls: Calls) -> None:
-    calls.add(transactional=True, batch=500, max_tries=1)
-    ids = send(app, "a", "a", "b")
-    assert drain(app).done == 3
-    assert sorted(calls.of) == [[i] for i in ids]
-
-
 @pytest.mark.parametrize("change", ["discarded", "tried", "later"])
 def test_a_follower_that_is_no_longer_free_rolls_everything_back(
     app: App, calls: Calls, table: Table, change: str

@@ -7,13 +7,14 @@ as one after an exception: that might never end.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import reason_of
+from msgworker.dialects import reason_of, without
 from msgworker.errors import HandlerTimeout, LostClaim, PayloadError
 from msgworker.events import Started
 from msgworker.instance.running.batchcontext import BatchContext
@@ -24,7 +25,8 @@ from msgworker.instance.running.gathering import Batch, Gathering
 from msgworker.instance.running.hand import Lane, Running
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.lanes import Lanes
-from msgworker.instance.running.outcome import DONE, Result
+from msgworker.instance.running.outcome import DONE, Result, describe
+from msgworker.instance.running.traces import home_of, trim
 from msgworker.instance.runtime import Runtime
 from msgworker.message import Message, Outcome, topic_of
 from msgworker.store.rows import Row
@@ -33,6 +35,13 @@ from msgworker.store.settling.batch import OutOfDate
 
 FAIL_ROUNDS = 4
 """How often a transactional handler is called for a batch while it names messages that fail."""
+
+
+IDS_SHOWN = 5
+
+
+def _few(ids: list[Any]) -> str:
+    return ", ".join(map(str, ids[:IDS_SHOWN])) + (", ..." if len(ids) > IDS_SHOWN else "")
 
 
 class _Unlike(Exception):
@@ -147,15 +156,29 @@ class BatchCaller:
                     self._in_transaction(parts, handler, running)
                     return
                 except Failed as failed:
+                    before = sum(len(part.messages) for part in parts)
                     parts = self._without(parts, failed.by_id, handler)
+                    self._tell_of_failed(failed, before, parts)
                 if not parts:
                     return
-            return  # what is left runs alone
+            why = f"the handler named further ones in each of {FAIL_ROUNDS} calls"
+            self._tell_of_fall_back([part.lane for part in parts], handler, why)
+            return
         failures = self._call(parts, handler, running, None)
         self._check_time(handler, running)
         for part in parts:
             part.lane.result = DONE
         self._without(parts, failures, handler)
+
+    def _tell_of_failed(self, failed: Failed, before: int, parts: list[Part]) -> None:
+        """Log that the others are called again."""
+        again = sum(len(part.messages) for part in parts)
+        if again:
+            ids = list(failed.by_id)
+            which = f"message {ids[0]}" if len(ids) == 1 else f"messages {_few(ids)}"
+            text = "%s failed; rolled back, %d of %d messages are called again (%d wait behind)"
+            what = (which, again, before, before - again - len(ids))
+            self._runtime.log.info(text, *what)
 
     def _in_transaction(self, parts: list[Part], handler: Handler, running: Running) -> None:
         def call(conn: Connection) -> Failures:
@@ -175,9 +198,33 @@ class BatchCaller:
             result = result or judge.raised(error, handler, row)
             left[0].result = judge.written(judge.late(result, handler, running, row), handler, row)
             return
-        text = "a batch of %d messages of topic %s: %s: %s; each runs alone"
-        what = (len(batch), handler.topic, type(error).__name__, reason_of(error))
-        self._runtime.log.info(text, *what, exc_info=error)
+        raised: BaseException | None = error
+        if isinstance(error, _Unlike):
+            why, raised = error.result.error or "", error.result.raised
+        else:
+            home = home_of(handler.fn)
+            trim(error, home)
+            why = describe(error, home)
+        which = "" if running.called is None else f"message {running.called}: "
+        self._tell_of_fall_back(left, handler, which + without(why, judge.secrets), raised)
+
+    def _tell_of_fall_back(
+        self, lanes: list[Lane], handler: Handler, why: str, raised: BaseException | None = None
+    ) -> None:
+        """Log that these lanes run alone, as a warning once for each handler: where it happens at
+        every batch, that is all there is to see."""
+        known, level = "alone" in handler.warned, logging.INFO
+        if not known:
+            handler.warned.append("alone")
+            level = logging.WARNING
+        done = "were rolled back" if handler.transactional else "have no outcome"
+        ids = [row.msg_id for lane in lanes for row in lane.taken()]
+        text = "%d messages of topic %s %s (%s); each runs alone: %s"
+        if not known:
+            text += " (further ones of this handler are logged as INFO)"
+        what = (len(ids), handler.topic, done, why, _few(ids))
+        extra = {"topic": handler.topic}
+        self._runtime.log.log(level, text, *what, exc_info=raised, extra=extra)
 
     @staticmethod
     def _give_up(lanes: list[Lane]) -> None:
@@ -236,7 +283,7 @@ class BatchCaller:
     ) -> None:
         """A group: one call for each message, each with the time of one."""
         for message in messages:
-            running.since = time.monotonic()
+            running.called, running.since = message.msg_id, time.monotonic()
             if handler.timeout is not None:
                 running.until = running.since + handler.timeout
             context = Context(message, owner, 1, running, conn)
@@ -247,6 +294,7 @@ class BatchCaller:
                 raise _Unlike(result)
             self._caller.flush(context)
             self._check_time(handler, running)
+        running.called = None
 
     def _check_time(self, handler: Handler, running: Running) -> None:
         if running.until is not None and time.monotonic() > running.until:

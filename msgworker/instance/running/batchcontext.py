@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -10,17 +11,19 @@ from sqlalchemy import Connection
 
 from msgworker.errors import HandlerMisuse
 from msgworker.instance.running.context import Cancellable, Context
+from msgworker.instance.running.traces import came_from
 from msgworker.logs import logger
 from msgworker.message import Message
-from msgworker.payload import shown
+from msgworker.payload import quoted
 
 
 class BatchContext(Context):
     """The second argument of a handler with batch=..., beside its messages.
 
-    instance_id, cancelled, connection, session: as in Context. attempt: 1, except where one message
-    that has failed before runs alone. log: its records carry the topic, the try and how many
-    messages there are, and the message where there is one.
+    instance_id, cancelled: as in Context. connection, session: as in Context; their transaction
+    settles all messages of the batch. attempt: 1, except where one message that has failed before
+    runs alone. log: its records carry the topic, the try and how many messages there are
+    (`messages`), and the message where there is one. A handler with group=... gets a Context.
     """
 
     __slots__ = ("_ended", "_ids", "_messages", "failures")
@@ -47,7 +50,8 @@ class BatchContext(Context):
         raised. What follows it in its object waits for it. Returns at once: return from the handler
         as usual. With transactional=True the transaction is then rolled back and the handler called
         again without these messages, so that nothing is committed for them; if it names further
-        messages again and again, each message runs alone.
+        messages again and again, each message runs alone. An error that was not raised gets the
+        traceback of this call.
 
         Raises HandlerMisuse if it is no message of this batch, was failed already, or `error` is
         not an exception.
@@ -63,20 +67,22 @@ class BatchContext(Context):
             )
         if not isinstance(error, Exception):
             raise HandlerMisuse(
-                f"ctx.fail takes an exception, got {shown(error)}; for example "
+                f"ctx.fail takes an exception, got {quoted(error)}; for example "
                 'ctx.fail(message, ValueError("no address"))'
             )
         if message.msg_id in self.failures:
             raise HandlerMisuse(
                 f"message {message.msg_id} was failed already in this batch; fail each once"
             )
+        came_from(error, sys._getframe(1))
         self.failures[message.msg_id] = error
 
     def fan_out(self, *_: Any, **__: Any) -> NoReturn:
         """Raises HandlerMisuse: items are recorded under one message."""
+        options = "batch=..." if self._connection is None else "batch=... and transactional=True"
         raise HandlerMisuse(
             "ctx.fan_out records items under one message, and this handler gets a list; leave out "
-            "batch=... to fan out over the items of each message"
+            f"{options} to fan out over the items of each message"
         )
 
     @property
@@ -102,4 +108,4 @@ class BatchContext(Context):
 
 
 def _named(message: Any) -> str:
-    return f"message {message.msg_id}" if isinstance(message, Message) else shown(message)
+    return f"message {message.msg_id}" if isinstance(message, Message) else quoted(message)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.errors import LostClaim
+from msgworker.errors import HandlerMisuse, LostClaim
 from msgworker.instance.links import Stage, lent
 from msgworker.instance.running.calling import Caller
 from msgworker.instance.running.hand import Lane
@@ -31,7 +31,8 @@ class Part:
 
 
 class Failed(Exception):
-    """The handler has named messages that fail: roll back. by_id: their errors."""
+    """Messages that fail: roll back. by_id: their errors. The handler has named them, or it has
+    ended the transaction, so that none may be called again."""
 
     def __init__(self, by_id: dict[Any, BaseException]) -> None:
         super().__init__(f"{len(by_id)} messages failed")
@@ -92,14 +93,26 @@ class BatchTransaction:
         link = self._caller.transacting.link()
         with link.lock, link.transaction() as conn:
             self._refuse_lost(conn, parts)
-            with lent(conn, stage, "the handler"):
-                failures = call(conn)
+            failures = self._lent(conn, parts, call, stage)
             if failures:
                 raise Failed(failures)
             check_time()
             flagged = self._settle(conn, parts)
             stage.committing = True
         self._settled(parts, flagged)
+
+    @staticmethod
+    def _lent(
+        conn: Connection, parts: list[Part], call: Callable[[Connection], Failures], stage: Stage
+    ) -> Failures:
+        try:
+            with lent(conn, stage, "the handler"):
+                return call(conn)
+        except HandlerMisuse as error:
+            if not stage.ended:
+                raise
+            # What was committed stays, and a call for each message would write it again.
+            raise Failed({part.lane.row.msg_id: error for part in parts}) from error
 
     def _refuse_lost(self, conn: Connection, parts: list[Part]) -> None:
         """Raise if our lease was lost since the claim, and others may have some of the messages."""

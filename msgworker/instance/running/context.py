@@ -39,7 +39,8 @@ class Context:
     instance_id: this instance. attempt: 1 at the first try. log: a logger whose records carry the
     message. cancelled: set when the worker stops, the lease is lost or the timeout is over.
     connection, session: only for transactional handlers; writes there commit together
-    with the outcome, or not at all. The handler must neither commit nor close them.
+    with the outcome, or not at all. The handler must not commit, roll back or close them:
+    then its try fails with HandlerMisuse. A COMMIT that it sends as SQL is not detected.
     """
 
     __slots__ = (
@@ -78,7 +79,8 @@ class Context:
 
     @property
     def connection(self) -> Connection:
-        """The connection of the transaction that settles this message."""
+        """The connection of the transaction that settles the message, in a batch or a group all of
+        them."""
         if self._connection is None:
             raise HandlerMisuse("ctx.connection is for handlers with transactional=True")
         return self._connection
@@ -91,6 +93,12 @@ class Context:
 
             self._session = Session(bind=self.connection, join_transaction_mode="create_savepoint")
         return self._session
+
+    def fail(self, message: Message[Any], error: Exception) -> None:
+        """For handlers with batch=..., see BatchContext; raises HandlerMisuse."""
+        raise HandlerMisuse(
+            "ctx.fail is for handlers with batch=...; this one gets one message: raise the error"
+        )
 
     def fan_out(
         self,
@@ -131,7 +139,7 @@ class Context:
             raise HandlerMisuse(
                 "ctx.fan_out is for plain handlers: items are recorded while the handler runs, and "
                 "a transactional one holds its transaction open meanwhile. Leave out "
-                "transactional=True and use transactional_items=True if items write"
+                "transactional=True (and group=...) and use transactional_items=True if items write"
             )
         return self._fans.fan_out(
             fn,

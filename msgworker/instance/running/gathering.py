@@ -71,10 +71,7 @@ class Gathering:
     def _may_lead(self, lane: Lane, handler: Handler) -> bool:
         """Whether its flagged message may share a batch."""
         return (
-            not lane.alone
-            and self._is_fresh(lane.row)
-            and self._runtime.tables.spec.max_tries > 1
-            and handler.max_tries != 1
+            not lane.alone and self._is_fresh(lane.row) and self._runtime.tables.spec.max_tries > 1
         )
 
     @staticmethod

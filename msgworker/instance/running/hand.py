@@ -74,8 +74,8 @@ class Running:
     """A running handler: its lane, since when (monotonic), and its deadline.
 
     part: of the slice in which it was found. beside: the flagged messages of other lanes that the
-    same call handles, each with its part. fatal: if it exceeds its timeout, the instance leaves.
-    stuck: it did.
+    same call handles, each with its part. called: the message of a group that runs now. fatal: if
+    it exceeds its timeout, the instance leaves. stuck: it did.
     """
 
     row: Row
@@ -88,6 +88,7 @@ class Running:
     reported: bool = False
     part: Any = None
     beside: Sequence[tuple[Row, Any]] = ()
+    called: int | None = None
 
     def rows(self) -> list[Row]:
         """All flagged messages that it handles."""

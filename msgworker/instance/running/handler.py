@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # what only some handlers use is imported for them alone
 
 
 MOST_IN_A_BATCH = 10_000
+DEFAULT_BATCH_SECONDS = 1.0
 TimeoutAction = typing.Literal["report", "restart"]
 
 
@@ -44,7 +45,7 @@ class Handler:
     payload_type: TypeAdapter[Any] | None = None
     batch: int | None = None
     group: int | None = None
-    batch_seconds: float = 1.0
+    batch_seconds: float = DEFAULT_BATCH_SECONDS
     warned: list[str] = field(default_factory=list)
 
     @property
@@ -64,7 +65,7 @@ def make_handler(
     max_tries: int | None = None,
     batch: int | None = None,
     group: int | None = None,
-    batch_seconds: float = 1.0,
+    batch_seconds: float = DEFAULT_BATCH_SECONDS,
 ) -> Handler:
     """Check a function and its options; raises HandlerError before anything runs."""
     name = getattr(fn, "__qualname__", repr(fn))
@@ -90,6 +91,11 @@ def make_handler(
             f"transactional of handler {name} must be True or False, got {transactional!r:.80}"
         )
     _check_batch(name, batch, group, batch_seconds, transactional)
+    if max_tries == 1 and (batch or group):
+        raise HandlerError(
+            f"handler {name}: {'batch' if batch else 'group'}=... has no effect with max_tries=1, "
+            "since only messages that can be tried again share one; leave one of them out"
+        )
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
         getattr(fn, "__call__", None)  # noqa: B004 - an object with async __call__
     )
@@ -107,7 +113,7 @@ def make_handler(
         max_tries=max_tries,
         takes_context=takes_context(fn, name, batch=batch is not None),
         is_async=is_async,
-        payload_type=payload_type(fn, batch=batch is not None),
+        payload_type=payload_type(fn, batch=batch is not None, group=group is not None),
         batch=batch,
         group=group,
         batch_seconds=float(batch_seconds),
@@ -127,6 +133,11 @@ def _check_batch(
         number(f"batch_seconds of handler {name}", batch_seconds, 0.001, 3600)
     except ConfigError as error:
         raise HandlerError(str(error)) from None
+    if batch is None and group is None and batch_seconds != DEFAULT_BATCH_SECONDS:
+        raise HandlerError(
+            f"handler {name}: batch_seconds=... is for batch=... and group=...; leave it out, or "
+            "add one of them"
+        )
     if batch is not None and group is not None:
         raise HandlerError(
             f"handler {name} has batch and group: batch=... calls it with a list of messages, "
@@ -177,7 +188,11 @@ class Registry:
             if handler.payload_type is None and "type" not in handler.warned:
                 found = self.handlers[topic] = replace(
                     handler,
-                    payload_type=payload_type(handler.fn, batch=handler.batch is not None),
+                    payload_type=payload_type(
+                        handler.fn,
+                        batch=handler.batch is not None,
+                        group=handler.group is not None,
+                    ),
                 )
                 hint = "" if found.payload_type is not None else unread(handler.fn)
                 if hint:

@@ -130,11 +130,12 @@ def result_of_return(
 def _warn_return(handler: Handler, value: Any) -> None:
     if "return" not in handler.warned:
         handler.warned.append("return")
+        meaning = "only None, Reject and RetryLater have a meaning"
+        if handler.batch is not None:
+            meaning = "and every message counts as done. To fail some: ctx.fail(message, error)"
         log.warning(
-            "the handler of topic %s returned a %s; return values are ignored, "
-            "only None, Reject and RetryLater have a meaning",
-            handler.topic,
-            type(value).__name__,
+            "the handler of topic %s returned a %s; return values are ignored, %s",
+            *(handler.topic, type(value).__name__, meaning),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections.abc
 import inspect
 import re
 import sys
@@ -19,8 +18,6 @@ from msgworker.message import Message
 
 if TYPE_CHECKING:  # what only some handlers use is imported for them alone
     from pydantic import TypeAdapter
-
-LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 
 
 def takes_context(fn: Callable[..., Any], name: str, *, batch: bool = False) -> bool:
@@ -42,12 +39,14 @@ def takes_context(fn: Callable[..., Any], name: str, *, batch: bool = False) -> 
     )
 
 
-def payload_type(fn: Callable[..., Any], *, batch: bool = False) -> TypeAdapter[Any] | None:
+def payload_type(
+    fn: Callable[..., Any], *, batch: bool = False, group: bool = False
+) -> TypeAdapter[Any] | None:
     """The T of a first parameter annotated `Message[T]`, in a batch `list[Message[T]]`; None if
     there is none.
 
-    Raises HandlerError if the first one is annotated as the Context, or as a list where it gets one
-    message, or the reverse.
+    Raises HandlerError if the first one is annotated as the Context, as a list where it gets one
+    message, or the reverse; or the second one as a Context that it does not get.
     """
     try:
         parameters = list(inspect.signature(fn).parameters)
@@ -65,7 +64,8 @@ def payload_type(fn: Callable[..., Any], *, batch: bool = False) -> TypeAdapter[
         raise HandlerError(
             f"handler {name} takes the Context first; it takes ({first}) or ({first}, ctx)"
         )
-    hint = _of_one(hint, name, batch)
+    _check_context(hints.get(parameters[1]) if len(parameters) > 1 else None, name, batch)
+    hint = _of_many(hints.get(parameters[0]), name) if batch else _of_one(hint, name, group)
     args = typing.get_args(hint)
     if typing.get_origin(hint) is not Message or not args or args[0] is Any:
         return None
@@ -81,21 +81,74 @@ def payload_type(fn: Callable[..., Any], *, batch: bool = False) -> TypeAdapter[
         ) from error
 
 
-def _of_one(hint: Any, name: str, batch: bool) -> Any:
-    """The annotation of one message: in a batch that of an element of the list."""
+def _of_one(hint: Any, name: str, group: bool) -> Any:
+    """The annotation of a handler of one message."""
     args = typing.get_args(hint)
-    element = args[0] if typing.get_origin(hint) in LISTS and args else None
-    of_many = element is Message or typing.get_origin(element) is Message
-    if not batch and of_many:
-        raise HandlerError(
-            f"handler {name} takes a list of messages; give it batch=..., the most it may get"
-        )
-    if batch and (hint is Message or typing.get_origin(hint) is Message):
+    element = args[0] if args and _takes(hint, list) else None
+    if element is Message or typing.get_origin(element) is Message:
+        what = "give it batch=..., the most it may get, or take one: (msg: Message)"
+        if group:
+            what = "group=... calls it with one: (msg: Message); or use batch=... in its place"
+        raise HandlerError(f"handler {name} takes a list of messages; {what}")
+    return hint
+
+
+def _of_many(hint: Any, name: str) -> Any:
+    """The annotation of an element of the list that a handler with batch=... gets."""
+    args = typing.get_args(hint)
+    if hint is Message or typing.get_origin(hint) is Message:
         raise HandlerError(
             f"handler {name} has batch=... and takes one message; it gets a list: "
-            "(messages: list[Message]), or use group=..., which calls it for each"
+            f"(messages: list[{_text(hint)}]), or use group=..., which calls it for each"
         )
-    return element if batch else hint
+    element = args[0] if args else None
+    if not _takes(hint, list) or (args and not _takes(element, Message)):
+        if typing.get_origin(element) is Message:
+            (element,) = typing.get_args(element)
+        unknown = _is_any(element) or (len(args) > 1 and args[1] is not Ellipsis)
+        raise HandlerError(
+            f"handler {name} has batch=... and gets a list of messages, not {_text(hint)}: "
+            f"annotate (messages: list[Message[{'T' if unknown else _text(element)}]])"
+        )
+    return element
+
+
+def _check_context(hint: Any, name: str, batch: bool) -> None:
+    """Raise if the second parameter is annotated as the other Context."""
+    if batch and hint is Context:
+        raise HandlerError(
+            f"handler {name} has batch=... and gets a BatchContext: annotate (ctx: BatchContext)"
+        )
+    if not batch and hint is BatchContext:
+        raise HandlerError(
+            f"handler {name} gets a Context: annotate (ctx: Context); "
+            "a BatchContext is for batch=..."
+        )
+
+
+def _takes(hint: Any, kind: type) -> bool:
+    """Whether an annotation, apart from its arguments, is met by this type or narrows it."""
+    origin = typing.get_origin(hint) or hint
+    if origin is typing.Union:
+        return False
+    try:
+        return _is_any(hint) or issubclass(kind, origin) or issubclass(origin, kind)
+    except TypeError:  # no class, a protocol that cannot tell, or a TypedDict
+        return not inspect.isclass(origin) or getattr(origin, "_is_protocol", False)
+
+
+def _is_any(hint: Any) -> bool:
+    return hint is None or hint is Any or hint is object or isinstance(hint, typing.TypeVar)
+
+
+def _text(hint: Any) -> str:
+    """An annotation as its author wrote it, without the names of modules."""
+    args = typing.get_args(hint)
+    name = getattr(hint, "__name__", None) or str(hint)
+    if not args or not inspect.isclass(typing.get_origin(hint)):
+        return name if not args else str(hint)
+    inner = ", ".join("..." if one is Ellipsis else _text(one) for one in args)
+    return f"{typing.get_origin(hint).__name__}[{inner}]"
 
 
 def _first_hint(fn: Callable[..., Any]) -> dict[str, Any]:

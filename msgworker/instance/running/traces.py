@@ -14,7 +14,7 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from msgworker.payload import clean
@@ -144,6 +144,18 @@ def _name(step: TracebackType) -> str:
     code = step.tb_frame.f_code
     parts = [part for part in code.co_qualname.split(".") if part not in _INNER]
     return parts[-1] if parts else code.co_name
+
+
+def came_from(error: BaseException, frame: FrameType | None) -> None:
+    """Give an error that was not raised the traceback of one that is raised in this frame, up to
+    our own code."""
+    if error.__traceback__ is not None:
+        return
+    steps: TracebackType | None = None
+    while frame is not None and library_of(frame.f_code.co_filename) != "msgworker":
+        steps = TracebackType(steps, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    error.__traceback__ = steps
 
 
 def trim(error: BaseException, home: str | None = None) -> None:
