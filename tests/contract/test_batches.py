@@ -73,6 +73,26 @@ def test_after_an_exception_each_message_runs_alone_and_only_the_guilty_one_has_
     assert calls.effects == ids
 
 
+def test_messages_that_run_alone_after_an_exception_are_not_shared_out(
+    app: App, calls: Calls, table: Table
+) -> None:
+    """Another instance would claim them as a batch, which would raise again, and so on."""
+    calls.add(transactional=True, batch=3)
+    ids = send(app, *"abcde")
+    calls.fails = {ids[0]: 99}
+    with claimed(app) as (one, _):
+        lane = one.lanes.next()
+        assert lane is not None
+        assert one.batches.handle_beside(lane) == []
+        one.runtime.slots, one.appetite.kept = 2, 1
+        one.room.share(5, None)
+        assert table.statuses == [1, 1, 1, 0, 0]
+        assert [lane.row.msg_id for lane in one.lanes.ready] == ids[:3]
+        work_off(one)
+    assert calls.of == [ids[:3], *([one] for one in ids[:3])]
+    assert table.rows("status", "error_try_times") == [(-1, 1), (2, 0), (2, 0), (0, 0), (0, 0)]
+
+
 def test_a_message_with_a_try_behind_it_shares_no_batch_nor_does_its_lane(
     app: App, calls: Calls
 ) -> None:

@@ -110,13 +110,21 @@ class Lanes:
                 self._gate.notify(1)
 
     def take_back(self, most: int | None = None) -> list[Lane]:
-        """Lanes that no thread has taken, all of them or the newest, to be released."""
+        """Lanes that no thread has taken, to be released: all of them, or so many of the newest
+        whose messages may share a batch. The row does not say that others must not: whoever claims
+        those next would call their batch again."""
         back: deque[Lane] = deque()
+        kept: deque[Lane] = deque()
         while self.ready and (most is None or len(back) < most):
             try:
-                back.appendleft(self.ready.pop())
+                lane = self.ready.pop()
             except IndexError:
                 break
+            (kept if most is not None and lane.alone else back).appendleft(lane)
+        if kept:
+            self.ready.extend(kept)
+            with self._gate:  # a thread may have found nothing meanwhile
+                self._gate.notify(min(self._idle, len(kept)))
         unsure = self._runtime.hand.unsure
         while most is None and unsure:
             with suppress(IndexError):
