@@ -279,10 +279,12 @@ class Instance:
 
     def release_unstarted(self) -> None:
         """Release messages that have not started on a separate connection, because the settle that
-        should do it hangs."""
+        should do it hangs; write the results that are known already."""
         runtime = self.runtime
-        for lane in self.lanes.take_back():
-            lane.result = Result(Outcome.RELEASED)
+        back = self.lanes.take_back()
+        known = [lane for lane in back if lane.result is not None]  # before it got the flag
+        for lane in back:
+            lane.result = lane.result or Result(Outcome.RELEASED)
         lanes = [lane for lane in list(runtime.hand.lanes) if runtime.identity.is_ours(lane.owner)]
         results = [(lane.row, lane.result) for lane in lanes]  # a settle may take it away
         unstarted = [row for row, r in results if r is not None and r.outcome is Outcome.RELEASED]
@@ -293,6 +295,7 @@ class Instance:
                 release(runtime, link, ids, tries=tries)
         finally:
             link.close()
+        self.settler.settle_apart(known)
 
     def settle_rest(self) -> None:
         self.settler.flush_waiting()

@@ -195,6 +195,16 @@ class Settler:
         finally:
             writer.since = None
 
+    def settle_apart(self, batch: Sequence[Lane]) -> None:
+        """Write the outcomes of lanes that do not continue on a connection of their own, while the
+        writers may hang."""
+        if batch:
+            writer = Writer(self._runtime)
+            try:
+                self.settle(batch, writer)
+            finally:
+                writer.close()
+
     def settle(self, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
         """Write the outcomes of a batch; return the lanes whose next message is flagged.
 
