@@ -1025,6 +1025,26 @@ MUTANTS = (
         ),
     ),
     _m(
+        "a batch again after an exception: its messages are shared out",
+        "instance/running/lanes.py",
+        "(kept if most is not None and lane.alone else back).appendleft(lane)",
+        "(kept if most is None and lane.alone else back).appendleft(lane)",
+        *_on(
+            "test_messages_that_run_alone_after_an_exception_are_not_shared_out",
+            "sqlite",
+        ),
+    ),
+    _m(
+        "a batch: all failures count that were named in an aborted transaction",
+        "instance/running/batchcontext.py",
+        "        return {msg_id: error}\n",
+        "        return {msg_id: error} | self._failures\n",
+        *_on(
+            "test_errors_that_follow_from_the_first_one_charge_no_other_message",
+            "postgresql-named-connection",
+        ),
+    ),
+    _m(
         "a batch: an exception charges the heads",
         "instance/running/batchcall.py",
         "if len(left) == 1 and batch.is_single:",

@@ -59,7 +59,7 @@ from msgworker.dialects.ddl import (
     taking_null,
     zone_is_lost,
 )
-from msgworker.dialects.drivers import committing_each, listen, sever, wait_for_notice
+from msgworker.dialects.drivers import committing_each, is_aborted, listen, sever, wait_for_notice
 from msgworker.dialects.engines import (
     beside,
     dialect_of,
@@ -93,7 +93,14 @@ from msgworker.dialects.sqlite import (
     network_mount,
     set_up_database,
 )
-from msgworker.dialects.troubles import Trouble, no_connection_left, reason_of, shows_a_row, trouble
+from msgworker.dialects.troubles import (
+    Trouble,
+    follows,
+    no_connection_left,
+    reason_of,
+    shows_a_row,
+    trouble,
+)
 from msgworker.dialects.types import (
     AnyId,
     AnyText,
@@ -155,6 +162,7 @@ __all__ = [
     "fetch_text",
     "fold_of",
     "folded",
+    "follows",
     "has_free_connection",
     "holds_json",
     "id_source",
@@ -165,6 +173,7 @@ __all__ = [
     "instant_text",
     "instants_of",
     "invalid_indexes",
+    "is_aborted",
     "is_there",
     "joining_widely",
     "json_text",

@@ -163,6 +163,19 @@ def sever(conn: sa.Connection) -> None:
         twin.shutdown(socket.SHUT_RDWR)
 
 
+_IN_ERROR = 3  # of libpq's PGTransactionStatusType
+
+
+def is_aborted(conn: sa.Connection) -> bool:
+    """Whether an error has aborted the transaction: until a rollback, also to a savepoint, every
+    further statement fails. Only PostgreSQL does that."""
+    if conn.closed or conn.invalidated:
+        return False
+    raw: Any = conn.connection.driver_connection
+    status = getattr(getattr(raw, "info", None), "transaction_status", None)
+    return isinstance(status, int) and status == _IN_ERROR
+
+
 def listen(conn: sa.Connection, channel: str) -> None:
     """Listen to a channel on this connection (PostgreSQL with psycopg 3)."""
     conn.exec_driver_sql(f"LISTEN {conn.dialect.identifier_preparer.quote(channel)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from msgworker.errors import DatabaseUnavailable
@@ -201,6 +201,12 @@ def _by_code(error: BaseException | None) -> Trouble:
         "timeout expired",
     )
     return Trouble.LOST if any(part in text.lower() for part in lost) else Trouble.OTHER
+
+
+def follows(error: BaseException) -> bool:
+    """Whether it only says that an earlier error has ended the transaction or the session."""
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return isinstance(error, PendingRollbackError) or state == "25P02"
 
 
 def shows_a_row(error: BaseException | None) -> bool:

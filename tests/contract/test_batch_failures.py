@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, BatchContext, Context, HandlerMisuse, Message, Reject, RetryLater
@@ -13,6 +15,14 @@ from msgworker.testing import drain
 from tests.support.batches import EFFECTS, Calls, claimed
 from tests.support.rows import Table, send
 from tests.support.waiting import until
+
+
+class Base(DeclarativeBase):
+    metadata = EFFECTS.metadata
+
+
+class Effect(Base):
+    __table__ = EFFECTS
 
 
 @pytest.fixture
@@ -141,6 +151,90 @@ def test_a_failure_named_before_its_topic_was_paused_is_written(
         one.lanes.close()
         assert one.handlers.join(10)
     assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (0, 0)]
+
+
+def test_a_failure_named_before_a_stop_at_once_is_written(
+    app: App, calls: Calls, table: Table
+) -> None:
+    calls.add(transactional=True, batch=500)
+    ids = send(app, "a", "a", "a", "b")
+    calls.names = {ids[1]: ValueError("no")}
+    told: list[Any] = []
+    app.on(Retried, told.append)
+    with claimed(app) as (one, (_, other)):
+        lane = one.lanes.next()
+        assert lane is not None
+        one.lanes.take_back()
+        (ended,) = one.batches.handle_beside(lane) or []
+        one.settler.add(ended, True)
+        one.lanes.put([other])
+        one.release_unstarted()
+        assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (0, 0), (0, 0)]
+    assert [event.message.msg_id for event in told] == [ids[1]]
+
+
+@pytest.mark.parametrize("way", ["connection", "session"])
+@pytest.mark.parametrize("first", ["named", "swallowed"])
+def test_errors_that_follow_from_the_first_one_charge_no_other_message(
+    app: App, calls: Calls, table: Table, way: str, first: str
+) -> None:
+    """After the first error the transaction, or the session, refuses every further statement."""
+    EFFECTS.create(app.engine, checkfirst=True)
+    ids = send(app, *"abcd")
+
+    def handle(messages: list[Message], ctx: BatchContext) -> None:
+        calls.of.append([message.msg_id for message in messages])
+        for message in messages:
+            try:
+                if way == "session":
+                    effect = Effect(msg_id=None if message.msg_id == ids[1] else message.msg_id)
+                    ctx.session.add(effect)
+                    ctx.session.flush()
+                else:
+                    value = "NULL" if message.msg_id == ids[1] else str(message.msg_id)
+                    text = f"INSERT INTO {EFFECTS.name} (msg_id) VALUES ({value})"
+                    ctx.connection.execute(sa.text(text))
+            except Exception as error:
+                if message.msg_id != ids[1] or first == "named":
+                    ctx.fail(message, error)
+
+    app.add_handler("t", handle, transactional=True, batch=100, wait=wait_fixed(3600))
+    report = drain(app)
+    breaks = way == "session" or app.engine.dialect.name == "postgresql"
+    if first == "swallowed" and not breaks:
+        assert report.done == 4  # its writes are undone by the database, and nothing else is
+        return
+    assert (report.done, report.retried) == (3, 1)
+    assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (2, 0), (2, 0)]
+    assert calls.effects == [ids[0], *ids[2:]]
+    again = [[ids[0], *ids[2:]]] if first == "named" else [[one] for one in ids]
+    assert calls.of == [ids, *again]
+
+
+def test_an_error_that_is_swallowed_does_not_make_a_batch_done(
+    app: App, calls: Calls, table: Table
+) -> None:
+    """PostgreSQL refuses what follows it in the transaction."""
+    EFFECTS.create(app.engine, checkfirst=True)
+    ids = send(app, *"abc")
+
+    def handle(messages: list[Message], ctx: BatchContext) -> None:
+        calls.of.append([message.msg_id for message in messages])
+        for message in messages:
+            if message.msg_id == ids[2]:
+                with pytest.raises(sa.exc.IntegrityError):
+                    ctx.connection.execute(
+                        sa.text(f"INSERT INTO {EFFECTS.name} (msg_id) VALUES (NULL)")
+                    )
+            else:
+                ctx.connection.execute(EFFECTS.insert(), {"msg_id": message.msg_id})
+
+    app.add_handler("t", handle, transactional=True, batch=100, wait=wait_fixed(3600))
+    drain(app)
+    broken = app.engine.dialect.name == "postgresql"
+    assert table.rows("status", "error_try_times") == [(2, 0)] * 2 + [(-1, 1) if broken else (2, 0)]
+    assert calls.of == ([ids, *([one] for one in ids)] if broken else [ids])
+    assert calls.effects == ids[:2]
 
 
 def test_the_next_message_that_is_gone_takes_its_failure_with_it(

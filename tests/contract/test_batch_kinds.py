@@ -12,7 +12,7 @@ from tenacity.wait import wait_none
 from typing_extensions import TypedDict
 
 from msgworker import App, BatchContext, Context, Message, Reject
-from msgworker.errors import HandlerError
+from msgworker.errors import HandlerError, LostClaim
 from msgworker.testing import Crashed, drain
 from tests.support.batches import EFFECTS, Calls
 from tests.support.rows import Table, send
@@ -104,6 +104,26 @@ def test_a_failure_in_a_batch_without_a_transaction_is_the_result_of_its_lane(
     assert (report.done, report.retried) == (1, 1)
     assert calls.of == [ids[:2]]
     assert table.rows("status", "error_try_times") == [(-1, 1), (2, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("options", [{"transactional": True}, {}], ids=["batch", "plain"])
+def test_a_lost_claim_that_a_batch_handler_raises_itself_is_a_failed_try(
+    app: App, calls: Calls, table: Table, options: dict[str, Any]
+) -> None:
+    """An exception of the package, for whose own one the messages are given up."""
+    (first, second) = send(app, "a", "b")
+
+    def handle(messages: list[Message]) -> None:
+        calls.of.append([message.msg_id for message in messages])
+        if first in calls.of[-1] and len(calls.of) < 9:
+            raise LostClaim(first, "other")
+
+    app.add_handler("t", handle, batch=10, wait=wait_none(), **options)
+    report = drain(app)
+    assert (report.done, report.failed, report.retried) == (1, 1, 2)
+    assert table.rows("status", "error_try_times") == [(-1, 3), (2, 0)]
+    assert sorted(calls.of) == sorted([[first, second], *[[first]] * 3, [second]])
+    assert table.column("last_error")[0].startswith("LostClaim: ")
 
 
 def test_an_async_handler_of_a_batch_works(app: App, table: Table) -> None:

@@ -52,6 +52,14 @@ class _Unlike(Exception):
         self.result = result
 
 
+class _OfHandler(Exception):
+    """A LostClaim that the handler has raised, not we: an error as any other."""
+
+    def __init__(self, error: LostClaim) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class BatchCaller:
     """Calls handlers for batches, for the threads of one instance."""
 
@@ -122,6 +130,8 @@ class BatchCaller:
             self._give_up(lanes)
         except OutOfDate:
             self._drop_lost(lanes)
+        except _OfHandler as raised:
+            self._raised(raised.error, batch, running)
         except BaseException as error:  # the thread survives any exception
             self._raised(error, batch, running)
         finally:
@@ -263,15 +273,22 @@ class BatchCaller:
         context = BatchContext(messages, owner, attempt, running, conn)
         try:
             arguments = (messages, context) if handler.takes_context else (messages,)
-            value = self._caller.call(handler, *arguments)
+            value = self._of_handler(handler, *arguments)
         finally:
             context._end()
         result = self._caller.judge.returned(value, handler, attempt)
         if result is not DONE:
             raise _Unlike(result)
-        if not context.failures:
+        failures = context._counted()
+        if not failures:
             self._caller.flush(context)
-        return context.failures
+        return failures
+
+    def _of_handler(self, handler: Handler, *arguments: Any) -> Any:
+        try:
+            return self._caller.call(handler, *arguments)
+        except LostClaim as error:
+            raise _OfHandler(error) from error
 
     def _call_each(
         self,
@@ -288,7 +305,7 @@ class BatchCaller:
                 running.until = running.since + handler.timeout
             context = Context(message, owner, 1, running, conn)
             arguments = (message, context) if handler.takes_context else (message,)
-            value = self._caller.call(handler, *arguments)
+            value = self._of_handler(handler, *arguments)
             result = self._caller.judge.returned(value, handler, 1)
             if result is not DONE:
                 raise _Unlike(result)

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from sqlalchemy import Connection
 
+from msgworker.dialects import follows, is_aborted
 from msgworker.errors import HandlerMisuse
 from msgworker.instance.running.context import Cancellable, Context
 from msgworker.instance.running.traces import came_from
@@ -26,7 +27,7 @@ class BatchContext(Context):
     (`messages`), and the message where there is one. A handler with group=... gets a Context.
     """
 
-    __slots__ = ("_ended", "_ids", "_messages", "failures")
+    __slots__ = ("_ended", "_failures", "_ids", "_messages")
 
     def __init__(
         self,
@@ -40,8 +41,7 @@ class BatchContext(Context):
         self._messages = messages
         self._ended = False
         self._ids: set[Any] | None = None
-        # For the package: by msg_id.
-        self.failures: dict[Any, BaseException] = {}
+        self._failures: dict[Any, BaseException] = {}
 
     def fail(self, message: Message[Any], error: Exception) -> None:
         """Fail one message of the batch, as if its handler had raised `error`; the others go on.
@@ -50,8 +50,9 @@ class BatchContext(Context):
         raised. What follows it in its object waits for it. Returns at once: return from the handler
         as usual. With transactional=True the transaction is then rolled back and the handler called
         again without these messages, so that nothing is committed for them; if it names further
-        messages again and again, each message runs alone. An error that was not raised gets the
-        traceback of this call.
+        messages again and again, each message runs alone. If an error has ended the transaction,
+        as any does on PostgreSQL outside of a savepoint, or the session, only the first failure
+        that was named counts. An error that was not raised gets the traceback of this call.
 
         Raises HandlerMisuse if it is no message of this batch, was failed already, or `error` is
         not an exception.
@@ -70,12 +71,12 @@ class BatchContext(Context):
                 f"ctx.fail takes an exception, got {quoted(error)}; for example "
                 'ctx.fail(message, ValueError("no address"))'
             )
-        if message.msg_id in self.failures:
+        if message.msg_id in self._failures:
             raise HandlerMisuse(
                 f"message {message.msg_id} was failed already in this batch; fail each once"
             )
         came_from(error, sys._getframe(1))
-        self.failures[message.msg_id] = error
+        self._failures[message.msg_id] = error
 
     def fan_out(self, *_: Any, **__: Any) -> NoReturn:
         """Raises HandlerMisuse: items are recorded under one message."""
@@ -105,6 +106,25 @@ class BatchContext(Context):
     def _end(self) -> None:
         """For the package: the handler has returned."""
         self._ended = True
+
+    def _counted(self) -> dict[Any, BaseException]:
+        """For the package: the failures that the handler has named, by msg_id.
+
+        Only the first one if an error has ended the transaction or the session: those named later
+        may have failed for that reason alone. Raises the first one if it is such an error itself:
+        then the cause is unknown, and each message runs alone.
+        """
+        if not self._failures or not self._is_broken():
+            return self._failures
+        msg_id, error = next(iter(self._failures.items()))
+        if follows(error):
+            raise error
+        return {msg_id: error}
+
+    def _is_broken(self) -> bool:
+        if self._session is not None and not self._session.is_active:
+            return True
+        return self._connection is not None and is_aborted(self._connection)
 
 
 def _named(message: Any) -> str:
