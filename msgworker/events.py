@@ -128,6 +128,18 @@ class Lost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class FellBack(Event):
+    """A batch or a group had no outcome: its messages run alone, without a try counted. error: why.
+
+    raised: what the handler raised, None if it was no exception.
+    """
+
+    messages: Sequence[Facts]
+    error: str
+    raised: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost(Event):
     """The instance was declared dead, or did not renew for too long, and continues under the id
     `now`.

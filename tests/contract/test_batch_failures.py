@@ -10,7 +10,7 @@ from sqlalchemy.orm import DeclarativeBase
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, BatchContext, Context, HandlerMisuse, Message, Reject, RetryLater
-from msgworker.events import Dead, Later, Retried
+from msgworker.events import Dead, FellBack, Later, Retried
 from msgworker.testing import drain
 from tests.support.batches import EFFECTS, Calls, claimed
 from tests.support.rows import Table, send
@@ -414,6 +414,8 @@ def test_a_batch_that_falls_back_is_a_warning_once_and_says_why(
             raise ValueError("more than one")
 
     caplog.set_level("INFO", "msgworker")
+    told: list[Any] = []
+    sqlite_app.on(FellBack, told.append)
     ids = send(sqlite_app, *[None] * 16)
     assert drain(sqlite_app).done == 16
     first, *others = [r for r in caplog.records if "runs alone" in r.getMessage()]
@@ -423,6 +425,10 @@ def test_a_batch_that_falls_back_is_a_warning_once_and_says_why(
     assert " messages of topic t were rolled back (ValueError: more than one [test_" in text
     assert f" in price]); each runs alone: {ids[0]}, {ids[1]}, " in text
     assert text.endswith("(further ones of this handler are logged as INFO)")
+    logged = [record.getMessage() for record in (first, *others)]
+    assert all(event.error in text for event, text in zip(told, logged, strict=True))
+    assert [m.msg_id for m in told[0].messages][:2] == ids[:2]
+    assert {type(event.raised) for event in told} == {ValueError}
     assert "further ones" not in others[0].getMessage()
     assert first.exc_info is not None
     frame = first.exc_info[2]
@@ -498,3 +504,25 @@ def test_the_calls_after_a_failure_are_logged(
     assert record.getMessage().startswith(
         "3 messages of topic t were rolled back (the handler named further ones in each of 4 calls)"
     )
+
+
+def test_a_row_that_the_database_refuses_is_failed_from_a_savepoint(
+    app: App, calls: Calls, table: Table
+) -> None:
+    EFFECTS.create(app.engine, checkfirst=True)
+
+    @app.handler("t", transactional=True, batch=10, wait=wait_fixed(3600))
+    def handle(messages: list[Message], ctx: BatchContext) -> None:
+        for message in messages:
+            row = {"msg_id": None if message.object_id == "b" else message.msg_id}
+            try:
+                with ctx.connection.begin_nested():
+                    ctx.connection.execute(EFFECTS.insert(), row)
+            except sa.exc.IntegrityError as error:
+                ctx.fail(message, error)
+
+    ids = send(app, "a", "b", "c")
+    report = drain(app)
+    assert (report.done, report.retried) == (2, 1)
+    assert calls.effects == [ids[0], ids[2]]
+    assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (2, 0)]

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import reason_of, without
 from msgworker.errors import HandlerTimeout, LostClaim, PayloadError
-from msgworker.events import Started
+from msgworker.events import FellBack, Started
 from msgworker.instance.running.batchcontext import BatchContext
 from msgworker.instance.running.batchtransaction import BatchTransaction, Failed, Failures, Part
 from msgworker.instance.running.calling import Caller
@@ -221,20 +221,22 @@ class BatchCaller:
     def _tell_of_fall_back(
         self, lanes: list[Lane], handler: Handler, why: str, raised: BaseException | None = None
     ) -> None:
-        """Log that these lanes run alone, as a warning once for each handler: where it happens at
-        every batch, that is all there is to see."""
+        """Tell that these lanes run alone: an event, and a line in the log. That is a warning once
+        for each handler: where it happens at every batch, nothing else shows it."""
         known, level = "alone" in handler.warned, logging.INFO
         if not known:
             handler.warned.append("alone")
             level = logging.WARNING
         done = "were rolled back" if handler.transactional else "have no outcome"
-        ids = [row.msg_id for lane in lanes for row in lane.taken()]
+        rows = [row for lane in lanes for row in lane.taken()]
+        ids = [row.msg_id for row in rows]
         text = "%d messages of topic %s %s (%s); each runs alone: %s"
         if not known:
             text += " (further ones of this handler are logged as INFO)"
         what = (len(ids), handler.topic, done, why, _few(ids))
         extra = {"topic": handler.topic}
         self._runtime.log.log(level, text, *what, exc_info=raised, extra=extra)
+        self._runtime.events.emit(FellBack(lanes[0].owner, rows, why, raised))
 
     @staticmethod
     def _give_up(lanes: list[Lane]) -> None:
