@@ -68,7 +68,8 @@ def lent(conn: Connection, stage: Stage, whose: str) -> Iterator[None]:
     except BaseException as error:
         # The code may have hidden the reason, or got a follow-up error of SQLAlchemy.
         stage.lost = conn.invalidated
-        stage.ended = not stage.lost and _ended(conn, begun)
+        by_database = stage.again(error) or rolled_back(conn) is not None
+        stage.ended = not by_database and _ended(conn, begun)
         if stage.ended and isinstance(error, Exception):
             raise _misuse(whose) from error
         raise
