@@ -216,7 +216,9 @@ class BatchCaller:
             trim(error, home)
             why = describe(error, home)
         which = "" if running.called is None else f"message {running.called}: "
-        self._tell_of_fall_back(left, handler, which + without(why, judge.secrets), raised)
+        self._tell_of_fall_back(
+            left or batch.lanes, handler, which + without(why, judge.secrets), raised
+        )
 
     def _tell_of_fall_back(
         self, lanes: list[Lane], handler: Handler, why: str, raised: BaseException | None = None
