@@ -28,6 +28,7 @@ from msgworker.dialects.clock import (
 )
 from msgworker.dialects.connections import (
     Escaped,
+    QueryText,
     connecting,
     fetch,
     fetch_text,
@@ -138,6 +139,7 @@ __all__ = [
     "Instants",
     "JsonList",
     "KeyText",
+    "QueryText",
     "Rule",
     "Trouble",
     "UtcDateTime",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -53,19 +53,28 @@ def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> Sequence[A
         return Escaped(conn.execute(query, params).all())
 
 
-def text_for(conn: sa.Connection, query: Any) -> str | None:
+class QueryText(NamedTuple):
+    """A compiled query. fixed: the values that stand in the query itself."""
+
+    sql: str
+    fixed: dict[str, Any]
+
+
+def text_for(conn: sa.Connection, query: Any) -> QueryText | None:
     """The query as `fetch_text` sends it, to be kept; None if its names depend on the options of
     the connection, or its parameters on their order."""
     if conn.dialect.positional or conn.get_execution_options().get("schema_translate_map"):
         return None
-    return str(query.compile(dialect=conn.dialect))
+    compiled = query.compile(dialect=conn.dialect)
+    fixed = {name: value for name, value in compiled.params.items() if value is not None}
+    return QueryText(str(compiled), fixed)
 
 
-def fetch_text(conn: sa.Connection, text: str, params: dict[str, Any]) -> Sequence[Any]:
+def fetch_text(conn: sa.Connection, text: QueryText, params: dict[str, Any]) -> Sequence[Any]:
     """All rows of a query, as the driver gives them. For the most frequent queries: SQLAlchemy
     converts nothing, which takes as long as the driver and the network. Its errors, its events
     of a cursor and its connections are as ever."""
-    result = conn.exec_driver_sql(text, params)
+    result = conn.exec_driver_sql(text.sql, text.fixed | params)
     rows: Sequence[Any] = result.cursor.fetchall()
     result.close()
     return rows

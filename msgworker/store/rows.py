@@ -191,3 +191,20 @@ def array_param(name: str, kind: sa.types.TypeEngine[Any]) -> ColumnElement[Any]
 def array_text(numbers: Iterable[int]) -> str:
     """Numbers as the text of an array."""
     return "{" + ",".join(map(str, numbers)) + "}"
+
+
+def in_guard_order(t: Tables, change: sa.Update) -> sa.Update:
+    """An UPDATE that flags several rows, given by id, with an ORDER BY, for which SQLAlchemy has no
+    method: it stands behind the last condition.
+
+    Where the guard locks the gaps beside an entry, two that enter it in different orders deadlock.
+    Rows are still locked by msg_id, as they are read; and in an object the old row leaves the guard
+    before its next one comes. Without the hint a small table would be read whole, and rows that are
+    to be sorted are waited for, also those that the conditions leave out.
+    """
+    if not t.orders_updates:
+        return change
+    c = t.cols()
+    by = sa.literal_column("1").op("ORDER BY", precedence=100, is_comparison=True)
+    order = by(c.object_id).op(",", precedence=90, is_comparison=True)(c.msg_id)
+    return change.where(order).with_hint("FORCE INDEX (PRIMARY)")

@@ -28,14 +28,14 @@ class Tables(ABC):
     """The tables for one database, the predicates of the protocol, and a cache of built statements.
 
     names: role -> column name, of the existing columns. indexes: the names of the existing indexes,
-    lower case; None = all of ours. missing: missing tables for ops, without which
-    instances work. lacking: missing columns of our own tables, as table.column, that
-    a later version has added; their data is not written. says_priority: an INSERT must name the
-    priority, because its column takes no NULL and has no default. unfit: why no
-    instance starts on this table, with the statements that fix it. error_room: how many characters
-    of an error are stored. instants: the range of `available_at`. key_collation: how objects are
-    compared if the generated columns have another collation than the column of the ids;
-    None = by that of the column. fold: how different ids may then be equal, see
+    lower case; None = all of ours. id_is_key: `msg_id` is the primary key, not only unique.
+    missing: missing tables for ops, without which instances work. lacking: missing columns of our
+    own tables, as table.column, that a later version has added; their data is not written.
+    says_priority: an INSERT must name the priority, because its column takes no NULL and has no
+    default. unfit: why no instance starts on this table, with the statements that fix it.
+    error_room: how many characters of an error are stored. instants: the range of `available_at`.
+    key_collation: how objects are compared if the generated columns have another collation than the
+    column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `dialects.folded`.
     """
 
@@ -50,6 +50,7 @@ class Tables(ABC):
     unfilled: tuple[str, ...] = ()
     says_priority: bool = False
     missing: frozenset[str] = frozenset()
+    id_is_key: bool = True
     lacking: frozenset[str] = frozenset()
     key_collation: str | None = None
     fold: str | None = None
@@ -230,18 +231,11 @@ class Tables(ABC):
     def guard_name(self) -> str:
         return self.spec.index_name("guard")
 
-    def in_guard_order(self, c: Cols) -> list[ColumnElement[Any]]:
-        """The last condition of an UPDATE that flags several rows: it has ORDER BY behind it, which
-        SQLAlchemy has no method for.
-
-        Where the guard locks the gaps beside an entry, two that enter it in different orders
-        deadlock. Rows are still locked by msg_id, as they are read; and in an object the old row
-        leaves the guard before its next one comes.
-        """
-        if not self.dialect.ordered_update:
-            return []
-        by = sa.literal_column("1").op("ORDER BY", precedence=100, is_comparison=True)
-        return [by(c.object_id).op(",", precedence=90, is_comparison=True)(c.msg_id)]
+    @property
+    def orders_updates(self) -> bool:
+        """Whether an UPDATE of given ids can have an order, see `rows.in_guard_order`: they must be
+        the key by which rows are read."""
+        return self.dialect.ordered_update and self.id_is_key
 
     # -- the keys of the guard and of the indexes of open rows, see indexes.py
 

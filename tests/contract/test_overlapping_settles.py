@@ -132,6 +132,52 @@ def test_behind_a_settle_that_takes_long_any_lane_is_settled(pair, app, table, h
     assert table.statuses == [2, 2]
 
 
+def test_a_connection_that_is_slow_to_open_holds_up_no_settle(pair, app, table, holds, monkeypatch):
+    held, beside = holds
+    beside.go.set()
+    monkeypatch.setattr(settler, "LONG_SECONDS", 0.0)
+    opening, go, spare = threading.Event(), threading.Event(), pair.settler.writers[1]
+    connect = spare.link.connect
+
+    def slow() -> Any:
+        opening.set()
+        assert go.wait(60)
+        return connect()
+
+    monkeypatch.setattr(spare.link, "connect", slow)
+    lanes = finished(pair, app, 4, "o")
+    settles = [settle_in_thread(pair, lanes[:1])]
+    assert held.came.wait(60)
+    settles.append(settle_in_thread(pair, lanes[1:2]))
+    assert opening.wait(60)
+    held.go.set()
+    settles[0]()
+    settle_in_thread(pair, lanes[2:])()
+    assert table.statuses == [2] * 4
+    go.set()
+    settles[1]()
+
+
+def test_a_connection_that_is_just_closed_holds_up_no_settle(pair, app, table, monkeypatch):
+    spare = pair.settler.writers[1]
+    assert spare.open()
+    closing, go, close = threading.Event(), threading.Event(), spare.link.close
+
+    def slow(**options: Any) -> None:
+        closing.set()
+        assert go.wait(60)
+        close(**options)
+
+    monkeypatch.setattr(spare.link, "close", slow)
+    lanes = finished(pair, app, 1, "o")
+    closed = in_thread(pair.runtime.spare_links.close_idle)
+    assert closing.wait(60)
+    settle_in_thread(pair, lanes)()
+    assert table.statuses == [2]
+    go.set()
+    closed()
+
+
 def test_the_settles_of_one_object_stay_in_sequence(pair, app, table, holds):
     """Its lane is nowhere while it is settled: not in the queue, and not with a thread."""
     held, beside = holds

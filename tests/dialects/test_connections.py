@@ -8,12 +8,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, fetch_text, text_for, trouble
+from msgworker.dialects import QueryText, Trouble, fetch_text, text_for, trouble
 from tests.support.waiting import in_thread
 
 WAYS = {
     "by SQLAlchemy": lambda conn, text: conn.execute(sa.text(text)).all(),
-    "as a text": lambda conn, text: fetch_text(conn, text, {}),
+    "as a text": lambda conn, text: fetch_text(conn, QueryText(text, {}), {}),
 }
 
 
@@ -79,7 +79,15 @@ def test_who_listens_for_statements_is_told_of_it(postgresql):
         assert list(fetch_text(conn, text, {"n": 4})) == [
             tuple(conn.execute(query, {"n": 4}).one())
         ]
-    assert told.count(text) == 3
+    assert told.count(text.sql) == 3
+
+
+def test_a_value_that_stands_in_the_query_is_sent_with_its_text(postgresql):
+    query = sa.select(sa.bindparam("n", type_=sa.Integer()), sa.literal(0.5, sa.Float()))
+    with postgresql.engine().connect() as conn:
+        text = text_for(conn, query)
+        assert text is not None
+        assert list(fetch_text(conn, text, {"n": 3})) == [(3, 0.5)]
 
 
 def test_a_text_is_not_kept_where_schemas_are_translated(postgresql):

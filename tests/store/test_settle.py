@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
+from msgworker import MessageTable
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store.settling import done, settle
 from msgworker.store.settling.together import NotTogether
 from tests.support.flags import ME, flagged
 from tests.support.rows import send
-from tests.support.store import OTHER, bad
+from tests.support.store import OTHER, Store, bad
 
 
 def test_settle_moves_the_flag_on(store):
@@ -99,13 +100,26 @@ def test_messages_that_are_done_are_settled_in_as_few_statements_as_the_database
     assert len(written) == (2 if store.app.engine.dialect.name == "sqlite" else 1)
 
 
+def test_a_table_with_a_visibility_delay_is_settled_in_batches_too(make_app):
+    app = make_app(table=MessageTable(visibility_delay_seconds=5))
+    app.create_schema()
+    store, failed = Store(app), list[str]()
+    a1, a2 = send(app, "a", "a")
+    for msg_id in (a1, a2):
+        store.row(msg_id, created_at=datetime(2020, 1, 1, tzinfo=UTC))
+    store.flagged(a1)
+    sa.event.listen(app.engine, "handle_error", lambda context: failed.append(context.statement))
+    became = store(settle.settle, [Settlement(a1, next_id=a2)], me=ME)
+    assert (became, failed) == ({a1: Settled.WENT_ON}, [])
+
+
 def test_a_row_that_is_not_as_read_sends_the_batch_into_steps_not_into_single_rows(store):
     """One lane ends, since its next message is gone; the other one goes on in the same batch."""
     a1, a2, b1, b2 = send(store.app, "a", "a", "b", "b")
     store.flagged(a1, b1)
     store.row(a2, status=2)
     batch = [Settlement(a1, next_id=a2), Settlement(b1, next_id=b2)]
-    if store.t.dialect.ordered_update:
+    if store.t.orders_updates:
         with pytest.raises(NotTogether):
             store(settle.settle, batch, me=ME)
         assert [store.state(i)[0] for i in (a1, a2, b1, b2)] == [1, 2, 1, 0]

@@ -111,10 +111,10 @@ class Settler:
     def _free_writer(self) -> Writer | None:
         """A writer, its lock taken; None = the lanes are left to a thread that is settling.
 
-        Whoever has had a lock looks at the queue again. So the lanes may be left to others only by
-        a thread that holds none: the last one to end finds nobody to leave them to.
+        A settling thread looks at the queue again after its settle. Who only has a lock may not: it
+        opens the connection of a spare writer, or closes it.
         """
-        busy = any(writer.lock.locked() for writer in self.writers)
+        busy = any(writer.since is not None for writer in self.writers)
         if busy and not self._worth_a_settle():
             return None
         for writer in self.writers:
@@ -240,8 +240,12 @@ class Settler:
         """The database works. End the outages of writers that have nothing to write: one that was
         given up, and is not used again, would not end."""
         for writer in self.writers:
-            if writer.since is None and writer.outage.failures:
-                writer.outage.over()
+            idle = writer.since is None and writer.outage.failures
+            if idle and writer.lock.acquire(blocking=False):
+                try:
+                    writer.outage.over()
+                finally:
+                    writer.lock.release()
 
     def _after(self, lane: Lane, became: dict[int, Settled], written: list[Row]) -> bool:
         """Record the result of a lane; True if it continues. written: collects done messages."""

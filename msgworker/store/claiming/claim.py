@@ -28,6 +28,7 @@ from msgworker.store.rows import (
     array_param,
     array_text,
     flagged_values,
+    in_guard_order,
     mine_among,
     row_columns,
     rows_of,
@@ -116,8 +117,9 @@ def _flag_locked(
 
     def update(loud: bool) -> sa.Update:
         c = t.cols()
-        mine = (t.among(c.msg_id), t.claimable(c), *t.in_guard_order(c))
+        mine = (t.among(c.msg_id), t.claimable(c))
         change = sa.update(t.message).where(*mine).values(flagged_values(t))
+        change = in_guard_order(t, change)
         ignore = None if loud else t.dialect.update_ignore
         return change.prefix_with(ignore) if ignore else change
 

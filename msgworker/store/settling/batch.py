@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker.dialects import now
 from msgworker.message import Status
-from msgworker.store.rows import ME, array_param, array_text, flagged_values
+from msgworker.store.rows import ME, array_param, array_text, flagged_values, in_guard_order
 from msgworker.store.settling.done import done_values, may_follow, still_mine
 from msgworker.table import Cols, Tables, lit
 
@@ -109,7 +109,7 @@ def _finish_followers(t: Tables) -> sa.Update:
 def _advance(t: Tables) -> sa.Update:
     def build() -> sa.Update:
         c = t.cols()
-        free = (_among(t, c), *may_follow(t, c), *t.in_guard_order(c))
-        return sa.update(t.message).where(*free).values(flagged_values(t))
+        free = (_among(t, c), *may_follow(t, c))
+        return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))
 
     return t.built("batch_advance", build)

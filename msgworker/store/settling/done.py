@@ -10,7 +10,14 @@ from sqlalchemy import ColumnElement, Connection, Select
 
 from msgworker.dialects import fetch_text, now, text_for
 from msgworker.message import Settled, Settlement, Status
-from msgworker.store.rows import ME, array_param, array_text, flagged_values, mine_among
+from msgworker.store.rows import (
+    ME,
+    array_param,
+    array_text,
+    flagged_values,
+    in_guard_order,
+    mine_among,
+)
 from msgworker.table import Cols, Tables, lit
 
 
@@ -114,11 +121,8 @@ def advance(t: Tables) -> sa.Update:
 
     def build() -> sa.Update:
         c = t.cols()
-        return (
-            sa.update(t.message)
-            .where(t.among(c.msg_id), *may_follow(t, c), *t.in_guard_order(c))
-            .values(flagged_values(t))
-        )
+        free = (t.among(c.msg_id), *may_follow(t, c))
+        return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))
 
     return t.built("advance", build)
 

@@ -2,7 +2,7 @@
 
 It ends the old rows and flags the next ones: a statement and the COMMIT, in place of a lock, two
 statements and the COMMIT. Rows are read and locked by msg_id, as everywhere, since the ids are
-given; then they are changed in the order of the guard (`Tables.in_guard_order`).
+given; then they are changed in the order of the guard (`rows.in_guard_order`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.message import Settled, Settlement, Status
-from msgworker.store.rows import ME, flagged_values
+from msgworker.store.rows import ME, flagged_values, in_guard_order
 from msgworker.store.settling.done import FlagMissing, done_values, may_follow
 from msgworker.table import Cols, Tables, lit
 
@@ -27,7 +27,7 @@ class NotTogether(FlagMissing):
 def fits(t: Tables, batch: Sequence[Settlement]) -> bool:
     """Whether a batch of messages that are done can be written so: where rows have owners, whose
     tries need not be asked for, and not in several statements."""
-    able = t.dialect.ordered_update and t.has("claimed_by")
+    able = t.orders_updates and t.has("claimed_by")
     return able and 2 * len(batch) <= t.dialect.max_ids
 
 
@@ -54,9 +54,8 @@ def _build(t: Tables, *, moving: bool) -> sa.Update:
         return change.where(t.mine(c, ME)).values(done_values(t))
     ended = sa.and_(_one_of(c, "mw_heads"), t.mine(c, ME))
     next_one = sa.and_(_one_of(c, "mw_nexts"), *may_follow(t, c))
-    return change.where(sa.or_(ended, next_one), *t.in_guard_order(c)).ordered_values(
-        *_values(t, c)
-    )
+    change = change.where(sa.or_(ended, next_one)).ordered_values(*_values(t, c))
+    return in_guard_order(t, change)
 
 
 def _one_of(c: Cols, name: str) -> ColumnElement[bool]:

@@ -24,10 +24,15 @@ from msgworker.table import (
 )
 
 
+def is_primary(inspector: Inspector, live: str, schema: str | None, column: str) -> bool:
+    """Whether a column is the primary key."""
+    key = inspector.get_pk_constraint(live, schema=schema).get("constrained_columns", [])
+    return list(key) == [column]
+
+
 def is_unique(inspector: Inspector, live: str, schema: str | None, column: str) -> bool:
     """Whether a column is the primary key, or has a unique constraint or index of its own."""
-    key = inspector.get_pk_constraint(live, schema=schema).get("constrained_columns", [])
-    if list(key) == [column]:
+    if is_primary(inspector, live, schema, column):
         return True
     with _unwarned():
         found: list[Any] = [*inspector.get_unique_constraints(live, schema=schema)]

@@ -35,6 +35,7 @@ from msgworker.store.tables.reflection import (
     check_names,
     elsewhere,
     for_table,
+    is_primary,
     is_unique,
     live_columns,
     live_name,
@@ -229,6 +230,7 @@ def resolve(
         as_is = requirements.read(conn, inspector, spec, dialect, columns)
         ids = as_is.columns.get("msg_id")
         unique = ids is not None and is_unique(inspector, live, spec.schema, ids.name)
+        is_key = ids is not None and is_primary(inspector, live, spec.schema, ids.name)
         if recorded and not own:
             t = ideal if spec == ideal.spec else tables_for(spec, dialect)
             spec = in_force(conn, t, indexes).to(spec)
@@ -236,7 +238,7 @@ def resolve(
     require_columns(spec, kinds)
     t = tables_for(spec, dialect, kinds, frozenset(indexes))
     t = replace(t, unfilled=unfilled(t, columns), missing=missing, lacking=without)
-    t = replace(t, says_priority=says_priority(t, columns))
+    t = replace(t, says_priority=says_priority(t, columns), id_is_key=is_key)
     problems = _column_problems(t, as_is)
     t = replace(
         t,
