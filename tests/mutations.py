@@ -287,7 +287,7 @@ MUTANTS = (
     ),
     _m(
         "the next row before the old one, one UPDATE",
-        "table/tables.py",
+        "store/rows.py",
         'by(c.object_id).op(",", precedence=90, is_comparison=True)(c.msg_id)',
         'by(c.object_id).op(",", precedence=90, is_comparison=True)(c.msg_id.desc())',
         *_on(

@@ -140,9 +140,9 @@ def settings_of(app: App) -> dict[str, Any]:
 
 
 def columns_of(table: MessageTable) -> dict[str, str | None]:
-    """The columns whose names differ from the default table."""
-    names, plain = table.names(), MessageTable().names()
-    return {role: names.get(role) for role in COLUMNS if names.get(role) != plain[role]}
+    """The columns whose names differ from the defaults of a table of this name."""
+    names, plain = table.names(), MessageTable(table.name).names()
+    return {role: names.get(role) for role in COLUMNS if names.get(role) != plain.get(role)}
 
 
 def _opened(ctx: click.Context, app: App) -> App:

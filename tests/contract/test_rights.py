@@ -81,7 +81,7 @@ class Site:
         rest = [one for one in found if one not in owners]
         if table is not None:
             rest = [one.replace("msgworker_message", table.name) for one in rest]
-            rest = [one.replace(", shard)", ")") for one in rest]  # it has none
+            rest = [one.replace(", shard, priority)", ")") for one in rest]  # it has none
         self.run(*rest)
 
     def close(self) -> None:
