@@ -540,13 +540,6 @@ MUTANTS = (
         "        if self.lanes:\n            self._full = False",
         "test_threads_that_run_dry_while_all_is_held_make_it_hold_more",
     ),
-    _m(
-        "all is claimed in one go",
-        "instance/claiming/appetite.py",
-        "return min(self.lanes - held, max(WORTH_A_CLAIM, self.lanes // 2))",
-        "return min(self.lanes - held, max(WORTH_A_CLAIM, self.lanes))",
-        "test_half_of_many_lanes_is_claimed_while_the_other_half_is_settled[1000-0-500]",
-    ),
     # --- two settles at once
     _m(
         "a settle beside another one for a few lanes",

@@ -102,16 +102,6 @@ def test_threads_that_run_dry_while_all_is_held_make_it_hold_more():
     assert appetite.lanes <= 112  # there was no more to claim
 
 
-@pytest.mark.parametrize(
-    ("lanes", "held", "claimed"),
-    [(MOST, 0, 500), (MOST, 400, 500), (MOST, 600, 400), (160, 0, 100), (100, 0, 100), (4, 1, 3)],
-)
-def test_half_of_many_lanes_is_claimed_while_the_other_half_is_settled(lanes, held, claimed):
-    appetite = grown(4, lanes)
-    appetite.sees(0.00005, [])
-    assert appetite.room(held) == claimed
-
-
 def test_a_claim_waits_for_room_unless_a_thread_has_nothing_to_do():
     appetite = grown(4)
     appetite.sees(0.02, [])
