@@ -566,8 +566,8 @@ MUTANTS = (
     _m(
         "a connection is closed while a settle uses it",
         "instance/settling/writer.py",
-        "        with self.lock:\n            self._link.close()",
-        "        if self.lock:\n            self._link.close()",
+        "        with self.lock:\n            self.link.close()",
+        "        if self.lock:\n            self.link.close()",
         *_on("test_connections_are_closed_after_the_settles_that_use_them", "sqlite"),
     ),
     _m(

@@ -35,8 +35,6 @@ from msgworker.store.settling.batch import OutOfDate
 
 FAIL_ROUNDS = 4
 """How often a transactional handler is called for a batch while it names messages that fail."""
-
-
 IDS_SHOWN = 5
 
 
@@ -44,8 +42,9 @@ def _few(ids: list[Any]) -> str:
     return ", ".join(map(str, ids[:IDS_SHOWN])) + (", ..." if len(ids) > IDS_SHOWN else "")
 
 
-class _Unlike(Exception):
-    """A result that only one message can have: roll back."""
+class _NotDone(Exception):
+    """The handler has returned something that cannot be the result of several messages, such as
+    Reject or RetryLater: roll back."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(result.error)
@@ -204,12 +203,12 @@ class BatchCaller:
         left = [lane for lane in batch.lanes if lane.result is None]
         if len(left) == 1 and batch.is_single:
             row = left[0].row
-            result = error.result if isinstance(error, _Unlike) else None
+            result = error.result if isinstance(error, _NotDone) else None
             result = result or judge.raised(error, handler, row)
             left[0].result = judge.written(judge.late(result, handler, running, row), handler, row)
             return
         raised: BaseException | None = error
-        if isinstance(error, _Unlike):
+        if isinstance(error, _NotDone):
             why, raised = error.result.error or "", error.result.raised
         else:
             home = home_of(handler.fn)
@@ -282,7 +281,7 @@ class BatchCaller:
             context._end()
         result = self._caller.judge.returned(value, handler, attempt)
         if result is not DONE:
-            raise _Unlike(result)
+            raise _NotDone(result)
         failures = context._counted()
         if not failures:
             self._caller.flush(context)
@@ -312,7 +311,7 @@ class BatchCaller:
             value = self._of_handler(handler, *arguments)
             result = self._caller.judge.returned(value, handler, 1)
             if result is not DONE:
-                raise _Unlike(result)
+                raise _NotDone(result)
             self._caller.flush(context)
             self._check_time(handler, running)
         running.called = None

@@ -37,7 +37,7 @@ class Writer:
     def __init__(self, runtime: Runtime, *, spare: bool = False) -> None:
         self._runtime = runtime
         self._spare = spare
-        self.link = self._link = runtime.link()
+        self.link = runtime.link()
         self.lock = self.link.lock
         self.since: float | None = None
         self.outage = Outage(runtime.log, "settle", runtime.away)
@@ -61,7 +61,7 @@ class Writer:
         if not self._spare:
             return True
         try:
-            self._link.open()
+            self.link.open()
         except Exception as error:
             self._refused_at = time.monotonic()
             text = "no second connection for settles, continuing with one: %s"
@@ -72,7 +72,7 @@ class Writer:
     def close(self) -> None:
         """Return the connections, after the batch that is being written."""
         with self.lock:
-            self._link.close()
+            self.link.close()
 
     def write(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
         """Write until the result is known; lanes that are not in it are lost."""
@@ -117,7 +117,7 @@ class Writer:
         committed, the lane continues. None: committed and over, or lost.
         """
         ids = set(lanes) | {i for lane in lanes.values() if (i := lane.next_id) is not None}
-        with self._link.transaction() as conn:
+        with self.link.transaction() as conn:
             flagged = done.look(conn, self._runtime.tables, ids, me=me)
         return what_became(lanes, flagged)
 
@@ -129,7 +129,7 @@ class Writer:
         alone = tables.dialect.arrays and plain
         for in_steps in (False, True):
             try:
-                with self._statement() if alone else self._link.transaction() as conn:
+                with self._statement() if alone else self.link.transaction() as conn:
                     written = store.settle(conn, tables, batch, me=me, in_steps=in_steps)
                 became |= written
                 return
@@ -147,12 +147,12 @@ class Writer:
 
     def _statement(self) -> AbstractContextManager[Connection]:
         """A batch in one statement; a spare writer has no connection for those alone."""
-        return self._link.single() if self._spare else self._link.statement()
+        return self.link.single() if self._spare else self.link.statement()
 
     def _write_alone(self, row: Row, one: Settlement, me: str) -> Settled:
         log = self._runtime.log
         try:
-            with self._link.transaction() as conn:
+            with self.link.transaction() as conn:
                 tables = self._runtime.tables
                 return store.settle_one(conn, tables, one, me=me, at_once=True)
         except Exception as error:
