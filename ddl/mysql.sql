@@ -21,9 +21,12 @@ CREATE TABLE msgworker_message (
   shard SMALLINT NOT NULL DEFAULT 0,
   instance_type VARCHAR(30),
   priority SMALLINT NOT NULL DEFAULT 0,
+  unique_key VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin,
+  unique_kept SMALLINT,
   mw_open_object VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin GENERATED ALWAYS AS (CASE WHEN (status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3) THEN coalesce(object_id, CASE WHEN (status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END) VIRTUAL INVISIBLE,
   mw_failed SMALLINT GENERATED ALWAYS AS (CASE WHEN (status = -1) THEN 1 END) VIRTUAL INVISIBLE,
   mw_urgent INTEGER GENERATED ALWAYS AS (CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN -priority END) VIRTUAL INVISIBLE,
+  mw_unique VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin GENERATED ALWAYS AS (CASE WHEN (unique_key IS NOT NULL AND (unique_kept = 1 OR status IN (0, 1) OR status = -1 AND finished_at IS NULL)) THEN unique_key END) VIRTUAL INVISIBLE,
   PRIMARY KEY (msg_id)
 )ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
@@ -41,6 +44,9 @@ CREATE INDEX msgworker_message_failed ON msgworker_message (mw_failed, msg_id);
 
 -- messages with a priority that may be claimed, by priority and age
 CREATE INDEX msgworker_message_urgent ON msgworker_message (mw_urgent, msg_id);
+
+-- unique keys: at most one message holds a key, enforced by the database
+CREATE UNIQUE INDEX msgworker_message_unique ON msgworker_message (mw_unique);
 
 -- who lives: an instance holds a lease on its own id
 CREATE TABLE msgworker_lease (

@@ -21,6 +21,8 @@ CREATE TABLE msgworker_message (
   shard SMALLINT DEFAULT 0 NOT NULL,
   instance_type VARCHAR2(30 CHAR),
   priority SMALLINT DEFAULT 0 NOT NULL,
+  unique_key VARCHAR2(190 CHAR),
+  unique_kept SMALLINT,
   PRIMARY KEY (msg_id)
 );
 
@@ -41,6 +43,9 @@ CREATE INDEX msgworker_message_failed ON msgworker_message (CASE WHEN (status = 
 
 -- messages with a priority that may be claimed, by priority and age
 CREATE INDEX msgworker_message_urgent ON msgworker_message (CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN -priority END, CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN msg_id END);
+
+-- unique keys: at most one message holds a key, enforced by the database
+CREATE UNIQUE INDEX msgworker_message_unique ON msgworker_message (CASE WHEN (unique_key IS NOT NULL AND (unique_kept = 1 OR status IN (0, 1) OR status = -1 AND finished_at IS NULL)) THEN unique_key END);
 
 -- who lives: an instance holds a lease on its own id
 CREATE TABLE msgworker_lease (

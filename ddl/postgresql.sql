@@ -21,6 +21,8 @@ CREATE TABLE msgworker_message (
   shard SMALLINT DEFAULT 0 NOT NULL,
   instance_type VARCHAR(30),
   priority SMALLINT DEFAULT 0 NOT NULL,
+  unique_key VARCHAR(190) COLLATE "C",
+  unique_kept SMALLINT,
   PRIMARY KEY (msg_id)
 )
  WITH (fillfactor = 90);
@@ -42,6 +44,9 @@ CREATE INDEX msgworker_message_failed ON msgworker_message (msg_id) WHERE status
 
 -- messages with a priority that may be claimed, by priority and age
 CREATE INDEX msgworker_message_urgent ON msgworker_message (priority DESC, msg_id) WHERE CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN 1 ELSE 0 END = 1;
+
+-- unique keys: at most one message holds a key, enforced by the database
+CREATE UNIQUE INDEX msgworker_message_unique ON msgworker_message (unique_key) WHERE unique_key IS NOT NULL AND (unique_kept = 1 OR status IN (0, 1) OR status = -1 AND finished_at IS NULL);
 
 -- who lives: an instance holds a lease on its own id
 CREATE TABLE msgworker_lease (

@@ -19,8 +19,10 @@ from msgworker.table import (
     DEFAULT_NAME,
     FAILED,
     FAILED_MARK,
+    HELD_KEY,
     OPEN_OBJECT,
     RUNNING_OBJECT,
+    UNIQUE,
     URGENT,
     URGENT_RANK,
     MessageTable,
@@ -30,8 +32,10 @@ from msgworker.table import (
 __all__ = ["include_object"]
 
 _RULE = r"(?:_t(\d{1,4})(b?))?"
-_INDEX = re.compile(rf"{_RULE}_(guard|object|oldest|due|{FAILED}|{URGENT})$")
-_COLUMN = re.compile(rf"(?:{OPEN_OBJECT}|{URGENT_RANK}){_RULE}|{RUNNING_OBJECT}|{FAILED_MARK}")
+_INDEX = re.compile(rf"{_RULE}_(guard|object|oldest|due|{FAILED}|{URGENT}|{UNIQUE})$")
+_COLUMN = re.compile(
+    rf"(?:{OPEN_OBJECT}|{URGENT_RANK}){_RULE}|{RUNNING_OBJECT}|{FAILED_MARK}|{HELD_KEY}"
+)
 
 
 def include_object(

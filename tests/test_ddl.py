@@ -285,7 +285,7 @@ LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None, None)
 
 
 def _shown_row(status: int) -> tuple[Any, ...]:
-    return (1, "a", "t", status, 0, "{}", None, None, None, 0, None, None, None, 0, 0)
+    return (1, "a", "t", status, 0, "{}", None, None, None, 0, None, None, None, 0, 0, None, None)
 
 
 def _acts(t: Tables, log: Log) -> Iterator[Any]:
@@ -527,6 +527,7 @@ SPECS = {
     ),
     "sliced": MessageTable("crm.sliced", shard="part", instance_type="flag"),
     "ranked": MessageTable("crm.ranked", priority="urgency", max_tries=5),
+    "keyed": MessageTable("crm.keyed", unique_key="job_key", unique_kept="kept"),
 }
 
 

@@ -116,6 +116,9 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     ]
     if info.priority:
         lines.append(("priority", f"{info.priority}"))
+    if info.unique_key is not None:
+        kept = ", kept until the message is purged" if info.unique_kept == 1 else ""
+        lines.append(("unique key", f"{safe(info.unique_key)}{kept}"))
     if info.crash_times:
         lines.append(("crashes", f"{info.crash_times} of the tries ended with their process"))
     if info.later_times:

@@ -10,6 +10,7 @@ tables      Tables: the predicates of the protocol
 build       Tables from a MessageTable and the columns of a database
 indexes     the guard and the claim indexes: a class of Tables for each kind of database
 priorities  rows with a priority, and their index
+uniqueness  rows whose unique key counts, and their index
 own         msgworker's own tables that every instance uses
 """
 
@@ -22,13 +23,16 @@ from msgworker.table.names import (
     DEFAULT_NAME,
     FAILED,
     FAILED_MARK,
+    HELD_KEY,
     LONGEST_ID,
     MAX_ERROR,
     MAX_FLAG,
+    MAX_KEY,
     MAX_OBJECT_ID,
     MAX_TRIES,
     MOST_PRIORITY,
     MOST_SHARDS,
+    NAMED_ONLY,
     NO_OBJECT,
     NO_OBJECT_RUNNING,
     OPEN_OBJECT,
@@ -36,6 +40,7 @@ from msgworker.table.names import (
     REQUIRED,
     RUNNING_OBJECT,
     SLICES,
+    UNIQUE,
     URGENT,
     URGENT_RANK,
 )
@@ -49,13 +54,16 @@ __all__ = [
     "DEFAULT_NAME",
     "FAILED",
     "FAILED_MARK",
+    "HELD_KEY",
     "LONGEST_ID",
     "MAX_ERROR",
     "MAX_FLAG",
+    "MAX_KEY",
     "MAX_OBJECT_ID",
     "MAX_TRIES",
     "MOST_PRIORITY",
     "MOST_SHARDS",
+    "NAMED_ONLY",
     "NO_OBJECT",
     "NO_OBJECT_RUNNING",
     "OPEN_OBJECT",
@@ -63,6 +71,7 @@ __all__ = [
     "REQUIRED",
     "RUNNING_OBJECT",
     "SLICES",
+    "UNIQUE",
     "URGENT",
     "URGENT_RANK",
     "Cols",

@@ -11,12 +11,13 @@ from sqlalchemy.types import TypeEngine
 from msgworker import dialects
 from msgworker.dialects import Dialect, KeyText, UtcDateTime
 from msgworker.message import DEFAULT_TOPIC
-from msgworker.table import priorities
+from msgworker.table import priorities, uniqueness
 from msgworker.table.indexes import indexing
 from msgworker.table.names import (
     ADDED,
     MAX_ERROR,
     MAX_FLAG,
+    MAX_KEY,
     MAX_OBJECT_ID,
     OPEN_OBJECT,
 )
@@ -27,6 +28,8 @@ from msgworker.table.tables import Tables
 OF_ITS_OWN = ("msg_id", "object_id", "payload", "priority")
 """Columns of which a foreign table's own type decides."""
 WITHOUT_PRIORITY = "all messages have the same priority"
+WITHOUT_KEYS = "no message can be sent with a unique key"
+WITHOUT_KEPT = "unique keys are free again as soon as their message has ended"
 
 
 def tables_for(
@@ -67,6 +70,7 @@ def tables_for(
     )
     tables.add_indexes()
     priorities.add_index(tables)
+    uniqueness.add_index(tables)
     return tables
 
 
@@ -101,6 +105,8 @@ def _message_table(
             sa.SmallInteger(),
             {"nullable": False, "server_default": sa.text("0"), "info": {ADDED: WITHOUT_PRIORITY}},
         ),
+        "unique_key": (dialects.key_text(MAX_KEY), {"info": {ADDED: WITHOUT_KEYS}}),
+        "unique_kept": (sa.SmallInteger(), {"info": {ADDED: WITHOUT_KEPT}}),
     }
     columns: list[sa.Column[Any]] = []
     for role, (kind, options) in kinds.items():

@@ -44,6 +44,8 @@ class Cols:
     shard: ColumnElement[Any] | None = None
     instance_type: ColumnElement[Any] | None = None
     priority: ColumnElement[Any] | None = None
+    unique_key: ColumnElement[Any] | None = None
+    unique_kept: ColumnElement[Any] | None = None
 
 
 def lit(status: Status) -> ColumnElement[int]:

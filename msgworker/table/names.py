@@ -18,6 +18,8 @@ OPTIONAL = (
     "shard",
     "instance_type",
     "priority",
+    "unique_key",
+    "unique_kept",
 )
 COLUMNS = REQUIRED + OPTIONAL
 SLICES = {"shard": "shard", "instance_type": "flag"}
@@ -42,6 +44,13 @@ FAILED = "failed"
 """The suffix of the index of failed and dead rows."""
 URGENT = "urgent"
 """The suffix of the index of waiting rows with a priority."""
+UNIQUE = "unique"
+"""The suffix of the index of the unique keys that count."""
+MAX_KEY = 190
+"""The most characters of a unique key."""
+NAMED_ONLY = ("priority", "unique_key", "unique_kept")
+"""Columns of the default table, which a table of another name has only if they are named; a default
+table of an earlier version works without them."""
 BESIDE = ("lease", "item", "try", "operation", "audit", "pause", "lock")
 """msgworker's own tables, without `msgworker_`."""
 OWN_PREFIX = "mw_"
@@ -54,5 +63,6 @@ NO_OBJECT_RUNNING = "~msgworker.running~"
 OPEN_OBJECT = "mw_open_object"
 FAILED_MARK = "mw_failed"
 URGENT_RANK = "mw_urgent"
+HELD_KEY = "mw_unique"
 RUNNING_OBJECT = "mw_running_object"
 """Our generated columns, on databases that need them for indexes."""

@@ -19,10 +19,12 @@ from msgworker.table.names import (
     MAX_NAME,
     MAX_TRIES,
     MOST_SHARDS,
+    NAMED_ONLY,
     OWN_PREFIX,
     REQUIRED,
     SHARDS,
     SLICES,
+    UNIQUE,
 )
 
 
@@ -45,6 +47,8 @@ class _Names:
     shard: str | None = "shard"
     instance_type: str | None = "instance_type"
     priority: str | None = "priority"
+    unique_key: str | None = "unique_key"
+    unique_kept: str | None = "unique_kept"
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -57,9 +61,10 @@ class MessageTable(_Names):
     for fleets that slice a table (`scope=` of a worker): `App.send` fills shard, a
     `Dealer` instance_type.
 
-    priority is a column of the default table; on a table of another name it is used only if it is
-    named here, because a column of that name may mean something else there. Higher comes first, see
-    docs/priorities.md.
+    priority, unique_key and unique_kept are columns of the default table; on a table of another
+    name each is used only if it is named here, because a column of that name may mean something
+    else there. Of priorities higher comes first, see docs/priorities.md. unique_key needs
+    finished_at, and unique_kept is for keys that are kept after their message has ended.
 
     slices: which of shard and instance_type get an index of open messages, without which a scope
     also reads the messages of all others; default: those that are named here.
@@ -110,7 +115,8 @@ class MessageTable(_Names):
             hint = nearest(unknown[0], known)
             raise ConfigError(f"MessageTable has no setting or column {unknown[0]!r}; {hint}")
         if isinstance(name, str) and name.rpartition(".")[2] != DEFAULT_NAME:
-            columns.setdefault("priority", None)
+            for role in NAMED_ONLY:
+                columns.setdefault(role, None)
         super().__init__(**columns)  # type: ignore[arg-type]
         values = {
             "name": name,
@@ -151,6 +157,12 @@ class MessageTable(_Names):
         if self.bare_name.lower() in {f"msgworker_{name}" for name in BESIDE}:
             raise ConfigError(
                 f"table {self.name!r} is one of msgworker's own tables; name the message table"
+            )
+        if self.unique_kept is not None and self.unique_key is None:
+            raise ConfigError("unique_kept marks keys: name the column of the keys too, unique_key")
+        if self.unique_key is not None and self.finished_at is None:
+            raise ConfigError(
+                "unique_key needs the column finished_at: a key counts until its message has ended"
             )
         if self.on_dead not in ("continue", "block"):
             raise ConfigError(f'on_dead must be "continue" or "block", got {self.on_dead!r}')
@@ -206,7 +218,7 @@ class MessageTable(_Names):
         # Index names appear unquoted in hints: letters, digits and _ only.
         plain = re.sub(r"[^a-z0-9_]", "_", self.bare_name.lower())
         plain = plain if plain[0].isalpha() else f"mw{plain}"
-        end = f"_{suffix}" if suffix in ("guard", FAILED) else f"{self.rule}_{suffix}"
+        end = f"_{suffix}" if suffix in ("guard", FAILED, UNIQUE) else f"{self.rule}_{suffix}"
         whole = plain + end
         if len(whole) <= MAX_NAME and plain == self.bare_name.lower():
             return whole

@@ -43,8 +43,8 @@ class MessageInfo:
     """A message as ops see it: `status` is a word, times are aware UTC, absent columns None.
 
     later_times, later_reason: how often it was postponed (RetryLater), and the last reason, the
-    last time, if that was the last thing it said; `last_error` is None then. priority: as it stands
-    in the row.
+    last time, if that was the last thing it said; `last_error` is None then. priority, unique_key:
+    as they stand in the row. unique_kept: 1 if its key is kept after it has ended.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not. ending: of a dead one.
     odd: by column (as in this class) what stands in the row and is no such value, as text; it
@@ -67,6 +67,8 @@ class MessageInfo:
     later_times: int | None = None
     later_reason: str | None = None
     priority: int | None = None
+    unique_key: str | None = None
+    unique_kept: int | None = None
     tries: tuple[Try, ...] = ()
     items: Items | None = None
     odd: Mapping[str, str] = field(default_factory=dict)
@@ -89,12 +91,21 @@ _ROLES = (
     "finished_at",
     "later_times",
     "priority",
+    "unique_key",
+    "unique_kept",
 )
 
 
 _INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
-_NUMBERS = ("msg_id", "error_try_times", "crash_times", "later_times", "priority")
-_FOR_PEOPLE = ("topic", "claimed_by", "last_error")
+_NUMBERS = (
+    "msg_id",
+    "error_try_times",
+    "crash_times",
+    "later_times",
+    "priority",
+    "unique_kept",
+)
+_FOR_PEOPLE = ("topic", "claimed_by", "last_error", "unique_key")
 
 
 def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:

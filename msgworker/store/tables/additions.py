@@ -28,6 +28,7 @@ IN_ORDER = (
     "due",
     "failed",
     "urgent",
+    "unique",
     "shard",
     "flag",
     "group",

@@ -71,6 +71,7 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         "due": "messages that wait for an instant: retries and delayed ones",
         "failed": "failed and dead messages, for operators",
         "urgent": "messages with a priority that may be claimed, by priority and age",
+        "unique": "unique keys: at most one message holds a key, enforced by the database",
         "shard": "unfinished messages by shard, object and age",
         "flag": "unfinished messages by the flag of the instance, object and age",
         "group": "failed tries by what they have in common",

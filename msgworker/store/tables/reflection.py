@@ -18,6 +18,7 @@ from msgworker.dialects import Dialect, connecting, reason_of
 from msgworker.errors import SchemaError
 from msgworker.table import (
     DEFAULT_NAME,
+    NAMED_ONLY,
     REQUIRED,
     MessageTable,
     Tables,
@@ -131,7 +132,8 @@ def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dial
     changes cannot be stored."""
     if not dialect.stored_columns:
         return dialect
-    bases = {spec.names()[role].lower() for role in ("object_id", "status", "error_try_times")}
+    names = spec.names()
+    bases = {names[role].lower() for role in COMPUTED_FROM if role in names}
     with _unwarned():
         keys = inspector.get_foreign_keys(live, schema=spec.schema)
     for key in keys:
@@ -142,6 +144,7 @@ def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dial
     return dialect
 
 
+COMPUTED_FROM = ("object_id", "status", "error_try_times", "unique_key")
 CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
@@ -202,15 +205,15 @@ def missing_table(conn: Connection, inspector: Inspector, spec: MessageTable) ->
 
 
 def asked_for(spec: MessageTable) -> set[str]:
-    """The roles whose columns must be there: all in our own table but `priority`, which an earlier
-    version made without; else those that were named."""
+    """The roles whose columns must be there: all in our own table but `NAMED_ONLY`, which earlier
+    versions made without; else those that were named."""
     plain = MessageTable().names()
     ours = spec.bare_name.lower() == DEFAULT_NAME
     return {
         role
         for role, name in spec.names().items()
         if role in REQUIRED
-        or (role == "priority" and not ours)
+        or (role in NAMED_ONLY and not ours)
         or name != plain[role]
-        or (spec.is_default and role != "priority")
+        or (spec.is_default and role not in NAMED_ONLY)
     }

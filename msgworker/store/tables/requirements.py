@@ -28,7 +28,10 @@ from msgworker.table import (
     tables_for,
 )
 
-NUMBERS = ("msg_id", "status", "error_try_times", "crash_times", "later_times", "priority")
+NUMBERS = (
+    *("msg_id", "status", "error_try_times", "crash_times", "later_times", "priority"),
+    "unique_kept",
+)
 INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
 TEXTS = ("claimed_by", "last_error")
 SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
@@ -249,6 +252,22 @@ def _cut(live: Live) -> Iterator[Fault]:
             yield _typed(live, role, column, text)
 
 
+def _keys(live: Live) -> Iterator[Fault]:
+    """Most messages have no unique key; others send theirs as a text."""
+    column = live.columns.get("unique_key")
+    if column is None or _has_none(live, column.kind):
+        return
+    name, padded = column.name, live.dialect.pads_chars and isinstance(column.kind, sa.CHAR)
+    if not dialects.takes_any_text(column.kind) or padded:
+        text = f"column {name} (unique_key) is {_said(column.kind)}, but must be a text"
+        yield _typed(live, "unique_key", column, text, is_needed=not live.dialect.loose_types)
+    elif not column.nullable or column.default not in (None, "NULL"):
+        has = "takes no NULL" if not column.nullable else f"has the default {column.default}"
+        text = f"column {name} (unique_key) {has}, but messages without a key need NULL"
+        mend = dialects.taking_null(live.sql, live.name, name, column.kind)
+        yield Fault("types", True, text, tuple(mend), "unique_key")
+
+
 def _texts(live: Live) -> Iterator[Fault]:
     for role in TEXTS:
         column = live.columns.get(role)
@@ -409,6 +428,7 @@ JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
     _topics,
     _payloads,
     _cut,
+    _keys,
     _texts,
     _instants,
     _ids,

@@ -9,7 +9,7 @@ from msgworker.store.looking.doctor.finding import Finding, advised, fine, neede
 from msgworker.store.looking.doctor.patient import Patient
 from msgworker.store.tables import ddl_script, reflection
 from msgworker.store.tables import requirements as store
-from msgworker.table import ADDED, REQUIRED, URGENT, URGENT_RANK
+from msgworker.table import ADDED, HELD_KEY, REQUIRED, UNIQUE, URGENT, URGENT_RANK
 
 WITHOUT = {
     "topic": "every message goes to the handler of topic default",
@@ -26,8 +26,11 @@ WITHOUT = {
     ),
     "finished_at": "it is not shown when messages ended, and old ones cannot be purged by age",
     "priority": "all messages have the same priority",
+    "unique_key": "no message can be sent with a unique key",
+    "unique_kept": "unique keys are free again as soon as their message has ended",
 }
-INDEXED = {"available_at": "due", "priority": URGENT}
+INDEXED = {"available_at": "due", "priority": URGENT, "unique_key": UNIQUE}
+HIDDEN = {"priority": URGENT_RANK, "unique_key": HELD_KEY}
 """The suffixes of the indexes on optional columns."""
 WITHOUT_OPS = ": ops cannot write or pause without it"
 NOT_MISSED = ("shard", "instance_type")
@@ -109,8 +112,9 @@ def missing(p: Patient) -> list[Finding]:
                 )
             if role in INDEXED:
                 index = p.spec.index_name(INDEXED[role])
-                hidden = [c for c in p.ideal.message.c if c.name.startswith(URGENT_RANK)]
-                if role == "priority" and hidden:
+                on = HIDDEN.get(role)
+                hidden = [c for c in p.ideal.message.c if on and c.name.startswith(on)]
+                if hidden:
                     mend = [p.add(p.ideal.message, column, *hidden)]
                 mend += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == index]
             found.append(advised("columns", text, *mend))

@@ -12,7 +12,7 @@ from msgworker import dialects
 from msgworker.store.looking.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.looking.doctor.patient import Patient
 from msgworker.store.tables import additions, ddl_script
-from msgworker.table import OWN_PREFIX, SLICES, URGENT, tables_for
+from msgworker.table import OWN_PREFIX, SLICES, UNIQUE, URGENT, tables_for
 
 WHY = {
     "guard": "two messages of one object could run at once",
@@ -21,6 +21,7 @@ WHY = {
     "due": "retries and delayed messages are looked for among all",
     "failed": "failed messages are looked for among all",
     "urgent": "priorities do nothing: messages are claimed by age",
+    "unique": "unique keys do nothing: App.send refuses them",
     "group": "tries of a kind are looked for among all",
     "owner": "an owner's locks are looked for among all",
     "shard": "a scope over shards reads the messages of all others, too",
@@ -113,7 +114,7 @@ def missing(p: Patient) -> list[Finding]:
             if name.lower() not in there:
                 suffix = name.rpartition("_")[2]
                 text = f"index {name} is missing: {WHY[suffix]}"
-                make = advised if suffix in (*SLICES.values(), URGENT) else needed
+                make = advised if suffix in (*SLICES.values(), URGENT, UNIQUE) else needed
                 found.append(make("indexes", text, p.sql(CreateIndex(index))))
     return found or [fine("indexes", "all indexes are there")]
 
