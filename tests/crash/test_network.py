@@ -12,7 +12,7 @@ from tests.history import Kind
 from tests.support.waiting import until
 
 COMMITS = {
-    "claim": r"WITH locked AS|UPDATE IGNORE \S+ SET status=1",
+    "claim": r"WITH locked AS|UPDATE IGNORE \S+ (FORCE INDEX \(PRIMARY\) )?SET status=1",
     "settle": r"^(?!.*INTO effect).*SET status=2",
     "exact": r"INTO effect",
 }
