@@ -136,6 +136,21 @@ CREATE TABLE msgworker_pause (
   PRIMARY KEY (table_name, topic)
 )ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
+-- how many messages of a topic may run, or start, over all instances
+CREATE TABLE msgworker_limit (
+  table_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  topic VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,
+  max_running INTEGER,
+  rate_starts INTEGER NOT NULL DEFAULT 0,
+  rate_seconds INTEGER NOT NULL DEFAULT 1,
+  burst INTEGER NOT NULL DEFAULT 1,
+  full_us BIGINT NOT NULL DEFAULT 0,
+  version BIGINT NOT NULL DEFAULT 0,
+  declared_by VARCHAR(64) NOT NULL,
+  declared_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (table_name, topic)
+)ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
 -- locks (msgworker.coordination); rows are never deleted: tokens only rise
 CREATE TABLE msgworker_lock (
   name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin NOT NULL,

@@ -134,6 +134,21 @@ CREATE TABLE msgworker_pause (
   PRIMARY KEY (table_name, topic)
 );
 
+-- how many messages of a topic may run, or start, over all instances
+CREATE TABLE msgworker_limit (
+  table_name VARCHAR2(128 CHAR) NOT NULL,
+  topic VARCHAR2(100 CHAR) NOT NULL,
+  max_running INTEGER,
+  rate_starts INTEGER DEFAULT 0 NOT NULL,
+  rate_seconds INTEGER DEFAULT 1 NOT NULL,
+  burst INTEGER DEFAULT 1 NOT NULL,
+  full_us NUMBER(19) DEFAULT 0 NOT NULL,
+  version NUMBER(19) DEFAULT 0 NOT NULL,
+  declared_by VARCHAR2(64 CHAR) NOT NULL,
+  declared_at TIMESTAMP NOT NULL,
+  PRIMARY KEY (table_name, topic)
+);
+
 -- locks (msgworker.coordination); rows are never deleted: tokens only rise
 CREATE TABLE msgworker_lock (
   name VARCHAR2(190 CHAR) NOT NULL,

@@ -135,6 +135,21 @@ CREATE TABLE msgworker_pause (
   PRIMARY KEY (table_name, topic)
 );
 
+-- how many messages of a topic may run, or start, over all instances
+CREATE TABLE msgworker_limit (
+  table_name VARCHAR(128) COLLATE "C" NOT NULL,
+  topic VARCHAR(100) COLLATE "C" NOT NULL,
+  max_running INTEGER,
+  rate_starts INTEGER DEFAULT 0 NOT NULL,
+  rate_seconds INTEGER DEFAULT 1 NOT NULL,
+  burst INTEGER DEFAULT 1 NOT NULL,
+  full_us BIGINT DEFAULT 0 NOT NULL,
+  version BIGINT DEFAULT 0 NOT NULL,
+  declared_by VARCHAR(64) NOT NULL,
+  declared_at TIMESTAMP WITH TIME ZONE NOT NULL,
+  PRIMARY KEY (table_name, topic)
+);
+
 -- locks (msgworker.coordination); rows are never deleted: tokens only rise
 CREATE TABLE msgworker_lock (
   name VARCHAR(190) COLLATE "C" NOT NULL,

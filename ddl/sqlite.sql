@@ -136,6 +136,21 @@ CREATE TABLE msgworker_pause (
   PRIMARY KEY (table_name, topic)
 );
 
+-- how many messages of a topic may run, or start, over all instances
+CREATE TABLE msgworker_limit (
+  table_name TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  max_running INTEGER,
+  rate_starts INTEGER DEFAULT 0 NOT NULL,
+  rate_seconds INTEGER DEFAULT 1 NOT NULL,
+  burst INTEGER DEFAULT 1 NOT NULL,
+  full_us BIGINT DEFAULT 0 NOT NULL,
+  version BIGINT DEFAULT 0 NOT NULL,
+  declared_by TEXT NOT NULL,
+  declared_at TEXT NOT NULL,
+  PRIMARY KEY (table_name, topic)
+);
+
 -- locks (msgworker.coordination); rows are never deleted: tokens only rise
 CREATE TABLE msgworker_lock (
   name TEXT NOT NULL,

@@ -29,6 +29,7 @@ OURS = {
     "msgworker_operation",
     "msgworker_audit",
     "msgworker_pause",
+    "msgworker_limit",
     "msgworker_lock",
 }
 

@@ -29,8 +29,9 @@ class Tables(ABC):
 
     names: role -> column name, of the existing columns. indexes: the names of the existing indexes,
     lower case; None = all of ours. id_is_key: `msg_id` is the primary key, not only unique.
-    missing: missing tables for ops, without which instances work. lacking: missing columns of our
-    own tables, as table.column, that a later version has added; their data is not written.
+    missing: missing tables for ops and features, without which instances work. lacking: missing
+    columns of our own tables, as table.column, that a later version has added; their data is not
+    written.
     says_priority: an INSERT must name the priority, because its column takes no NULL and has no
     default. unfit: why no instance starts on this table, with the statements that fix it.
     error_room: how many characters of an error are stored. instants: the range of `available_at`.

@@ -92,6 +92,15 @@ def test_a_table_of_ops_is_advised(app, name):
     assert app.create_schema() == []
 
 
+def test_the_table_of_limits_is_advised(app):
+    run(app, "DROP TABLE msgworker_limit")
+    assert needed(app) == []
+    (told,) = [one for one in app.ops.doctor() if "msgworker_limit" in one.text]
+    assert (told.severity, "max_running or rate" in told.text) == (Severity.ADVISED, True)
+    run(app, *told.mend)
+    assert app.create_schema() == []
+
+
 @pytest.mark.parametrize("name", ["msgworker_lease", "msgworker_item", "msgworker_try"])
 def test_a_table_beside_is_missing(make_app, app, name):
     run(app, f"DROP TABLE {name}")

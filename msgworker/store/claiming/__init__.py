@@ -1,4 +1,4 @@
 """Find heads, flag them, read the runs behind them.
 
-In order: candidates, urgent, due, slices, slices_by_age, claim, following.
+In order: candidates, urgent, due, slices, slices_by_age, limits, claim, following.
 """

@@ -10,6 +10,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from msgworker import dialects
 from msgworker.store.changing import audit, pause
+from msgworker.store.claiming import limits
 from msgworker.store.sharing import locks
 from msgworker.store.tables.additions import ordered_indexes, suffix
 from msgworker.table import (
@@ -21,7 +22,7 @@ from msgworker.table import (
 
 def own_tables(t: Tables) -> tuple[sa.Table, ...]:
     """The tables beside the message table; all of them ours."""
-    return (*run_tables(t), *ops_tables(t), *optional_tables(t))
+    return (*run_tables(t), *ops_tables(t), *feature_tables(t), *optional_tables(t))
 
 
 def run_tables(t: Tables) -> tuple[sa.Table, ...]:
@@ -32,6 +33,11 @@ def run_tables(t: Tables) -> tuple[sa.Table, ...]:
 def ops_tables(t: Tables) -> tuple[sa.Table, ...]:
     """The tables that only operations write to; instances run without them."""
     return audit.operations(t), audit.lines(t), pause.table(t)
+
+
+def feature_tables(t: Tables) -> tuple[sa.Table, ...]:
+    """The tables of features that an instance may use; `doctor` tells where they are missing."""
+    return (limits.table(t),)
 
 
 def optional_tables(t: Tables) -> tuple[sa.Table, ...]:
@@ -85,6 +91,7 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         audit.operations(t): "what operators did: reruns, discards, purges, ...",
         audit.lines(t): "what they did to which message, and what it was before",
         pause.table(t): "topics whose handlers are not to start",
+        limits.table(t): "how many messages of a topic may run, or start, over all instances",
         locks.table(t): "locks (msgworker.coordination); rows are never deleted: tokens only rise",
     }
     for table in (t.message, *own_tables(t)):

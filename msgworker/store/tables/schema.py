@@ -29,7 +29,12 @@ from msgworker.store.tables.additions import (
     is_generated,
     ordered_indexes,
 )
-from msgworker.store.tables.ddl_script import ops_tables, own_tables, run_tables
+from msgworker.store.tables.ddl_script import (
+    feature_tables,
+    ops_tables,
+    own_tables,
+    run_tables,
+)
 from msgworker.store.tables.reflection import (
     asked_for,
     check_names,
@@ -188,12 +193,12 @@ def _refuse_unfit(
 def missing_ops_tables(engine: Engine, t: Tables) -> frozenset[str]:
     """Which of `ops_tables` are not in the database now."""
     with connecting(engine) as conn:
-        return _missing_ops_tables(sa.inspect(conn), t)
+        return _missing(sa.inspect(conn), t, ops_tables(t))
 
 
-def _missing_ops_tables(inspector: Inspector, t: Tables) -> frozenset[str]:
+def _missing(inspector: Inspector, t: Tables, wanted: Iterable[sa.Table]) -> frozenset[str]:
     listed = dialects.names_there(inspector, t.spec.schema)
-    tables = [x for x in ops_tables(t) if x.name not in listed]
+    tables = [x for x in wanted if x.name not in listed]
     return frozenset(x.name for x in tables if dialects.is_there(inspector, x) is False)
 
 
@@ -225,7 +230,7 @@ def resolve(
         indexes = dialects.index_names(conn, table, inspector)
         storage = storage_of(inspector, live, spec.schema)
         own, without = _own_problems(inspector, ideal, there)
-        missing = _missing_ops_tables(inspector, ideal)
+        missing = _missing(inspector, ideal, (*ops_tables(ideal), *feature_tables(ideal)))
         spec = named(spec, live)
         as_is = requirements.read(conn, inspector, spec, dialect, columns)
         ids = as_is.columns.get("msg_id")

@@ -33,6 +33,7 @@ INDEXED = {"available_at": "due", "priority": URGENT, "unique_key": UNIQUE}
 HIDDEN = {"priority": URGENT_RANK, "unique_key": HELD_KEY}
 """The suffixes of the indexes on optional columns."""
 WITHOUT_OPS = ": ops cannot write or pause without it"
+WITHOUT_FEATURE = {"msgworker_limit": ": no handler can have max_running or rate without it"}
 NOT_MISSED = ("shard", "instance_type")
 
 
@@ -55,6 +56,8 @@ def tables(p: Patient) -> list[Finding]:
     ops, optional = ddl_script.ops_tables(p.ideal), ddl_script.optional_tables(p.ideal)
     for table in ddl_script.own_tables(p.ideal):
         make, cost = (advised, WITHOUT_OPS) if table in ops else (needed, "")
+        if table.name in WITHOUT_FEATURE:
+            make, cost = advised, WITHOUT_FEATURE[table.name]
         there_is = dialects.is_there(p.inspector, table)
         if there_is is False and table not in optional:
             found.append(make("tables", f"table {table.name} is missing{cost}", *p.create(table)))

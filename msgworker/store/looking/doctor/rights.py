@@ -40,7 +40,8 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         yield message, "UPDATE", change.where(NEVER), True
         yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), False
     runs = ddl_script.run_tables(p.ideal)
-    for table in (*runs, *ddl_script.ops_tables(p.ideal)):
+    beside = (*ddl_script.ops_tables(p.ideal), *ddl_script.feature_tables(p.ideal))
+    for table in (*runs, *beside):
         is_needed = table in runs
         there_is = dialects.is_there(p.inspector, table)
         first = next(iter(table.c))
