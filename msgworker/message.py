@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -107,6 +107,9 @@ class Message(Generic[T]):
     payload: the decoded JSON, or the type of the handler's annotation (`Message[Invoice]`).
     error_try_times: failed tries so far; 0 at the first try.
     created_at: aware UTC; None if the table has no such column or the row no valid instant in it.
+    scheduled_for: the tick for which a schedule has sent it, aware UTC; None for other messages and
+    where the table has no such column. It is read from the database when it is first asked for, and
+    raises DatabaseUnavailable if that cannot be reached.
     """
 
     msg_id: int
@@ -116,6 +119,7 @@ class Message(Generic[T]):
     error_try_times: int = 0
     created_at: datetime | None = None
     table_name: str = ""
+    scheduled_for: datetime | None = field(default=None, repr=False, compare=False)
 
     @property
     def idempotency_key(self) -> str:
@@ -125,17 +129,18 @@ class Message(Generic[T]):
 
 class _Lazily:
     """A slot that may hold a function, which is called when the value is first read: most handlers
-    never read it."""
+    never read it. by_id: it takes the msg_id, so that all messages share one function."""
 
-    def __init__(self, slot: Any) -> None:
+    def __init__(self, slot: Any, *, by_id: bool = False) -> None:
         self._slot = slot
+        self._by_id = by_id
 
     def __get__(self, msg: Any, owner: Any = None) -> Any:
         if msg is None:
             return self
         value = self._slot.__get__(msg, owner)
         if callable(value):
-            value = value()
+            value = value(msg.msg_id) if self._by_id else value()
             self._slot.__set__(msg, value)
         return value
 
@@ -144,13 +149,15 @@ class _Lazily:
 
 
 type.__setattr__(Message, "created_at", _Lazily(Message.__dict__["created_at"]))
+_tick = Message.__dict__["scheduled_for"]
+type.__setattr__(Message, "scheduled_for", _Lazily(_tick, by_id=True))
 
 
 class _Draft(Generic[T]):
     """A Message while it is filled: the `__init__` of a frozen dataclass takes four times as
     long."""
 
-    __slots__ = tuple(field.name for field in fields(Message))
+    __slots__ = tuple(one.name for one in fields(Message))
 
 
 def filled(
@@ -161,8 +168,9 @@ def filled(
     error_try_times: int,
     created_at: Callable[[], datetime | None] | None,
     table_name: str,
+    scheduled_for: Callable[[int], datetime | None] | None = None,
 ) -> Message[Any]:
-    """`Message(...)`, quickly. created_at: called when it is first read."""
+    """`Message(...)`, quickly. created_at, scheduled_for: called when first read."""
     draft: Any = _Draft()
     draft.msg_id = msg_id
     draft.object_id = object_id
@@ -171,6 +179,7 @@ def filled(
     draft.error_try_times = error_try_times
     draft.created_at = created_at
     draft.table_name = table_name
+    draft.scheduled_for = scheduled_for
     draft.__class__ = Message
     msg: Message[Any] = draft
     return msg

@@ -31,6 +31,7 @@ OURS = {
     "msgworker_pause",
     "msgworker_limit",
     "msgworker_lock",
+    "msgworker_schedule",
 }
 
 

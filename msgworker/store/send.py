@@ -44,6 +44,7 @@ def row_values(
     delay: float | None,
     at: datetime | None,
     priority: int | None = None,
+    scheduled_for: datetime | None = None,
 ) -> dict[str, Any]:
     """One row as parameters of `_insert`; the columns that are not there are left out."""
     row: dict[str, Any] = {"b_object_id": object_id}
@@ -55,6 +56,8 @@ def row_values(
         row["b_payload"] = payload
     if priority is not None or t.says_priority:
         row["b_priority"] = priority or 0
+    if scheduled_for is not None and t.has("scheduled_for"):
+        row["b_scheduled_for"] = scheduled_for
     if delay is not None:
         row["b_delay"] = delay
     elif at is not None:
@@ -85,6 +88,8 @@ def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
             roles["available_at"] = now_plus(bindparam("b_delay", type_=sa.Float()))
         if "b_at" in keys:
             roles["available_at"] = bindparam("b_at", type_=UtcDateTime())
+        if "b_scheduled_for" in keys:
+            roles["scheduled_for"] = bindparam("b_scheduled_for", type_=UtcDateTime())
         payload = t.cols().payload
         if "b_payload" in keys and payload is not None:
             roles["payload"] = dialects.json_text("b_payload", payload)

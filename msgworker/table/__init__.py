@@ -14,7 +14,7 @@ uniqueness  rows whose unique key counts, and their index
 own         msgworker's own tables that every instance uses
 """
 
-from msgworker.table.build import tables_for
+from msgworker.table.build import WITHOUT_TICK, tables_for
 from msgworker.table.columns import Cols, Slice, lit, text_lit
 from msgworker.table.names import (
     ADDED,
@@ -74,6 +74,7 @@ __all__ = [
     "UNIQUE",
     "URGENT",
     "URGENT_RANK",
+    "WITHOUT_TICK",
     "Cols",
     "MessageTable",
     "Slice",

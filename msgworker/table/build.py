@@ -30,6 +30,7 @@ OF_ITS_OWN = ("msg_id", "object_id", "payload", "priority")
 WITHOUT_PRIORITY = "all messages have the same priority"
 WITHOUT_KEYS = "no message can be sent with a unique key"
 WITHOUT_KEPT = "unique keys are free again as soon as their message has ended"
+WITHOUT_TICK = "a message of a schedule does not say for which instant it is"
 
 
 def tables_for(
@@ -107,6 +108,7 @@ def _message_table(
         ),
         "unique_key": (dialects.key_text(MAX_KEY), {"info": {ADDED: WITHOUT_KEYS}}),
         "unique_kept": (sa.SmallInteger(), {"info": {ADDED: WITHOUT_KEPT}}),
+        "scheduled_for": (UtcDateTime(), {"info": {ADDED: WITHOUT_TICK}}),
     }
     columns: list[sa.Column[Any]] = []
     for role, (kind, options) in kinds.items():

@@ -46,6 +46,7 @@ class Cols:
     priority: ColumnElement[Any] | None = None
     unique_key: ColumnElement[Any] | None = None
     unique_kept: ColumnElement[Any] | None = None
+    scheduled_for: ColumnElement[Any] | None = None
 
 
 def lit(status: Status) -> ColumnElement[int]:

@@ -20,6 +20,7 @@ OPTIONAL = (
     "priority",
     "unique_key",
     "unique_kept",
+    "scheduled_for",
 )
 COLUMNS = REQUIRED + OPTIONAL
 SLICES = {"shard": "shard", "instance_type": "flag"}
@@ -48,10 +49,10 @@ UNIQUE = "unique"
 """The suffix of the index of the unique keys that count."""
 MAX_KEY = 190
 """The most characters of a unique key."""
-NAMED_ONLY = ("priority", "unique_key", "unique_kept")
+NAMED_ONLY = ("priority", "unique_key", "unique_kept", "scheduled_for")
 """Columns of the default table, which a table of another name has only if they are named; a default
 table of an earlier version works without them."""
-BESIDE = ("lease", "item", "try", "operation", "audit", "pause", "lock")
+BESIDE = ("lease", "item", "try", "operation", "audit", "pause", "lock", "schedule")
 """msgworker's own tables, without `msgworker_`."""
 OWN_PREFIX = "mw_"
 """Prefix of our generated columns and of the parameters of our statements."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import read_instant
+from msgworker.dialects import reaching, read_instant
 from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.events import Started
 from msgworker.instance.fan_out.fanout import Fans
@@ -36,6 +36,7 @@ from msgworker.instance.runtime import Runtime, facts
 from msgworker.instance.settling.settlements import settlement, what_became
 from msgworker.message import Message, Outcome, Settled, filled, topic_of
 from msgworker.payload import quoted
+from msgworker.store import schedules
 from msgworker.store.recovering import recover
 from msgworker.store.rows import Row
 from msgworker.store.settling import done
@@ -68,6 +69,8 @@ class Caller:
         self.judge = Judge(runtime, leave)
         self.transacting = Transacting(runtime)
         self._told_of_odd_instants = False
+        has_ticks = runtime.tables.has("scheduled_for")
+        self._tick_of = self._read_tick if has_ticks else None
 
     def handle(self, lane: Lane) -> None:
         """Run the current message of a lane; leaves the outcome in `lane.result`."""
@@ -123,7 +126,16 @@ class Caller:
             row.tries,
             None if row.created_at is None else partial(self._created_at, row),
             self._runtime.tables.spec.name,
+            self._tick_of,
         )
+
+    def _read_tick(self, msg_id: int) -> datetime | None:
+        link = self._runtime.link()
+        try:
+            with reaching(self._runtime.engine), link.statement() as conn:
+                return schedules.tick_of(conn, self._runtime.tables, msg_id)
+        finally:
+            link.close()
 
     def _created_at(self, row: Row) -> datetime | None:
         try:

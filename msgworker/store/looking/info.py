@@ -45,6 +45,7 @@ class MessageInfo:
     later_times, later_reason: how often it was postponed (RetryLater), and the last reason, the
     last time, if that was the last thing it said; `last_error` is None then. priority, unique_key:
     as they stand in the row. unique_kept: 1 if its key is kept after it has ended.
+    scheduled_for: the tick of the schedule that sent it.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not. ending: of a dead one.
     odd: by column (as in this class) what stands in the row and is no such value, as text; it
@@ -69,6 +70,7 @@ class MessageInfo:
     priority: int | None = None
     unique_key: str | None = None
     unique_kept: int | None = None
+    scheduled_for: datetime | None = None
     tries: tuple[Try, ...] = ()
     items: Items | None = None
     odd: Mapping[str, str] = field(default_factory=dict)
@@ -93,10 +95,11 @@ _ROLES = (
     "priority",
     "unique_key",
     "unique_kept",
+    "scheduled_for",
 )
 
 
-_INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
+_INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at", "scheduled_for")
 _NUMBERS = (
     "msg_id",
     "error_try_times",

@@ -32,7 +32,7 @@ NUMBERS = (
     *("msg_id", "status", "error_try_times", "crash_times", "later_times", "priority"),
     "unique_kept",
 )
-INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
+INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at", "scheduled_for")
 TEXTS = ("claimed_by", "last_error")
 SET_TO_NULL = ("claimed_by", "available_at", "finished_at", "last_error")
 """The columns that are emptied."""

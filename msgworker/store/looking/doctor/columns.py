@@ -9,7 +9,7 @@ from msgworker.store.looking.doctor.finding import Finding, advised, fine, neede
 from msgworker.store.looking.doctor.patient import Patient
 from msgworker.store.tables import ddl_script, reflection
 from msgworker.store.tables import requirements as store
-from msgworker.table import ADDED, HELD_KEY, REQUIRED, UNIQUE, URGENT, URGENT_RANK
+from msgworker.table import ADDED, HELD_KEY, REQUIRED, UNIQUE, URGENT, URGENT_RANK, WITHOUT_TICK
 
 WITHOUT = {
     "topic": "every message goes to the handler of topic default",
@@ -28,6 +28,7 @@ WITHOUT = {
     "priority": "all messages have the same priority",
     "unique_key": "no message can be sent with a unique key",
     "unique_kept": "unique keys are free again as soon as their message has ended",
+    "scheduled_for": WITHOUT_TICK,
 }
 INDEXED = {"available_at": "due", "priority": URGENT, "unique_key": UNIQUE}
 HIDDEN = {"priority": URGENT_RANK, "unique_key": HELD_KEY}

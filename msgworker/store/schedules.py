@@ -1,0 +1,213 @@
+"""Schedules: a row each in `msgworker_schedule`, which any instance may fire.
+
+Whoever changes a row names the version that it has read, so that of all who see the same tick one
+sends its message: the UPDATE and the INSERT are one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, bindparam
+
+from msgworker import dialects
+from msgworker.dialects import UtcDateTime, instant_text, now, read_instant, real_instant
+from msgworker.store.send import insert_many
+from msgworker.table import MAX_OBJECT_ID, Tables
+
+MAX_TABLE = 128
+MAX_NAME = 100
+MAX_SPEC = 200
+MAX_ZONE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A schedule as it stands in its row.
+
+    payload: JSON. next_at: its next tick; None if the row holds no valid instant. last_at: the tick
+    it fired last. version: grows with every change of the row. declared_by: the instance that has
+    written the declaration.
+    """
+
+    name: str
+    spec: str
+    time_zone: str
+    topic: str
+    object_id: str | None
+    payload: str | None
+    catch_up: str
+    next_at: datetime | None
+    last_at: datetime | None
+    paused_at: datetime | None
+    paused_by: str | None
+    version: int
+    declared_by: str | None
+    declared_at: datetime | None
+
+
+def table(t: Tables) -> sa.Table:
+    """One row for each schedule of each message table."""
+
+    def build() -> sa.Table:
+        return sa.Table(
+            "msgworker_schedule",
+            t.message.metadata,
+            sa.Column("table_name", dialects.key_text(MAX_TABLE), primary_key=True),
+            sa.Column("name", dialects.key_text(MAX_NAME), primary_key=True),
+            sa.Column("spec", dialects.plain_text(MAX_SPEC), nullable=False),
+            sa.Column("time_zone", dialects.plain_text(MAX_ZONE), nullable=False),
+            sa.Column("topic", dialects.plain_text(100), nullable=False),
+            sa.Column("object_id", dialects.plain_text(MAX_OBJECT_ID)),
+            sa.Column("payload", dialects.long_text()),
+            sa.Column("catch_up", dialects.plain_text(10), nullable=False),
+            sa.Column("next_at", UtcDateTime(), nullable=False),
+            sa.Column("last_at", UtcDateTime()),
+            sa.Column("paused_at", UtcDateTime()),
+            sa.Column("paused_by", dialects.plain_text(200)),
+            sa.Column("version", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
+            sa.Column("declared_by", dialects.plain_text(64)),
+            sa.Column("declared_at", UtcDateTime()),
+            schema=t.spec.schema,
+            **dialects.engine_options(t.dialect.name),
+        )
+
+    return t.built("schedule_table", build)
+
+
+def is_there(conn: Connection, t: Tables) -> bool:
+    """Whether the table of schedules exists, for all that this login can see."""
+    return dialects.is_there(sa.inspect(conn), table(t)) is not False
+
+
+def look(conn: Connection, t: Tables) -> tuple[datetime, list[Stored]]:
+    """The time of the database, and all schedules of this message table, by name."""
+
+    def build() -> sa.Select[Any]:
+        c = table(t).c
+        instants = ("next_at", "last_at", "paused_at", "declared_at")
+        columns = [
+            real_instant(c[name]).label(name) if name in instants else c[name]
+            for name in Stored.__slots__
+        ]
+        query = sa.select(now().label("mw_now"), *columns)
+        return query.where(c.table_name == t.spec.bare_name).order_by(c.name)
+
+    rows = conn.execute(t.built("schedules", build)).all()
+    if not rows:
+        return clock(conn), []
+    return rows[0][0], [Stored(*row[1:]) for row in rows]
+
+
+def clock(conn: Connection) -> datetime:
+    """The time of the database, aware UTC."""
+    found: datetime = conn.execute(sa.select(now().label("mw_now"))).scalar_one()
+    return found
+
+
+def insert(conn: Connection, t: Tables, values: dict[str, Any]) -> None:
+    """Insert a schedule, by column. Raises IntegrityError if another process has just done so."""
+    conn.execute(
+        sa.insert(table(t)).values(table_name=t.spec.bare_name, declared_at=now(), **values)
+    )
+
+
+def change(conn: Connection, t: Tables, seen: Stored, values: dict[str, Any]) -> bool:
+    """Change the columns in `values`, if the row is as it was seen; False if it is not."""
+
+    def build() -> sa.Update:
+        new: dict[str, Any] = {name: bindparam(f"mw_{name}") for name in values}
+        return sa.update(table(t)).where(*_as_seen(t)).values(version=_version(t) + 1, **new)
+
+    params = {f"mw_{name}": value for name, value in values.items()} | _seen(t, seen)
+    done = conn.execute(t.built(("schedule_change", frozenset(values)), build), params)
+    return done.rowcount == 1
+
+
+def fire(
+    conn: Connection,
+    t: Tables,
+    seen: Stored,
+    rows: Sequence[dict[str, Any]],
+    *,
+    next_at: datetime,
+    last_at: datetime | None,
+) -> bool:
+    """Send the messages of one or more ticks and go on to `next_at`, if the row is as it was seen;
+    False, and nothing is sent, if it is not: another instance has fired them. In the caller's
+    transaction. rows: as of `send.row_values`."""
+    if not change(conn, t, seen, {"next_at": next_at, "last_at": last_at}):
+        return False
+    insert_many(conn, t, rows)
+    return True
+
+
+def delete(conn: Connection, t: Tables, seen: Stored) -> bool:
+    """Delete a schedule, if the row is as it was seen."""
+    gone = sa.delete(table(t)).where(*_as_seen(t))
+    return conn.execute(gone, _seen(t, seen)).rowcount == 1
+
+
+def _version(t: Tables) -> sa.Column[int]:
+    return table(t).c.version
+
+
+def _as_seen(t: Tables) -> list[sa.ColumnElement[bool]]:
+    c = table(t).c
+    return [
+        c.table_name == bindparam("mw_seen_table"),
+        c.name == bindparam("mw_seen_name"),
+        c.version == bindparam("mw_seen_version"),
+    ]
+
+
+def _seen(t: Tables, seen: Stored) -> dict[str, Any]:
+    return {
+        "mw_seen_table": t.spec.bare_name,
+        "mw_seen_name": seen.name,
+        "mw_seen_version": seen.version,
+    }
+
+
+def object_of(t: Tables, text: str | None) -> Any:
+    """The object of a schedule as the message table takes it; raises ValueError for a text that is
+    no value of its column."""
+    kind = t.object_type
+    if text is None or isinstance(kind, sa.String | dialects.KeyText) or t.dialect.loose_types:
+        return text
+    if isinstance(kind, sa.Integer):
+        return int(text)
+    if isinstance(kind, sa.Uuid):
+        return UUID(text)
+    if isinstance(kind, sa.Numeric):
+        try:
+            return Decimal(text)
+        except ArithmeticError:
+            raise ValueError(f"not a number: {text!r:.80}") from None
+    return text
+
+
+def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:
+    """For which instant a schedule has sent a message; None for other messages, and for a value
+    that is no instant."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        assert c.scheduled_for is not None
+        same = c.msg_id == bindparam("mw_id", type_=c.msg_id.type)
+        return sa.select(instant_text(c.scheduled_for)).where(same)
+
+    if not t.has("scheduled_for"):
+        return None
+    found = conn.execute(t.built("tick_of", build), {"mw_id": msg_id}).scalar()
+    try:
+        tick = read_instant(found)
+    except ValueError:
+        return None
+    return None if tick is None else tick.astimezone(UTC)
