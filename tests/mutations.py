@@ -97,16 +97,15 @@ MUTANTS = (
     _m(
         "run goes on behind one that waits",
         "store/claiming/following.py",
-        "elif startable and row[0] > head:",
-        "elif row[0] > head:",
+        "elif found[1] and (role is None",
+        "elif (role is None",
         "test_a_run_ends_before_the_first_unfinished_row_that_cannot_follow",
     ),
     _m(
         "run in spite of a lower one",
         "store/claiming/following.py",
-        "            if row[0] != head:  # a lower unfinished row has appeared\n"
-        "                ended.add(head)\n",
-        "            pass\n        elif row[0] == head:\n            continue\n",
+        "ended = row[0] != head  # a lower unfinished row has appeared",
+        "ended = False",
         *_on("test_a_run_is_empty_if_a_lower_unfinished_row_has_appeared", "sqlite"),
     ),
     _m(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+import sqlalchemy as sa
 
 from msgworker.store.claiming import following
 from msgworker.store.rows import Row
@@ -84,3 +85,15 @@ def test_runs_of_many_heads(store):
     assert {head: ids_of(run) for head, run in runs.items()} == {
         ids[i]: [ids[130 + i]] for i in range(130)
     }
+
+
+def test_the_runs_of_all_heads_are_read_by_one_statement_where_it_can_name_them_in_a_list(store):
+    objects = [f"o{i}" for i in range(60)]
+    rows = store.flagged(*send(store.app, *objects, *objects)[:60])
+    sent: list[str] = []
+    with store.app.engine.connect() as conn:
+        sa.event.listen(conn, "before_cursor_execute", lambda *given: sent.append(given[2]))
+        runs = following.read_runs(conn, store.t, rows, limit=5)
+    assert all(len(run) == 1 for run in runs.values())
+    takes_lists = store.t.dialect.arrays or store.t.dialect.json_lists
+    assert len(sent) == (1 if takes_lists else 2)

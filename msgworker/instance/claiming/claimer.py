@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -35,6 +36,7 @@ from msgworker.table.priorities import prioritized
 LOOK_FOR_RUNS = 8
 """While objects have one message each, only one claim in this many reads runs."""
 SWEEP_LIMIT = 5000
+_TOPIC = itemgetter(Row._fields.index("topic"))
 
 
 class Claimer:
@@ -181,10 +183,10 @@ class Claimer:
             text = "runs could not be read; continuing with the heads: %s"
             runtime.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
             return
-        any_may = runtime.topics is None and not runtime.paused and not runtime.identity.doubtful
         for lane in lanes:
             if followers := runs.get(lane.row.msg_id):
-                lane.rows += followers if any_may else takewhile(self._may_follow, followers)
+                all_may = self._all_may_follow(followers)
+                lane.rows += followers if all_may else takewhile(self._may_follow, followers)
                 self._runs_pay = LOOK_FOR_RUNS
         self._runs.read(lanes, run, runtime.clock())
 
@@ -195,6 +197,13 @@ class Claimer:
         ahead = sum(len(lane.rows) - lane.place - 1 for lane in held)
         to_come = self._appetite.lanes - len(held)
         return self._runs.limit(len(lanes) + max(0, to_come), ahead)
+
+    def _all_may_follow(self, followers: Sequence[Bare]) -> bool:
+        """Nearly always; False = to be asked of each."""
+        runtime = self._runtime
+        if runtime.paused or runtime.identity.doubtful:
+            return False
+        return runtime.topics is None or runtime.topics.issuperset(map(_TOPIC, followers))
 
     def _may_follow(self, bare: Bare) -> bool:
         runtime, row = self._runtime, Row(*bare)

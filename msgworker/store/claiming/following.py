@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
-from msgworker.dialects import (
-    fetch,
-)
+from msgworker.dialects import Escaped, JsonList, fetch
 from msgworker.message import Status
 from msgworker.store.rows import (
     Bare,
@@ -28,8 +27,6 @@ from msgworker.store.rows import (
 from msgworker.table import Cols, Slice, Tables, lit
 
 RUNS_PER_STATEMENT = 50
-Placed = tuple[int, int, Any, Bare]
-"""The place of its head among those asked for, whether it may start, its slice, and the row."""
 
 
 def read_runs(
@@ -50,25 +47,36 @@ def read_runs(
     runs: dict[int, list[Bare]] = {row.msg_id: [] for row in asked}
     if not asked or limit < 1:
         return runs
-    read = _runs_lateral if t.dialect.arrays else _runs_union
-    first: set[int] = set()
-    ended: set[int] = set()
-    role = None if within is None else within.role
-    for place, startable, slice_value, row in read(conn, t, asked, limit + 1, role):
-        if within is not None and slice_value not in within.values:
-            startable = 0
-        head = asked[place].msg_id
-        if head in ended:
+    role, values = (None, ()) if within is None else (within.role, within.values)
+    before, head, run, ended = -1, 0, list[Bare](), False
+    for found, row in _read(conn, t, asked, limit + 1, role):
+        if found[0] != before:
+            before = found[0]
+            head = asked[before].msg_id
+            run = runs[head]
+            ended = row[0] != head  # a lower unfinished row has appeared
+        elif ended:
             continue
-        if head not in first:
-            first.add(head)
-            if row[0] != head:  # a lower unfinished row has appeared
-                ended.add(head)
-        elif startable and row[0] > head:
-            runs[head].append(row)
+        elif found[1] and (role is None or found[2] in values) and row[0] > head:
+            run.append(row)
         else:
-            ended.add(head)
+            ended = True
     return runs
+
+
+def _read(
+    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+) -> Iterable[tuple[Any, Bare]]:
+    """The unfinished rows of each object, by the place of its head among those asked for, and by
+    age. Before the columns of the row: the place, whether it may start, and, with a role, its
+    slice."""
+    other = _by_heads if t.dialect.json_lists else _union
+    found = (_lateral if t.dialect.arrays else other)(conn, t, asked, limit, role)
+    first = 2 if role is None else 3
+    # Neither a join nor a union promises an order.
+    in_order = sorted(found, key=itemgetter(0, first))
+    rows = Escaped(in_order) if isinstance(found, Escaped) else in_order
+    return zip(rows, bare_rows(t, rows, first), strict=True)
 
 
 def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
@@ -80,9 +88,9 @@ def _slice_column(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[An
     return [] if role is None else [t.slice_value(c, role).label("v")]
 
 
-def _runs_lateral(
+def _lateral(
     conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
-) -> Iterable[Placed]:
+) -> Sequence[Any]:
     def build() -> Select[Any]:
         objects = (
             sa.func.unnest(
@@ -102,28 +110,44 @@ def _runs_lateral(
         )
         return sa.select(objects.c.place, rows).select_from(objects.join(rows, sa.true()))
 
-    found = conn.execute(
-        t.built(("runs_lateral", role), build),
-        {
-            "places": array_text(range(len(asked))),
-            "objects": [row.object_id for row in asked],
-            "rows": limit,
-        },
-    ).all()
-    return _placed(t, found, 0, role)
+    params = {
+        "places": array_text(range(len(asked))),
+        "objects": [row.object_id for row in asked],
+        "rows": limit,
+    }
+    return conn.execute(t.built(("runs_lateral", role), build), params).all()
 
 
-def _placed(t: Tables, found: Sequence[Any], start: int, role: str | None) -> Iterable[Placed]:
-    if role is None:
-        rows = zip(found, bare_rows(t, found, 2), strict=True)
-        return ((start + f[0], f[1], None, row) for f, row in rows)
-    rows = zip(found, bare_rows(t, found, 3), strict=True)
-    return ((start + f[0], f[1], f[2], row) for f, row in rows)
-
-
-def _runs_union(
+def _by_heads(
     conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
-) -> Iterable[Placed]:
+) -> Sequence[Any]:
+    """One statement, whatever their number: the heads as a list, and for each an IN with a limit
+    of its own."""
+
+    def build() -> Select[Any]:
+        heads = sa.func.json_each(bindparam("heads", type_=JsonList()))
+        listed = heads.table_valued("key", "value", name="j")
+        head, source, behind = (t.message.alias(name) for name in ("h", "m", "n"))
+        h, c, n = t.cols(head), t.cols(source), t.cols(behind)
+        ids = (
+            t.hinted(sa.select(n.msg_id), behind, "object")
+            .where(t.open_object(n) == t.object_key(h), t.open_rows(n))
+            .order_by(t.open_msg_id(n))
+            .limit(bindparam("rows", type_=sa.Integer()))
+            .correlate(head)
+        )
+        place = listed.c.key.label("p")
+        columns = (_startable(t, c).label("s"), *_slice_column(t, c, role), *row_columns(t, c))
+        joined = listed.join(head, h.msg_id == listed.c.value).join(source, c.msg_id.in_(ids))
+        return sa.select(place, *columns).select_from(joined)
+
+    params = {"heads": [row.msg_id for row in asked], "rows": limit}
+    return fetch(conn, t.built(("runs_by_heads", role), build), params)
+
+
+def _union(
+    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+) -> Sequence[Any]:
     """One branch per object; the statement always has the same number of branches, unused ones ask
     for no object, so it is built and prepared once."""
 
@@ -132,7 +156,7 @@ def _runs_union(
         for i in range(branches):
             source = t.message.alias("m")
             c = t.cols(source)
-            place: ColumnElement[Any] = sa.literal_column(str(i)).label("p")
+            place = (bindparam("start", type_=sa.Integer()) + sa.literal_column(str(i))).label("p")
             query = sa.select(
                 place, _startable(t, c).label("s"), *_slice_column(t, c, role), *row_columns(t, c)
             )
@@ -148,15 +172,15 @@ def _runs_union(
             parts.append(branch if bare else sa.select(branch.subquery(f"q{i}")))
         return sa.union_all(*parts) if branches > 1 else parts[0]
 
-    out: list[Placed] = []
+    out: list[Any] = []
+    odd = False
     for start in range(0, len(asked), RUNS_PER_STATEMENT):
         part = asked[start : start + RUNS_PER_STATEMENT]
         branches = 1 if len(part) == 1 else RUNS_PER_STATEMENT
         params: dict[str, Any] = {f"o{i}": None for i in range(branches)}
         params |= {f"o{i}": t.key(row.object_id) for i, row in enumerate(part)}
-        params["rows"] = limit
         statement = t.built(("runs_union", branches, role), partial(build, branches))
-        found = _placed(t, fetch(conn, statement, params), start, role)
-        # A union promises no order; each object's rows must come by age.
-        out += sorted(found, key=lambda f: (f[0], f[3][0]))
-    return out
+        found = fetch(conn, statement, params | {"start": start, "rows": limit})
+        odd = odd or isinstance(found, Escaped)
+        out += found
+    return Escaped(out) if odd else out
