@@ -136,6 +136,18 @@ CREATE TABLE msgworker_pause (
   PRIMARY KEY (table_name, topic)
 )ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
+-- running messages that operators want to end
+CREATE TABLE msgworker_cancel (
+  table_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin NOT NULL,
+  msg_id BIGINT NOT NULL,
+  actor VARCHAR(200) NOT NULL,
+  reason VARCHAR(1000) NOT NULL,
+  requested_at DATETIME(6) NOT NULL,
+  seen_owner VARCHAR(64) NOT NULL,
+  seen_tries SMALLINT NOT NULL,
+  PRIMARY KEY (table_name, msg_id)
+)ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
 -- how many messages of a topic may run, or start, over all instances
 CREATE TABLE msgworker_limit (
   table_name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin NOT NULL,

@@ -135,6 +135,18 @@ CREATE TABLE msgworker_pause (
   PRIMARY KEY (table_name, topic)
 );
 
+-- running messages that operators want to end
+CREATE TABLE msgworker_cancel (
+  table_name VARCHAR2(128 CHAR) NOT NULL,
+  msg_id NUMBER(19) NOT NULL,
+  actor VARCHAR2(200 CHAR) NOT NULL,
+  reason VARCHAR2(1000 CHAR) NOT NULL,
+  requested_at TIMESTAMP NOT NULL,
+  seen_owner VARCHAR2(64 CHAR) NOT NULL,
+  seen_tries SMALLINT NOT NULL,
+  PRIMARY KEY (table_name, msg_id)
+);
+
 -- how many messages of a topic may run, or start, over all instances
 CREATE TABLE msgworker_limit (
   table_name VARCHAR2(128 CHAR) NOT NULL,

@@ -137,6 +137,18 @@ CREATE TABLE msgworker_pause (
   PRIMARY KEY (table_name, topic)
 );
 
+-- running messages that operators want to end
+CREATE TABLE msgworker_cancel (
+  table_name TEXT NOT NULL,
+  msg_id BIGINT NOT NULL,
+  actor TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  requested_at TEXT NOT NULL,
+  seen_owner TEXT NOT NULL,
+  seen_tries SMALLINT NOT NULL,
+  PRIMARY KEY (table_name, msg_id)
+);
+
 -- how many messages of a topic may run, or start, over all instances
 CREATE TABLE msgworker_limit (
   table_name TEXT NOT NULL,

@@ -101,6 +101,14 @@ class Dead(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Cancelled(Event):
+    """An operator has cancelled a message of this instance: it is dead. error: its last error."""
+
+    message: Facts
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Later(Event):
     """A handler raised RetryLater: no try is counted. times: how often it did for this message."""
 

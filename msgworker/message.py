@@ -46,6 +46,7 @@ class MovedBy(enum.StrEnum):
     RECOVER = "recover"
     RERUN = "rerun"
     DISCARD = "discard"
+    CANCEL = "cancel"
 
 
 TRANSITIONS: dict[tuple[State, State], frozenset[MovedBy]] = {
@@ -61,10 +62,10 @@ TRANSITIONS: dict[tuple[State, State], frozenset[MovedBy]] = {
     (State.FAILED, State.NEW): frozenset({MovedBy.RERUN}),
     (State.DEAD, State.NEW): frozenset({MovedBy.RERUN}),
     (State.DONE, State.NEW): frozenset({MovedBy.RERUN}),
-    (State.NEW, State.DEAD): frozenset({MovedBy.DISCARD}),
-    (State.FAILED, State.DEAD): frozenset({MovedBy.DISCARD}),
+    (State.NEW, State.DEAD): frozenset({MovedBy.DISCARD, MovedBy.CANCEL}),
+    (State.FAILED, State.DEAD): frozenset({MovedBy.DISCARD, MovedBy.CANCEL}),
     (State.DEAD, State.DEAD): frozenset(
-        {MovedBy.DISCARD}
+        {MovedBy.DISCARD, MovedBy.CANCEL}
     ),  # given up: its object continues under "block"
 }
 """Every move of a row and the acts that may make it; the simulation checks against it."""
@@ -206,6 +207,7 @@ class Outcome(enum.StrEnum):
     SPENT = "spent"  # failed, and its handler allows no more tries: dead
     LATER = "later"
     RELEASED = "released"
+    CANCELLED = "cancelled"  # by an operator, while it ran: dead
 
 
 class Settlement(NamedTuple):

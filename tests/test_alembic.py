@@ -30,6 +30,7 @@ OURS = {
     "msgworker_audit",
     "msgworker_pause",
     "msgworker_limit",
+    "msgworker_cancel",
     "msgworker_lock",
     "msgworker_schedule",
 }

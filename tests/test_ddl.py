@@ -17,7 +17,8 @@ from msgworker.dialects.catalogue import OTHER_SCHEMAS
 from msgworker.message import Outcome, Settlement, State
 from msgworker.store import items, schedules
 from msgworker.store import send as producing
-from msgworker.store.changing import audit, change, pause, purge
+from msgworker.store.changing import audit, cancelling, change, pause, purge
+from msgworker.store.changing.cancelling import Asked
 from msgworker.store.changing.change import Filter
 from msgworker.store.claiming import (
     candidates,
@@ -514,6 +515,17 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield order.done_behind, {"msg_id": 1}
     yield change.rerun, {"ids": some, "done_too": True}
     yield change.discard, {"ids": some, "text": "discarded by me: why"}
+    yield change.cancel, {"ids": some, "text": "cancelled: why (by me)"}
+    yield cancelling.look, {}
+    yield cancelling.read, {}
+    yield cancelling.read, {"ids": some}
+    yield cancelling.running, {"ids": some}
+    yield cancelling.add, {"running": {1: ("a", 0)}, "actor": "me", "reason": "why"}
+    yield cancelling.drop, {"ids": some}
+    request = cancelling.Request(1, "me", "why", now, "a", 0)
+    yield cancelling.drop_seen, {"seen": request}
+    yield change.end_request, {"asked": Asked(request, State.FAILED, None, False, False)}
+    yield audit.running_before, {"op_id": 1}
     begun = {"kind": "rerun", "actor": "me", "reason": "why", "asked": {"ids": [1]}}
     yield audit.begin, begun
     yield audit.read, {"op_id": 1}

@@ -134,12 +134,14 @@ def carry_out(
 
 
 def _aside(would: Repaired) -> str:
-    """Details of a rerun beside its number."""
+    """Details of a rerun or cancel beside its number."""
     said = []
     if would.done_again:
         said.append(f"{would.done_again:,} of them done: handled again")
     if would.stay_done:
         said.append(f"{would.stay_done:,} behind that are done stay done")
+    if would.requested:
+        said.append(f"{would.requested:,} of them running: a request to end them")
     return f" ({'; '.join(said)})" if said else ""
 
 
@@ -209,6 +211,9 @@ def tell_result(
             )
         if done.changed > len(done.sample) > 0:
             click.echo(f"  ... and {done.changed - len(done.sample):,} more")
+    elif done.requested:
+        click.echo(f"{word} {done.changed - done.requested:,}, requested {done.requested:,}")
+        note("running ones end when their handlers do; `msgworker explain` tells more")
     else:
         click.echo(f"{word} {done.changed:,}")
     _tell_skips(done)
@@ -235,11 +240,13 @@ def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operation": done.op_id,
         "matched": done.matched,
-        word: done.changed,
+        word: done.changed - done.requested,
         "skipped": done.skipped,
         "why": {str(reason): count for reason, count in done.why},
         "dry_run": done.dry_run,
     }
+    if done.kind == "cancel":
+        found["requested"] = done.requested
     if done.dry_run and done.kind == "rerun":
         found |= {"done_again": done.done_again, "stay_done": done.stay_done}
     if done.dry_run:

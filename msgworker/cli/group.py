@@ -42,6 +42,7 @@ COMMANDS = {
     "failures": ("why", "Group dead and failing messages by error."),
     "rerun": ("repair", "Try failed and dead messages again, with their tries set to 0."),
     "discard": ("repair", "Give up messages: they become dead, with your reason."),
+    "cancel": ("repair", "Cancel messages: waiting ones now, running ones by a request."),
     "release": ("release", "Give back messages of a dead instance, or without an owner."),
     "purge": ("purge", "Delete done messages that finished long ago."),
     "pause": ("pause", "Stop handlers of a topic from starting; list paused topics."),

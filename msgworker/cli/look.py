@@ -185,7 +185,7 @@ def what(info: MessageInfo) -> str:
 
 def as_dict(info: MessageInfo) -> dict[str, Any]:
     """A message for JSON, without its payload."""
-    left_out = ("payload", "tries", "items", "ending")
+    left_out = ("payload", "tries", "items", "ending", "cancel")
     return {name: v for name, v in asdict(info).items() if name not in left_out}
 
 

@@ -1,4 +1,4 @@
-"""`rerun` and `discard`: count, ask for confirmation, then change."""
+"""`rerun`, `discard` and `cancel`: count, ask for confirmation, then change."""
 
 from __future__ import annotations
 
@@ -131,6 +131,55 @@ def discard(
         done,
         word="discarded",
         verb="discard",
+        json=as_json,
+        named=named,
+        nothing=lambda: nothing_of(app, chosen),
+    )
+
+
+@click.command("cancel")
+@chooses
+@long_work
+@writes
+@target
+@as_json
+@common
+@click.pass_context
+def cancel(
+    ctx: click.Context,
+    /,
+    dry_run: bool,
+    yes: bool,
+    actor: str | None,
+    reason: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Cancel messages: dead, with the --reason as their last error; their object continues.
+
+    By id, or by filter: new, failed and running ones, if no --status is given. For a running one a
+    request is recorded, which its instance sees within a heartbeat: its handler sees ctx.cancelled,
+    and the message is dead when the handler raises or returns.
+    """
+    chosen = choice_of(given)
+    if not dry_run and chosen["operation"] is None and not (reason or "").strip():
+        raise Usage("--reason is required; it is kept in the audit")
+    app = open_app(ctx, given)
+    done = carry_out(
+        app,
+        app.ops.cancel,
+        question="Cancel {}?",
+        dry_run=dry_run,
+        yes=yes,
+        actor=actor,
+        reason=reason,
+        **chosen,
+    )
+    named = len(chosen["ids"] or ())
+    return tell_result(
+        done,
+        word="cancelled",
+        verb="cancel",
         json=as_json,
         named=named,
         nothing=lambda: nothing_of(app, chosen),

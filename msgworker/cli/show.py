@@ -134,6 +134,9 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     lines += [(name, when(instant)) for name, instant in times.items() if instant is not None]
     if info.claimed_by is not None:
         lines.append(("claimed by", safe(info.claimed_by)))
+    if info.cancel is not None:
+        by, at = safe(info.cancel.actor), ago(info.cancel.requested_at)
+        lines.append(("cancel", f"requested by {by} {at}: {safe(info.cancel.reason)}"))
     lines += [("odd", f"{role} holds {safe(held)}") for role, held in info.odd.items()]
     return lines
 

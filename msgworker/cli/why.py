@@ -91,6 +91,7 @@ def _explained(one: Explanation) -> dict[str, Any]:
         "running_seconds": one.running_seconds,
         "behind": None if one.behind is None else _explained(one.behind),
         "items": items_dict(one.items),
+        "cancel": None if one.cancel is None else asdict(one.cancel),
     }
 
 

@@ -69,6 +69,7 @@ class Tally:
         stream.on(events.Settled, self._settled)
         stream.on(events.Retried, self._retried)
         stream.on(events.Dead, self._dead)
+        stream.on(events.Cancelled, self._dead)
         stream.on(events.Released, self._released)
         stream.on(events.Lost, self._lost)
 
@@ -86,7 +87,7 @@ class Tally:
         with self._lock:
             self.retried += 1
 
-    def _dead(self, _: events.Dead) -> None:
+    def _dead(self, _: events.Dead | events.Cancelled) -> None:
         with self._lock:
             self.dead += 1
 

@@ -31,6 +31,7 @@ class Telling:
             events.InstanceStarted: self._started,
             events.Retried: self._retried,
             events.Dead: self._dead,
+            events.Cancelled: self._cancelled,
             events.Later: self._later,
             events.Lost: self._lost,
             events.LeaseLost: self._lease_lost,
@@ -47,6 +48,10 @@ class Telling:
 
     def _dead(self, event: events.Dead) -> None:
         self._outcome(logging.WARNING, "is dead", event)
+
+    def _cancelled(self, event: events.Cancelled) -> None:
+        row, error = event.message, shown(event.error, MAX_ERROR)
+        self._log.info("message %s is %s", row.msg_id, error, extra=_facts(row))
 
     def _later(self, event: events.Later) -> None:
         asked = f"postponed {event.times} time{'s' * (event.times > 1)}"

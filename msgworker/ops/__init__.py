@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgworker.ops.cancels import Cancels
 from msgworker.ops.locking import Locking
 from msgworker.ops.looks import Looks
 from msgworker.ops.repairs import Repairs
@@ -10,5 +11,5 @@ from msgworker.ops.upkeep import Upkeep
 __all__ = ["Ops"]
 
 
-class Ops(Looks, Repairs, Upkeep, Locking):
+class Ops(Looks, Repairs, Cancels, Upkeep, Locking):
     """Reads and repairs for operators, in short transactions."""

@@ -14,7 +14,7 @@ from msgworker.config import YEAR_SECONDS, number, seconds, whole
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.payload import clean
-from msgworker.store.changing.audit import MAX_ACTOR, MAX_REASON
+from msgworker.store.changing.audit import MAX_ACTOR, MAX_REASON, Operation
 from msgworker.store.changing.change import Filter
 from msgworker.store.changing.pause import MAX_TOPIC
 from msgworker.store.items import ItemState
@@ -158,6 +158,28 @@ def age_of(older_than: Any) -> float | datetime:
             f"older_than must be more than 0 seconds, such as 30d, got {older_than!r:.60}"
         )
     return age
+
+
+def not_both(filters: dict[str, Any]) -> None:
+    """Raise ConfigError if there is a filter beside ids."""
+    given = [name for name, value in filters.items() if value is not None]
+    if given:
+        raise ConfigError(f"give ids or a filter, not both: {', '.join(given)}")
+
+
+_NAMES = ("ids", "status", "topic", "object_id", "error", "since", "fingerprint")
+
+
+def again(op: Operation, ids: list[int] | None) -> dict[str, Any]:
+    """The selection of an interrupted operation; `ids`: given again."""
+    asked: dict[str, Any] = {name: op.filter.get(name) for name in _NAMES}
+    asked["ids"] = asked["ids"] if ids is None else ids
+    if asked["since"] is not None:
+        asked["since"] = datetime.fromisoformat(asked["since"])
+    if op.kind == "rerun":
+        for name in ("force", "with_successors", "also_done"):
+            asked[name] = bool(op.filter.get(name))
+    return asked
 
 
 def kept(ids: list[int]) -> dict[str, Any]:

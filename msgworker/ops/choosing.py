@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -19,13 +19,14 @@ from msgworker.store.tables.rule import Rule
 from msgworker.table import Tables
 
 CHUNK = 10_000
-_WHY = {
+WHY: Mapping[State, Why] = {
     State.NEW: Why.NEW,
     State.PROCESSING: Why.RUNNING,
     State.DONE: Why.DONE,
     State.DEAD: Why.GIVEN_UP,
     State.UNKNOWN: Why.UNKNOWN,
 }
+"""Why messages in a state that may not be changed are skipped."""
 _WENT_ON = {
     State.PROCESSING: Why.RUNS_LATER,
     State.DONE: Why.RAN_LATER,
@@ -48,7 +49,8 @@ class Choice:
     """Messages by id or by filter.
 
     ids: in order; None = by `wanted`. words: the states that may be changed. in_order: skip
-    messages whose later ones have run. given_up: discarded ones may be changed.
+    messages whose later ones have run. given_up: discarded ones may be changed. unfit: says which
+    ones may not be changed for another reason than their state.
     """
 
     engine: sa.Engine
@@ -58,6 +60,8 @@ class Choice:
     wanted: Filter | None = None
     in_order: bool = False
     given_up: bool = True
+    why: Mapping[State, Why] = field(default_factory=lambda: WHY)
+    unfit: Callable[[Connection, list[int]], dict[int, Skip]] | None = None
     chunk_size: int = field(default=CHUNK)
 
     def chunks(self, after: int | None = None) -> Iterator[Chunk]:
@@ -84,6 +88,7 @@ class Choice:
                     conn, self.tables, self.wanted, after=after, limit=self.chunk_size
                 )
                 behind, skips = self._late(conn, ids, self.wanted)
+                skips |= self._unfit_among(conn, ids)
             if ids:
                 yield Chunk(ids, skips, behind)
             more, after = next_after is not None, next_after
@@ -133,20 +138,29 @@ class Choice:
         seen = change.states(conn, self.tables, ids)
         given_up = set() if self.given_up else change.given_up(conn, self.tables, ids)
         whys = {i: Why.GIVEN_UP if i in given_up else self._why(i, seen) for i in ids}
-        return {i: Skip(i, why) for i, why in whys.items() if why is not None}
+        refused = {i: Skip(i, why) for i, why in whys.items() if why is not None}
+        return refused | self._unfit_among(conn, [i for i in ids if i not in refused])
 
-    def done_among(self, ids: list[int]) -> int:
-        """How many of the messages are done now."""
+    def _unfit_among(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+        found: dict[int, Skip] = {}
+        if self.unfit is not None:
+            size = self.tables.dialect.max_ids
+            for start in range(0, len(ids), size):
+                found |= self.unfit(conn, ids[start : start + size])
+        return found
+
+    def count_among(self, ids: list[int], status: Status) -> int:
+        """How many of the messages are done, or running, now."""
         with connecting(self.engine) as conn:
             seen = change.states(conn, self.tables, ids)
-        return sum(row.status == Status.DONE for row in seen.values())
+        return sum(row.status == status for row in seen.values())
 
     def _why(self, msg_id: int, seen: Mapping[int, SeenRow]) -> Why | None:
         if msg_id not in seen:
             return Why.NOT_THERE
         row = seen[msg_id]
         word = word_of(row.status, row.tries, self.tables.spec.max_tries)
-        return None if word in self.words else _WHY.get(word, Why.CHANGED)
+        return None if word in self.words else self.why.get(word, Why.CHANGED)
 
     def lock(self, conn: Connection, ids: list[int]) -> tuple[list[int], list[Skip]]:
         """Lock the messages that still match; and say why the others do not."""
@@ -154,6 +168,8 @@ class Choice:
         if not self.given_up and locked:
             away = change.given_up(conn, self.tables, locked)
             locked = [i for i in locked if i not in away]
+        unfit = self._unfit_among(conn, locked)
+        locked = [i for i in locked if i not in unfit]
         have = set(locked)
         gone = [i for i in ids if i not in have]
         why = self.refusals(conn, gone) if gone else {}

@@ -17,6 +17,7 @@ from msgworker.message import State
 from msgworker.ops import asking
 from msgworker.ops.call import Call
 from msgworker.store import items as fanned
+from msgworker.store.changing import cancelling
 from msgworker.store.items import ItemInfo, ItemState
 from msgworker.store.looking import (
     counts,
@@ -106,6 +107,7 @@ class Looks(Call):
             if found is None:
                 return None
             found = replace(found, items=fanned.shown(conn, t, msg_id, limit=items))
+            found = replace(found, cancel=cancelling.of(conn, t, msg_id))
             return ending.told(conn, t, [found])[0]
 
     def items(

@@ -82,7 +82,7 @@ class Repairs(Writing):
         asked |= {"force": force, "with_successors": with_successors, "also_done": also_done}
         by = asking.who(actor, reason)
         op = self._resumed("rerun", operation, asked) if operation is not None else None
-        asked = asked if op is None else _asked_again(op, asked["ids"])
+        asked = asked if op is None else asking.again(op, asked["ids"])
         choice = self._to_rerun(**asked)
         pace = {"rate": asking.rate_of(rate), "progress": progress}
         if asked["with_successors"]:
@@ -115,7 +115,7 @@ class Repairs(Writing):
         order = not force and not with_successors
         wanted = None
         if ids is not None:
-            _not_both(filters | {"status": status})
+            asking.not_both(filters | {"status": status})
         else:
             named = filters.get("error") is not None or filters.get("fingerprint") is not None
             wanted = asking.filter_of((one or State.DEAD,), given_up=named, **filters)
@@ -188,7 +188,7 @@ class Repairs(Writing):
         }
         asked = {"ids": asking.ids_of(ids)} | chosen
         op = self._resumed("discard", operation, asked) if operation is not None else None
-        asked = asked if op is None else _asked_again(op, asked["ids"])
+        asked = asked if op is None else asking.again(op, asked["ids"])
         if op is not None:
             by = Who(op.actor, op.reason)
         else:
@@ -210,7 +210,7 @@ class Repairs(Writing):
         )
         wanted = None
         if ids is not None:
-            _not_both(filters | {"status": status})
+            asking.not_both(filters | {"status": status})
         else:
             wanted = asking.filter_of(self._given_up_words(one, filters), given_up=False, **filters)
         return Choice(
@@ -308,24 +308,3 @@ class Repairs(Writing):
         releasing.leave_alone(bulk, undated)
         bulk.finish()
         return bulk.result()
-
-
-def _not_both(filters: dict[str, Any]) -> None:
-    given = [name for name, value in filters.items() if value is not None]
-    if given:
-        raise ConfigError(f"give ids or a filter, not both: {', '.join(given)}")
-
-
-_NAMES = ("ids", "status", "topic", "object_id", "error", "since", "fingerprint")
-
-
-def _asked_again(op: Operation, ids: list[int] | None) -> dict[str, Any]:
-    """The selection of an interrupted operation; `ids`: given again."""
-    asked: dict[str, Any] = {name: op.filter.get(name) for name in _NAMES}
-    asked["ids"] = asked["ids"] if ids is None else ids
-    if asked["since"] is not None:
-        asked["since"] = datetime.fromisoformat(asked["since"])
-    if op.kind == "rerun":
-        for name in ("force", "with_successors", "also_done"):
-            asked[name] = bool(op.filter.get(name))
-    return asked

@@ -28,6 +28,10 @@ class Why(enum.StrEnum):
     CHANGED = "changed meanwhile"
     LOCKED = "locked by another transaction"
     UNDATED = "of unknown age"
+    TOO_LATE = "too late"
+    FOREIGN = "flagged by a foreign consumer"
+    NO_REQUESTS = "running, and requests cannot be recorded"
+    REQUESTED = "requested already"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,10 @@ _SAYS = {
     Why.CHANGED: "has changed meanwhile, or a message behind it has",
     Why.LOCKED: "is locked by another transaction",
     Why.UNDATED: "has neither a claimed_at nor a created_at, so its age is unknown",
+    Why.TOO_LATE: "has ended already: it is too late to cancel it",
+    Why.FOREIGN: "was flagged by a consumer without a name, which sees no requests",
+    Why.NO_REQUESTS: "is running, and table msgworker_cancel, for requests to end it, is missing",
+    Why.REQUESTED: "is running, and a request to cancel it is recorded already",
 }
 ADVICE = {
     Why.DONE: "--force (force=True) runs it again",
@@ -72,6 +80,9 @@ ADVICE = {
     Why.CHANGED: "look again",
     Why.LOCKED: "instances recover it when that transaction has ended, or release again",
     Why.UNDATED: "--any-age (any_age=True) gives it back, if no consumer works on it",
+    Why.FOREIGN: "stop that consumer, give the message back (`release --nobody`), then cancel it",
+    Why.NO_REQUESTS: "run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`",
+    Why.REQUESTED: "`msgworker explain` tells whether its instance has seen it",
 }
 """The advice for each reason."""
 
@@ -84,7 +95,8 @@ class Repaired(int):
     read. skipped: how many of them were skipped; why: how many for which reason; skips: the
     first of them. For a dry run: sample: the first messages that would be changed; done_again: how
     many of them are done, so that their handlers would run again; stay_done: how many behind them
-    are done and would stay so.
+    are done and would stay so. requested: of a cancel, how many of the changed ones run, so that a
+    request to their instances was recorded.
     """
 
     kind: str
@@ -98,6 +110,7 @@ class Repaired(int):
     sample: tuple[MessageInfo, ...] = ()
     done_again: int = 0
     stay_done: int = 0
+    requested: int = 0
 
     def __new__(cls, *args: Any, **values: Any) -> Repaired:
         return super().__new__(cls, values.get("changed", 0))

@@ -7,14 +7,14 @@ from typing import Any
 
 from msgworker.dialects import connecting
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.message import State
+from msgworker.message import State, Status
 from msgworker.ops import asking, rerunning
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk
 from msgworker.ops.call import Call
 from msgworker.ops.choosing import Choice
 from msgworker.ops.results import Repaired, Skip, Skips
-from msgworker.store.changing import audit
+from msgworker.store.changing import audit, cancelling
 from msgworker.store.changing.audit import Operation
 from msgworker.store.looking import ending, find
 from msgworker.store.tables import schema
@@ -31,9 +31,10 @@ class Writing(Call):
         if not self._tables.missing:
             return
         missing = schema.missing_ops_tables(self._engine, self._tables)
-        if missing:
+        needed = missing - {cancelling.NAME}  # only for running messages, see `Cancels`
+        if needed:
             raise SchemaError(
-                f"table {', '.join(sorted(missing))} is missing, which records operations. "
+                f"table {', '.join(sorted(needed))} is missing, which records operations. "
                 "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
             )
         self._found = replace(self._tables, missing=missing)  # created since this App read it
@@ -106,14 +107,17 @@ class Writing(Call):
 
     def _would_change(self, kind: str, choice: Choice) -> Repaired:
         first: list[int] = []
-        matched, done, skips = 0, 0, Skips()
+        matched, done, running, skips = 0, 0, 0, Skips()
         for chunk in choice.chunks():
             matched += len(chunk.ids)
             skips.add(chunk.skips.values())
+            chosen = [i for i in chunk.ids if i not in chunk.skips]
             if State.DONE in choice.words:
-                done += choice.done_among([i for i in chunk.ids if i not in chunk.skips])
+                done += choice.count_among(chosen, Status.DONE)
+            if State.PROCESSING in choice.words:
+                running += choice.count_among(chosen, Status.PROCESSING)
             if len(first) < SAMPLE:
-                first += [i for i in chunk.ids if i not in chunk.skips][: SAMPLE - len(first)]
+                first += chosen[: SAMPLE - len(first)]
         skipped = skips.counts.total()
         return replace(
             self._would(kind, first, matched, []),
@@ -122,6 +126,7 @@ class Writing(Call):
             why=skips.why,
             skips=tuple(skips.first),
             done_again=done,
+            requested=running,
         )
 
     def _would(self, kind: str, ids: list[int], matched: int, left: list[Skip]) -> Repaired:

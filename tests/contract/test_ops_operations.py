@@ -71,6 +71,7 @@ def test_without_the_tables_of_ops_messages_are_handled_and_writes_refused(app, 
         "msgworker_operation",
         "msgworker_audit",
         "msgworker_pause",
+        "msgworker_cancel",
     }
     assert other.ops.rerun([1], force=True) == 1
     other.engine.dispose()

@@ -20,6 +20,7 @@ from msgworker.cli import main
 from msgworker.coordination import DatabaseLocks, hold
 from msgworker.errors import LeaseLost
 from msgworker.message import State
+from msgworker.store.looking.info import How
 from msgworker.store.recovering import lease
 from tests.support.rows import Table, send
 
@@ -164,6 +165,12 @@ def test_each_role_of_the_page_does_its_work(site):
     # Ops.
     assert ops.ops.rerun([bad]).changed == 1
     assert ops.ops.discard([bad], reason="wrong").changed == 1
+    (waits,) = send(producer, "w")
+    (runs,) = leave_behind(admin, "here", "r", ttl=-1.0)
+    assert ops.ops.cancel([waits, runs], reason="wrong").requested == 1
+    worker.drain(linger=1)
+    assert {ops.ops.show(one).ending.how for one in (waits, runs)} == {How.CANCELLED}
+    assert looker.ops.show(runs).cancel is None
     (late,) = leave_behind(admin, "late", "h", ttl=-1.0)
     assert ops.ops.release("late").changed == 1
     assert ops.ops.pause("t").changed == 1

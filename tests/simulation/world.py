@@ -39,7 +39,9 @@ from tests.simulation.quick import Quick
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - the text that SQLite keeps has no zone
 EPOCH_DAY = 2461041.5
-OPTIONAL = frozenset(f"msgworker_{name}" for name in ("item", "try", "operation", "audit", "pause"))
+OPTIONAL = frozenset(
+    f"msgworker_{name}" for name in ("item", "try", "operation", "audit", "pause", "cancel")
+)
 """Tables that instances do without."""
 
 

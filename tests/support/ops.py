@@ -9,6 +9,7 @@ from tenacity import wait_none
 
 from msgworker import App
 from msgworker.ops.results import Progress
+from msgworker.store.changing import cancelling
 from msgworker.store.looking.explain import Reason
 
 NEW, RUNNING, DONE, FAILED = 0, 1, 2, -1
@@ -58,6 +59,12 @@ def audited(app: App) -> list[tuple[int, int]]:
             sa.text("SELECT op_id, msg_id FROM msgworker_audit ORDER BY op_id, msg_id")
         )
         return [(int(row[0]), int(row[1])) for row in found]
+
+
+def requested(app: App) -> list[int]:
+    """The messages of recorded requests to cancel."""
+    with app.engine.connect() as conn:
+        return [one.request.msg_id for one in cancelling.read(conn, app.tables)]
 
 
 class Cut(Exception):

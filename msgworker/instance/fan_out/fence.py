@@ -56,6 +56,10 @@ class Fence:
                 "timeout in the middle of a fan-out; its finished items are recorded, "
                 "the next try runs the others"
             )
+        if self._running.cancel_reason is not None:
+            return Stopped(
+                0, f"cancelled in the middle of a fan-out: {self._running.cancel_reason}"
+            )
         if self._running.cancelled:
             return Stopped(0, "stopped in the middle of a fan-out; the rest runs later")
         return HandlerMisuse("the handler ended while its fan-out ran; wait for it")

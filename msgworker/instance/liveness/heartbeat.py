@@ -28,13 +28,13 @@ from msgworker.instance.claiming.seat import Seat
 from msgworker.instance.liveness.identity import new_instance_id
 from msgworker.instance.liveness.ownlease import TRUST, OwnLease
 from msgworker.instance.liveness.recovery import Recovery
+from msgworker.instance.liveness.requests import Requests
 from msgworker.instance.role import Role, outage_pause
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.handlerwatch import HandlerWatch
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.settling.settler import Settler
-from msgworker.store.changing import pause
 from msgworker.store.recovering import recover
 
 LEAVE_TRIES = 3
@@ -76,16 +76,21 @@ class Heartbeat(Role):
         self._lease = OwnLease(
             runtime, self._link, seat=seat, label=label, wait=self._stopping.wait
         )
-        self._told_of_pauses = False
         self._file = dialects.DatabaseFile(runtime.engine)
         self._lost_as = ""  # the id whose lease was lost, until there is a new one
+        self.requests = Requests(runtime, self._link, log=self.log, look_now=look_now)
         self.recovery = Recovery(
-            runtime, self._link, log=self.log, rest=self._stopping.wait, on_batch=look_now
+            runtime,
+            self._link,
+            log=self.log,
+            rest=self._stopping.wait,
+            on_batch=look_now,
+            given_back=self.requests.given_back,
         )
 
     def register(self) -> None:
         """Load paused topics and take the lease on our own id, before the first claim."""
-        self._read_pauses()
+        self.requests.read()
         patience = self._runtime.settings.lease_seconds
         identity = self._runtime.identity
         identity.registered(self._lease.register(identity.id, patience))
@@ -103,7 +108,7 @@ class Heartbeat(Role):
             self.log.error("%s", changed)
             self._leave_for(changed)
             return 0
-        self._read_pauses()
+        self.requests.read()
         self._handlers.overtime()
         self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)
         return self.recovery.run(self._runtime.identity.renewed_at)
@@ -176,6 +181,8 @@ class Heartbeat(Role):
     def _leave(self) -> bool:
         if not self._claimer.holds_nothing(self._link):
             return False
+        if self.requests.open:
+            self.requests.cancel()
         self._lease.drop(self._runtime.identity.id)
         return True
 
@@ -251,26 +258,6 @@ class Heartbeat(Role):
         for lane in lanes:
             if lane not in sure and lane.row.msg_id not in found.locked:
                 self._settler.lose(lane)
-
-    def _read_pauses(self) -> None:
-        runtime = self._runtime
-        if "msgworker_pause" in runtime.tables.missing:
-            return
-        try:
-            with self._link.transaction() as conn:
-                paused = pause.topics(conn, runtime.tables)
-        except Exception as error:
-            if trouble(error) is not Trouble.REFUSED:
-                raise
-            if not self._told_of_pauses:  # work continues, as if the table did not exist
-                self.log.warning("cannot see which topics are paused: %s", reason_of(error))
-            self._told_of_pauses = True
-            return
-        if paused != runtime.paused:
-            names = ", ".join(repr(topic) for topic in sorted(paused)) or "none"
-            self.log.info("paused topics: %s", names)
-            runtime.paused = paused
-            self._look_now()
 
     def _rename(self) -> None:
         """Take a new id when nothing is in flight, if our identity is to retire.

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from sqlalchemy import Connection
+
 from msgworker.dialects import reason_of, trouble
 from msgworker.events import Recovered
 from msgworker.instance.links import Link
@@ -36,7 +38,7 @@ class Recovery:
     """The recovery of one instance.
 
     rest: waits so many seconds; true, perhaps earlier, if the instance stops.
-    on_batch: called after each batch that was given back.
+    on_batch: called after each batch that was given back. given_back: called in its transaction.
     more: whether the last round ran out of time; the next one is due at once.
     under_way: messages are being given back; written by the heartbeat, read by the fetcher.
     """
@@ -49,12 +51,14 @@ class Recovery:
         log: logging.LoggerAdapter[logging.Logger],
         rest: Callable[[float], bool],
         on_batch: Callable[[], None],
+        given_back: Callable[[Connection, list[int]], None] = lambda conn, ids: None,
     ) -> None:
         self._runtime = runtime
         self._link = link
         self._log = log
         self._rest = rest
         self._on_batch = on_batch
+        self._given_back = given_back
         self._until = 0.0  # on the monotonic clock
         self._moved = False  # whether this round has made progress
         self._seen: dict[
@@ -268,7 +272,9 @@ class Recovery:
 
     def _try_to(self, ids: list[int], dead_id: recover.Owner, text: str) -> int:
         with self._link.transaction() as conn:
-            return recover.recover(conn, self._runtime.tables, ids, dead_id=dead_id, text=text)
+            done = recover.recover(conn, self._runtime.tables, ids, dead_id=dead_id, text=text)
+            self._given_back(conn, ids)
+            return done
 
     def _rest_after(self, took: float) -> bool:
         """Rest after a batch that took so many seconds, so that others can work; True if the

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from msgworker.errors import (
     RetryLater,
 )
 from msgworker.instance.forks import no_child_returns
+from msgworker.instance.running.hand import Running
 
 if TYPE_CHECKING:  # what only some handlers use is imported for them alone
     pass
@@ -24,6 +27,23 @@ class _Escaping:
     there."""
 
     error: BaseException
+
+
+def _once(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> Callable[[], None]:
+    """A function for any thread that cancels a task, once: a second cancel would interrupt what it
+    does at its end."""
+    told: list[bool] = []
+
+    def cancel() -> None:
+        if task is not None and not told:
+            told.append(True)
+            task.cancel()
+
+    def end() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(cancel)
+
+    return end
 
 
 class LoopThread:
@@ -38,16 +58,22 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def run(self, coroutine: Any, timeout: float | None) -> Any:
-        """Run a coroutine to its end; after `timeout` it is cancelled and HandlerTimeout raised."""
-        future = asyncio.run_coroutine_threadsafe(self._limited(coroutine, timeout), self._get())
+    def run(self, coroutine: Any, timeout: float | None, running: Running) -> Any:
+        """Run a coroutine to its end; after `timeout` it is cancelled and HandlerTimeout raised.
+        It is cancelled too when an operator cancels its message."""
+        limited = self._limited(coroutine, timeout, running)
+        future = asyncio.run_coroutine_threadsafe(limited, self._get())
         value = future.result()
         if isinstance(value, _Escaping):
             raise value.error
         return value
 
-    async def _limited(self, coroutine: Any, timeout: float | None) -> Any:
+    async def _limited(self, coroutine: Any, timeout: float | None, running: Running) -> Any:
         began = asyncio.get_running_loop().time()
+        end = _once(asyncio.get_running_loop(), asyncio.current_task())
+        running.end_task = end
+        if running.cancel_reason is not None:  # before there was a task
+            end()
         try:
             async with asyncio.timeout(timeout) as limit:
                 with no_child_returns(self._pid):
@@ -67,6 +93,8 @@ class LoopThread:
             raise
         except (SystemExit, KeyboardInterrupt) as error:
             return _Escaping(error)
+        finally:
+            running.end_task = None
 
     def _get(self) -> asyncio.AbstractEventLoop:
         with self._lock:

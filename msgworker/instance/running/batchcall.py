@@ -114,6 +114,7 @@ class BatchCaller:
             *(first.row, first.owner, now, until, handler.timeout_action == "restart"),
             part=first.part,
             beside=[(lane.row, lane.part) for lane in lanes[1:]],
+            shared=not batch.is_single,
         )
         ident = threading.get_ident()
         runtime.hand.running[ident] = running
@@ -140,6 +141,8 @@ class BatchCaller:
         """The messages of a lane: its first ones, as far as they can be read. None if there are
         none; then it has its result."""
         messages: list[Message[Any]] = []
+        if self._transaction.is_cancelled(lane):
+            return None
         for row in lane.taken():
             try:
                 messages.append(self._caller.message_of(row, topic_of(row.topic), handler))
@@ -176,7 +179,8 @@ class BatchCaller:
         failures = self._call(parts, handler, running, None)
         self._check_time(handler, running)
         for part in parts:
-            part.lane.result = DONE
+            if not self._transaction.is_cancelled(part.lane):
+                part.lane.result = DONE
         self._without(parts, failures, handler)
 
     def _tell_of_failed(self, failed: Failed, before: int, parts: list[Part]) -> None:
@@ -200,7 +204,10 @@ class BatchCaller:
         judge, handler = self._caller.judge, batch.handler
         if isinstance(error, KeyboardInterrupt):
             judge.interrupted()
-        left = [lane for lane in batch.lanes if lane.result is None]
+        open_lanes = [lane for lane in batch.lanes if lane.result is None]
+        left = [lane for lane in open_lanes if not self._transaction.is_cancelled(lane)]
+        if batch.is_single and not left:
+            return
         if len(left) == 1 and batch.is_single:
             row = left[0].row
             result = error.result if isinstance(error, _NotDone) else None
@@ -276,7 +283,7 @@ class BatchCaller:
         context = BatchContext(messages, owner, attempt, running, conn)
         try:
             arguments = (messages, context) if handler.takes_context else (messages,)
-            value = self._of_handler(handler, *arguments)
+            value = self._of_handler(handler, running, *arguments)
         finally:
             context._end()
         result = self._caller.judge.returned(value, handler, attempt)
@@ -287,9 +294,9 @@ class BatchCaller:
             self._caller.flush(context)
         return failures
 
-    def _of_handler(self, handler: Handler, *arguments: Any) -> Any:
+    def _of_handler(self, handler: Handler, running: Running, *arguments: Any) -> Any:
         try:
-            return self._caller.call(handler, *arguments)
+            return self._caller.call(handler, running, *arguments)
         except LostClaim as error:
             raise _OfHandler(error) from error
 
@@ -308,7 +315,7 @@ class BatchCaller:
                 running.until = running.since + handler.timeout
             context = Context(message, owner, 1, running, conn)
             arguments = (message, context) if handler.takes_context else (message,)
-            value = self._of_handler(handler, *arguments)
+            value = self._of_handler(handler, running, *arguments)
             result = self._caller.judge.returned(value, handler, 1)
             if result is not DONE:
                 raise _NotDone(result)

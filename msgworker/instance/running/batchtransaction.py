@@ -12,7 +12,7 @@ from msgworker.errors import HandlerMisuse, LostClaim
 from msgworker.instance.links import Stage, lent
 from msgworker.instance.running.calling import Caller
 from msgworker.instance.running.hand import Lane
-from msgworker.instance.running.outcome import DONE
+from msgworker.instance.running.outcome import DONE, cancelled
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.settling.settlements import settlement
 from msgworker.message import Message
@@ -39,6 +39,10 @@ class Failed(Exception):
         self.by_id = by_id
 
 
+class Cancelled(Exception):
+    """An operator has cancelled a message of the batch: roll back."""
+
+
 Failures = dict[Any, BaseException]
 
 
@@ -59,7 +63,8 @@ class BatchTransaction:
         that it has named. check_time: raises if it took too long.
 
         Raises what these raise; Failed, OutOfDate or LostClaim: then nothing is committed, but with
-        LostClaim that may be unknown.
+        LostClaim that may be unknown. If an operator has cancelled a message of it, nothing is
+        committed, and that one alone has its result.
         """
         first = parts[0].lane
         in_doubt = False
@@ -76,6 +81,8 @@ class BatchTransaction:
 
         try:
             self._caller.transacting.until_committed(first.row, first.owner, once, was_committed)
+        except Cancelled:
+            return
         except Exception as error:
             if in_doubt:  # it may be committed: nothing of it may start again
                 raise LostClaim(first.row.msg_id, first.owner) from error
@@ -97,9 +104,19 @@ class BatchTransaction:
             if failures:
                 raise Failed(failures)
             check_time()
+            if any([self.is_cancelled(part.lane) for part in parts]):
+                raise Cancelled
             flagged = self._settle(conn, parts)
             stage.committing = True
         self._settled(parts, flagged)
+
+    def is_cancelled(self, lane: Lane) -> bool:
+        """Whether an operator has cancelled its flagged message; then it has its result."""
+        hand = self._runtime.hand
+        if not hand.cancels or (request := hand.cancelled(lane.row)) is None:
+            return False
+        lane.width, lane.verdict, lane.result = 1, None, cancelled(request)
+        return True
 
     @staticmethod
     def _lent(

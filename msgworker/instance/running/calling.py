@@ -29,6 +29,7 @@ from msgworker.instance.running.judging import Judge
 from msgworker.instance.running.outcome import (
     DONE,
     Result,
+    cancelled,
     payload_of,
 )
 from msgworker.instance.running.transacting import Transacting
@@ -95,6 +96,11 @@ class Caller:
             by_thread.pop(ident, None)
             lane.result = Result(Outcome.RELEASED)
             return
+        # Also after it is noted: the heartbeat writes `cancels`, then tells those that run.
+        if runtime.hand.cancels and (request := runtime.hand.cancelled(row)) is not None:
+            by_thread.pop(ident, None)
+            lane.result = cancelled(request)
+            return
         if runtime.events.wants(Started):
             runtime.events.emit(Started(lane.owner, row))
         try:
@@ -111,6 +117,8 @@ class Caller:
             by_thread.pop(ident, None)
         if lane.settled is not None:
             result = DONE
+        elif runtime.hand.cancels and (request := runtime.hand.cancelled(row)) is not None:
+            result = cancelled(request)
         elif until is not None or result is not DONE:
             result = self.judge.late(result, handler, running, row)
             result = self.judge.written(result, handler, row)
@@ -156,11 +164,11 @@ class Caller:
         self._runtime.spare_links.close()
         self._loop.close()
 
-    def call(self, handler: Handler, *arguments: Any) -> Any:
+    def call(self, handler: Handler, running: Running, *arguments: Any) -> Any:
         """Call the function of a handler."""
         try:
             if handler.is_async:
-                return self._loop.run(handler.fn(*arguments), handler.timeout)
+                return self._loop.run(handler.fn(*arguments), handler.timeout, running)
             return handler.fn(*arguments)
         finally:
             end_if_forked(self._runtime.pid)
@@ -168,11 +176,11 @@ class Caller:
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Running) -> Result:
         attempt = lane.row.tries + 1
         if not handler.takes_context:  # who cannot ask for anything gets nothing made
-            return self.judge.returned(self.call(handler, msg), handler, attempt)
+            return self.judge.returned(self.call(handler, running, msg), handler, attempt)
         fans = Fans(self._runtime, running, self.judge.secrets)
         try:
             context = Context(msg, lane.owner, attempt, running, fans=fans)
-            value = self.call(handler, msg, context)
+            value = self.call(handler, running, msg, context)
             return self.judge.returned(value, handler, attempt)
         finally:
             fans.close()
@@ -199,16 +207,18 @@ class Caller:
         link = self.transacting.link()
         with link.lock, link.transaction() as conn:
             self._refuse_lost(conn, lane)
+            self._refuse_cancelled(lane)  # it may run again after a rollback by the database
             context = Context(msg, lane.owner, attempt, running, conn)
             with lent(conn, stage, "the handler"):
                 arguments = (msg, context) if handler.takes_context else (msg,)
-                value = self.call(handler, *arguments)
+                value = self.call(handler, running, *arguments)
                 result = self.judge.returned(value, handler, attempt)
                 self.flush(context)
             if result is not DONE:
                 raise _Undo(result)
             if running.until is not None and time.monotonic() > running.until:
                 raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
+            self._refuse_cancelled(lane)
             fate = self._settle(conn, lane)
             stage.committing = True
         lane.settled = fate is Settled.WENT_ON
@@ -220,6 +230,12 @@ class Caller:
         found = recover.still_flagged(conn, self._runtime.tables, {lane.row.msg_id: lane.row.tries})
         if lane.row.msg_id not in found.free:
             raise LostClaim(lane.row.msg_id, lane.owner)
+
+    def _refuse_cancelled(self, lane: Lane) -> None:
+        """Roll back if an operator cancels the message."""
+        hand = self._runtime.hand
+        if hand.cancels and (request := hand.cancelled(lane.row)) is not None:
+            raise _Undo(cancelled(request))
 
     @staticmethod
     def flush(context: Context) -> None:

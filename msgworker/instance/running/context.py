@@ -24,6 +24,7 @@ class Cancellable(Protocol):
     """Tells a context that its handler should end."""
 
     cancelled: bool
+    cancel_reason: str | None
 
 
 class FansOut(Protocol):
@@ -37,7 +38,8 @@ class Context:
     """The second argument of a handler, beside its message.
 
     instance_id: this instance. attempt: 1 at the first try. log: a logger whose records carry the
-    message. cancelled: set when the worker stops, the lease is lost or the timeout is over.
+    message. cancelled: set when the worker stops, the lease is lost, the timeout is over or an
+    operator cancels the message; cancel_reason: what that one said.
     connection, session: only for transactional handlers; writes there commit together
     with the outcome, or not at all. The handler must not commit, roll back or close them:
     then its try fails with HandlerMisuse. A COMMIT that it sends as SQL is not detected.
@@ -76,6 +78,12 @@ class Context:
     def cancelled(self) -> bool:
         """Whether the handler should end."""
         return self._running.cancelled
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """The reason of the operator who has cancelled the message, None if there is none. If the
+        handler then raises or returns, the message is dead with this reason."""
+        return self._running.cancel_reason
 
     @property
     def connection(self) -> Connection:

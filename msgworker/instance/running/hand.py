@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgworker.instance.running.outcome import Result
 from msgworker.message import in_quarantine
+from msgworker.store.changing.cancelling import Request
 from msgworker.store.rows import Bare, Row
 
 
@@ -75,7 +76,9 @@ class Running:
 
     part: of the slice in which it was found. beside: the flagged messages of other lanes that the
     same call handles, each with its part. called: the message of a group that runs now. fatal: if
-    it exceeds its timeout, the instance leaves. stuck: it did.
+    it exceeds its timeout, the instance leaves. stuck: it did. shared: it handles several messages.
+    cancel_reason: of an operator, if it handles one. end_task: cancels the task of an async one,
+    once.
     """
 
     row: Row
@@ -89,6 +92,16 @@ class Running:
     part: Any = None
     beside: Sequence[tuple[Row, Any]] = ()
     called: int | None = None
+    shared: bool = False
+    cancel_reason: str | None = None
+    end_task: Callable[[], None] | None = None
+
+    def cancel_for(self, reason: str) -> None:
+        """An operator cancels the message."""
+        self.cancel_reason, self.cancelled = reason, True
+        end_task = self.end_task  # its own thread takes it away
+        if end_task is not None:
+            end_task()
 
     def rows(self) -> list[Row]:
         """All flagged messages that it handles."""
@@ -103,6 +116,13 @@ ObjectsAndIds = tuple[set[Any], set[int]]
 """Objects and messages."""
 
 
+class Cancel(NamedTuple):
+    """A request to cancel our claim of a message: row is the `Lane.row` of that claim itself."""
+
+    row: Row
+    request: Request
+
+
 class Hand:
     """Lanes and running handlers. Accessed with single, atomic operations only.
 
@@ -112,17 +132,19 @@ class Hand:
     unsure: lanes of a lost id whose message has not started, and must not start before the
     heartbeat has checked that it is still flagged; added by handler threads, removed by the
     heartbeat and the stop. Only on a table without `claimed_by`.
+    cancels: requests of operators by message; replaced by the heartbeat, read by all.
     blocked: objects whose head could not be flagged recently; written by the search; a settle
     removes its own.
     """
 
-    __slots__ = ("blocked", "lanes", "running", "unsure")
+    __slots__ = ("blocked", "cancels", "lanes", "running", "unsure")
 
     def __init__(self) -> None:
         self.lanes: set[Lane] = set()
         self.running: dict[int, Running] = {}
         self.unsure: deque[Lane] = deque()
         self.blocked: set[Any] = set()
+        self.cancels: dict[int, Cancel] = {}
 
     def held(self) -> ObjectsAndIds:
         """The objects and ids of all lanes.
@@ -176,6 +198,18 @@ class Hand:
         """Cancel the running handlers."""
         for running in list(self.running.values()):
             running.cancelled = True
+
+    def cancelled(self, row: Row) -> Request | None:
+        """The request to cancel this claim of a message; row: the `Lane.row` itself."""
+        found = self.cancels.get(row.msg_id)
+        return None if found is None or found.row is not row else found.request
+
+    def tell_cancelled(self) -> None:
+        """Cancel the handlers of messages for which that is requested."""
+        for running in list(self.running.values()):
+            request = self.cancelled(running.row)
+            if request is not None and not running.shared and running.cancel_reason is None:
+                running.cancel_for(request.reason)
 
     def drop(self, lanes: Iterable[Lane]) -> None:
         """These lanes are finished or lost."""

@@ -31,6 +31,7 @@ from msgworker.instance.running.traces import home_of, place_of, text_of, trace_
 from msgworker.logs import logger
 from msgworker.message import LATER, SPENT, Outcome
 from msgworker.payload import clean, decode
+from msgworker.store.changing.cancelling import Request
 from msgworker.table import MAX_ERROR
 
 if TYPE_CHECKING:  # what only some handlers use is imported for them alone
@@ -55,6 +56,11 @@ class Result:
 
 
 DONE = Result(Outcome.DONE)
+
+
+def cancelled(request: Request) -> Result:
+    """The result of a message that an operator cancels."""
+    return Result(Outcome.CANCELLED, clean(request.text, MAX_ERROR))
 
 
 def describe(error: BaseException, home: str | None = None) -> str:

@@ -297,6 +297,8 @@ class Settler:
         elif outcome is Outcome.LATER:
             seconds, times = result.delay_seconds, row.later_times + 1
             event = events.Later(me, row, error, seconds, times, raised)
+        elif outcome is Outcome.CANCELLED:
+            event = events.Cancelled(me, row, error)
         elif outcome is Outcome.RELEASED:
             event = events.Released(me, row, runtime.stopping.is_set())
         else:

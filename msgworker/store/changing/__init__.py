@@ -1,4 +1,4 @@
 """What operators change, and the audit of it.
 
-In order: change, purge, pause, audit.
+In order: change, cancelling, purge, pause, audit.
 """

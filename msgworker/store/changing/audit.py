@@ -17,8 +17,8 @@ from sqlalchemy import Connection, bindparam
 
 from msgworker import dialects
 from msgworker.dialects import UtcDateTime, now
-from msgworker.message import State, word_of
-from msgworker.table import Tables
+from msgworker.message import State, Status, word_of
+from msgworker.table import Tables, lit
 
 MAX_ACTOR = 200
 MAX_REASON = 1000
@@ -284,6 +284,14 @@ def touched(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> set[
     c = lines(t).c
     query = sa.select(c.msg_id).where(t.among(c.msg_id), c.op_id == op_id)
     return set(conn.scalars(query, {"mw_ids": list(ids)})) if ids else set()
+
+
+def running_before(conn: Connection, t: Tables, op_id: int) -> int:
+    """How many messages were running when an operation changed them."""
+    c = lines(t).c
+    query = sa.select(sa.func.count()).select_from(lines(t))
+    query = query.where(c.op_id == op_id, c.was_status == lit(Status.PROCESSING))
+    return int(conn.execute(query).scalar_one())
 
 
 def entries(conn: Connection, t: Tables, *, msg_id: int | None, limit: int) -> list[AuditEntry]:

@@ -1,4 +1,4 @@
-"""Changes by operators: rerun and discard, and the selection of their rows.
+"""Changes by operators: rerun, discard and cancel, and the selection of their rows.
 
 A row is locked, checked again, recorded and changed in one transaction. Running rows are never
 changed; rows that have changed meanwhile are skipped and reported by the caller.
@@ -17,12 +17,16 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import Trouble, now, trouble
 from msgworker.message import State, Status, ends_at
+from msgworker.store.changing import cancelling
+from msgworker.store.changing.cancelling import CANCELLED, Asked
 from msgworker.store.looking.find import conditions, in_state
 from msgworker.store.settling.fingerprint import fingerprint
 from msgworker.table import Cols, Tables, lit
 
 DISCARDED = "discarded by "
 """Prefix of the last error of a discarded message."""
+WAITING = (State.NEW, State.FAILED)
+"""The states of messages that wait, or will run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class SeenRow(NamedTuple):
 
 
 def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
-    """Dead because an operator gave it up.
+    """Dead because an operator gave it up: discarded or cancelled it.
 
     Under on_dead="block" it has one more try than the rule allows; so has a message that became
     dead under another rule, and only its last error distinguishes the two.
@@ -61,7 +65,10 @@ def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
     more = t.tries(c) > sa.literal_column(str(last)) if blocks else sa.true()
     if c.last_error is None:
         return sa.and_(c.status == lit(Status.FAILED), more) if blocks else sa.false()
-    text = c.last_error.startswith(DISCARDED, autoescape=True)
+    text = sa.or_(
+        c.last_error.startswith(DISCARDED, autoescape=True),
+        c.last_error.startswith(CANCELLED, autoescape=True),
+    )
     says = sa.and_(c.last_error.is_not(None), text)
     says = sa.or_(c.last_error.is_(None), text) if blocks else says
     return sa.and_(c.status == lit(Status.FAILED), more, says)
@@ -120,7 +127,7 @@ def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, SeenRow
 
 
 def given_up(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
-    """Those of the messages that were discarded; at most `max_ids` ids."""
+    """Those of the messages that were discarded or cancelled; at most `max_ids` ids."""
     c = t.cols()
     query = sa.select(c.msg_id).where(t.among(c.msg_id), discarded(t, c))
     return set(conn.scalars(query, {"mw_ids": list(ids)})) if ids else set()
@@ -164,6 +171,7 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
     """Set failed and dead messages to new, with their tries at 0; return how many.
 
     In the caller's transaction; at most `max_ids` ids. A row that is new or running stays as it is.
+    Requests to cancel them are deleted under the same locks: the next run is another one.
     """
 
     def build() -> sa.Update:
@@ -184,7 +192,9 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
 
     if not ids:
         return 0
-    return int(conn.execute(t.built(("rerun", done_too), build), {"mw_ids": list(ids)}).rowcount)
+    rerun = int(conn.execute(t.built(("rerun", done_too), build), {"mw_ids": list(ids)}).rowcount)
+    cancelling.drop(conn, t, ids)
+    return rerun
 
 
 def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
@@ -194,6 +204,33 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
     Under on_dead="block" one more try than the rule allows is written, so that the object
     continues. A text that is too long for the column is truncated.
     """
+    return _give_up(conn, t, ids, text, DISCARDED)
+
+
+def cancel(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
+    """Cancel messages that wait: as `discard`, with a text that begins with CANCELLED."""
+    return _give_up(conn, t, ids, text, CANCELLED)
+
+
+def end_request(conn: Connection, t: Tables, asked: Asked) -> bool:
+    """Do what is left to do for a request, as it was read: a message that waits becomes dead; the
+    request of one that has ended is deleted. True if the message became dead.
+
+    In the caller's transaction. The message is locked first, without waiting for others, and
+    what was seen is asked for again under that lock: a rerun deletes the request under the same.
+    """
+    request, ids = asked.request, [asked.request.msg_id]
+    if asked.rerun or asked.state is None:
+        cancelling.drop_seen(conn, t, request)
+        return False
+    if not lock(conn, t, ids, words=(asked.state,), waits=False):
+        return False
+    if not cancelling.drop_seen(conn, t, request) or asked.over:
+        return False
+    return bool(cancel(conn, t, ids, text=request.text))
+
+
+def _give_up(conn: Connection, t: Tables, ids: Sequence[int], text: str, prefix: str) -> int:
 
     def build() -> sa.Update:
         c = t.cols()
@@ -214,7 +251,7 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
     statement, params = t.built("discard", build), {"mw_ids": list(ids)}
     if not t.has("last_error"):
         return int(conn.execute(statement, params).rowcount)
-    for fitting in _shorter(text):
+    for fitting in _shorter(text, prefix):
         try:
             with conn.begin_nested():
                 return int(conn.execute(statement, params | {"mw_text": fitting}).rowcount)
@@ -224,15 +261,15 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
     raise AssertionError("unreachable")
 
 
-def _shorter(text: str) -> Iterator[str | None]:
+def _shorter(text: str, prefix: str) -> Iterator[str | None]:
     """A text, and its replacements if the table refuses it because of its character set or length:
-    first only the prefix of discarded messages, then NULL.
+    first only the prefix of discarded or cancelled messages, then NULL.
     """
     yield text
     plain = text.encode("ascii", "replace").decode()
     length = len(plain)
-    while length > len(DISCARDED):
+    while length > len(prefix):
         yield plain[:length]
         length //= 2
-    yield DISCARDED
+    yield prefix
     yield None

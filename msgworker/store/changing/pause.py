@@ -14,6 +14,7 @@ from msgworker.dialects import UtcDateTime, now
 from msgworker.store.changing.audit import MAX_ACTOR, MAX_REASON, MAX_TABLE
 from msgworker.table import Tables
 
+NAME = "msgworker_pause"
 MAX_TOPIC = 100
 
 
@@ -32,7 +33,7 @@ def table(t: Tables) -> sa.Table:
 
     def build() -> sa.Table:
         return sa.Table(
-            "msgworker_pause",
+            NAME,
             t.message.metadata,
             sa.Column("table_name", dialects.key_text(MAX_TABLE), primary_key=True),
             sa.Column("topic", dialects.key_text(MAX_TOPIC), primary_key=True),
@@ -48,7 +49,7 @@ def table(t: Tables) -> sa.Table:
 
 def topics(conn: Connection, t: Tables) -> frozenset[str]:
     """The topics that are paused; none where the table is not there."""
-    if "msgworker_pause" in t.missing:
+    if NAME in t.missing:
         return frozenset()
 
     def build() -> sa.Select[Any]:
@@ -60,7 +61,7 @@ def topics(conn: Connection, t: Tables) -> frozenset[str]:
 
 def read_all(conn: Connection, t: Tables) -> list[Pause]:
     """The topics that are paused, by name."""
-    if "msgworker_pause" in t.missing:
+    if NAME in t.missing:
         return []
     c = table(t).c
     query = sa.select(c.topic, c.actor, c.reason, c.paused_at)

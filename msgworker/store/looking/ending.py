@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.dialects import Trouble, trouble
 from msgworker.message import State
 from msgworker.store.changing import audit
+from msgworker.store.changing.cancelling import CANCELLED
 from msgworker.store.changing.change import DISCARDED
 from msgworker.store.looking.info import Ending, How, MessageInfo
 from msgworker.store.settling import tries
@@ -65,6 +66,8 @@ def _ending(info: MessageInfo, failed: Sequence[Try], acts: Sequence[_Act]) -> E
         return Ending(How.DISCARDED, f"{by}: {discards[-1].reason}", number)
     if (info.last_error or "").startswith(DISCARDED):
         return Ending(How.DISCARDED, info.last_error or "", None)
+    if (info.last_error or "").startswith(CANCELLED):
+        return Ending(How.CANCELLED, info.last_error or "", number)
     if not since:
         return Ending(How.UNKNOWN, "no tries left", None)
     if since[-1].kind == Kind.REJECTED:

@@ -17,7 +17,8 @@ from sqlalchemy import Connection
 
 from msgworker.message import State, in_quarantine, topic_of
 from msgworker.store import items
-from msgworker.store.changing import pause
+from msgworker.store.changing import cancelling, pause, purge
+from msgworker.store.changing.cancelling import Request
 from msgworker.store.claiming import urgent
 from msgworker.store.items import Items
 from msgworker.store.looking import ending, find
@@ -57,7 +58,8 @@ class Explanation:
     since: of a running message, or of one that has ended. until: when it becomes due.
     started, running_seconds: of a claimed message, whether its handler has started and how long it
     has run, as far as the instance's last heartbeat tells; None = not known.
-    behind: the message it waits for, with that one's own reason. items: of its fan-outs.
+    behind: the message it waits for, with that one's own reason. items: of its fan-outs. cancel: a
+    request to cancel it that is not settled.
     """
 
     message: MessageInfo
@@ -70,6 +72,7 @@ class Explanation:
     items: Items | None = None
     started: bool | None = None
     running_seconds: float | None = None
+    cancel: Request | None = None
 
 
 def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
@@ -80,7 +83,17 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
     found = _explain(conn, t, info, instances(conn, t), pause.topics(conn, t))
     if info.status is State.DONE:
         return found
+    if (request := cancelling.of(conn, t, msg_id)) is not None:
+        found = replace(found, text=found.text + _cancel_text(conn, info, request), cancel=request)
     return replace(found, items=items.shown(conn, t, msg_id, limit=0))
+
+
+def _cancel_text(conn: Connection, info: MessageInfo, request: Request) -> str:
+    ago = (purge.cutoff(conn, 0.0) - request.requested_at).total_seconds()
+    text = f"; cancel requested by {request.actor} {_span(max(0.0, ago))} ago: {request.reason}"
+    if info.status is State.PROCESSING:
+        return f"{text}; its instance sees that within a heartbeat, it ends with its handler"
+    return f"{text}; the next heartbeat of an instance makes it dead"
 
 
 def _explain(

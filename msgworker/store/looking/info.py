@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement
 from msgworker.dialects import instant_text, read_instant, whole_number
 from msgworker.message import LATER, State, word_of
 from msgworker.payload import is_text, quoted, shown
+from msgworker.store.changing.cancelling import Request
 from msgworker.store.items import Items
 from msgworker.store.settling.tries import Try
 from msgworker.table import Cols, Tables
@@ -25,6 +26,7 @@ class How(enum.StrEnum):
     FAILED = "failed"  # at each of its tries
     REJECTED = "rejected"
     DISCARDED = "discarded"
+    CANCELLED = "cancelled"
     UNKNOWN = "unknown"  # nothing of it was kept
 
 
@@ -47,7 +49,8 @@ class MessageInfo:
     as they stand in the row. unique_kept: 1 if its key is kept after it has ended.
     scheduled_for: the tick of the schedule that sent it.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
-    reads both, lists do not. ending: of a dead one.
+    reads both, lists do not. ending: of a dead one. cancel: a request to cancel it that is not
+    settled; `show` reads it.
     odd: by column (as in this class) what stands in the row and is no such value, as text; it
     reads as None, a counter as 0, and a text that is not UTF-8 with escapes.
     """
@@ -75,6 +78,7 @@ class MessageInfo:
     items: Items | None = None
     odd: Mapping[str, str] = field(default_factory=dict)
     ending: Ending | None = None
+    cancel: Request | None = None
 
 
 _ROLES = (

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.dialects import now, now_plus, trouble
-from msgworker.message import Outcome, Settled, Settlement, Status
+from msgworker.message import Outcome, Settled, Settlement, Status, ends_at
 from msgworker.store.claiming.claim import OF_A_ROW, refuse_at_once
 from msgworker.store.rows import ME
 from msgworker.store.settling import tries
@@ -133,7 +133,7 @@ def _outcome_params(t: Tables, s: Settlement) -> dict[str, Any]:
     error = None if s.error is None else s.error[: t.error_room]
     if s.outcome is Outcome.RELEASED:
         return {}
-    if s.outcome in (Outcome.DEAD, Outcome.SPENT):
+    if s.outcome in (Outcome.DEAD, Outcome.SPENT, Outcome.CANCELLED):
         return {"mw_error": error}
     return {"mw_error": error, "mw_delay": float(s.delay_seconds)}
 
@@ -175,10 +175,13 @@ def _outcome_values(t: Tables, outcome: Outcome) -> dict[str, Any]:
             last_error=error,
             claimed_by=sa.null(),
         )
-    if outcome in (Outcome.DEAD, Outcome.SPENT):
+    if outcome in (Outcome.DEAD, Outcome.SPENT, Outcome.CANCELLED):
+        last = most
+        if outcome is Outcome.CANCELLED:  # given up, as by a discard: its object continues
+            last = sa.literal_column(str(ends_at(t.spec.max_tries, t.spec.on_dead)))
         return t.values(
             status=lit(Status.FAILED),
-            error_try_times=most,
+            error_try_times=last,
             available_at=sa.null(),
             finished_at=now(),
             last_error=error,

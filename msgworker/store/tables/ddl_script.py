@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from msgworker import dialects
 from msgworker.store import schedules
-from msgworker.store.changing import audit, pause
+from msgworker.store.changing import audit, cancelling, pause
 from msgworker.store.claiming import limits
 from msgworker.store.sharing import locks
 from msgworker.store.tables.additions import ordered_indexes, suffix
@@ -33,7 +33,7 @@ def run_tables(t: Tables) -> tuple[sa.Table, ...]:
 
 def ops_tables(t: Tables) -> tuple[sa.Table, ...]:
     """The tables that only operations write to; instances run without them."""
-    return audit.operations(t), audit.lines(t), pause.table(t)
+    return audit.operations(t), audit.lines(t), pause.table(t), cancelling.table(t)
 
 
 def feature_tables(t: Tables) -> tuple[sa.Table, ...]:
@@ -94,6 +94,7 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         audit.lines(t): "what they did to which message, and what it was before",
         pause.table(t): "topics whose handlers are not to start",
         limits.table(t): "how many messages of a topic may run, or start, over all instances",
+        cancelling.table(t): "running messages that operators want to end",
         locks.table(t): "locks (msgworker.coordination); rows are never deleted: tokens only rise",
         schedules.table(
             t

@@ -34,7 +34,10 @@ INDEXED = {"available_at": "due", "priority": URGENT, "unique_key": UNIQUE}
 HIDDEN = {"priority": URGENT_RANK, "unique_key": HELD_KEY}
 """The suffixes of the indexes on optional columns."""
 WITHOUT_OPS = ": ops cannot write or pause without it"
-WITHOUT_FEATURE = {"msgworker_limit": ": no handler can have max_running or rate without it"}
+WITHOUT_FEATURE = {
+    "msgworker_limit": ": no handler can have max_running or rate without it",
+    "msgworker_cancel": ": running messages cannot be cancelled without it",
+}
 NOT_MISSED = ("shard", "instance_type")
 
 

@@ -1,0 +1,147 @@
+"""Cancel messages: those that wait at once, running ones by a request to their instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker.dialects import connecting
+from msgworker.errors import ConfigError
+from msgworker.message import State
+from msgworker.ops import asking
+from msgworker.ops.asking import Who
+from msgworker.ops.choosing import WHY, Choice
+from msgworker.ops.renamed import renamed
+from msgworker.ops.results import Repaired, Skip, Tell, Why
+from msgworker.ops.writing import Writing
+from msgworker.store.changing import audit, cancelling, change
+from msgworker.store.tables import schema
+
+_OPEN = (State.NEW, State.FAILED, State.PROCESSING)
+_TOO_LATE = {**WHY, State.DONE: Why.TOO_LATE, State.DEAD: Why.TOO_LATE}
+
+
+class Cancels(Writing):
+    """Cancels; `actor`, `reason` and `dry_run` as in `Repairs`."""
+
+    @renamed(resume="operation")
+    def cancel(
+        self,
+        ids: Iterable[int] | int | None = None,
+        *,
+        reason: str | None = None,
+        status: str | State | None = None,
+        topic: str | None = None,
+        object_id: Any = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        dry_run: bool = False,
+        actor: str | None = None,
+        rate: float | None = None,
+        operation: int | None = None,
+        progress: Tell | None = None,
+    ) -> Repaired:
+        """Cancel messages: dead, with the reason as their last error; their object continues.
+
+        By ids, or by at least one filter; a filter without a status selects new, failed and running
+        ones. New and failed ones are dead at once. For a running one a request is recorded
+        (`requested` counts them): its instance sets `ctx.cancelled` within a heartbeat, and if the
+        handler then raises or returns, the message is dead; a transaction of the handler is
+        rolled back, an async handler is cancelled. If it ends before that, it was too late; if it
+        fails or is released, it is dead instead of being tried again.
+
+        Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
+        rate, operation, progress: as in `rerun`.
+        """
+        chosen = {
+            "status": status,
+            "topic": topic,
+            "object_id": object_id,
+            "error": error,
+            "since": since,
+            "fingerprint": fingerprint,
+        }
+        asked = {"ids": asking.ids_of(ids)} | chosen
+        op = self._resumed("cancel", operation, asked) if operation is not None else None
+        asked = asked if op is None else asking.again(op, asked["ids"])
+        if op is not None:
+            by = Who(op.actor, op.reason)
+        else:
+            by = asking.who(actor, reason, needs_reason=None if dry_run else "cancel")
+        choice = self._to_cancel(**asked)
+        pace = {"rate": asking.rate_of(rate), "progress": progress}
+
+        def act(conn: Connection, part: list[int]) -> int:
+            return self._cancel(conn, part, by)
+
+        done = self._change("cancel", choice, asked, by, op, dry_run, pace, act)
+        if done.op_id is None:
+            return done
+        with connecting(self._engine) as conn:
+            running = audit.running_before(conn, self._tables, done.op_id)
+        return replace(done, requested=running)
+
+    def _to_cancel(
+        self, ids: list[int] | None, status: str | State | None, **filters: Any
+    ) -> Choice:
+        one = asking.word(status, _OPEN, "cannot be cancelled: they have ended")
+        wanted = None
+        if ids is not None:
+            asking.not_both(filters | {"status": status})
+        else:
+            if one is None and all(value is None for value in filters.values()):
+                raise ConfigError("cancel needs ids or a filter: it does not cancel all messages")
+            wanted = asking.filter_of(_OPEN if one is None else (one,), **filters)
+        return Choice(
+            engine=self._engine,
+            tables=self._tables,
+            words=_OPEN,
+            ids=ids,
+            wanted=wanted,
+            why=_TOO_LATE,
+            unfit=self._unfit,
+        )
+
+    def _unfit(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+        """The running ones among the messages for which no request can be made."""
+        running = cancelling.running(conn, self._tables, ids)
+        if not running:
+            return {}
+        there = self._there()
+        found = {asked.request.msg_id for asked in self._requests(conn, list(running))}
+        skips = {}
+        for msg_id, (owner, _) in running.items():
+            if owner is None:
+                skips[msg_id] = Skip(msg_id, Why.FOREIGN)
+            elif not there:
+                skips[msg_id] = Skip(msg_id, Why.NO_REQUESTS)
+            elif msg_id in found:
+                skips[msg_id] = Skip(msg_id, Why.REQUESTED)
+        return skips
+
+    def _requests(self, conn: Connection, ids: list[int]) -> list[cancelling.Asked]:
+        return [one for one in cancelling.read(conn, self._tables, ids) if not one.over]
+
+    def _there(self) -> bool:
+        """Whether requests can be recorded; looked at again if they could not."""
+        if not cancelling.is_there(self._tables):
+            missing = schema.missing_ops_tables(self._engine, self._tables)
+            self._found = replace(self._tables, missing=missing)
+        return cancelling.is_there(self._tables)
+
+    def _cancel(self, conn: Connection, part: list[int], by: Who) -> int:
+        """Cancel messages that are locked and recorded."""
+        t = self._tables
+        running = cancelling.running(conn, t, part)
+        waiting = [i for i in part if i not in running]
+        text = cancelling.text_of(by.actor, by.reason)
+        cancelled = change.cancel(conn, t, waiting, text=text)
+        cancelling.drop(conn, t, waiting)
+        owned = {i: (owner, tries) for i, (owner, tries) in running.items() if owner is not None}
+        cancelling.add(conn, t, owned, actor=by.actor, reason=by.reason or "")
+        return cancelled + len(owned)

@@ -1,0 +1,387 @@
+"""Cancel: messages that run, seen by the heartbeat of their instance."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, BatchContext, Context, Message, MessageTable, RetryLater
+from msgworker.events import Cancelled
+from msgworker.instance.instance import Instance
+from msgworker.store.changing import cancelling, change
+from msgworker.store.recovering import lease
+from tests.support.ops import requested, why
+from tests.support.rows import Table, send
+from tests.support.waiting import until
+
+GONE = "cancelled: wrong file (by anna)"
+
+
+@pytest.fixture
+def made(app: App) -> Iterator[Callable[[], Instance]]:
+    """Makes instances whose rounds are called by hand; no thread of them runs."""
+    there: list[Instance] = []
+
+    def make() -> Instance:
+        one = Instance(app.runtime(), 1)
+        one.heartbeat.register()
+        one.lanes.took(0.0)
+        there.append(one)
+        return one
+
+    yield make
+    for one in there:
+        one.settler.close()
+        one.caller.close()
+        for role in (one.fetcher, one.heartbeat):
+            role.link.close()
+
+
+@pytest.fixture
+def concurrent(database: Any) -> None:
+    """A database on which an operator writes while a transactional handler runs."""
+    if database.name == "sqlite":
+        pytest.skip("a transactional handler holds the only writer")
+
+
+def step(one: Instance) -> None:
+    """Handle and settle all that waits for a thread."""
+    while one.lanes.ready:
+        lane = one.lanes.next()
+        assert lane is not None
+        ended = one.batches.handle_beside(lane)
+        if ended is None:
+            one.caller.handle(lane)
+            ended = [lane]
+        for each in ended:
+            one.settler.add(each, False)
+        one.settler.flush_waiting()
+
+
+def cancel(app: App, *ids: int) -> Any:
+    return app.ops.cancel(list(ids), reason="wrong file", actor="anna")
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises", "retries later"])
+def test_a_running_message_is_dead_when_its_handler_ends_after_the_request(app, table, made, ends):
+    seen: list[Any] = []
+    app.on(Cancelled, lambda event: seen.append(event.error))
+
+    def handle(msg: Message, ctx: Context) -> None:
+        assert (ctx.cancelled, ctx.cancel_reason) == (False, None)
+        assert cancel(app, msg.msg_id).requested == 1
+        one.heartbeat.run_once()
+        seen.append((ctx.cancelled, ctx.cancel_reason))
+        if ends == "raises":
+            raise ValueError("x")
+        if ends == "retries later":
+            raise RetryLater(5)
+
+    app.add_handler("t", handle)
+    one = made()
+    send(app, "o")
+    one.fetcher.run_once()
+    step(one)
+    assert seen == [(True, "wrong file"), GONE]
+    assert table.one("status", "error_try_times", "last_error") == (-1, 3, GONE)
+    assert table.one("claimed_by") is None
+    assert requested(app) != []
+    one.heartbeat.run_once()
+    assert requested(app) == []
+    assert app.ops.rerun() == 0
+
+
+def test_a_message_that_has_not_started_ends_without_a_start(app, table, made, ran):
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    one = made()
+    first, second = send(app, "o", "o")
+    one.fetcher.run_once()
+    cancel(app, first)
+    one.heartbeat.run_once()
+    step(one)
+    assert (ran, table.statuses) == ([], [-1, 0])
+    one.fetcher.run_once()
+    step(one)
+    assert (ran, table.statuses) == ([second], [-1, 2])
+
+
+def test_a_request_that_comes_after_the_end_is_dropped(app, table, made):
+    """The handler ends before its instance has seen the request: done stays done."""
+    app.add_handler("t", lambda msg: cancel(app, msg.msg_id) and None)
+    one = made()
+    send(app, "o")
+    one.fetcher.run_once()
+    step(one)
+    assert (table.statuses, len(requested(app))) == ([2], 1)
+    one.heartbeat.run_once()
+    assert (table.statuses, requested(app)) == ([2], [])
+
+
+def test_a_message_that_fails_before_the_request_is_seen_is_not_tried_again(app, table, made, ran):
+    def handle(msg: Message) -> None:
+        ran.append(msg.msg_id)
+        cancel(app, msg.msg_id)
+        raise ValueError("x")
+
+    app.add_handler("t", handle, wait=lambda _: 0.0)
+    one, other = made(), made()
+    send(app, "o")
+    one.fetcher.run_once()
+    step(one)
+    other.heartbeat.run_once()
+    assert table.one("status", "error_try_times", "last_error") == (-1, 3, GONE)
+    assert (requested(app), len(ran)) == ([], 1)
+
+
+def test_a_message_that_is_released_before_the_request_is_seen_is_dead(app, table, made, ran):
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    one, other = made(), made()
+    (msg_id,) = send(app, "o")
+    one.fetcher.run_once()
+    cancel(app, msg_id)
+    one.settler.give_back(one.lanes.take_back())
+    assert table.statuses == [0]
+    other.heartbeat.run_once()
+    assert (table.statuses, table.one("last_error"), ran) == ([-1], GONE, [])
+
+
+def test_a_message_of_an_instance_that_died_is_not_tried_again(app, table, made, ran):
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    one, other = made(), made()
+    (msg_id,) = send(app, "o")
+    one.fetcher.run_once()
+    cancel(app, msg_id)
+    with app.engine.begin() as conn:
+        lease.drop(conn, app.tables, one.runtime.identity.id)
+    other.heartbeat.run_once()
+    assert (table.statuses, table.one("last_error"), requested(app)) == ([-1], GONE, [])
+    assert table.one("error_try_times") == 3
+    step(one)
+    assert table.one("last_error") == GONE
+
+
+def test_a_rerun_is_not_cancelled_by_the_request_before_it(app, table, made, ran):
+    """Not by one that is recorded, nor by one that the instance remembers."""
+
+    def handle(msg: Message, ctx: Context) -> None:
+        ran.append(ctx.cancelled)
+        if len(ran) == 1:
+            cancel(app, msg.msg_id)
+            one.heartbeat.run_once()
+            with app.engine.begin() as conn:  # an operator ends it beside us
+                conn.execute(
+                    sa.update(app.tables.message).values(
+                        app.tables.values(status=-1, error_try_times=3, claimed_by=None)
+                    )
+                )
+            assert app.ops.rerun([msg.msg_id]) == 1
+
+    app.add_handler("t", handle)
+    one, other = made(), made()
+    send(app, "o")
+    one.fetcher.run_once()
+    step(one)  # its settle is refused
+    assert table.statuses == [0]
+    other.heartbeat.run_once()
+    one.heartbeat.run_once()
+    one.fetcher.run_once()
+    step(one)
+    assert (ran, table.statuses) == ([False, False], [2])
+
+
+def test_a_rerun_of_the_same_moment_keeps_its_message(app, table):
+    """The heartbeat has read a request; the message is rerun before it acts."""
+    (msg_id,) = send(app, "o")
+    table.edit(status=1, claimed_by="X")
+    cancel(app, msg_id)
+    table.edit(status=-1, error_try_times=1, claimed_by=None)
+    with app.engine.connect() as conn:
+        (seen,) = cancelling.read(conn, app.tables)
+    assert seen.waits
+    assert app.ops.rerun([msg_id]) == 1
+    with app.engine.begin() as conn:
+        assert not change.end_request(conn, app.tables, seen)
+    assert table.statuses == [0]
+
+
+def test_a_message_that_dies_of_itself_before_is_given_up_where_dead_ones_block(make_app, database):
+    app = make_app(table=MessageTable(on_dead="block", max_tries=1))
+    app.create_schema()
+    table = Table(app)
+
+    def handle(msg: Message) -> None:
+        if msg.payload == "bad":
+            cancel(app, msg.msg_id)
+            raise ValueError("x")
+
+    app.add_handler("t", handle)
+    send(app, "o", payload="bad")
+    send(app, "o")
+    assert app.drain(linger=0).left == 2
+    with app.worker(threads=1) as worker:
+        worker.start()
+        assert worker.instance is not None
+        until(lambda: worker.instance.heartbeat.wake() or table.statuses == [-1, 2], "goes on")
+    assert table.rows("error_try_times", "last_error")[0] == (2, GONE)
+
+
+def test_a_transactional_handler_that_returns_after_the_request_is_rolled_back(
+    app, table, made, concurrent
+):
+    ledger = sa.Table("ledger", sa.MetaData(), sa.Column("n", sa.Integer))
+    ledger.create(app.engine)
+
+    def handle(msg: Message, ctx: Context) -> None:
+        ctx.connection.execute(ledger.insert().values(n=msg.msg_id))
+        cancel(app, msg.msg_id)
+        one.heartbeat.run_once()
+        assert ctx.cancelled
+
+    app.add_handler("t", handle, transactional=True)
+    one = made()
+    send(app, "o")
+    one.fetcher.run_once()
+    step(one)
+    assert (table.statuses, table.one("last_error")) == ([-1], GONE)
+    with app.engine.connect() as conn:
+        assert conn.execute(sa.select(ledger)).all() == []
+
+
+def test_a_batch_is_rolled_back_and_all_but_the_cancelled_run(app, table, made, concurrent):
+    calls: list[list[int]] = []
+
+    def handle(messages: list[Message], ctx: BatchContext) -> None:
+        calls.append([m.msg_id for m in messages])
+        if len(calls) == 1:
+            cancel(app, messages[1].msg_id)
+            one.heartbeat.run_once()
+            assert not ctx.cancelled
+
+    app.add_handler("t", handle, transactional=True, batch=10)
+    one = made()
+    a, b, c = send(app, "a", "b", "c")
+    one.fetcher.run_once()
+    step(one)
+    assert calls == [[a, b, c], [a], [c]]
+    assert (table.statuses, table.column("last_error")[1]) == ([2, -1, 2], GONE)
+
+
+def test_a_batch_without_a_transaction_ends_the_cancelled_one_alone(app, table, made):
+    def handle(messages: list[Message]) -> None:
+        cancel(app, messages[1].msg_id)
+        one.heartbeat.run_once()
+
+    app.add_handler("t", handle, batch=10)
+    one = made()
+    send(app, "a", "b", "c")
+    one.fetcher.run_once()
+    step(one)
+    assert table.statuses == [2, -1, 2]
+
+
+def test_an_async_handler_is_cancelled_while_it_waits(app, table, made):
+    out: list[Any] = []
+    waits = threading.Event()
+
+    async def handle(msg: Message, ctx: Context) -> None:
+        try:
+            waits.set()
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            out.append(ctx.cancel_reason)
+            await asyncio.sleep(0)  # its end is not cancelled again
+            out.append("ended")
+            raise
+
+    app.add_handler("t", handle)
+    one = made()
+    (msg_id,) = send(app, "o")
+    one.fetcher.run_once()
+    thread = threading.Thread(target=step, args=(one,))
+    thread.start()
+    assert waits.wait(60)
+    cancel(app, msg_id)
+    one.heartbeat.run_once()
+    one.heartbeat.run_once()
+    thread.join(60)
+    assert out == ["wrong file", "ended"]
+    assert (table.statuses, table.one("last_error")) == ([-1], GONE)
+
+
+def test_a_fan_out_starts_no_further_items(app, table, made):
+    items: list[int] = []
+
+    def handle(msg: Message, ctx: Context) -> None:
+        def work(n: int) -> None:
+            items.append(n)
+            if n == 3:
+                cancel(app, msg.msg_id)
+                one.heartbeat.run_once()
+
+        ctx.fan_out(work, range(1000), threads=1)
+
+    app.add_handler("t", handle)
+    one = made()
+    send(app, "o")
+    one.fetcher.run_once()
+    step(one)
+    assert (len(items) < 1000, table.one("last_error")) == (True, GONE)
+
+
+def test_explain_and_show_tell_of_a_request(app, table, made):
+    app.add_handler("u", lambda msg: None)
+    one = made()
+    (msg_id,) = send(app, "o", topic="u")
+    one.fetcher.run_once()
+    cancel(app, msg_id)
+    found = app.ops.explain(msg_id)
+    assert "cancel requested by anna" in found.text
+    assert found.cancel.reason == "wrong file"
+    assert app.ops.show(msg_id).cancel.actor == "anna"
+    assert why(app, msg_id) is found.reason
+
+
+def test_a_heartbeat_without_requests_sends_no_further_statement(app, made):
+    """Requests ride on the statement that reads the pauses."""
+    app.add_handler("t", lambda msg: None)
+    one = made()
+    one.heartbeat.run_once()
+
+    def sent() -> list[str]:
+        texts: list[str] = []
+
+        def note(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+            texts.append(statement)
+
+        sa.event.listen(app.engine, "before_cursor_execute", note)
+        one.heartbeat.run_once()
+        sa.event.remove(app.engine, "before_cursor_execute", note)
+        return texts
+
+    both = [text for text in sent() if "msgworker_cancel" in text or "msgworker_pause" in text]
+    assert len(both) == 1
+
+
+def test_a_worker_cancels_within_a_heartbeat(make_app):
+    app = make_app(lease_seconds=3)
+    app.create_schema()
+    table, seen = Table(app), threading.Event()
+
+    @app.handler("t")
+    def handle(msg: Message, ctx: Context) -> None:
+        until(lambda: ctx.cancelled, "cancelled", seconds=20)
+        seen.set()
+
+    (msg_id,) = send(app, "a")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: table.statuses == [1], "it runs")
+        cancel(app, msg_id)
+        until(lambda: table.statuses == [-1], "it ends")
+        until(lambda: requested(app) == [], "the request is gone")
+    assert seen.is_set()
