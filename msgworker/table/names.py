@@ -52,7 +52,18 @@ MAX_KEY = 190
 NAMED_ONLY = ("priority", "unique_key", "unique_kept", "scheduled_for")
 """Columns of the default table, which a table of another name has only if they are named; a default
 table of an earlier version works without them."""
-BESIDE = ("lease", "item", "try", "operation", "audit", "pause", "limit", "cancel", "lock", "schedule")
+BESIDE = (
+    "lease",
+    "item",
+    "try",
+    "operation",
+    "audit",
+    "pause",
+    "limit",
+    "cancel",
+    "lock",
+    "schedule",
+)
 """msgworker's own tables, without `msgworker_`."""
 OWN_PREFIX = "mw_"
 """Prefix of our generated columns and of the parameters of our statements."""
