@@ -14,6 +14,7 @@ if typing.TYPE_CHECKING:
     from msgworker.errors import (
         ConfigError,
         DatabaseUnavailable,
+        DuplicateMessage,
         HandlerError,
         HandlerMisuse,
         HandlerStuck,
@@ -45,6 +46,7 @@ __all__ = [
     "Context",
     "DatabaseUnavailable",
     "Databases",
+    "DuplicateMessage",
     "FanOut",
     "HandlerError",
     "HandlerMisuse",

@@ -5,6 +5,7 @@ One file, because it is the user's view: half of it is the documentation of its 
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import weakref
@@ -39,7 +40,17 @@ from msgworker.table import COLUMNS, MessageTable, Tables
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
     from tenacity.wait import wait_base
-from msgworker.producing import checked_priority, connection_of, is_session, row_of, seconds_of
+from msgworker.producing import (
+    Unique,
+    checked_priority,
+    checked_unique,
+    connection_of,
+    insert_rows,
+    is_session,
+    outgoing,
+    row_of,
+    seconds_of,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=Event)
@@ -299,6 +310,9 @@ class App:
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         priority: int | None = None,
+        unique_key: str | None = None,
+        unique: str = "open",
+        on_duplicate: str = "skip",
     ) -> Any:
         """Insert one message in the caller's transaction; return its msg_id.
 
@@ -309,14 +323,31 @@ class App:
         datetime. priority: a whole number from 0 on (to 32,767 in the default table); messages that
         are the next of their object are claimed by priority, the highest first, see
         docs/priorities.md; None = the default of the column, 0.
+        unique_key: a text of 1 to 190 characters that one message of the table holds at a time, see
+        docs/unique.md. unique: "open" frees the key when the message has ended (done or dead),
+        "kept" when its row is purged. on_duplicate: what happens if another message holds the key:
+        "skip" sends nothing and returns the msg_id of that one; "raise" raises DuplicateMessage;
+        "replace" gives that one this payload, priority and delay if it was never claimed, and
+        returns its msg_id; if it was, it goes on without its key (a kept one with it), and this
+        message is sent.
         Raises PayloadError, ConfigError, SchemaError or DatabaseUnavailable before anything is
-        inserted.
+        inserted; DuplicateMessage also where "replace" would change the topic or the object.
         """
         connection = connection_of(conn, self.engine)
         tables = self.tables
-        seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
-        row = row_of(tables, topic, payload, object_id, seconds, at, rank)
-        msg_id = store.insert_one(connection, tables, row)
+        message = outgoing(
+            tables,
+            topic,
+            payload,
+            object_id=object_id,
+            delay=delay,
+            at=at,
+            priority=priority,
+            unique_key=unique_key,
+            unique=unique,
+            on_duplicate=on_duplicate,
+        )
+        msg_id = message.send(connection, tables)
         self._sent(conn, connection)
         return msg_id
 
@@ -324,32 +355,40 @@ class App:
         self,
         conn: Connection | Session,
         topic: str,
-        messages: Iterable[tuple[Any, Any]],
+        messages: Iterable[tuple[Any, ...]],
         *,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         priority: int | None = None,
+        unique: str = "open",
+        on_duplicate: str = "skip",
     ) -> int:
         """Insert (payload, object_id) pairs in the caller's transaction, in order; return how many.
 
-        delay, at, priority: as in `send`, the same for all. All payloads of a chunk of 5,000 are
-        checked before any of it is inserted.
+        A message with a unique key is a triple: (payload, object_id, unique_key). delay, at,
+        priority, unique, on_duplicate: as in `send`, the same for all; those with a key are sent
+        one by one, and all that are given are counted, also those whose key was taken. All messages
+        of a chunk of 5,000 are checked before any of it is inserted.
         """
         connection = connection_of(conn, self.engine)
         tables = self.tables
         seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
+        rule = checked_unique(unique, on_duplicate)
         count = 0
-        rows: list[dict[str, Any]] = []
-        for pair in messages:
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise ConfigError(f"send_many takes (payload, object_id) pairs, got {pair!r:.80}")
-            rows.append(row_of(tables, topic, pair[0], pair[1], seconds, at, rank))
-            if len(rows) >= SEND_CHUNK:
-                store.insert_many(connection, tables, rows)
-                count += len(rows)
-                rows = []
-        store.insert_many(connection, tables, rows)
-        count += len(rows)
+        chunks = iter(messages)
+        while chunk := list(itertools.islice(chunks, SEND_CHUNK)):
+            rows = []
+            for one in chunk:
+                if not isinstance(one, tuple | list) or len(one) not in (2, 3):
+                    raise ConfigError(
+                        "send_many takes (payload, object_id) pairs, and (payload, object_id, "
+                        f"unique_key) triples; got {one!r:.80}"
+                    )
+                key = one[2] if len(one) == 3 else None
+                by = Unique() if key is None else rule
+                rows.append(row_of(tables, topic, one[0], one[1], seconds, at, rank, key, by))
+            insert_rows(connection, tables, rows, on_duplicate)
+            count += len(rows)
         if count:
             self._sent(conn, connection)
         return count

@@ -7,6 +7,7 @@ MsgworkerError
 |   +-- LocksUnavailable         a lock centre cannot be reached or denies access
 +-- SchemaError                  a table, column or index is missing or of a wrong kind  exit 4
 +-- PayloadError (ValueError)    a payload is not JSON, too large or not of its type
++-- DuplicateMessage             the unique key of a message that was sent is taken
 +-- RuleChanged                  max_tries or on_dead of the table changed meanwhile      exit 75
 +-- LostClaim                    a message of this instance was recovered, edited or deleted
 +-- LeaseBusy                    a lock is held by another owner
@@ -105,6 +106,19 @@ class SchemaError(MsgworkerError):
 
 class PayloadError(MsgworkerError, ValueError):
     """A payload is not JSON, too large, too deep or not of the handler's type."""
+
+
+class DuplicateMessage(MsgworkerError):
+    """A message was not sent: another one holds its unique key. The transaction is unharmed.
+
+    msg_id: the one that holds it, None if it cannot be seen. unique_key: the key.
+    """
+
+    def __init__(self, msg_id: Any, unique_key: str, why: str = "nothing was sent") -> None:
+        whose = "another message" if msg_id is None else f"message {msg_id}"
+        super().__init__(f"the unique key {unique_key!r} is held by {whose}: {why}")
+        self.msg_id = msg_id
+        self.unique_key = unique_key
 
 
 class RuleChanged(MsgworkerError):

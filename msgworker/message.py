@@ -15,6 +15,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 DEFAULT_TOPIC = "default"
 """The topic of a message whose topic is NULL."""
+UNIQUE = ("open", "kept")
+"""How long a message holds its unique key: until it has ended, or until its row is purged."""
+ON_DUPLICATE = ("skip", "raise", "replace")
+"""What a send does where another message holds the key."""
 
 
 class Status(enum.IntEnum):

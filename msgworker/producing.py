@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -14,15 +15,71 @@ from sqlalchemy import Connection
 from msgworker import dialects
 from msgworker.config import number
 from msgworker.errors import ConfigError, PayloadError, SchemaError
+from msgworker.message import ON_DUPLICATE, UNIQUE
 from msgworker.payload import encode, is_text
 from msgworker.store import send as store
-from msgworker.table import MAX_OBJECT_ID, MOST_PRIORITY, Tables
+from msgworker.store import unique as keys
+from msgworker.table import MAX_KEY, MAX_OBJECT_ID, MOST_PRIORITY, Tables
+from msgworker.table.uniqueness import able, enforced, index_name
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
 
 
 FAR_SECONDS = 100 * 366 * 86_400.0
+
+
+class Unique(NamedTuple):
+    """How unique a key is, and what becomes of a message whose key is taken; see App.send."""
+
+    unique: str = "open"
+    on_duplicate: str = "skip"
+
+
+class Outgoing(NamedTuple):
+    """A checked message: its row, as the store takes it, and what to do where its key is taken."""
+
+    row: dict[str, Any]
+    on_duplicate: str | None = None
+
+    def send(self, conn: Connection, tables: Tables, own: Any = None) -> Any:
+        """Insert it; returns its msg_id, or that of the message that holds its key. own: see
+        `store.unique.send`."""
+        if self.on_duplicate is None:
+            return store.insert_one(conn, tables, self.row)
+        return keys.send(conn, tables, self.row, on_duplicate=self.on_duplicate, own=own)
+
+
+def outgoing(
+    tables: Tables,
+    topic: str,
+    payload: Any,
+    *,
+    object_id: Any = None,
+    delay: float | timedelta | None = None,
+    at: datetime | None = None,
+    priority: int | None = None,
+    unique_key: str | None = None,
+    unique: str = "open",
+    on_duplicate: str = "skip",
+) -> Outgoing:
+    """Check what `App.send` takes; raises ConfigError, PayloadError or SchemaError."""
+    seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
+    rule = checked_unique(unique, on_duplicate)
+    row = row_of(tables, topic, payload, object_id, seconds, at, rank, unique_key, rule)
+    return Outgoing(row, None if unique_key is None else on_duplicate)
+
+
+def insert_rows(
+    conn: Connection, tables: Tables, rows: list[dict[str, Any]], on_duplicate: str
+) -> None:
+    """Insert checked rows in order; those without a key between two that have one together."""
+    for has_key, part in itertools.groupby(rows, lambda row: "b_unique_key" in row):
+        if not has_key:
+            store.insert_many(conn, tables, list(part))
+            continue
+        for row in part:
+            keys.send(conn, tables, row, on_duplicate=on_duplicate)
 
 
 def row_of(
@@ -33,6 +90,8 @@ def row_of(
     delay: float | None,
     at: datetime | None,
     priority: int | None = None,
+    unique_key: str | None = None,
+    rule: Unique = Unique(),  # noqa: B008 - a constant
 ) -> dict[str, Any]:
     """The values of a new row by column; raises ConfigError, PayloadError or SchemaError."""
     if not isinstance(topic, str) or not 0 < len(topic) <= 100:
@@ -54,6 +113,8 @@ def row_of(
         delay=delay,
         at=at,
         priority=priority,
+        unique_key=checked_key(unique_key, rule, tables),
+        kept=rule.unique == "kept",
     )
 
 
@@ -145,6 +206,52 @@ def checked_priority(priority: Any, tables: Tables) -> int | None:
             "To let some messages give way to all others, send the others with a priority"
         )
     return priority
+
+
+def checked_unique(kind: Any, on_duplicate: Any) -> Unique:
+    """Raises ConfigError for words that are none of those known."""
+    for name, value, known in (
+        ("unique", kind, UNIQUE),
+        ("on_duplicate", on_duplicate, ON_DUPLICATE),
+    ):
+        if value not in known:
+            words = ", ".join(f'"{word}"' for word in known)
+            raise ConfigError(f"{name} must be one of {words}; got {value!r:.60}")
+    return Unique(kind, on_duplicate)
+
+
+def checked_key(key: Any, rule: Unique, tables: Tables) -> str | None:
+    """The unique key as sent; None = the message has none. Raises ConfigError or SchemaError."""
+    if key is None:
+        if rule != Unique():
+            raise ConfigError("unique and on_duplicate are about a unique_key; give one too")
+        return None
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY:
+        raise ConfigError(f"a unique_key is a text of 1 to {MAX_KEY} characters, got {key!r:.80}")
+    if "\x00" in key or not is_text(key):
+        raise ConfigError(f"the unique_key {key!r:.120} holds a NUL or half of a surrogate pair")
+    _check_keys(tables)
+    room = dialects.text_room(tables.message.c[tables.names["unique_key"]].type)
+    if room is not None and len(key) > room and not tables.dialect.loose_types:
+        raise ConfigError(f"the unique_key has {len(key)} characters, its column takes {room}")
+    return key
+
+
+def _check_keys(tables: Tables) -> None:
+    if not able(tables):
+        mend = (
+            "run App.create_schema() or `msgworker init-db`, which add them"
+            if tables.spec.is_default
+            else f"add a VARCHAR({MAX_KEY}) and a SMALLINT column, name them, "
+            'MessageTable(unique_key="unique_key", unique_kept="unique_kept"), and run '
+            "create_schema(); `msgworker doctor` prints the statements"
+        )
+        raise ConfigError(f"table {tables.spec.name} has no columns for unique keys; {mend}")
+    if not enforced(tables):
+        raise SchemaError(
+            f"the unique index {index_name(tables)} is missing on {tables.spec.name}: without it "
+            "keys are not unique. Run App.create_schema() or `msgworker init-db`"
+        )
 
 
 def seconds_of(

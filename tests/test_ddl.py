@@ -15,9 +15,9 @@ from msgworker import App, MessageTable
 from msgworker.dialects import DIALECTS, NAMES, compiler_for
 from msgworker.dialects.catalogue import OTHER_SCHEMAS
 from msgworker.message import Outcome, Settlement, State
-from msgworker.store import items, schedules
+from msgworker.store import items, schedules, unique
 from msgworker.store import send as producing
-from msgworker.store.changing import audit, cancelling, change, pause, purge
+from msgworker.store.changing import audit, cancelling, change, keys, pause, purge
 from msgworker.store.changing.cancelling import Asked
 from msgworker.store.changing.change import Filter
 from msgworker.store.claiming import (
@@ -40,6 +40,7 @@ from msgworker.store.settling.done import still_mine
 from msgworker.store.sharing import deal, locks, scopes
 from msgworker.store.tables import additions, ddl_script
 from msgworker.table import Tables, tables_for
+from msgworker.table.uniqueness import able
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
 
@@ -441,6 +442,14 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
         options |= {"priority": 5 if t.has("priority") else None}
         yield producing.insert_many, {"rows": [producing.row_values(t, **options)] * 2}
         yield producing.insert_one, {"values": producing.row_values(t, **options)}
+        if able(t):
+            row = producing.row_values(t, **options, unique_key="k", kept=delay is None)
+            yield unique.send, {"row": row, "on_duplicate": "skip"}
+            found = unique.Holder(1, "t", "o", False)
+            yield unique.replace, {"found": found, "row": row}
+            yield unique.give_up, {"found": found, "key": "k"}
+            yield keys.taken, {"ids": many}
+            yield keys.give_up, {"ids": many}
 
 
 def _scope_acts(t: Tables, log: Log) -> Iterator[Any]:

@@ -26,9 +26,10 @@ LEVELS = [
     {"dialects"},
     {"table"},
     {"store"},
+    {"producing"},
     {"instance", "coordination"},
     {"ops"},
-    {"producing", "app", "alembic", "databases", "workers"},
+    {"app", "alembic", "databases", "workers"},
     {"cli", "demo", "testing", "__main__", "__init__"},
 ]
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}

@@ -19,6 +19,7 @@ PUBLIC = {
     "Context",
     "DatabaseUnavailable",
     "Databases",
+    "DuplicateMessage",
     "FanOut",
     "HandlerError",
     "HandlerMisuse",

@@ -16,6 +16,7 @@ from msgworker.cli.target import open_app, target
 from msgworker.config import seconds
 from msgworker.errors import PayloadError
 from msgworker.logs import logger
+from msgworker.message import ON_DUPLICATE, UNIQUE
 
 MAX_BYTES = 64_000_000
 log = logger("msgworker.cli")
@@ -27,6 +28,9 @@ log = logger("msgworker.cli")
 @click.option("--payload", metavar="JSON|@FILE|-", help="JSON, a file that has it, or - for stdin.")
 @click.option("--delay", metavar="TIME", help="Not before this time has passed: 30, 30s, 5m.")
 @click.option("--priority", type=int, metavar="N", help="0 to 32767; higher first; none: 0.")
+@click.option("--unique-key", metavar="TEXT", help="Only one message holds a key at a time.")
+@click.option("--unique", type=click.Choice(UNIQUE), help="Until it has ended, or is purged.")
+@click.option("--on-duplicate", type=click.Choice(ON_DUPLICATE), help="If the key is taken.")
 @target
 @as_json
 @common
@@ -39,6 +43,9 @@ def send(
     payload: str | None,
     delay: str | None,
     priority: int | None,
+    unique_key: str | None,
+    unique: str | None,
+    on_duplicate: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -51,7 +58,17 @@ def send(
         log.warning("no handler here takes topic %s", topic)
     app.tables  # noqa: B018 - a missing schema is told before a transaction is open
     with app.engine.begin() as conn:
-        msg_id = app.send(conn, topic, value, object_id=object_id, delay=wait, priority=priority)
+        msg_id = app.send(
+            conn,
+            topic,
+            value,
+            object_id=object_id,
+            delay=wait,
+            priority=priority,
+            unique_key=unique_key,
+            unique=unique or "open",
+            on_duplicate=on_duplicate or "skip",
+        )
     if as_json:
         print_json({"msg_id": msg_id, "topic": topic, "object_id": object_id})
     else:

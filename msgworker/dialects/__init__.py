@@ -71,6 +71,7 @@ from msgworker.dialects.engines import (
     rolled_back,
     same_database,
 )
+from msgworker.dialects.inserts import insert_unless
 from msgworker.dialects.live import (
     Rule,
     cutting,
@@ -101,6 +102,7 @@ from msgworker.dialects.troubles import (
     reason_of,
     shows_a_row,
     trouble,
+    violates,
 )
 from msgworker.dialects.types import (
     AnyId,
@@ -171,6 +173,7 @@ __all__ = [
     "identity",
     "index_is_unique",
     "index_names",
+    "insert_unless",
     "instant_of",
     "instant_text",
     "instants_of",
@@ -228,6 +231,7 @@ __all__ = [
     "text_room",
     "trouble",
     "unavailable",
+    "violates",
     "wait_for_notice",
     "whole_number",
     "whole_room",

@@ -19,6 +19,8 @@ class Dialect:
     slices_by_age: entries of the index of slices are in order of age, so that those that leave
     together are on few pages; else by object.
     arrays: a whole batch is sent as arrays, and a WITH may contain an UPDATE.
+    on_conflict: an INSERT can step back from the entry of one unique index.
+    latest_by_lock: a locking read sees what was committed after the snapshot of the transaction.
     ordered_update: an UPDATE changes its rows in the order that it names.
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
     share_locks: shared row locks exist, with SKIP LOCKED.
@@ -56,6 +58,8 @@ class Dialect:
     recursive_skip_scan: bool = False
     slices_by_age: bool = False
     arrays: bool = False
+    on_conflict: bool = False
+    latest_by_lock: bool = False
     ordered_update: bool = False
     row_locks: bool = True
     share_locks: bool = False
@@ -92,6 +96,7 @@ DIALECTS = {
             oldest_index=True,
             recursive_skip_scan=True,
             arrays=True,
+            on_conflict=True,
             share_locks=True,
             settles_at_once=2,
             defers=True,
@@ -107,6 +112,7 @@ DIALECTS = {
             partial_indexes=True,
             oldest_index=True,
             recursive_skip_scan=True,
+            on_conflict=True,
             slices_by_age=True,  # a commit writes each page that it has changed, whole
             row_locks=False,
             skip_locked=False,
@@ -130,6 +136,7 @@ DIALECTS = {
             # After a crash of the server InnoDB may take an index on a virtual column as corrupted.
             stored_columns=True,
             storage_engines=True,
+            latest_by_lock=True,
             ordered_update=True,
             update_ignore="IGNORE",
             rowcount_includes_ignored=True,
@@ -145,6 +152,7 @@ DIALECTS = {
             case_index="column",
             guard_case="function",  # MySQL 8 allows a CASE as a key part: no column needed
             storage_engines=True,
+            latest_by_lock=True,
             ordered_update=True,
             update_ignore="IGNORE",
             rowcount_includes_ignored=True,

@@ -146,6 +146,21 @@ def trouble(error: BaseException) -> Trouble:
     return Trouble.LOST if error.connection_invalidated else Trouble.OTHER
 
 
+def violates(error: DBAPIError, index: str) -> bool:
+    """Whether it is the refusal of the unique index of this name, and of no other. SQLite names
+    the columns: there any refusal is taken for it."""
+    if trouble(error) is not Trouble.RACE:
+        return False
+    named = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
+    text = str(error.orig)  # the entry, which is anything, comes before the name
+    if named is None and type(error.orig).__module__.startswith("sqlite3"):
+        return True
+    if named is None:
+        found = re.search(r".*for key '([^']*)'", text, re.DOTALL) or re.search(r"\(([^)]*)", text)
+        named = "" if found is None else found[1]
+    return bool(named.rpartition(".")[2].lower() == index.lower())
+
+
 def is_denied(error: DBAPIError) -> bool:
     """Whether the login lacks a right on a table or column. Oracle reports a table without any
     right as missing."""

@@ -16,8 +16,17 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, connecting, refusal, trouble, unavailable, writing
+from msgworker.dialects import (
+    Trouble,
+    connecting,
+    refusal,
+    trouble,
+    unavailable,
+    violates,
+    writing,
+)
 from msgworker.errors import MsgworkerError
 from msgworker.instance.settling.untilknown import (
     Failures,
@@ -33,6 +42,7 @@ from msgworker.store.changing import audit
 from msgworker.store.changing.audit import Operation
 from msgworker.store.tables import rule
 from msgworker.table import Tables
+from msgworker.table.uniqueness import index_name
 
 T = TypeVar("T")
 FIRST_SIZE = 100
@@ -155,6 +165,8 @@ class Bulk:
         def judge(error: BaseException, looking: bool) -> Fate:
             if trouble(error) is Trouble.REFUSED:
                 raise refusal(self._engine, error) from error
+            if isinstance(error, DBAPIError) and violates(error, index_name(self._tables)):
+                return Fate.AGAIN  # a unique key was taken after it was looked at: look again
             return by_trouble(error, looking)
 
         return self._known(partial(self._once, last_id, work), self._committed, judge)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -11,7 +12,7 @@ from sqlalchemy import Connection
 from msgworker.dialects import connecting
 from msgworker.message import State, Status, word_of
 from msgworker.ops.results import Skip, Why
-from msgworker.store.changing import change
+from msgworker.store.changing import change, keys
 from msgworker.store.changing.change import Filter, SeenRow
 from msgworker.store.looking import order
 from msgworker.store.looking.order import Behind
@@ -50,7 +51,9 @@ class Choice:
 
     ids: in order; None = by `wanted`. words: the states that may be changed. in_order: skip
     messages whose later ones have run. given_up: discarded ones may be changed. unfit: says which
-    ones may not be changed for another reason than their state.
+    ones may not be changed for another reason than their state. key_taken: what happens to a
+    message whose unique key another one holds: "skip" it, or it goes on "without" it; None = it
+    needs no key.
     """
 
     engine: sa.Engine
@@ -62,6 +65,7 @@ class Choice:
     given_up: bool = True
     why: Mapping[State, Why] = field(default_factory=lambda: WHY)
     unfit: Callable[[Connection, list[int]], dict[int, Skip]] | None = None
+    key_taken: Literal["skip", "without"] | None = None
     chunk_size: int = field(default=CHUNK)
 
     def chunks(self, after: int | None = None) -> Iterator[Chunk]:
@@ -77,7 +81,8 @@ class Choice:
                 skips = self.refusals(conn, part)
                 good = [i for i in part if i not in skips]
                 behind, late = self._late(conn, good, None)
-            yield Chunk(part, skips | late, behind)
+                taken = self._taken(conn, [i for i in good if i not in late])
+            yield Chunk(part, skips | late | taken, behind)
 
     def _of_filter(self, after: int | None) -> Iterator[Chunk]:
         assert self.wanted is not None
@@ -89,6 +94,7 @@ class Choice:
                 )
                 behind, skips = self._late(conn, ids, self.wanted)
                 skips |= self._unfit_among(conn, ids)
+                skips |= self._taken(conn, [i for i in ids if i not in skips])
             if ids:
                 yield Chunk(ids, skips, behind)
             more, after = next_after is not None, next_after
@@ -102,6 +108,19 @@ class Choice:
         behind = order.behind(conn, self.tables, ids)
         late = order.ran_later(conn, self.tables, ids, wanted=wanted)
         return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
+
+    def _taken(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+        if self.key_taken != "skip":
+            return {}
+        taken = keys.taken(conn, self.tables, ids)
+        return {i: Skip(i, Why.KEY_TAKEN, other) for i, other in taken.items()}
+
+    def free_keys(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+        """Those of the locked messages whose key is taken, unless they go on without it: then it
+        is taken from them."""
+        if self.key_taken == "without":
+            keys.give_up(conn, self.tables, list(keys.taken(conn, self.tables, ids)))
+        return self._taken(conn, ids)
 
     def overtaken(self, conn: Connection, ids: list[int], behind: Behind) -> dict[int, Skip]:
         """Those of the messages behind which a later one of their object has run since the read."""

@@ -61,10 +61,11 @@ class Repairs(Writing):
         no status is given, without discarded ones (unless error or fingerprint select
         them). Never new and running messages; done ones only with force.
 
-        A message is skipped if a later one of its object is done or running, unless
-        force. with_successors: the message and the failed or dead ones behind it are set to new, in
-        one transaction per object, so that they run again in order; done ones behind it stay
-        done, unless also_done. If one of them runs, all are skipped.
+        A message is skipped if a later one of its object is done or running, or if another one
+        holds its unique key by now, unless force; then it runs without that key. with_successors:
+        the message and the failed or dead ones behind it are set to new, in one transaction per
+        object, so that they run again in order; done ones behind it stay done, unless also_done. If
+        one of them runs, all are skipped.
 
         rate: the most messages a second. operation: the op_id of an interrupted one to continue;
         nothing is changed or counted twice. More than 10,000 ids are not stored: give them again
@@ -126,6 +127,7 @@ class Repairs(Writing):
             ids=ids,
             wanted=wanted,
             in_order=order,
+            key_taken="without" if force else "skip",
         )
 
     def _rerun_objects(

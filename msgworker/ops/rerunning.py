@@ -45,6 +45,9 @@ def _one_step(bulk: Bulk, choice: Choice, chunk: Chunk, part: list[int], act: Ch
         if chunk.behind is not None and ids:
             late = choice.overtaken(conn, ids, chunk.behind)
             ids = [i for i in ids if i not in late]
+        if choice.key_taken is not None and (taken := choice.free_keys(conn, ids)):
+            late |= taken
+            ids = [i for i in ids if i not in taken]
         recorded(conn, choice.tables, bulk.op.op_id, ids, act)
         return Step(len(part), len(ids), [*left, *gone, *late.values()])
 
@@ -197,6 +200,8 @@ def _all_behind(
     ids = _lock_tail(conn, t, tail, head, done_too)
     if running := order.runs_later(conn, t, [head]):
         return Step(1, 0, [Skip(head, Why.RUNS_LATER, running[head])])
+    if taken := choice.free_keys(conn, ids):  # one of them cannot run: none does
+        return Step(1, 0, [taken.get(head) or next(iter(taken.values()))])
     recorded(conn, t, op_id, ids, lambda c, part: rerun(c, t, part))
     done.extend(ids)
     return Step(len(ids), len(ids))

@@ -24,6 +24,7 @@ class Why(enum.StrEnum):
     GIVEN_UP = "discarded already"
     RAN_LATER = "a later one ran"
     RUNS_LATER = "a later one runs"
+    KEY_TAKEN = "its unique key is taken"
     TOO_LONG = "too many behind it"
     CHANGED = "changed meanwhile"
     LOCKED = "locked by another transaction"
@@ -36,7 +37,8 @@ class Why(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A skipped message, and why. other_id: the later one of its object, if any."""
+    """A skipped message, and why. other_id: the later one of its object, or the one that holds
+    its key."""
 
     msg_id: int
     why: Why
@@ -61,6 +63,7 @@ _SAYS = {
     Why.GIVEN_UP: "is discarded already",
     Why.RAN_LATER: "would run out of order: message {} of its object has run already",
     Why.RUNS_LATER: "would run out of order: message {} of its object runs now",
+    Why.KEY_TAKEN: "has a unique key that message {} holds now",
     Why.TOO_LONG: "has more messages behind it than one transaction can take",
     Why.CHANGED: "has changed meanwhile, or a message behind it has",
     Why.LOCKED: "is locked by another transaction",
@@ -77,6 +80,7 @@ ADVICE = {
         "it and then, in order, the failed and dead messages behind it"
     ),
     Why.RUNS_LATER: "try again later",
+    Why.KEY_TAKEN: "--force (force=True) runs it without its key",
     Why.CHANGED: "look again",
     Why.LOCKED: "instances recover it when that transaction has ended, or release again",
     Why.UNDATED: "--any-age (any_age=True) gives it back, if no consumer works on it",

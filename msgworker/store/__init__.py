@@ -5,6 +5,7 @@ the order of a message's life:
 
 tables      create and check the tables; the rule that is recorded with them
 send        insert messages
+unique      insert messages that have a unique key, or find who holds it
 schedules   what schedules there are, and the messages of their ticks
 claiming    find heads, flag them, read the runs behind them
 settling    write outcomes and tries, move the flag

@@ -44,9 +44,11 @@ def row_values(
     delay: float | None,
     at: datetime | None,
     priority: int | None = None,
+    unique_key: str | None = None,
+    kept: bool = False,
     scheduled_for: datetime | None = None,
 ) -> dict[str, Any]:
-    """One row as parameters of `_insert`; the columns that are not there are left out."""
+    """One row as parameters of `insert`; the columns that are not there are left out."""
     row: dict[str, Any] = {"b_object_id": object_id}
     if t.has("shard"):
         row["b_shard"] = shard_of(object_id, t.spec.shards)
@@ -62,6 +64,10 @@ def row_values(
         row["b_delay"] = delay
     elif at is not None:
         row["b_at"] = at
+    if unique_key is not None:
+        row["b_unique_key"] = unique_key
+        if kept:
+            row["b_unique_kept"] = 1
     return row
 
 
@@ -80,26 +86,34 @@ def shard_of(object_id: Any, shards: int) -> int:
 
 
 def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
-    def build() -> sa.Insert:
-        roles: dict[str, Any] = {
-            key[2:]: bindparam(key) for key in keys if key not in ("b_delay", "b_at")
-        }
-        if "b_delay" in keys:
-            roles["available_at"] = now_plus(bindparam("b_delay", type_=sa.Float()))
-        if "b_at" in keys:
-            roles["available_at"] = bindparam("b_at", type_=UtcDateTime())
-        if "b_scheduled_for" in keys:
-            roles["scheduled_for"] = bindparam("b_scheduled_for", type_=UtcDateTime())
-        payload = t.cols().payload
-        if "b_payload" in keys and payload is not None:
-            roles["payload"] = dialects.json_text("b_payload", payload)
-        # Set explicitly: a foreign table may have no defaults, and a status of NULL is never
-        # claimed.
-        roles["status"] = lit(Status.NEW)
-        roles["error_try_times"] = sa.literal_column("0")
-        return sa.insert(t.message).values(t.values(**roles))
+    """The INSERT of one message, of which `row_values` gave these keys."""
+    return t.built(("insert", keys), lambda: sa.insert(t.message).values(inserted_values(t, keys)))
 
-    return t.built(("insert", keys), build)
+
+def inserted_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
+    """The values of a new row, by column."""
+    roles = sent_values(t, keys)
+    # Set explicitly: a foreign table may have no defaults, and a status of NULL is never claimed.
+    roles["status"] = lit(Status.NEW)
+    roles["error_try_times"] = sa.literal_column("0")
+    return t.values(**roles)
+
+
+def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
+    """What a producer says of a message, by role."""
+    roles: dict[str, Any] = {
+        key[2:]: bindparam(key) for key in keys if key not in ("b_delay", "b_at")
+    }
+    if "b_delay" in keys:
+        roles["available_at"] = now_plus(bindparam("b_delay", type_=sa.Float()))
+    if "b_at" in keys:
+        roles["available_at"] = bindparam("b_at", type_=UtcDateTime())
+    if "b_scheduled_for" in keys:
+        roles["scheduled_for"] = bindparam("b_scheduled_for", type_=UtcDateTime())
+    payload = t.cols().payload
+    if "b_payload" in keys and payload is not None:
+        roles["payload"] = dialects.json_text("b_payload", payload)
+    return roles
 
 
 def channel(spec: MessageTable) -> str:

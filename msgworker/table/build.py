@@ -25,11 +25,10 @@ from msgworker.table.own import item_table, lease_table, try_table
 from msgworker.table.spec import MessageTable
 from msgworker.table.tables import Tables
 
-OF_ITS_OWN = ("msg_id", "object_id", "payload", "priority")
+OF_ITS_OWN = ("msg_id", "object_id", "payload", "priority", "unique_key")
 """Columns of which a foreign table's own type decides."""
 WITHOUT_PRIORITY = "all messages have the same priority"
 WITHOUT_KEYS = "no message can be sent with a unique key"
-WITHOUT_KEPT = "unique keys are free again as soon as their message has ended"
 WITHOUT_TICK = "a message of a schedule does not say for which instant it is"
 
 
@@ -107,7 +106,7 @@ def _message_table(
             {"nullable": False, "server_default": sa.text("0"), "info": {ADDED: WITHOUT_PRIORITY}},
         ),
         "unique_key": (dialects.key_text(MAX_KEY), {"info": {ADDED: WITHOUT_KEYS}}),
-        "unique_kept": (sa.SmallInteger(), {"info": {ADDED: WITHOUT_KEPT}}),
+        "unique_kept": (sa.SmallInteger(), {"info": {ADDED: WITHOUT_KEYS}}),
         "scheduled_for": (UtcDateTime(), {"info": {ADDED: WITHOUT_TICK}}),
     }
     columns: list[sa.Column[Any]] = []

@@ -64,8 +64,8 @@ class MessageTable(_Names):
 
     priority, unique_key, unique_kept and scheduled_for are columns of the default table; on a table
     of another name each is used only if it is named here, because a column of that name may mean
-    something else there. Of priorities higher comes first, see docs/priorities.md. unique_key needs
-    finished_at, and unique_kept is for keys that are kept after their message has ended.
+    something else there. Of priorities higher comes first, see docs/priorities.md. unique_key and
+    unique_kept go together and need finished_at, see docs/unique.md.
     scheduled_for is the tick of a schedule, see docs/timers.md.
 
     slices: which of shard and instance_type get an index of open messages, without which a scope
@@ -160,8 +160,10 @@ class MessageTable(_Names):
             raise ConfigError(
                 f"table {self.name!r} is one of msgworker's own tables; name the message table"
             )
-        if self.unique_kept is not None and self.unique_key is None:
-            raise ConfigError("unique_kept marks keys: name the column of the keys too, unique_key")
+        if (self.unique_key is None) != (self.unique_kept is None):
+            raise ConfigError(
+                "unique_key and unique_kept go together: name both columns, a text and a SMALLINT"
+            )
         if self.unique_key is not None and self.finished_at is None:
             raise ConfigError(
                 "unique_key needs the column finished_at: a key counts until its message has ended"

@@ -17,9 +17,10 @@ from sqlalchemy import ColumnElement, FromClause
 from msgworker import dialects
 from msgworker.message import Status
 from msgworker.table.columns import Cols, lit
-from msgworker.table.names import HELD_KEY, UNIQUE
+from msgworker.table.names import HELD_KEY, MAX_KEY, UNIQUE
 from msgworker.table.tables import Tables
 
+COLUMNS = ("unique_key", "unique_kept", "finished_at")
 ONE: ColumnElement[int] = sa.literal_column("1")
 
 
@@ -29,21 +30,25 @@ def index_name(t: Tables) -> str:
 
 
 def enforced(t: Tables) -> bool:
-    """Whether the table has the column of keys and its index."""
-    there = t.indexes is None or index_name(t) in t.indexes
-    return t.has("unique_key") and t.has("finished_at") and there
+    """Whether the table has the columns of keys and their index."""
+    return able(t) and (t.indexes is None or index_name(t) in t.indexes)
+
+
+def able(t: Tables) -> bool:
+    """Whether the table has the columns of keys; each is of use with the others only."""
+    return all(map(t.has, COLUMNS))
 
 
 def counts(c: Cols) -> ColumnElement[bool]:
     """The row holds its key, if it has one: the predicate of the index."""
     assert c.unique_key is not None
+    assert c.unique_kept is not None
     assert c.finished_at is not None
     running_or_new = c.status.in_([lit(Status.NEW), lit(Status.PROCESSING)])
     to_be_tried = sa.and_(c.status == lit(Status.FAILED), c.finished_at.is_(None))
-    while_it_counts = [running_or_new, to_be_tried]
-    if c.unique_kept is not None:
-        while_it_counts.insert(0, c.unique_kept == ONE)
-    return sa.and_(c.unique_key.is_not(None), sa.or_(*while_it_counts))
+    return sa.and_(
+        c.unique_key.is_not(None), sa.or_(c.unique_kept == ONE, running_or_new, to_be_tried)
+    )
 
 
 def held_key(t: Tables, c: Cols) -> ColumnElement[Any]:
@@ -66,14 +71,16 @@ def holds(t: Tables, c: Cols, key: ColumnElement[Any]) -> list[ColumnElement[boo
 
 def add_index(t: Tables) -> None:
     """Attach the index, and the generated column that it is on, to the message table."""
-    c = t.cols()
-    if c.unique_key is None or c.finished_at is None:
+    if not able(t):
         return
+    c = t.cols()
+    assert c.unique_key is not None
     if t.dialect.case_index == "column":
         key = sa.case((counts(c), c.unique_key))
         computed = sa.Computed(key, persisted=t.dialect.stored_columns)
         hidden = {dialects.HIDDEN: True}
-        column = sa.Column(HELD_KEY, c.unique_key.type, computed, nullable=True, info=hidden)
+        kind = dialects.key_text(MAX_KEY)  # byte by byte, whatever the collation of the column
+        column = sa.Column(HELD_KEY, kind, computed, nullable=True, info=hidden)
         t.message.append_column(column)
     option: dict[str, Any] = {}
     if t.dialect.partial_indexes:

@@ -90,6 +90,16 @@ def test_send_with_a_priority_is_shown_by_list_and_show(crm: Cli, folder: Path) 
     assert listed["messages"][0]["priority"] == 5
 
 
+def test_send_with_a_unique_key_gives_the_id_of_its_holder(crm: Cli, folder: Path) -> None:
+    given = ("send", "settle", "--unique-key", "inv-77", *AT)
+    assert crm(*given, "--unique", "kept").stdout == crm(*given).stdout == "1\n"
+    assert sql(folder, "SELECT unique_key, unique_kept FROM msgworker_message") == [("inv-77", 1)]
+    assert "unique key  inv-77, kept until" in crm("show", "1", *AT).stdout
+    refused = crm(*given, "--on-duplicate", "raise")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "the unique key 'inv-77' is held by message 1" in refused.stderr
+
+
 def test_send_warns_of_a_topic_that_the_app_does_not_take(crm: Cli) -> None:
     done = crm("send", "setle", *AT)
     assert done.exit_code == 0

@@ -25,6 +25,9 @@ from msgworker.store.recovering import lease
 from tests.support.rows import Table, send
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rights.md"
+LACKING = ", shard, priority, unique_key, unique_kept)"
+OF_KEYS = "claimed_at, unique_key"
+"""Of a table without these columns."""
 ROLES = ("owner", "producer", "worker", "looker", "ops")
 _number = count()
 
@@ -82,7 +85,7 @@ class Site:
         rest = [one for one in found if one not in owners]
         if table is not None:
             rest = [one.replace("msgworker_message", table.name) for one in rest]
-            rest = [one.replace(", shard, priority)", ")") for one in rest]  # it has none
+            rest = [one.replace(LACKING, ")") for one in rest if OF_KEYS not in one]
         self.run(*rest)
 
     def close(self) -> None:
@@ -138,10 +141,15 @@ def test_each_role_of_the_page_does_its_work(site):
     (bad,) = send(producer, "c", payload="bad")
     (items,) = send(producer, "d", payload="items", at=datetime(2020, 1, 1, tzinfo=UTC))
     with producer.engine.begin() as conn:
+        keyed = [
+            producer.send(conn, "t", n, object_id="k", unique_key="k", on_duplicate=what)
+            for n, what in enumerate(("skip", "skip", "replace"))
+        ]
+        assert len(set(keyed)) == 1
         assert producer.send_many(conn, "t", [(None, "e"), (None, "f")]) == 2
     (crashed,) = leave_behind(admin, "gone", "g", ttl=-1.0)
     report = worker.drain(threads=2, linger=1)
-    assert (report.done, report.failed) == (5, 1), report
+    assert (report.done, report.failed) == (6, 1), report
     words = {info.msg_id: info.status for info in ops.ops.find()}
     assert words[bad] is State.DEAD
     assert {words[one] for one in (retried, items, crashed)} == {State.DONE}

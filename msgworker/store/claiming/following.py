@@ -39,9 +39,9 @@ def read_runs(
 ) -> dict[int, list[Bare]]:
     """The run behind each flagged head: head's msg_id -> its next rows, perhaps empty.
 
-    To be called after the flags have committed. A run holds rows at status 0 that are due, ends
-    before the first unfinished row that is not, and is empty if a lower unfinished row has
-    appeared. within: it also ends before the first row of another slice.
+    To be called after the flags have committed. A run holds rows at status 0 that are due and have
+    no unique key, ends before the first unfinished row that is no such one, and is empty if a lower
+    unfinished row has appeared. within: it also ends before the first row of another slice.
     """
     asked = [row for row in heads_flagged if row.object_id is not None]
     runs: dict[int, list[Bare]] = {row.msg_id: [] for row in asked}
@@ -81,6 +81,8 @@ def _read(
 
 def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
     free = sa.and_(c.status == lit(Status.NEW), t.due(c))
+    if c.unique_key is not None:  # it may be replaced: its payload is read under its flag
+        free = sa.and_(free, c.unique_key.is_(None))
     return sa.case((free, sa.literal_column("1")), else_=sa.literal_column("0"))
 
 

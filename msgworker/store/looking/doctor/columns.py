@@ -27,11 +27,11 @@ WITHOUT = {
     "finished_at": "it is not shown when messages ended, and old ones cannot be purged by age",
     "priority": "all messages have the same priority",
     "unique_key": "no message can be sent with a unique key",
-    "unique_kept": "unique keys are free again as soon as their message has ended",
+    "unique_kept": "no message can be sent with a unique key",
     "scheduled_for": WITHOUT_TICK,
 }
-INDEXED = {"available_at": "due", "priority": URGENT, "unique_key": UNIQUE}
-HIDDEN = {"priority": URGENT_RANK, "unique_key": HELD_KEY}
+INDEXED = {"available_at": "due", "priority": URGENT, "unique_kept": UNIQUE}
+HIDDEN = {"priority": URGENT_RANK, "unique_kept": HELD_KEY}
 """The suffixes of the indexes on optional columns."""
 WITHOUT_OPS = ": ops cannot write or pause without it"
 WITHOUT_FEATURE = {
