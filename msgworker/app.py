@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
 
-from msgworker import dialects
+from msgworker import dialects, ticks
 from msgworker.config import MAX_THREADS, Configuration, Settings, load, nearest, number, whole
 from msgworker.errors import ConfigError, HandlerError, SchemaError
 from msgworker.events import Event, Events
@@ -31,6 +31,7 @@ from msgworker.instance.worker import Worker
 from msgworker.logs import logger
 from msgworker.ops import Ops
 from msgworker.payload import clean
+from msgworker.schedules import OWN, Schedule, Schedules
 from msgworker.store import send as store
 from msgworker.store.tables import additions, schema
 from msgworker.store.tables import rule as rules
@@ -96,6 +97,7 @@ class App:
         # For the package and the tests of it; no part of the public contract.
         self.registry = Registry()
         self.events = Events()
+        self.timers = Schedules()
         self._lock = threading.Lock()
         self._tables: Tables | None = None
         self._fit = False
@@ -285,6 +287,79 @@ class App:
             )
         self.registry.add(made)
 
+    def every(
+        self,
+        period: float | str | timedelta,
+        *,
+        topic: str | None = None,
+        object_id: Any = OWN,
+        payload: Any = None,
+        name: str | None = None,
+        catch_up: str = "last",
+    ) -> Callable[[F], F]:
+        """Declare a schedule: a message of `topic` every `period`, "5m", seconds or a timedelta,
+        from 1 s to 366 days in whole seconds, counted from 1970-01-01 00:00 UTC.
+
+        Call it, or write it above a function. With `topic` the function below, if there is one,
+        becomes its handler; without it the topic is that of the handler below
+        (`@app.handler("t")`), or the name of the function, which then becomes its handler.
+        name: default: the topic; one schedule has it. object_id: default: the name, so that its
+        messages never overlap; None = no object. payload: as in `send`. catch_up: what is sent
+        after an outage: "last" (one message for the last tick that was missed), "all", or "none"
+        (no tick that is more than 60 s late). `msg.scheduled_for` is the tick.
+
+        The instances and drains of this App fire it, each tick once. See docs/timers.md.
+        Raises ConfigError or PayloadError at once.
+        """
+        return self._declared(ticks.every(period), topic, object_id, payload, name, catch_up)
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str = "UTC",
+        topic: str | None = None,
+        object_id: Any = OWN,
+        payload: Any = None,
+        name: str | None = None,
+        catch_up: str = "last",
+    ) -> Callable[[F], F]:
+        """Declare a schedule by a cron expression, "minute hour day-of-month month day-of-week", in
+        a time zone such as "Asia/Shanghai".
+
+        When the clocks are put forward, a time of day that is left out fires when they have been;
+        when they are put back, one that comes twice fires the first time. The rest is as in
+        `every`. Raises ConfigError, also for an expression that never fires and a time zone that
+        this machine does not know.
+        """
+        return self._declared(ticks.cron(expression, tz), topic, object_id, payload, name, catch_up)
+
+    def _declared(
+        self,
+        when: ticks.When,
+        topic: str | None,
+        object_id: Any,
+        payload: Any,
+        name: str | None,
+        catch_up: str,
+    ) -> Callable[[F], F]:
+        return self.timers.declare(
+            when,
+            name=name,
+            topic=topic,
+            object_id=object_id,
+            payload=payload,
+            catch_up=catch_up,
+            handlers=self.registry.handlers,
+            add_handler=self.add_handler,
+        )
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        """The schedules that this App declares, in code and by its configuration. Raises
+        ConfigError for one that has no topic."""
+        return self.timers.all()
+
     def on(self, event: type[E] | str, fn: Callable[[E], object]) -> Callable[[], None]:
         """Call `fn(event)` for every event of a type of `msgworker.events`, or of its name, in all
         instances of this App in this process, from now on; returns a function that ends it.
@@ -432,6 +507,7 @@ class App:
         """
         whole("threads", threads, 1, MAX_THREADS)
         chosen = self._chosen(topics)
+        self.timers.all()  # refuses one without a topic
         for text in self.registry.read_types():
             log.warning(text)
         some = topics is not None
@@ -593,6 +669,7 @@ class App:
             channel=self._channel if self.settings.notify and tables.dialect.notify else None,
             turns=self._turns if tables.dialect.one_writer else None,
             scope=scope,
+            schedules=tuple(self.timers.all()),
             events=Events(self.events),
         )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from msgworker.errors import ConfigError
@@ -181,6 +182,24 @@ class OutageEnded(Event):
 
     role: str
     failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFired(Event):
+    """The messages of one or more ticks of a schedule were sent. ticks: aware UTC, in order."""
+
+    name: str
+    topic: str
+    ticks: Sequence[datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFailed(Event):
+    """The messages of a due schedule could not be sent; it is tried again after `delay_seconds`."""
+
+    name: str
+    error: str
+    delay_seconds: float
 
 
 E = TypeVar("E", bound=Event)

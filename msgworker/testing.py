@@ -110,6 +110,7 @@ class Database:
         if like is not None:
             made.registry = like.registry
             made.events = like.events
+            made.timers = like.timers
         made.create_schema()
         self._made.append(made)
         return made
@@ -148,7 +149,8 @@ class Crashed(BaseException):
 
 
 def drain(app: App, *, crash: str | None = None, crash_on: Any = None) -> Report:
-    """Handle messages on this thread until none is due now.
+    """Handle messages on this thread until none is due now; first, send those of schedules that are
+    due by the clock of the database.
 
     Each failed try is logged as a warning with its traceback: pytest shows it when a test fails.
 
@@ -206,6 +208,8 @@ class _Drain:
         begun = time.monotonic()
         parts = self._instance
         try:
+            if parts.timer is not None:
+                parts.timer.register()
             parts.heartbeat.register()
             while not parts.fetcher.exhausted:
                 self._beat()
@@ -219,9 +223,13 @@ class _Drain:
             parts.settler.close()
             parts.caller.close()
             parts.heartbeat.close()
+            if parts.timer is not None:
+                parts.timer.ended()
 
     def _beat(self) -> None:
         if time.monotonic() >= self._beat_at or self._instance.runtime.identity.doubted_at:
+            if self._instance.timer is not None:
+                self._instance.timer.run_once()
             did = self._instance.heartbeat.run_once()
             self._beat_at = time.monotonic() + self._instance.heartbeat.pause_seconds(did)
 

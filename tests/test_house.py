@@ -22,9 +22,9 @@ PACKAGE = ROOT / "msgworker"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"errors", "clock"},
-    {"message", "payload", "config", "logs", "events"},
+    {"message", "payload", "config", "logs", "events", "ticks"},
     {"dialects"},
-    {"table"},
+    {"table", "schedules"},
     {"store"},
     {"producing"},
     {"instance", "coordination"},

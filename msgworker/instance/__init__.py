@@ -13,6 +13,7 @@ instance    builds the roles; the order of start and stop
 runtime     what the roles share
 role        the loop of a thread, and its outages
 links       connections
+timer       sends the messages of schedules at their ticks
 listener    wakes the claim loop when a message was sent
 forks       ends what a handler forks
 stopping    signals, and who asked for a stop

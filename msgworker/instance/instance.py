@@ -50,6 +50,7 @@ from msgworker.instance.stopping import (
     Keeper,
 )
 from msgworker.instance.telling import Telling
+from msgworker.instance.timer import Timer
 from msgworker.message import Outcome
 
 HOPELESS_FAILURES = 4
@@ -137,8 +138,12 @@ class Instance:
             settler=self.settler,
         )
         self.listener = Listener(runtime, heard=look_now)
-        roles = (self.fetcher, self.heartbeat)
-        self.watchdog = Watchdog(runtime, roles=roles, settling=self.settler.links, handlers=watch)
+        self.timer = Timer(runtime, look_now=look_now) if runtime.schedules else None
+        timers = () if self.timer is None else (self.timer,)
+        watched = (self.fetcher, self.heartbeat, *timers)
+        self.watchdog = Watchdog(
+            runtime, roles=watched, settling=self.settler.links, handlers=watch
+        )
 
     def _standing(self) -> Standing:
         runtime = self.runtime
@@ -157,6 +162,8 @@ class Instance:
 
     def start(self) -> None:
         with reaching(self.runtime.engine):
+            if self.timer is not None:
+                self.timer.register()
             self.heartbeat.register()
         runtime = self.runtime
         runtime.events.emit(events.InstanceStarted(runtime.identity.id, len(self.handlers)))
@@ -166,6 +173,8 @@ class Instance:
         self.fetcher.start()
         self.heartbeat.start()
         self.watchdog.start()
+        if self.timer is not None:
+            self.timer.start()
         if self.runtime.channel is not None:
             self.listener.start()
 
@@ -177,7 +186,8 @@ class Instance:
     @property
     def is_within(self) -> bool:
         """Whether this thread belongs to the instance, so that its stop may wait for it."""
-        roles = (self.fetcher, self.heartbeat, self.watchdog, self.listener)
+        roles = [self.fetcher, self.heartbeat, self.watchdog, self.listener]
+        roles += [] if self.timer is None else [self.timer]
         return self.runtime.within or any(role.is_current for role in roles)
 
     def leave_for(self, error: MsgworkerError) -> None:
@@ -231,12 +241,16 @@ class Instance:
     def _stop(self) -> bool:
         self.runtime.stopping.set()
         self.runtime.give_up_at = self._deadline + GIVE_UP_SECONDS
+        if self.timer is not None:
+            self.timer.stop()
         self.fetcher.stop()
         self.lanes.close()
         self.settler.give_back(self.lanes.take_back())
         if self.seat is not None:
             self.seat.leave()
         self._wait_for(self.fetcher, max(ROLE_SECONDS, self._deadline - time.monotonic()))
+        if self.timer is not None:
+            self._wait_for(self.timer, ROLE_SECONDS)
         self.settler.give_back(self.lanes.take_back())
         # The loop below also releases lanes that settle now and would continue. A handler that
         # was just being started when the lanes closed is cancelled in the next round.

@@ -36,6 +36,7 @@ from msgworker.instance.running.handler import Registry
 from msgworker.logs import logger
 from msgworker.message import topic_of
 from msgworker.payload import shown
+from msgworker.schedules import Schedule
 from msgworker.store.looking.left import Asked
 from msgworker.store.rows import Row
 from msgworker.table import Tables
@@ -125,9 +126,9 @@ class Runtime:
 
     topics: None = all that have a handler. chosen: they are a selection of those. turns: for a
     database with a single writer. channel: on which producers notify. scope: where it looks;
-    None = everywhere. pid: its process; a forked child is not part of it. spare_links:
-    connections that may be closed if none are left. clock: monotonic seconds, for the objects that
-    decide without a thread of their own.
+    None = everywhere. schedules: those that the App declares. pid: its process; a forked child is
+    not part of it. spare_links: connections that may be closed if none are left. clock: monotonic
+    seconds, for the objects that decide without a thread of their own.
 
     identity, hand, quiesce, refusals, away, tally: see their classes for their writers.
     events: the event stream, for the log, the tally and subscribers of the App.
@@ -153,6 +154,7 @@ class Runtime:
     turns: Turns | None = None
     channel: str | None = None
     scope: Scope | None = None
+    schedules: tuple[Schedule, ...] = ()
     pid: int = field(default_factory=os.getpid)
     spare_links: SpareLinks = field(default_factory=SpareLinks)
     clock: Callable[[], float] = time.monotonic

@@ -36,6 +36,8 @@ class Telling:
             events.Lost: self._lost,
             events.LeaseLost: self._lease_lost,
             events.Recovered: self._recovered,
+            events.ScheduleFired: self._fired,
+            events.ScheduleFailed: self._not_fired,
         }
         for kind, tell in tells.items():
             stream.on(kind, tell)
@@ -79,6 +81,15 @@ class Telling:
     def _recovered(self, event: events.Recovered) -> None:
         text = "recovered %d messages of dead instance %s"
         self._log.warning(text, event.messages, event.dead)
+
+    def _fired(self, event: events.ScheduleFired) -> None:
+        level = logging.DEBUG if len(event.ticks) == 1 else logging.INFO
+        text = "schedule %s: sent %d messages, the last one for %s"
+        self._log.log(level, text, event.name, len(event.ticks), event.ticks[-1].isoformat())
+
+    def _not_fired(self, event: events.ScheduleFailed) -> None:
+        text = "schedule %s: its message cannot be sent: %s; trying again in %.0f s"
+        self._log.warning(text, event.name, shown(event.error, MAX_ERROR), event.delay_seconds)
 
 
 def _facts(message: events.Facts) -> dict[str, Any]:

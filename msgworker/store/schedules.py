@@ -18,11 +18,11 @@ from sqlalchemy import Connection, bindparam
 
 from msgworker import dialects
 from msgworker.dialects import UtcDateTime, instant_text, now, read_instant, real_instant
-from msgworker.store.send import insert_many
-from msgworker.table import MAX_OBJECT_ID, Tables
+from msgworker.errors import SchemaError
+from msgworker.store.send import insert_many, row_values
+from msgworker.table import MAX_OBJECT_ID, MAX_SCHEDULE, Tables
 
 MAX_TABLE = 128
-MAX_NAME = 100
 MAX_SPEC = 200
 MAX_ZONE = 64
 
@@ -60,7 +60,7 @@ def table(t: Tables) -> sa.Table:
             "msgworker_schedule",
             t.message.metadata,
             sa.Column("table_name", dialects.key_text(MAX_TABLE), primary_key=True),
-            sa.Column("name", dialects.key_text(MAX_NAME), primary_key=True),
+            sa.Column("name", dialects.key_text(MAX_SCHEDULE), primary_key=True),
             sa.Column("spec", dialects.plain_text(MAX_SPEC), nullable=False),
             sa.Column("time_zone", dialects.plain_text(MAX_ZONE), nullable=False),
             sa.Column("topic", dialects.plain_text(100), nullable=False),
@@ -173,6 +173,21 @@ def _seen(t: Tables, seen: Stored) -> dict[str, Any]:
         "mw_seen_name": seen.name,
         "mw_seen_version": seen.version,
     }
+
+
+def rows_of(t: Tables, of: Stored, ticks: Sequence[datetime]) -> list[dict[str, Any]]:
+    """A row for each tick, for `fire`. Raises SchemaError if the message table does not take such
+    messages, ValueError if it does not take the object."""
+    if t.unfilled:
+        raise SchemaError(
+            f"table {t.spec.name} cannot be sent to: msgworker does not fill its column "
+            f"{', '.join(t.unfilled)}, which is NOT NULL and has no default"
+        )
+    if of.payload is not None and not t.has("payload"):
+        raise SchemaError(f"table {t.spec.name} has no payload column; give the schedule none")
+    held = object_of(t, of.object_id)
+    message = {"topic": of.topic, "object_id": held, "payload": of.payload}
+    return [row_values(t, **message, delay=None, at=None, scheduled_for=tick) for tick in ticks]
 
 
 def object_of(t: Tables, text: str | None) -> Any:

@@ -35,6 +35,8 @@ MOST_PRIORITY = 2_147_483_647
 MAX_NAME = 30  # Oracle before 12.2
 MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
+MAX_SCHEDULE = 100
+"""The most characters of a schedule's name."""
 LONGEST_ID = 64
 """The most characters of an instance's id."""
 MAX_TRIES = 3

@@ -1,0 +1,194 @@
+"""The ticks of a schedule: pure, on aware instants in UTC.
+
+`every` counts from 1970-01-01 00:00 UTC, so that all instances agree without talking, and a tick
+never depends on when the one before was sent. Cron expressions are those of Debian's cron, in a
+time zone; cronsim computes them.
+"""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from msgworker.config import YEAR_SECONDS, nearest, seconds
+from msgworker.errors import ConfigError
+
+CATCH_UP = ("last", "all", "none")
+MOST_TICKS = 100
+"""The most ticks of a schedule that are sent in one transaction."""
+ON_TIME_SECONDS = 60.0
+"""With catch_up="none" a tick that is later than this is left out."""
+LONGEST = 200
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_FIELDS = 'five fields, "minute hour day-of-month month day-of-week", such as "0 2 * * MON-FRI"'
+_WINDOWS = tuple(timedelta(hours=n) for n in (1, 30, 24 * 32, 24 * 367, 24 * 366 * 9))
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """A tick each `period` seconds."""
+
+    period: int
+    zone: str = "UTC"
+
+    @property
+    def text(self) -> str:
+        """As it stands in the row."""
+        unit, size = next((u, n) for u, n in _UNITS if self.period % n == 0)
+        return f"every {self.period // size}{unit}"
+
+    def after(self, instant: datetime) -> datetime:
+        """The first tick after an instant."""
+        passed = (instant - EPOCH) // timedelta(seconds=self.period)
+        return EPOCH + (passed + 1) * timedelta(seconds=self.period)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """The ticks of a cron expression in a time zone.
+
+    A time of day that a jump of the clocks leaves out is a tick when the clocks have jumped; one
+    that comes twice is a tick the first time. With `*` as the minute or the hour ticks go by
+    elapsed time: none is left out, and those of the repeated hour come twice.
+    """
+
+    text: str
+    zone: str = "UTC"
+
+    def after(self, instant: datetime) -> datetime:
+        """The first tick after an instant; raises ConfigError if there is none in 50 years."""
+        for tick in self._from(instant):
+            if tick > instant:
+                return tick
+        raise ConfigError(f"cron expression {self.text!r} never fires")
+
+    def _from(self, instant: datetime) -> Iterator[datetime]:
+        from cronsim import CronSim
+
+        # Of the two instants of a repeated hour cronsim may begin behind the first one.
+        for tick in CronSim(self.text, instant.astimezone(zone_of(self.zone))):
+            yield tick.astimezone(UTC)
+
+
+When = Every | Cron
+
+
+def every(period: Any) -> Every:
+    """From a duration: "5m", 300, a timedelta; whole seconds from 1 on. Raises ConfigError."""
+    given = period.total_seconds() if isinstance(period, timedelta) else period
+    length = seconds("every", given, 1.0, YEAR_SECONDS)
+    if length != int(length):
+        raise ConfigError(f"every must be a whole number of seconds, got {period!r:.60}")
+    return Every(int(length))
+
+
+def cron(expression: Any, zone: Any = "UTC") -> Cron:
+    """From a cron expression of five fields and the name of a time zone. Raises ConfigError."""
+    if not isinstance(expression, str):
+        raise ConfigError(f"a cron expression is a text of {_FIELDS}; got {expression!r:.80}")
+    fields = expression.upper().split()
+    if len(fields) != 5:
+        why = f"has {len(fields)} fields"
+        raise ConfigError(f"cron expression {expression!r:.80} {why}; it has {_FIELDS}")
+    text = " ".join(fields)
+    if len(text) > LONGEST:
+        raise ConfigError(f"a cron expression has at most {LONGEST} characters, got {len(text)}")
+    name = zone.key if isinstance(zone, zoneinfo.ZoneInfo) else zone
+    made = Cron(text, checked_zone(name))
+    from cronsim import CronSimError
+
+    try:
+        made.after(datetime.now(UTC))
+    except CronSimError as error:
+        raise ConfigError(
+            f"cron expression {expression!r:.80}: {error}; it has {_FIELDS}"
+        ) from None
+    return made
+
+
+def read(text: str, zone: str) -> When:
+    """From a row of the table. Raises ConfigError."""
+    word, _, rest = text.partition(" ")
+    return every(rest) if word == "every" else cron(text, zone)
+
+
+def checked_zone(name: Any) -> str:
+    """The name of a time zone that this machine knows; raises ConfigError."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f'tz is the name of a time zone, such as "Asia/Shanghai"; got {name!r}')
+    try:
+        zone_of(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        known = zoneinfo.available_timezones()
+        if not known:
+            raise ConfigError(
+                f"time zone {name!r:.60}: this machine has no time zones; install them with "
+                "`pip install tzdata`"
+            ) from None
+        hint = nearest(name, known)
+        hint = hint if hint.startswith("did") else 'names look like "Asia/Shanghai" or "UTC"'
+        lacks = "if this machine lacks it, `pip install tzdata`"
+        raise ConfigError(f"unknown time zone {name!r:.60} ({lacks}); {hint}") from None
+    return name
+
+
+@lru_cache(64)
+def zone_of(name: str) -> Any:
+    """The time zone; UTC is the one of the standard library, which is computed with quickly."""
+    return UTC if name == "UTC" else zoneinfo.ZoneInfo(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is to be sent now. ticks: a message each, in order; () = all that were missed are left
+    out. next_at: the tick behind them, which may be due too."""
+
+    ticks: tuple[datetime, ...]
+    next_at: datetime
+
+
+def due(
+    when: When, catch_up: str, next_at: datetime, last_at: datetime | None, now: datetime
+) -> Due | None:
+    """What is to be sent, at the time `now` of the database, of a schedule whose next tick is
+    `next_at`, and whose last one was `last_at`; None if there is no tick yet. No tick up to
+    `last_at` is sent again, whatever the clock says.
+
+    "all": every tick, `MOST_TICKS` at a time. "last": the last one. "none": the last one, if it is
+    not later than `ON_TIME_SECONDS`.
+    """
+    if last_at is not None and next_at <= last_at:
+        next_at = when.after(last_at)
+    if next_at > now:
+        return None
+    if catch_up == "all":
+        ticks = [next_at]
+        behind = when.after(next_at)
+        while behind <= now and len(ticks) < MOST_TICKS:
+            ticks.append(behind)
+            behind = when.after(behind)
+        return Due(tuple(ticks), behind)
+    last = latest(when, next_at, now)
+    behind = when.after(last)
+    late = (now - last).total_seconds() > ON_TIME_SECONDS
+    return Due((), behind) if catch_up == "none" and late else Due((last,), behind)
+
+
+def latest(when: When, first: datetime, now: datetime) -> datetime:
+    """The last tick up to `now`, of those from `first` on; `first` itself is one of them."""
+    if isinstance(when, Every):
+        return max(first, when.after(now) - timedelta(seconds=when.period))
+    for window in _WINDOWS:  # near the end first: there may be a tick a minute for years
+        begin = max(first, now - window)
+        tick = when.after(begin)
+        if tick <= now or begin == first:
+            break
+    last = begin if begin == first else first
+    while tick <= now:
+        last, tick = tick, when.after(tick)
+    return last

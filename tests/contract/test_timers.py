@@ -1,0 +1,488 @@
+"""Schedules: what declares them, who fires them, and that a tick is one message."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+
+from msgworker import App, ConfigError, HandlerError, MessageTable, PayloadError, SchemaError
+from msgworker import ticks as pure
+from msgworker.events import ScheduleFailed, ScheduleFired
+from msgworker.store import schedules as store
+from msgworker.testing import drain
+from tests.support.rows import Table, send
+from tests.support.tables import OTHER_NAMES
+from tests.support.timers import clock, edit_row, put_back, rows, ticks_of, timer
+from tests.support.waiting import until
+
+NOW = {"linger": 0, "threads": 1}
+
+
+def an_app(make_app, **options) -> App:
+    """Another App on the same database, with a handler."""
+    app = make_app(**options)
+    app.add_handler("t", lambda msg: None)
+    return app
+
+
+# ---------------------------------------------------------------- declaring
+
+
+def test_a_call_with_a_topic_declares_a_schedule(sqlite_app):
+    app = sqlite_app
+    app.every("5m", topic="price", payload={"all": True})
+    app.cron("0 2 * * *", tz="Asia/Shanghai", topic="nightly", object_id=None, catch_up="all")
+    price, nightly = app.schedules
+    assert (price.name, price.spec, price.topic, price.object_id) == (
+        *("price", "every 5m", "price", "price"),
+    )
+    assert (price.payload, price.catch_up) == ('{"all":true}', "last")
+    assert (nightly.spec, nightly.tz, nightly.object_id) == ("0 2 * * *", "Asia/Shanghai", None)
+    assert nightly.next_times(datetime(2026, 3, 1, tzinfo=UTC), 2) == [
+        datetime(2026, 3, 1, 18, tzinfo=UTC),
+        datetime(2026, 3, 2, 18, tzinfo=UTC),
+    ]
+
+
+def test_above_a_function_the_topic_is_its_handler_s_or_its_name(sqlite_app):
+    app = sqlite_app
+
+    @app.every("5m")
+    def refresh(msg):
+        pass
+
+    @app.cron("0 2 * * *", name="night")
+    @app.every("1h")
+    @app.handler("crm.sync")
+    def sync(msg):
+        pass
+
+    @app.every("1d", topic="daily")
+    def anything(msg):
+        pass
+
+    found = [(one.name, one.topic) for one in app.schedules]
+    assert found == [
+        *(("refresh", "refresh"), ("crm.sync", "crm.sync"), ("night", "crm.sync")),
+        ("daily", "daily"),
+    ]
+    assert app.topics == {"refresh", "crm.sync", "daily"}
+    assert app.registry.handlers["daily"].fn is anything
+
+
+def test_a_schedule_without_a_topic_above_nothing_is_refused_at_the_start(sqlite_app):
+    sqlite_app.add_handler("t", lambda msg: None)
+    sqlite_app.every("5m")
+    for act in (lambda: sqlite_app.schedules, sqlite_app.worker, sqlite_app.drain):
+        with pytest.raises(ConfigError, match=r"every 5m.*no topic and stands above no function"):
+            act()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "reason"),
+    [
+        ({"name": "x" * 101}, ConfigError, "1 to 100 characters"),
+        ({"name": "a\nb"}, ConfigError, "printable"),
+        ({"name": " a"}, ConfigError, "printable"),
+        ({"topic": ""}, ConfigError, "topic of a schedule"),
+        ({"topic": "x" * 101}, ConfigError, "topic of a schedule"),
+        ({"payload": {1, object()}}, PayloadError, "object"),
+        ({"catch_up": "lst"}, ConfigError, "did you mean last"),
+        ({"catch_up": None}, ConfigError, "unknown catch_up"),
+        ({"object_id": 1.5}, ConfigError, "object_id must be"),
+        ({"object_id": "x" * 191}, ConfigError, "object_id must be"),
+        ({"object_id": ""}, ConfigError, "object_id must be"),
+        ({"name": "there"}, ConfigError, "a schedule 'there' already"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_where_it_is_declared(sqlite_app, given, error, reason):
+    sqlite_app.every("1m", topic="there")
+    with pytest.raises(error, match=reason):
+        sqlite_app.every("5m", **{"topic": "t", **given})
+    assert [one.name for one in sqlite_app.schedules] == ["there"]
+
+
+def test_a_function_of_several_topics_must_name_one(sqlite_app):
+    app = sqlite_app
+
+    def fn(msg):
+        pass
+
+    app.add_handler("a", fn)
+    app.add_handler("b", fn)
+    with pytest.raises(HandlerError, match=r"handles 2 topics; give topic"):
+        app.every("5m")(fn)
+    app.every("5m", topic="b")(fn)
+
+
+def test_schedules_need_their_table_and_others_do_not(app, make_app):
+    with app.engine.begin() as conn:
+        conn.execute(sa.schema.DropTable(store.table(app.tables)))
+    plain = an_app(make_app)
+    send(plain, "a")
+    assert plain.drain(**NOW).done == 1
+    timed = an_app(make_app)
+    timed.every("1s", topic="t")
+    with pytest.raises(SchemaError, match=r"msgworker_schedule is missing.*init-db") as caught:
+        timed.drain(**NOW)
+    assert caught.value.exit_code == 4
+    assert timed.create_schema() == ["msgworker_schedule"]
+    assert timed.drain(**NOW).exit_code == 0
+
+
+# ---------------------------------------------------------------- firing
+
+
+def test_a_message_of_a_tick_is_a_plain_message_of_the_schedule_s_object(app, make_app):
+    seen = []
+
+    @app.handler("t")
+    def handle(msg):
+        seen.append((msg.object_id, msg.payload, msg.scheduled_for))
+
+    app.every("1h", topic="t", payload={"a": [1]}, name="hourly")
+    app.drain(**NOW)
+    assert seen == []  # a tick to come is not waited for
+    tick = put_back(app, "hourly", 10)
+    assert app.drain(**NOW).done == 1
+    assert seen == [("hourly", {"a": [1]}, tick)]
+    row = rows(app)["hourly"]
+    assert row.last_at == tick
+    assert row.next_at == pure.every("1h").after(tick)
+
+
+def test_of_all_instances_that_see_a_tick_one_sends_its_message(app, make_app):
+    apps = [an_app(make_app) for _ in range(4)]
+    for one in apps:
+        one.every("1h", topic="t", catch_up="all")
+    timers = [timer(one) for one in apps]
+    tick = put_back(app, "t", 7200)
+    gate = threading.Barrier(len(timers))
+
+    def look(role):
+        gate.wait()
+        for _ in range(3):
+            role.round_once()
+        role.ended()
+
+    threads = [threading.Thread(target=look, args=(role,)) for role in timers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ticks_of(app) == [tick, *_every(tick, 3600, 2)]
+
+
+def _every(first: datetime, period: int, count: int) -> list[datetime]:
+    tick, found = first, []
+    for _ in range(count):
+        tick = pure.every(period).after(tick)
+        if tick <= datetime.now(UTC):
+            found.append(tick)
+    return found
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_lost_answer_to_the_commit_of_a_tick_sends_it_once(app, make_app, committed):
+    """Whether it was committed is not asked: the row says it."""
+    one = an_app(make_app)
+    one.every("1h", topic="t")
+    role = timer(one)
+    tick = put_back(app, "t", 5)
+    lost = []
+
+    def cut(conn):
+        if not lost and any(conn.info.pop("fires", [])):
+            lost.append(1)
+            if committed:
+                conn.connection.driver_connection.commit()
+            raise OperationalError("COMMIT", None, Exception("gone"), connection_invalidated=True)
+
+    def note(conn, cursor, text, *rest):
+        if text.startswith("UPDATE msgworker_schedule"):
+            conn.info["fires"] = [1]
+
+    sa.event.listen(one.engine, "before_cursor_execute", note)
+    sa.event.listen(one.engine, "commit", cut)
+    for _ in range(3):
+        role.round_once()
+    role.ended()
+    assert lost
+    assert ticks_of(app) == [tick]
+
+
+def test_a_tick_and_its_message_are_one_transaction(app, make_app):
+    """The table refuses the message: the tick stays, and comes when it is taken."""
+    one = an_app(make_app)
+    one.every("1h", topic="t", object_id=None)
+    other = an_app(make_app)
+    role = timer(one)
+    tick = put_back(app, "t", 5)
+    before = rows(app)["t"]
+    _refuse(app, "t")
+    role.round_once()
+    assert rows(app)["t"] == before
+    assert ticks_of(app) == []
+    _refuse(app, None)
+    other.every("1h", topic="t", object_id=None)
+    timer(other).ended()
+    assert ticks_of(app) == [tick]
+    role.ended()
+
+
+def _refuse(app: App, topic: str | None) -> None:
+    """A CHECK that takes no message of a topic; None: no CHECK."""
+    sqlite = app.engine.dialect.name == "sqlite"
+    if topic is None:
+        drop = (
+            "DROP TRIGGER refuse"
+            if sqlite
+            else "ALTER TABLE msgworker_message DROP CONSTRAINT refuse"
+        )
+    elif sqlite:
+        drop = (
+            f"CREATE TRIGGER refuse BEFORE INSERT ON msgworker_message WHEN NEW.topic = '{topic}' "
+            "BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        )
+    else:
+        drop = f"ALTER TABLE msgworker_message ADD CONSTRAINT refuse CHECK (topic <> '{topic}')"
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(drop)
+
+
+def test_a_schedule_that_is_refused_is_told_and_others_go_on(app, make_app, caplog):
+    one = an_app(make_app)
+    one.every("1h", topic="bad")
+    one.every("1h", topic="t")
+    failed, fired = [], []
+    one.on(ScheduleFailed, failed.append)
+    one.on("ScheduleFired", fired.append)
+    role = timer(one)
+    put_back(app, "bad", 5)
+    tick = put_back(app, "t", 5)
+    _refuse(app, "bad")
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        for _ in range(3):
+            role.round_once()
+    assert ticks_of(app) == [tick]
+    assert [(e.name, e.delay_seconds) for e in failed] == [("bad", 1.0)]  # not at once again
+    assert [(e.name, e.topic, tuple(e.ticks)) for e in fired] == [("t", "t", (tick,))]
+    assert isinstance(fired[0], ScheduleFired)
+    told = [r.getMessage() for r in caplog.records if "schedule bad" in r.getMessage()]
+    assert len(told) == 1
+    assert "cannot be sent" in told[0]
+    role.ended()
+
+
+def test_a_row_that_cannot_be_read_concerns_its_schedule_alone(app, make_app, caplog):
+    one = an_app(make_app)
+    one.every("1h", topic="odd")
+    one.every("1h", topic="t")
+    role = timer(one)
+    put_back(app, "odd", 5)
+    tick = put_back(app, "t", 5)
+    edit_row(app, "odd", spec="at noon")
+    role.round_once()
+    assert ticks_of(app) == [tick]
+    assert "five fields" in caplog.text
+    role.ended()
+
+
+@pytest.mark.parametrize(("catch_up", "count"), [("last", 1), ("all", 3), ("none", 0)])
+def test_after_an_outage_it_catches_up_as_declared(msgworker_db, catch_up, count):
+    app = msgworker_db.app()
+    msgworker_db.clock.set(datetime(2026, 3, 1, 9, 50, tzinfo=UTC))
+    seen = []
+    app.add_handler("t", lambda msg: seen.append(msg.scheduled_for))
+    app.cron("0 * * * *", topic="t", catch_up=catch_up)
+    drain(app)
+    msgworker_db.clock.set(datetime(2026, 3, 1, 12, 30, tzinfo=UTC))
+    assert drain(app).done == count
+    due = [datetime(2026, 3, 1, hour, tzinfo=UTC) for hour in (10, 11, 12)]
+    assert seen == due[len(due) - count :]
+    assert drain(app).done == 0
+    msgworker_db.clock.set(datetime(2026, 3, 1, 13, 0, 30, tzinfo=UTC))
+    assert drain(app).done == 1  # on time, for all of them
+
+
+@pytest.mark.parametrize("catch_up", pure.CATCH_UP)
+def test_no_tick_is_sent_twice_when_the_clock_of_the_database_is_put_back(
+    msgworker_db, catch_up, caplog
+):
+    clock = msgworker_db.clock
+    clock.set(datetime(2026, 3, 1, 10, tzinfo=UTC))
+    app = msgworker_db.app()
+    app.add_handler("t", lambda msg: None)
+    app.every("10m", topic="t", catch_up=catch_up)
+    drain(app)
+    for minutes in (10, 10, -60, 10, 10, 30, 10, 10, 10):  # it is 10:40 at the end
+        clock.advance(minutes * 60)
+        drain(app)
+    ticks = ticks_of(app)
+    assert ticks == sorted(set(ticks))
+    assert [tick.strftime("%H:%M") for tick in ticks] == ["10:10", "10:20", "10:30", "10:40"]
+    assert "the clock of the database was put back" in caplog.text
+
+
+def test_put_forward_by_an_hour_it_sends_what_catch_up_says(msgworker_db):
+    clock = msgworker_db.clock
+    clock.set(datetime(2026, 3, 1, 10, tzinfo=UTC))
+    app = msgworker_db.app()
+    app.add_handler("t", lambda msg: None)
+    for catch_up in pure.CATCH_UP:
+        app.every("10m", topic="t", name=catch_up, object_id=catch_up, catch_up=catch_up)
+    drain(app)
+    clock.advance(3600)
+    drain(app)
+    assert sorted(Table(app).column("object_id")) == ["all"] * 6 + ["last", "none"]
+
+
+def test_a_live_instance_fires_within_half_a_second(app, make_app):
+    late = []
+
+    @app.handler("t")
+    def handle(msg):
+        late.append((msg.created_at - msg.scheduled_for).total_seconds())
+
+    app.every("1s", topic="t")
+    with app.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: len(late) >= 2, "two ticks")
+    assert min(late) >= 0
+    assert min(late) < 0.5  # the machine may be busy at one of them
+
+
+def test_without_schedules_there_is_no_role_and_no_statement(app, make_app):
+    one = an_app(make_app)
+    seen = []
+
+    @sa.event.listens_for(one.engine, "before_cursor_execute")
+    def _(conn, cursor, text, *rest):
+        seen.append(text)
+
+    send(one, "a")
+    with one.worker(threads=1) as worker:
+        worker.start()
+        assert worker.instance.timer is None
+        until(lambda: Table(app).statuses == [2], "it is done")
+    assert [text for text in seen if "msgworker_schedule" in text] == []
+    claims = [text for text in seen if "scheduled_for" in text]
+    assert claims == []
+
+
+def test_it_works_on_a_table_with_other_names(make_app):
+    app = make_app(table=MessageTable(**OTHER_NAMES))
+    app.create_schema()
+    seen = []
+    app.add_handler(None, lambda msg: seen.append((msg.object_id, msg.scheduled_for)))
+    app.every("1h", topic="t", name="n")
+    app.drain(**NOW)
+    tick = put_back(app, "n", 5)
+    assert app.drain(**NOW).done == 1
+    named = app.tables.has("scheduled_for")
+    assert seen == [("n", tick if named else None)]
+
+
+# ---------------------------------------------------------------- declared otherwise
+
+
+def test_a_changed_schedule_goes_on_by_its_new_times_and_fires_no_tick_twice(app, make_app, caplog):
+    old = an_app(make_app)
+    old.every("1h", topic="t", payload=1)
+    timer(old).ended()
+    tick = put_back(app, "t", 5)
+    new = an_app(make_app)
+    new.every("30m", topic="t", payload=2)
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        role = timer(new)
+    row = rows(app)["t"]
+    assert (row.spec, row.payload) == ("every 30m", "2")
+    assert ticks_of(app) == [tick]  # due by the old times, and sent first
+    assert Table(app).column("payload") in (["2"], [2])
+    assert row.next_at == pure.every("30m").after(max(clock(app) - timedelta(minutes=1), tick))
+    assert "'every 1h' -> 'every 30m'" in caplog.text
+    assert "payload: '1' -> '2'" in caplog.text
+    version = row.version
+    role.round_once()
+    role.ended()
+    assert rows(app)["t"].version == version
+
+
+def test_old_code_beside_new_code_fires_as_in_the_table_and_says_so_once(app, make_app, caplog):
+    old = an_app(make_app)
+    old.every("1h", topic="t")
+    role = timer(old)
+    new = an_app(make_app)
+    new.every("30m", topic="t")
+    timer(new).ended()
+    version = rows(app)["t"].version
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        for _ in range(3):
+            role.round_once()
+    told = [
+        r.getMessage() for r in caplog.records if "changed by another program" in r.getMessage()
+    ]
+    assert len(told) == 1
+    assert "spec: 'every 30m', not 'every 1h'" in told[0]
+    assert rows(app)["t"].version == version  # it is not changed back
+    tick = put_back(app, "t", 5)
+    role.round_once()
+    role.ended()
+    assert rows(app)["t"].next_at == pure.every("30m").after(tick)
+
+
+def test_a_schedule_that_a_program_does_not_declare_is_not_fired_by_it(app, make_app, caplog):
+    old = an_app(make_app)
+    old.every("1h", topic="gone")
+    timer(old).ended()
+    put_back(app, "gone", 600)
+    new = an_app(make_app)
+    new.every("1h", topic="t")
+    with caplog.at_level(logging.WARNING, "msgworker"):
+        timer(new).ended()
+    assert ticks_of(app) == []
+    told = [r.getMessage() for r in caplog.records if "schedule gone" in r.getMessage()]
+    assert len(told) == 1
+    assert "has not fired since" in told[0]
+
+
+def test_two_instances_that_declare_at_once_make_one_row(app, make_app):
+    apps = [an_app(make_app) for _ in range(3)]
+    for one in apps:
+        for n in range(3):
+            one.every("1h", topic="t", name=f"n{n}", payload={"n": n})
+    gate = threading.Barrier(len(apps))
+    raised = []
+
+    def start(one):
+        gate.wait()
+        try:
+            timer(one).ended()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=start, args=(one,)) for one in apps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert raised == []
+    assert sorted(rows(app)) == ["n0", "n1", "n2"]
+    assert {json.loads(row.payload)["n"] for row in rows(app).values()} == {0, 1, 2}
+
+
+def test_a_paused_schedule_does_not_fire(app, make_app):
+    one = an_app(make_app)
+    one.every("1h", topic="t")
+    role = timer(one)
+    put_back(app, "t", 5)
+    edit_row(app, "t", paused_at=clock(app))
+    role.round_once()
+    assert ticks_of(app) == []
+    role.ended()
