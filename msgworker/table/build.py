@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -37,12 +39,48 @@ def tables_for(
     dialect: Dialect,
     present: Mapping[str, TypeEngine[Any]] | None = None,
     indexes: frozenset[str] | None = None,
+    **facts: Any,
 ) -> Tables:
     """The tables of `spec` for one database.
 
     present: name and type of the existing columns (None = as in our DDL).
     Names are matched case-insensitively, since databases fold unquoted names differently.
+    facts: further fields of Tables.
+
+    Tables of the same shape are the same ones, whatever database they are in: their statements are
+    built once for all Apps of a process.
     """
+    shape = (
+        *(getattr(spec, named.name) for named in fields(spec)),
+        dialect,
+        None if present is None else frozenset((n, type(k), repr(k)) for n, k in present.items()),
+        indexes,
+        frozenset(facts.items()),
+    )
+    return _shared(_Shape(shape, partial(build_tables, spec, dialect, present, indexes, **facts)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """All that tables are made of."""
+
+    shape: tuple[Any, ...]
+    build: Callable[[], Tables] = field(compare=False)
+
+
+@lru_cache(maxsize=64)  # a program has a few shapes, and some more while it changes a table
+def _shared(shape: _Shape) -> Tables:
+    return shape.build()
+
+
+def build_tables(
+    spec: MessageTable,
+    dialect: Dialect,
+    present: Mapping[str, TypeEngine[Any]] | None = None,
+    indexes: frozenset[str] | None = None,
+    **facts: Any,
+) -> Tables:
+    """The same, of one's own."""
     names = spec.names()
     if present is not None:
         live = {name.lower(): name for name in sorted(present)} | {n: n for n in present}
@@ -67,6 +105,7 @@ def tables_for(
         names=names,
         indexes=indexes,
         key_collation=made_as if other else None,
+        **facts,
     )
     tables.add_indexes()
     priorities.add_index(tables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -59,11 +60,14 @@ class Tables(ABC):
     error_room: int = MAX_ERROR
     instants: Instants = field(default_factory=Instants)
     _built: dict[Any, Any] = field(default_factory=dict)
+    _building: threading.RLock = field(default_factory=threading.RLock)
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
-        """The statement under `key`, built once per table and database."""
+        """The statement under `key`, built once per shape of table and database."""
         if key not in self._built:
-            self._built[key] = build()
+            with self._building:
+                if key not in self._built:
+                    self._built[key] = build()
         found: R = self._built[key]
         return found
 

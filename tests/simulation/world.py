@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from msgworker.dialects import DIALECTS, Dialect
 from msgworker.message import TRANSITIONS, word_of
 from msgworker.store.tables import rule
-from msgworker.table import MessageTable, Tables, tables_for
+from msgworker.table import MessageTable, Tables, build_tables
 from tests.history import (
     DONE,
     NEW,
@@ -114,7 +114,7 @@ class World:
     ) -> None:
         self.clock = Clock()
         self.spec = spec
-        self.t: Tables = tables_for(spec, dialect(ignores=ignores))
+        self.t: Tables = build_tables(spec, dialect(ignores=ignores))
         object.__setattr__(self.t, "missing", OPTIONAL)
         if blind:  # as a snapshot that is too old would be
             object.__setattr__(self.t, "object_is_running", lambda of: sa.false())

@@ -7,7 +7,6 @@ created, and checked again if another process was faster.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -237,16 +236,21 @@ def resolve(
         unique = ids is not None and is_unique(inspector, live, spec.schema, ids.name)
         is_key = ids is not None and is_primary(inspector, live, spec.schema, ids.name)
         if recorded and not own:
-            t = ideal if spec == ideal.spec else tables_for(spec, dialect)
-            spec = in_force(conn, t, indexes).to(spec)
+            spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
     require_columns(spec, kinds)
     t = tables_for(spec, dialect, kinds, frozenset(indexes))
-    t = replace(t, unfilled=unfilled(t, columns), missing=missing, lacking=without)
-    t = replace(t, says_priority=says_priority(t, columns), id_is_key=is_key)
     problems = _column_problems(t, as_is)
-    t = replace(
-        t,
+    t = tables_for(
+        spec,
+        dialect,
+        kinds,
+        frozenset(indexes),
+        unfilled=unfilled(t, columns),
+        missing=missing,
+        lacking=without,
+        says_priority=says_priority(t, columns),
+        id_is_key=is_key,
         unfit=requirements.told(requirements.needed(as_is)),
         error_room=requirements.error_room(as_is),
         instants=requirements.instants(as_is),
