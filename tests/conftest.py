@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import re
+import sys
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from sqlalchemy.engine import make_url
 
+from tests.compiled import share_compiled
 from tests.engines import plain_engine
 from tests.model import need_spin
 from tests.quick import long_ones
@@ -36,6 +38,7 @@ else:
 
 
 keep_in_memory()
+share_compiled()
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("msgworker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,6 +61,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure() -> None:
     for fleet in _shared:
         fleet.stop()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what pytest compiles of the tests, also where Python is told to write no bytecode: each
+    process would do it anew, for longer than it imports all of them."""
+    told, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = told
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
