@@ -14,7 +14,7 @@ uniqueness  rows whose unique key counts, and their index
 own         msgworker's own tables that every instance uses
 """
 
-from msgworker.table.build import WITHOUT_TICK, build_tables, tables_for
+from msgworker.table.build import WITHOUT_TICK, build_tables, live_names, tables_for
 from msgworker.table.columns import Cols, Slice, lit, text_lit
 from msgworker.table.names import (
     ADDED,
@@ -83,6 +83,7 @@ __all__ = [
     "Tables",
     "build_tables",
     "lit",
+    "live_names",
     "tables_for",
     "text_lit",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from typing import Any
@@ -81,20 +81,14 @@ def build_tables(
     **facts: Any,
 ) -> Tables:
     """The same, of one's own."""
-    names = spec.names()
-    if present is not None:
-        live = {name.lower(): name for name in sorted(present)} | {n: n for n in present}
-        names = {
-            role: live.get(name, live.get(name.lower(), ""))
-            for role, name in names.items()
-            if name in live or name.lower() in live
-        }
+    names = spec.names() if present is None else live_names(spec, present)
     metadata = sa.MetaData()
     message = _message_table(spec, dialect, names, metadata, present or {})
     generated = (present or {}).get(OPEN_OBJECT + spec.rule)
     made_as = getattr(generated, "collation", None)
     kind = (present or {}).get(names.get("object_id", ""))
-    other = made_as == dialect.key_collation and made_as != getattr(kind, "collation", None)
+    if made_as == dialect.key_collation and made_as != getattr(kind, "collation", None):
+        facts |= {"key_collation": made_as, "fold": None}
     tables = indexing(dialect)(
         spec=spec,
         dialect=dialect,
@@ -104,13 +98,22 @@ def build_tables(
         failed_try=try_table(spec, dialect, metadata),
         names=names,
         indexes=indexes,
-        key_collation=made_as if other else None,
         **facts,
     )
     tables.add_indexes()
     priorities.add_index(tables)
     uniqueness.add_index(tables)
     return tables
+
+
+def live_names(spec: MessageTable, present: Iterable[str]) -> dict[str, str]:
+    """Role -> name of the column as it is in the database."""
+    live = {name.lower(): name for name in sorted(present)} | {n: n for n in present}
+    return {
+        role: live.get(name, live.get(name.lower(), ""))
+        for role, name in spec.names().items()
+        if name in live or name.lower() in live
+    }
 
 
 def _message_table(

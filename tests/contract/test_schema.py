@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.errors import SchemaError
+from msgworker.table import Tables
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread
 
@@ -24,6 +25,29 @@ def test_create_schema_creates_and_then_finds_all_there(make_app):
     assert set(app.create_schema()) >= NAMES
     assert app.create_schema() == []
     assert make_app().create_schema() == []
+
+
+def test_tables_of_one_shape_are_built_once_for_all_databases_of_a_process(tmp_path):
+    def tables(name: str, *more: str, **rule: int) -> Tables:
+        app = App(f"sqlite:///{tmp_path / name}.db", table=MessageTable(**rule))
+        app.create_schema()
+        with app.engine.begin() as conn:
+            for statement in more:
+                conn.exec_driver_sql(statement)
+        found = App(app.engine, table=app.table).tables
+        app.engine.dispose()
+        return found
+
+    north = tables("north")
+    assert tables("south") is north
+    others = [
+        tables("rule", max_tries=5),
+        tables("index", "DROP INDEX msgworker_message_due"),
+        tables("beside", "DROP TABLE msgworker_pause"),
+        tables("check", "ALTER TABLE msgworker_message ADD COLUMN shop VARCHAR NOT NULL DEFAULT 1"),
+    ]
+    assert others[2].missing == {"msgworker_pause"}
+    assert len({id(t) for t in [north, *others]}) == 5
 
 
 def test_create_schema_by_eight_threads_at_once(make_app):

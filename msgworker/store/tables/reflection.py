@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,6 @@ from msgworker.table import (
     NAMED_ONLY,
     REQUIRED,
     MessageTable,
-    Tables,
 )
 
 
@@ -148,9 +147,9 @@ COMPUTED_FROM = ("object_id", "status", "error_try_times", "unique_key")
 CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
-def unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
-    """Columns without a default that our INSERT does not fill."""
-    ours = {t.names[role] for role in SENT if role in t.names}
+def unfilled(names: Mapping[str, str], columns: Sequence[Any]) -> tuple[str, ...]:
+    """Columns without a default that our INSERT does not fill. names: role -> column name."""
+    ours = {names[role] for role in SENT if role in names}
     return tuple(
         str(c["name"])
         for c in columns
@@ -166,9 +165,9 @@ def unfilled(t: Tables, columns: Sequence[Any]) -> tuple[str, ...]:
 SENT = ("msg_id", "topic", "object_id", "payload", "status", "error_try_times", "shard", "priority")
 
 
-def says_priority(t: Tables, columns: Sequence[Any]) -> bool:
+def says_priority(names: Mapping[str, str], columns: Sequence[Any]) -> bool:
     """Whether an INSERT must name the priority: its column takes no NULL and has no default."""
-    name = t.names.get("priority")
+    name = names.get("priority")
     return any(
         c["name"] == name and not c["nullable"] and c.get("default") is None for c in columns
     )

@@ -58,6 +58,7 @@ from msgworker.table import (
     MessageTable,
     Tables,
     lit,
+    live_names,
     tables_for,
 )
 
@@ -239,24 +240,23 @@ def resolve(
             spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
     require_columns(spec, kinds)
-    t = tables_for(spec, dialect, kinds, frozenset(indexes))
-    problems = _column_problems(t, as_is)
+    names = live_names(spec, kinds)
     t = tables_for(
         spec,
         dialect,
         kinds,
         frozenset(indexes),
-        unfilled=unfilled(t, columns),
+        unfilled=unfilled(names, columns),
         missing=missing,
         lacking=without,
-        says_priority=says_priority(t, columns),
+        says_priority=says_priority(names, columns),
         id_is_key=is_key,
         unfit=requirements.told(requirements.needed(as_is)),
         error_room=requirements.error_room(as_is),
         instants=requirements.instants(as_is),
-        fold=None if t.key_collation else as_is.fold,
+        fold=as_is.fold,
     )
-    problems += storage_problem(storage, live)
+    problems = _column_problems(t, as_is) + storage_problem(storage, live)
     if not problems and not unique:
         problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
     lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in kinds]

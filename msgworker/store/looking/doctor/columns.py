@@ -151,7 +151,7 @@ def unfilled(p: Patient) -> list[Finding]:
     """Columns that `send` leaves out although they need a value."""
     if p.live is None:
         return []
-    names = reflection.unfilled(p.live, list(p.columns.values()))
+    names = reflection.unfilled(p.live.names, list(p.columns.values()))
     if not names:
         return []
     text = (
