@@ -273,8 +273,8 @@ MUTANTS = (
     _m(
         "one UPDATE that may be of fewer rows",
         "store/settling/together.py",
-        "rowcount != len(heads) + len(nexts):",
-        "rowcount > len(heads) + len(nexts):",
+        "params) != len(heads) + len(nexts):",
+        "params) > len(heads) + len(nexts):",
         "test_settle_ends_the_lane_when_the_next_one_is_gone[mariadb-edit0]",
     ),
     _m(
@@ -951,15 +951,15 @@ MUTANTS = (
     _m(
         "a batch: the heads are not counted",
         "store/settling/batch.py",
-        "if _changed(conn, t, _finish_heads(t, counted), heads, params) != len(heads):",
-        "if _changed(conn, t, _finish_heads(t, counted), heads, params) < 0:",
+        "finish, heads, params) != len(heads):",
+        "finish, heads, params) < 0:",
         *_on("test_a_lane_whose_head_is_gone_is_lost_and_the_others_run_alone", "sqlite"),
     ),
     _m(
         "a batch: the followers are not counted",
         "store/settling/batch.py",
-        "if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):",
-        "if _changed(conn, t, _finish_followers(t), followers, {}) < 0:",
+        "finish, followers, {}) != len(followers):",
+        "finish, followers, {}) < 0:",
         *_on("test_a_follower_that_is_no_longer_free_rolls_everything_back", "sqlite-discarded"),
     ),
     _m(

@@ -29,6 +29,8 @@ from msgworker.dialects.clock import (
 from msgworker.dialects.connections import (
     Escaped,
     QueryText,
+    change_by_text,
+    change_text_for,
     connecting,
     fetch,
     fetch_text,
@@ -151,6 +153,8 @@ __all__ = [
     "beside",
     "big_id",
     "can_retype",
+    "change_by_text",
+    "change_text_for",
     "check_calls",
     "columns_there",
     "committing_each",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Select, bindparam
+from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
 from msgworker.dialects import (
     AnyText,
     Escaped,
+    change_by_text,
+    change_text_for,
     folded,
     instant_text,
     now,
@@ -181,6 +183,18 @@ def mine_among(t: Tables) -> Select[Any]:
         return sa.select(c.msg_id).where(t.among(c.msg_id), t.mine(c, ME))
 
     return t.built("mine_among", build)
+
+
+def changed(
+    conn: Connection, t: Tables, key: Any, build: Callable[[], Any], params: dict[str, Any]
+) -> int:
+    """Send an UPDATE of rows given by lists of ids; returns how many rows it has changed."""
+    statement = t.built(key, build)
+    key = ("change", key, conn.dialect.driver)
+    text = t.built(key, lambda: change_text_for(conn, statement))
+    if text is None:
+        return conn.execute(statement, params).rowcount
+    return change_by_text(conn, text, params)
 
 
 def array_param(name: str, kind: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:

@@ -27,6 +27,7 @@ from msgworker.store.rows import (
     Row,
     array_param,
     array_text,
+    changed,
     flagged_values,
     in_guard_order,
     mine_among,
@@ -130,9 +131,9 @@ def _flag_locked(
     if not rows:
         return []
     ids = [row.msg_id for row in rows]
-    statement = t.built(("flag_update", loud), partial(update, loud))
-    done = conn.execute(statement, {"mw_ids": ids, "mw_me": me})
-    if done.rowcount == len(ids) and not t.dialect.rowcount_includes_ignored:
+    mine = {"mw_ids": ids, "mw_me": me}
+    written = changed(conn, t, ("flag_update", loud), partial(update, loud), mine)
+    if written == len(ids) and not t.dialect.rowcount_includes_ignored:
         return rows
     back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
     if len(back) < len(rows) and t.dialect.update_ignore and not loud:

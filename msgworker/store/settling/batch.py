@@ -7,7 +7,8 @@ otherwise a batch could deadlock with another one, a claim, a foreign consumer o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -15,7 +16,14 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker.dialects import now
 from msgworker.message import Status
-from msgworker.store.rows import ME, array_param, array_text, flagged_values, in_guard_order
+from msgworker.store.rows import (
+    ME,
+    array_param,
+    array_text,
+    changed,
+    flagged_values,
+    in_guard_order,
+)
 from msgworker.store.settling.done import done_values, may_follow, still_mine
 from msgworker.table import Cols, Tables, lit
 
@@ -50,18 +58,25 @@ def settle_batch(
             conn.execute(_lock(t), part).all()
     counted = tries is not None and not t.has("claimed_by")
     params: dict[str, Any] = {"mw_me": me} | ({"mw_tries": tries} if counted else {})
-    if _changed(conn, t, _finish_heads(t, counted), heads, params) != len(heads):
+    finish = partial(_finish_heads, t, counted)
+    if _changed(conn, t, ("batch_heads", counted), finish, heads, params) != len(heads):
         raise OutOfDate
-    if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):
+    finish = partial(_finish_followers, t)
+    if _changed(conn, t, "batch_followers", finish, followers, {}) != len(followers):
         raise OutOfDate
-    moved = _changed(conn, t, _advance(t), nexts, {"mw_me": me})
+    moved = _changed(conn, t, "batch_advance", partial(_advance, t), nexts, {"mw_me": me})
     return set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)
 
 
 def _changed(
-    conn: Connection, t: Tables, statement: sa.Update, ids: Sequence[int], params: dict[str, Any]
+    conn: Connection,
+    t: Tables,
+    key: Any,
+    build: Callable[[], sa.Update],
+    ids: Sequence[int],
+    params: dict[str, Any],
 ) -> int:
-    return sum(conn.execute(statement, params | part).rowcount for part in _parts(t, ids))
+    return sum(changed(conn, t, key, build, params | part) for part in _parts(t, ids))
 
 
 def _parts(t: Tables, ids: Sequence[int]) -> Iterable[dict[str, Any]]:
@@ -86,30 +101,20 @@ def _lock(t: Tables) -> sa.Select[Any]:
 
 
 def _finish_heads(t: Tables, counted: bool) -> sa.Update:
-    def build() -> sa.Update:
-        c = t.cols()
-        mine = (_among(t, c), t.mine(c, ME), *t.same_tries(c, counted))
-        return sa.update(t.message).where(*mine).values(done_values(t))
-
-    return t.built(("batch_heads", counted), build)
+    c = t.cols()
+    mine = (_among(t, c), t.mine(c, ME), *t.same_tries(c, counted))
+    return sa.update(t.message).where(*mine).values(done_values(t))
 
 
 def _finish_followers(t: Tables) -> sa.Update:
     """Still new, due and never tried: as the run was read."""
-
-    def build() -> sa.Update:
-        c = t.cols()
-        free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))
-        values = t.values(status=lit(Status.DONE), finished_at=now())
-        return sa.update(t.message).where(_among(t, c), *free).values(values)
-
-    return t.built("batch_followers", build)
+    c = t.cols()
+    free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))
+    values = t.values(status=lit(Status.DONE), finished_at=now())
+    return sa.update(t.message).where(_among(t, c), *free).values(values)
 
 
 def _advance(t: Tables) -> sa.Update:
-    def build() -> sa.Update:
-        c = t.cols()
-        free = (_among(t, c), *may_follow(t, c))
-        return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))
-
-    return t.built("batch_advance", build)
+    c = t.cols()
+    free = (_among(t, c), *may_follow(t, c))
+    return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))

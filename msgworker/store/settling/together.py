@@ -8,13 +8,14 @@ given; then they are changed in the order of the guard (`rows.in_guard_order`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.message import Settled, Settlement, Status
-from msgworker.store.rows import ME, flagged_values, in_guard_order
+from msgworker.store.rows import ME, changed, flagged_values, in_guard_order
 from msgworker.store.settling.done import FlagMissing, done_values, may_follow
 from msgworker.table import Cols, Tables, lit
 
@@ -41,8 +42,8 @@ def done_together(
     params: dict[str, Any] = {"mw_ids": sorted({*heads, *nexts}), "mw_me": me}
     if nexts:
         params |= {"mw_heads": heads, "mw_nexts": nexts}
-    statement = t.built(("together", bool(nexts)), lambda: _build(t, moving=bool(nexts)))
-    if conn.execute(statement, params).rowcount != len(heads) + len(nexts):
+    key, build = ("together", bool(nexts)), partial(_build, t, moving=bool(nexts))
+    if changed(conn, t, key, build, params) != len(heads) + len(nexts):
         raise NotTogether
     return {s.msg_id: Settled.ENDED if s.next_id is None else Settled.WENT_ON for s in batch}
 
