@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
     from tenacity.wait import wait_base
 from msgworker.producing import (
+    Borrowed,
     Unique,
     checked_priority,
     checked_unique,
@@ -473,6 +474,9 @@ class App:
         if self.settings.notify and self.tables.dialect.notify:
             store.notify(connection, self._channel)
         if not self._workers:
+            return
+        if isinstance(target, Borrowed):
+            target.on_commit(self.wake)
             return
         self.wake()  # for a connection in autocommit mode
         if target not in self._producing:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -118,6 +119,15 @@ def row_of(
     )
 
 
+class Borrowed:
+    """A connection that is not SQLAlchemy's, on which `send` runs its statements; the subclass has
+    the methods of a Connection that these use. See contrib/django."""
+
+    def on_commit(self, fn: Callable[[], None]) -> None:
+        """Call `fn` when the caller has committed."""
+        raise NotImplementedError
+
+
 def is_session(target: object) -> TypeGuard[Session]:
     """Whether it is a Session of the ORM, checked without importing the ORM."""
     orm = sys.modules.get("sqlalchemy.orm")
@@ -127,6 +137,8 @@ def is_session(target: object) -> TypeGuard[Session]:
 def connection_of(target: object, engine: sa.Engine | None = None) -> Connection:
     """The caller's connection; raises ConfigError if it is not a connection, or certainly one to
     another database than that of `engine`."""
+    if isinstance(target, Borrowed):
+        return cast(Connection, target)
     orm = sys.modules.get("sqlalchemy.orm")
     if orm is not None and isinstance(target, orm.scoped_session):
         target = target()

@@ -30,7 +30,7 @@ LEVELS = [
     {"instance", "coordination"},
     {"ops"},
     {"app", "alembic", "databases", "workers"},
-    {"cli", "demo", "testing", "__main__", "__init__"},
+    {"cli", "demo", "testing", "contrib", "__main__", "__init__"},
 ]
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 

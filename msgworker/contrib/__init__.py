@@ -1,0 +1,1 @@
+"""msgworker inside other frameworks; each is imported only by those who use it."""

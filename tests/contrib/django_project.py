@@ -1,0 +1,101 @@
+"""Run by test_django.py in a process of its own, in the project samples/django_crm: prints JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import django
+
+django.setup()
+
+from customers.models import Booking, Invoice  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+from django.db import IntegrityError, connection, transaction  # noqa: E402
+from django.test import Client  # noqa: E402
+
+from msgworker import Context, DuplicateMessage, Message, PayloadError  # noqa: E402
+from msgworker.contrib.django import app, handler, send, send_many  # noqa: E402
+from msgworker.testing import drain  # noqa: E402
+
+told: dict[str, Any] = {}
+
+
+def post(amount: int) -> Any:
+    path, kind = "/customers/C-1/invoices", "application/json"
+    return Client().post(path, {"amount": amount}, content_type=kind)
+
+
+def ids() -> list[int]:
+    return [info.msg_id for info in app().ops.find(limit=100)]
+
+
+def raised(fn: Any) -> str:
+    try:
+        fn()
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
+def produce() -> None:
+    told["posted"] = post(5).json()
+    told["refused"] = post(-1).status_code
+    told["after_rollback"] = (ids(), Invoice.objects.count())
+    with transaction.atomic():
+        told["in_atomic"] = send("other", {"text": "5 % of \u00e4"}, object_id="C-2", priority=3)
+        told["seen_before_commit"] = len(ids())
+        try:
+            with transaction.atomic():
+                send("other", object_id="C-3")
+                raise IntegrityError("of a savepoint")
+        except IntegrityError:
+            pass
+        told["many"] = send_many("other", [(1, "C-4"), ({"n": 2}, "C-5"), (None, None)])
+    told["outside"] = send("other", "now", object_id="C-6", delay=60)
+    first = send("other", 1, unique_key="k")
+    told["again"] = send("other", 1, unique_key="k") == first
+    told["duplicate"] = raised(lambda: send("other", 1, unique_key="k", on_duplicate="raise"))
+    told["replaced"] = send("other", 2, unique_key="k", on_duplicate="replace") == first
+    with transaction.atomic():
+        told["bad"] = raised(lambda: send("other", object()))
+        send("other", "still sound")
+    told["payloads"] = [app().ops.show(i).payload for i in ids()]
+    assert issubclass(DuplicateMessage, Exception)
+    assert issubclass(PayloadError, Exception)
+
+
+def handle() -> None:
+    @handler("reads", transactional=True)
+    def reads(msg: Message, ctx: Context) -> None:
+        told["read"] = Invoice.objects.count()
+
+    @handler("writes", transactional=True)
+    def writes(msg: Message, ctx: Context) -> None:
+        Invoice.objects.create(customer="x", amount=1)
+
+    @handler("dead connection")
+    def dead(msg: Message) -> None:
+        Invoice.objects.count()
+        connection.connection.close()  # as a server does after a while
+
+    @handler("other")
+    async def other(msg: Message) -> None:
+        told["async"] = told.get("async", 0) + await Invoice.objects.acount()
+
+    before = Invoice.objects.count()
+    for topic in ("reads", "writes", "dead connection", "dead connection"):
+        send(topic)
+    report = drain(app())
+    told["report"] = [report.done, report.retried, report.failed]
+    told["written"] = Invoice.objects.count() - before
+    told["why"] = [one.error for one in app().ops.failures()]
+    told["booked"] = Booking.objects.count()
+
+
+if __name__ == "__main__":
+    call_command("migrate", verbosity=0)
+    app().create_schema()
+    {"produce": produce, "handle": handle}[sys.argv[1]]()
+    print(json.dumps(told))
