@@ -234,6 +234,9 @@ class App:
         batch: int | None = None,
         group: int | None = None,
         batch_seconds: float = 1.0,
+        max_running: int | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
     ) -> Callable[[F], F]:
         """Register a function as the handler of a topic (no topic: of every other topic).
 
@@ -254,6 +257,11 @@ class App:
         and its commit; if one raises, all are rolled back and each runs alone.
         batch_seconds: what a batch or a group may take, at most a third of the lease; its size
         adapts. See docs/batches.md.
+        max_running: at most so many messages of the topic run at once, over all instances (1 to
+        10,000). rate: at most so many start in a time, over all instances: "20/s", "100/m",
+        "5000/h"; burst: so many may start at once after a pause, by default the number in the rate.
+        What waits for these holds no thread and no try. Both need a topic, and exclude batch and
+        group. See docs/limits.md.
         Raises HandlerError at once for bad functions and options.
         """
         if callable(topic):  # @app.handler without parentheses
@@ -272,6 +280,9 @@ class App:
                 batch=batch,
                 group=group,
                 batch_seconds=batch_seconds,
+                max_running=max_running,
+                rate=rate,
+                burst=burst,
             )
             return fn
 

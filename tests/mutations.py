@@ -1063,8 +1063,8 @@ MUTANTS = (
     _m(
         "a batch goes on over a message of another handler",
         "instance/running/gathering.py",
-        "                or runtime.is_paused(row)\n            ):\n                return\n",
-        "                or runtime.is_paused(row)\n            ):\n                continue\n",
+        "                or runtime.is_apart(row)\n            ):\n                return\n",
+        "                or runtime.is_apart(row)\n            ):\n                continue\n",
         *_on(
             "test_a_message_of_another_handler_or_one_that_cannot_be_read_ends_the_run_of_a_batch",
             "sqlite",
@@ -1117,5 +1117,55 @@ MUTANTS = (
         "            width = lane.width\n            place, rows = lane.place, lane.rows\n",
         "            place, rows = lane.place, lane.rows\n            width = lane.width\n",
         "test_a_message_that_gets_the_flag_is_known_whenever_the_lane_moves",
+    ),
+    # --- limits
+    _m(
+        "limits: more are flagged than permits are free",
+        "instance/claiming/claimer.py",
+        "candidates[: free.starts]",
+        "candidates",
+        *_on("test_no_more_are_flagged_than_may_run_and_the_others_lose_nothing", "sqlite"),
+    ),
+    _m(
+        "limits: counted without a lock",
+        "store/claiming/limits.py",
+        "        return query.with_for_update(skip_locked=t.dialect.skip_locked)",
+        "        return query",
+        *_on("test_a_record_that_is_locked_holds_up_neither_us_nor_other_topics", "postgresql"),
+    ),
+    _m(
+        "limits: a run is read on",
+        "instance/claiming/claimer.py",
+        "return not runtime.is_apart(row)",
+        "return not runtime.is_paused(row)",
+        *_on("test_a_message_behind_another_needs_a_permit_of_its_own", "sqlite"),
+    ),
+    _m(
+        "limits: the flag moves on",
+        "instance/settling/settlements.py",
+        "not runtime.is_apart(ahead)",
+        "not runtime.is_paused(ahead)",
+        *_on("test_a_limit_that_comes_while_a_run_waits_holds_for_its_messages", "sqlite"),
+    ),
+    _m(
+        "limits: those of the dead are not counted",
+        "store/claiming/limits.py",
+        "        return MOST_STARTS if most is None else max(0, most - self.running)",
+        "        return MOST_STARTS if most is None else most",
+        *_on("test_the_permits_of_a_dead_instance_come_back_with_its_messages", "sqlite"),
+    ),
+    _m(
+        "limits: starts take no token",
+        "store/claiming/limits.py",
+        "    full_us = free.limit.taken(free.full_us, free.now_us, count)",
+        "    full_us = free.full_us",
+        *_on("test_so_many_start_as_there_are_tokens_and_the_rest_is_left", "sqlite"),
+    ),
+    _m(
+        "limits: a bucket without a bottom",
+        "limit.py",
+        "return max(full_at, now)",
+        "return full_at",
+        "test_no_more_start_than_the_bucket_holds_and_the_rate_fills",
     ),
 )

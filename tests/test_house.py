@@ -22,7 +22,7 @@ PACKAGE = ROOT / "msgworker"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"errors", "clock"},
-    {"message", "payload", "config", "logs", "events", "ticks"},
+    {"message", "payload", "config", "logs", "events", "ticks", "limit"},
     {"dialects"},
     {"table", "schedules"},
     {"store"},

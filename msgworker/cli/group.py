@@ -47,6 +47,7 @@ COMMANDS = {
     "purge": ("purge", "Delete done messages that finished long ago."),
     "pause": ("pause", "Stop handlers of a topic from starting; list paused topics."),
     "resume": ("pause", "Resume a paused topic."),
+    "limits": ("limits", "List topics with max_running or rate, and who has the permits."),
     "audit": ("audit", "List what operators did, newest first."),
     "lanes": ("why", "List objects that wait: the head of each, and how many behind."),
     "instances": ("why", "List live and dead instances with their messages."),

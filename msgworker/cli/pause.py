@@ -16,7 +16,7 @@ from msgworker.cli.words import age, safe, since
 from msgworker.ops.results import Repaired
 
 
-def _says(fn: Any) -> Any:
+def says(fn: Any) -> Any:
     fn = click.option("--actor", metavar="TEXT", help="Who; default: user and host.")(fn)
     fn = click.option("--reason", metavar="TEXT", help="Why, for the audit.")(fn)
     return click.option("--dry-run", is_flag=True, help="Change nothing.")(fn)
@@ -24,7 +24,7 @@ def _says(fn: Any) -> Any:
 
 @click.command("pause")
 @click.argument("topic", required=False)
-@_says
+@says
 @target
 @as_json
 @common
@@ -51,7 +51,7 @@ def pause(
 
 @click.command("resume")
 @click.argument("topic")
-@_says
+@says
 @target
 @as_json
 @common

@@ -23,6 +23,7 @@ from msgworker.instance.claiming.draining import Draining
 from msgworker.instance.claiming.emptying import Emptying
 from msgworker.instance.claiming.fetcher import Fetcher
 from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.permits import Permits
 from msgworker.instance.claiming.pollpace import PollPace
 from msgworker.instance.claiming.room import Room
 from msgworker.instance.claiming.runlength import RunLength
@@ -100,7 +101,10 @@ class Instance:
             settle=self.settler.add,
         )
         runs = RunLength(*(settings.run_limit, settings.lanes_limit), lambda: runtime.registry.most)
-        self.claimer = Claimer(runtime, link, appetite=self.appetite, runs=runs)
+        self.permits = Permits(runtime, threads=threads, clock=runtime.clock)
+        self.claimer = Claimer(
+            runtime, link, appetite=self.appetite, runs=runs, permits=self.permits
+        )
         self.finder = Finder(runtime, link, self.seat)
         watch = HandlerWatch(runtime, self.leave_for)
         self.heartbeat = Heartbeat(
@@ -120,6 +124,7 @@ class Instance:
             drain,
             finder=self.finder,
             claimer=self.claimer,
+            permits=self.permits,
             recovery=self.heartbeat.recovery,
             beat_now=beat_now,
         )
@@ -130,6 +135,7 @@ class Instance:
             emptying=Emptying(runtime, lanes=self.lanes, settler=self.settler, beat_now=beat_now),
             finder=self.finder,
             claimer=self.claimer,
+            permits=self.permits,
             draining=self.draining,
             pace=PollPace(settings.poll_seconds, drains=drain is not None, clock=runtime.clock),
             appetite=self.appetite,

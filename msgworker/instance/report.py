@@ -22,6 +22,7 @@ WORDS = {
     Waits.SILENT: "held by a silent instance",
     Waits.NOBODY: "held by nobody",
     Waits.PAUSED: "topic paused",
+    Waits.LIMITED: "topic limited",
     Waits.NO_HANDLER: "no handler",
     Waits.OTHER_TOPICS: "other topics",
     Waits.DEAD: "behind a dead one",
@@ -29,6 +30,8 @@ WORDS = {
 }
 STUCK = (Waits.NOBODY, Waits.NO_HANDLER, Waits.DEAD)
 """Messages left that no instance will handle: the drain ends with 1."""
+AGAIN = (Waits.RETRY, Waits.SILENT, Waits.LIMITED)
+"""Messages left that wait for a while: it ends with 6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,9 @@ class Report:
     waiting: how many of `left` wait for a retry or for a later instant. left_by: counts of `left`
     by reason: "retry", "later" (an instant), "elsewhere" (another live instance), "silent" (one
     that misses its heartbeat, or has stopped before its handler ended), "nobody" (at 1 without an
-    owner), "paused", "no handler", "other topics" (with `topics`), "dead" (if dead ones block),
-    "due". A message behind the head of its object has the reason of the head. The sum is
-    less than `left` if only a part of very many messages was read.
+    owner), "paused", "limited" (by max_running or rate), "no handler", "other topics" (with
+    `topics`), "dead" (if dead ones block), "due". A message behind the head of its object has the
+    reason of the head. The sum is less than `left` if only a part of very many messages was read.
     next_seconds: until the first retry, else until the first other instant; None if nothing waits.
     lease_seconds: until the last lease ends of other instances with messages of `left`; messages
     of an instance that is dead then are recovered. None if no other has any.
@@ -72,7 +75,8 @@ class Report:
     def exit_code(self) -> int:
         """3 database lost. 1 some became dead or were refused, or messages are left that no
         instance will handle: "nobody", "no handler", "dead", and "due" if the drain was stopped. 6
-        messages wait for their retry, or for the lease of a silent instance: run again. 0
+        messages wait for their retry, for a limit of their topic, or for the lease of a silent
+        instance: run again. 0
         otherwise; "later", "elsewhere", "paused" or "other topics" may be left."""
         if self.database_lost:
             return ExitCode.UNREACHABLE
@@ -80,7 +84,7 @@ class Report:
             return ExitCode.REFUSED
         if self.stopped and self.left_by.get(Waits.DUE):
             return ExitCode.REFUSED
-        again = any(self.left_by.get(waits) for waits in (Waits.RETRY, Waits.SILENT))
+        again = any(self.left_by.get(waits) for waits in AGAIN)
         return ExitCode.RETRIES if again else ExitCode.OK
 
     def __str__(self) -> str:
@@ -203,6 +207,10 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
 _SAYS = {
     Waits.RETRY: (
         "{left} waiting for a retry, such as message {id}, the first in {when} s: run again then"
+    ),
+    Waits.LIMITED: (
+        "{left} waiting for a permit or a token of topic {topic!r}, message {id} first: run again, "
+        "or see `msgworker limits`"
     ),
     Waits.SILENT: (
         "{left} held by an instance that is silent or has stopped: {owner} has message {id}; they "

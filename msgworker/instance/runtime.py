@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -33,6 +33,7 @@ from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.role import Away
 from msgworker.instance.running.hand import Hand
 from msgworker.instance.running.handler import Registry
+from msgworker.limit import Limit
 from msgworker.logs import logger
 from msgworker.message import topic_of
 from msgworker.payload import shown
@@ -132,8 +133,9 @@ class Runtime:
 
     identity, hand, quiesce, refusals, away, tally: see their classes for their writers.
     events: the event stream, for the log, the tally and subscribers of the App.
-    paused: topics of which no handler starts; written by the heartbeat, read by the fetcher, by
-    handler threads and settling threads.
+    paused: topics of which no handler starts; limits: of topics, over all instances; apart: the
+    topics of both; written by the heartbeat (`hold`), read by the fetcher, by handler threads and
+    settling threads.
     slot, slots: our place among the live instances, and their number; written by the
     heartbeat, read by the fetcher.
     left_for: why the instance leaves by itself; written by the heartbeat (`Instance.
@@ -166,6 +168,8 @@ class Runtime:
     away: Away = field(init=False)
     tally: Tally = field(default_factory=Tally)
     paused: frozenset[str] = frozenset()
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    apart: frozenset[str] = frozenset()
     slot: int = 0
     slots: int = 1
     left_for: MsgworkerError | None = None
@@ -198,6 +202,16 @@ class Runtime:
         end_if_forked(self.pid)
         tuning = self.tables.dialect.tuned if tuned else None
         return Link(self.engine, self.turns, tuning, self.spare_links.close_idle)
+
+    def hold(self, paused: frozenset[str], limits: Mapping[str, Limit]) -> None:
+        """These topics are paused, and these are limited."""
+        self.paused, self.limits = paused, limits
+        self.apart = paused | limits.keys()
+
+    def is_apart(self, row: Row) -> bool:
+        """Whether the message does not get its flag from the one in front of it in its lane: its
+        topic is paused, or is limited, so that it needs a permit."""
+        return bool(self.apart) and topic_of(row.topic) in self.apart
 
     def is_paused(self, row: Row) -> bool:
         """Whether the message's handler may not start now because its topic is paused."""

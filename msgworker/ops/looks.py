@@ -27,6 +27,7 @@ from msgworker.store.looking import (
     failures,
     find,
     instances,
+    limited,
     waiting,
 )
 from msgworker.store.looking.counts import Count
@@ -35,6 +36,7 @@ from msgworker.store.looking.explain import Explanation
 from msgworker.store.looking.failures import Failures
 from msgworker.store.looking.info import MessageInfo
 from msgworker.store.looking.instances import InstanceInfo
+from msgworker.store.looking.limited import TopicLimit
 from msgworker.store.looking.waiting import LaneInfo
 from msgworker.store.looking.window import LEAST, MOST, Found
 
@@ -154,6 +156,12 @@ class Looks(Call):
         """Live instances, since when, with how many messages; then dead and foreign ones."""
         with connecting(self._engine) as conn:
             return instances.instances(conn, self._tables)
+
+    def limits(self) -> list[TopicLimit]:
+        """The topics with max_running or rate, by name: what runs, who has it, and when the next
+        may start."""
+        with connecting(self._engine) as conn:
+            return limited.topics(conn, self._tables)
 
     def doctor(self) -> list[Finding]:
         """Compare the live schema, rows and server with what is needed; changes nothing.

@@ -20,6 +20,7 @@ from msgworker.ops.writing import SAMPLE, Writing
 from msgworker.store.changing import audit, pause, purge
 from msgworker.store.changing.audit import AuditEntry
 from msgworker.store.changing.pause import Pause
+from msgworker.store.claiming import limits
 
 MAX_AUDIT = 10_000
 
@@ -130,6 +131,10 @@ class Upkeep(Writing):
         if dry_run or paused == (kind == "pause"):
             would = int(paused != (kind == "pause"))
             return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
+        return self._recorded(kind, topic, by, act)
+
+    def _recorded(self, kind: str, topic: str, by: Who, act: Any) -> Repaired:
+        t = self._tables
         try:
             with writing(self._engine) as conn:
                 asked = {"topic": topic}
@@ -144,6 +149,28 @@ class Upkeep(Writing):
         except IntegrityError:  # another process pauses it at the same moment
             return Repaired(kind=kind)
         return Repaired(kind=kind, op_id=op_id, matched=did, changed=did)
+
+    def remove_limit(
+        self,
+        topic: str,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Forget the max_running and rate of a topic, on every instance from its next heartbeat on.
+
+        For a topic whose handlers declare none any more; an instance whose handler does records
+        them again. Returns 1, or 0 if the topic has no limits.
+        """
+        name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
+        t = self._tables
+        self._ready()
+        with connecting(self._engine) as conn:
+            there = int(name in limits.read_all(conn, t))
+        if dry_run or not there:
+            return Repaired(kind="unlimit", matched=there, changed=there, dry_run=dry_run)
+        return self._recorded("unlimit", name, by, lambda conn: limits.remove(conn, t, name))
 
     def pauses(self) -> list[Pause]:
         """The topics that are paused."""

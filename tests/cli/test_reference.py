@@ -30,6 +30,7 @@ REST: dict[str, tuple[str, ...]] = {
     "purge": ("--older-than", "1d"),
     "pause": ("settle", "--dry-run"),
     "resume": ("settle",),
+    "limits": ("--json",),
     "audit": ("1",),
     "lanes": (),
     "instances": (),

@@ -20,13 +20,14 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.events import Claimed
 from msgworker.instance.claiming.appetite import Appetite
+from msgworker.instance.claiming.permits import Permits
 from msgworker.instance.claiming.runlength import RunLength
 from msgworker.instance.links import Link
 from msgworker.instance.role import EVERYDAY
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.runtime import Runtime
 from msgworker.message import in_quarantine, topic_of
-from msgworker.store.claiming import claim, following
+from msgworker.store.claiming import claim, following, limits
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.recovering import recover
 from msgworker.store.rows import Bare, Row
@@ -47,12 +48,19 @@ class Claimer:
     """
 
     def __init__(
-        self, runtime: Runtime, link: Link, *, appetite: Appetite, runs: RunLength
+        self,
+        runtime: Runtime,
+        link: Link,
+        *,
+        appetite: Appetite,
+        runs: RunLength,
+        permits: Permits,
     ) -> None:
         self._runtime = runtime
         self.link = self._link = link
         self._appetite = appetite
         self._runs = runs
+        self._permits = permits
         self._refusals = runtime.refusals
         self._secrets = secrets_of(runtime.engine.url)
         self._by_priority = prioritized(runtime.tables)
@@ -71,7 +79,7 @@ class Claimer:
         within: Slice | None = None,
     ) -> tuple[list[Lane], list[Candidate]]:
         """Flag candidates; returns the new lanes, in the order of the candidates, and those that
-        could not be flagged.
+        could not be flagged; what finds no permit is among neither.
 
         me: the id under which they were found. places: the part of the slice of each. within: the
         slice in which runs are read.
@@ -83,7 +91,10 @@ class Claimer:
             if self.in_doubt:
                 self._release_unknown(self._link)
             self.in_doubt = True
-            rows = self._flag(candidates, me)
+            if runtime.limits:
+                rows, candidates = self._flag_by_limits(candidates, me)
+            else:
+                rows = self._flag(candidates, me)
             self.in_doubt = False
             if self._by_priority and len(rows) > 1:
                 place = {c.msg_id: i for i, c in enumerate(candidates)}
@@ -132,6 +143,37 @@ class Claimer:
         self._refusals.tell(self._runtime.log)
         return rows
 
+    def _flag_by_limits(
+        self, candidates: list[Candidate], me: str
+    ) -> tuple[list[Row], list[Candidate]]:
+        """Flag each candidate of a limited topic with a permit, and the others as ever; returns the
+        rows, and the candidates that were tried."""
+        limited: dict[str, list[Candidate]] = {}
+        tried: list[Candidate] = []
+        for one in candidates:
+            topic = topic_of(one.topic)
+            (limited.setdefault(topic, []) if topic in self._runtime.limits else tried).append(one)
+        rows = self._flag(tried, me) if tried else []
+        for topic, ones in limited.items():
+            won, asked = self._flag_limited(topic, ones, me)
+            rows, tried = rows + won, tried + asked
+        return sorted(rows, key=lambda row: row.msg_id), tried
+
+    def _flag_limited(
+        self, topic: str, candidates: list[Candidate], me: str
+    ) -> tuple[list[Row], list[Candidate]]:
+        tables, rows, refused = self._runtime.tables, list[Row](), dict[int, DBAPIError]()
+        with self._link.transaction() as conn:
+            free = limits.lock(conn, tables, topic)
+            some = [] if free is None else candidates[: free.starts]
+            if free is not None and some:
+                claim.refuse_at_once(conn, tables)
+                rows, refused = claim.flag_apart(conn, tables, some, me=me)
+                limits.take(conn, tables, topic, free, len(rows))
+        self._permits.tried(topic, free, len(rows))
+        self._hear(some, refused)
+        return rows, some
+
     def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
         tables = self._runtime.tables
         try:
@@ -157,14 +199,18 @@ class Claimer:
                 won, errors = claim.flag_apart(conn, self._runtime.tables, part, me=me)
                 rows += won
                 refused |= errors
-        for one in (one for part in parts for one in part):
+        self._hear([one for part in parts for one in part], refused)
+        return rows
+
+    def _hear(self, tried: Sequence[Candidate], refused: Mapping[int, DBAPIError]) -> None:
+        """Remember which rows the database refuses to flag."""
+        for one in tried:
             error = refused.get(one.msg_id)
             if error is None:
                 self._refusals.heard(one, None)
             # The guard may be the reason: a lost race is no refusal, unless it happens every time.
             elif trouble(error) is not Trouble.RACE or self._refusals.suspects(one):
                 self._refusals.heard(one, without(reason_of(error), self._secrets))
-        return rows
 
     def _read_runs(self, lanes: Sequence[Lane], within: Slice | None) -> None:
         """Read the runs behind the heads into their lanes."""
@@ -201,7 +247,7 @@ class Claimer:
     def _all_may_follow(self, followers: Sequence[Bare]) -> bool:
         """Nearly always; False = to be asked of each."""
         runtime = self._runtime
-        if runtime.paused or runtime.identity.doubtful:
+        if runtime.apart or runtime.identity.doubtful:
             return False
         return runtime.topics is None or runtime.topics.issuperset(map(_TOPIC, followers))
 
@@ -209,7 +255,7 @@ class Claimer:
         runtime, row = self._runtime, Row(*bare)
         if runtime.topics is not None and topic_of(row.topic) not in runtime.topics:
             return False
-        return not runtime.is_paused(row) and row.msg_id not in runtime.identity.doubtful
+        return not runtime.is_apart(row) and row.msg_id not in runtime.identity.doubtful
 
     # ------------------------------------------------------------ what is flagged by us
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drainend import Drain, DrainEnd, Next
 from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.permits import Permits
 from msgworker.instance.claiming.search import Look
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.runtime import Runtime
@@ -17,7 +18,7 @@ from msgworker.instance.runtime import Runtime
 
 class Draining:
     """Used by the fetcher's thread only. drain: None = it never ends. beat_now: requests a
-    heartbeat at once."""
+    heartbeat at once. linger: see Drain."""
 
     def __init__(
         self,
@@ -26,6 +27,7 @@ class Draining:
         *,
         finder: Finder,
         claimer: Claimer,
+        permits: Permits,
         recovery: Recovery,
         beat_now: Callable[[], None],
     ) -> None:
@@ -33,9 +35,11 @@ class Draining:
         self._drain = drain
         self._finder = finder
         self._claimer = claimer
+        self._permits = permits
         self._recovery = recovery
         self._beat_now = beat_now
         beat = runtime.settings.heartbeat_seconds
+        self.linger = None if drain is None else drain.linger
         self.end = DrainEnd(drain, heartbeat_seconds=beat, clock=runtime.clock)
 
     def saw_nothing(self, look: Look) -> bool:
@@ -53,6 +57,7 @@ class Draining:
             self._claimer.resolve_doubt()
         if then in (Next.SWEEP, Next.LOOK_AFRESH):
             self._finder.forget()
+            self._permits.forget()
         return then is Next.OVER
 
     def _ask_what_is_coming(self) -> Next:

@@ -14,6 +14,7 @@ from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.draining import Draining
 from msgworker.instance.claiming.emptying import Emptying
 from msgworker.instance.claiming.finder import Finder
+from msgworker.instance.claiming.permits import Permits
 from msgworker.instance.claiming.pollpace import PollPace
 from msgworker.instance.claiming.room import Room
 from msgworker.instance.claiming.search import Look
@@ -38,6 +39,7 @@ class Fetcher(Role):
         emptying: Emptying,
         finder: Finder,
         claimer: Claimer,
+        permits: Permits,
         draining: Draining,
         pace: PollPace,
         appetite: Appetite,
@@ -52,6 +54,8 @@ class Fetcher(Role):
         self._emptying = emptying
         self._finder = finder
         self._claimer = claimer
+        self._permits = permits
+        self._last_try: Candidate | None = None  # in quarantine, of a limited topic
         self._draining = draining
         self.pace = pace
         self._appetite = appetite
@@ -70,25 +74,50 @@ class Fetcher(Role):
             room = self._room.left(held, self._finder.where)
             if room == 0 or self._emptying.for_new_id(held):
                 return -1
+            won = 0
+            if self._runtime.limits and (won := self._claim_limited(room, held)):
+                held, room = held + won, room - won
+                if room < 1:
+                    return won
             if held and self.pace.look_in > 0 and not self._emptying.active:
                 return -1
             me, dry = self._identity.id, self._lanes.taken_dry()
             look, self._more = self._finder.look(room, held), True
-            last_try = look.quarantined
+            last_try = look.quarantined or self._last_try
             if last_try is None:
                 self._emptying.no_quarantine()
             elif self._emptying.for_quarantine(held):
                 if held > 0:
                     return self._nothing(look)
+                self._last_try = None
                 if self.claim([last_try], me, alone=True):
                     return 1
                 self._finder.pass_over(
                     last_try
                 )  # another instance has it: continue with the others
-            won = self.claim(look.candidates, me) if look.candidates else 0
-            self._more = self._left_some(look, won, room)
-            self._appetite.fed(dry=dry, full=held + won >= self._appetite.lanes)
-            return won or self._nothing(look)
+            found = self.claim(look.candidates, me) if look.candidates else 0
+            self._more = self._left_some(look, found, room)
+            self._appetite.fed(dry=dry, full=held + found >= self._appetite.lanes)
+            return found + won or self._nothing(look)
+
+    def _claim_limited(self, room: int, held: int) -> int:
+        """Claim messages of limited topics, for which handler threads are free; how many were won.
+
+        While the hand runs empty nothing is claimed.
+        """
+        won = 0
+        for topic in self._permits.due():
+            want = self._permits.room(room - won)
+            if want < 1 or self._emptying.active:
+                break
+            me = self._identity.id
+            look = self._finder.look_limited(topic, want, self._permits.held)
+            self._last_try = self._last_try or look.quarantined
+            if look.candidates:
+                won += self.claim(look.candidates, me, limited=True)
+            else:
+                self._permits.looked(topic, look)
+        return won
 
     def _left_some(self, look: Look, won: int, room: int) -> bool:
         """Whether there may be more to claim than it has won."""
@@ -96,18 +125,26 @@ class Fetcher(Role):
             return True
         return self._runtime.slots > 1  # it leaves their shares to the other instances
 
-    def claim(self, candidates: list[Candidate], me: str, *, alone: bool = False) -> int:
+    def claim(
+        self, candidates: list[Candidate], me: str, *, alone: bool = False, limited: bool = False
+    ) -> int:
+        """How many lanes were won. limited: they hold permits, and run before others."""
         claim = self._claimer.claim_alone if alone else self._claimer.claim
         lanes, lost = claim(candidates, me, places=self._finder.places, within=self._finder.where)
         if lost:
             self._finder.refused(lost)
         if lanes:
             self._draining.end.saw_work()
-            self._lanes.put(lanes)
+            if limited:
+                self._permits.got(lanes)
+            self._lanes.put(lanes, first=limited)
         return len(lanes)
 
     def _nothing(self, look: Look) -> int:
         self.pace.looked(look)
+        if self._runtime.limits and not self._permits.nothing_left(self._draining.linger):
+            self._draining.end.saw_work()
+            return 0
         if self._draining.saw_nothing(look):
             self.exhausted = True
             self.stop()
@@ -117,10 +154,16 @@ class Fetcher(Role):
         """None while there is room and work; short while messages are in flight; else longer."""
         wanted, holding = self._appetite.lanes, bool(self._hand.lanes)
         due_in = self._draining.end.due_in
-        return self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=self._more)
+        wait = self._permits.wait() if self._runtime.limits else None
+        if wait is not None and self._draining.linger is not None:
+            due_in = wait if due_in is None else min(wait, due_in)
+        more = self._more
+        pause = self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=more)
+        return pause if wait is None else min(pause, wait)
 
     def woken(self) -> None:
         self.pace.restart()
+        self._permits.woken()
 
     def failed(self, error: BaseException) -> None:
         self._finder.forget()

@@ -34,8 +34,9 @@ class Finder:
         self._link = link
         self._seat = seat
         sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
-        kind = Search if seat is None else sliced
-        self.search: Search = kind(runtime.tables, runtime.topics, runtime.hand.blocked)
+        self._kind = Search if seat is None else sliced
+        self.search: Search = self._kind(runtime.tables, runtime.topics, runtime.hand.blocked)
+        self._limited: dict[str, Search] = {}  # these topics the other one leaves out
         self.unhandled = UnhandledTopics(
             runtime.tables, runtime.registry.topics, link, runtime.log, clock=runtime.clock
         )
@@ -46,14 +47,18 @@ class Finder:
     def forget(self) -> None:
         """Forget earlier looks before the next one."""
         self.search.forget()
+        for search in self._limited.values():
+            search.forget()
 
     def refused(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: skip their objects for a while."""
-        self.search.refused(candidates)
+        self.search.refused(candidates)  # the objects are of both
 
     def pass_over(self, candidate: Candidate) -> None:
         """Skip this message for a while."""
         self.search.pass_over(candidate)
+        for search in self._limited.values():
+            search.pass_over(candidate)
 
     @property
     def settled(self) -> bool:
@@ -78,12 +83,32 @@ class Finder:
     def look(self, room: int, held: int) -> Look:
         """Up to `room` heads, while `held` lanes are in flight."""
         runtime = self._runtime
+        self.search.paused = runtime.apart
+        if self.search.but != runtime.limits.keys():
+            self.search.but = frozenset(runtime.limits)
+            self.search.forget()
+        look = self._look_by(self.search, room, held)
+        self._covered = self._seat is not None and look.complete and not look.candidates
+        if self.search.unknown_topics:
+            self.unhandled.report(self.search.unknown_topics)
+        return look
+
+    def look_limited(self, topic: str, room: int, held: int) -> Look:
+        """Up to `room` heads of a limited topic, while `held` such lanes are in flight."""
+        search = self._limited.get(topic)
+        if search is None:
+            only, runtime = frozenset([topic]), self._runtime
+            search = self._kind(runtime.tables, only, runtime.hand.blocked)
+            search.only, self._limited[topic] = only, search
+        return self._look_by(search, room, held)
+
+    def _look_by(self, search: Search, room: int, held: int) -> Look:
+        runtime = self._runtime
         objects, ids = runtime.hand.running_under_lost_ids(runtime.identity.is_ours)
         if runtime.refusals:
             refused_objects, refused_ids = runtime.refusals.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids
-        self.search.paused = runtime.paused
-        look = self._looked(room, held, objects, ids)
+        look = self._looked(search, room, held, objects, ids)
         objects, ids = runtime.hand.held()  # read after the look, see there
         look.candidates = [
             c
@@ -92,8 +117,6 @@ class Finder:
         ]
         if runtime.identity.doubtful:
             self._drop_doubtful(look)
-        if self.search.unknown_topics:
-            self.unhandled.report(self.search.unknown_topics)
         return look
 
     def coming(self, drain: Drain) -> Coming:
@@ -116,7 +139,9 @@ class Finder:
         with self._link.statement() as conn:
             return leases_ending(conn, runtime.tables, within=seconds, but=runtime.identity.id)
 
-    def _looked(self, room: int, held: int, objects: set[Any], ids: set[int]) -> Look:
+    def _looked(
+        self, search: Search, room: int, held: int, objects: set[Any], ids: set[int]
+    ) -> Look:
         runtime = self._runtime
         wants: dict[str, Any] = {
             "want": room,
@@ -127,8 +152,8 @@ class Finder:
         }
         if self._seat is None:
             with self._link.statement() as conn:
-                return self.search.look(conn, in_hand=held, **wants)
-        assert isinstance(self.search, SliceSearch)
+                return search.look(conn, in_hand=held, **wants)
+        assert isinstance(search, SliceSearch)
         self.where = self._seat.slice()
         if self.where is None:
             return Look(complete=True)
@@ -136,9 +161,8 @@ class Finder:
         ours, mine = runtime.hand.held()
         wants |= {"skip_objects": objects | ours, "skip_ids": ids | mine}
         with self._link.statement() as conn:
-            look = self.search.look_in(conn, self.where, **wants)
+            look = search.look_in(conn, self.where, **wants)
         self.places = look.places
-        self._covered = look.complete and not look.candidates
         return look
 
     def _drop_doubtful(self, look: Look) -> None:

@@ -31,6 +31,10 @@ WINDOW = 4000
 IDLE_WINDOW = 128
 IDLE_OBJECTS = 64
 FORGET_SECONDS = 1.0
+LEAST_SPAN, MOST_SPAN, MOST_STEPS = 256, 16_000, 8
+"""How many rows are read at once, and how often in a look, past messages of other topics."""
+READ_AGAIN = 20.0
+"""Rows of other topics are read again after this multiple of the time that it took."""
 DUE_SECONDS = 0.02
 MIN_ID = -(1 << 63)
 
@@ -65,12 +69,21 @@ class Search:
     def __init__(
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
     ) -> None:
-        """blocked: objects to skip for a while; other threads may remove some."""
+        """blocked: objects to skip for a while; other threads may remove some.
+
+        only, but: topics to look for alone, or never; written by the finder. Rows of the others are
+        read once in a while, however many there are.
+        """
         self.tables = tables
         self.topics = topics
         self.paused: frozenset[str] = frozenset()
+        self.only: frozenset[str] = frozenset()
+        self.but: frozenset[str] = frozenset()
         self.unknown_topics: dict[str, int] = {}
         self._mark = MIN_ID
+        self._span = LEAST_SPAN
+        self._read_again_at = 0.0
+        self._passing = False
         self._since: tuple[Any, int] | None = None
         self._due_at = 0.0
         self._urgent = Urgent(tables)
@@ -118,8 +131,13 @@ class Search:
         complete = round_over = False
         if whole and self.tables.dialect.oldest_index:
             complete = self._look_window(conn, pick, want, in_hand, enough) and due_complete
-        if whole and len(pick.own) < enough and not complete:
+        if whole and len(pick.own) < enough and not complete and not self._passing:
             round_over = self._look_ring(conn, pick, enough - len(pick.own))
+            # Past objects whose heads are of other topics.
+            for _ in range(MOST_STEPS if self.only or self.but else 0):
+                if round_over or pick.own:
+                    break
+                round_over = self._look_ring(conn, pick, enough)
             complete = round_over and self._round_is_clean
         found, self._overtaken = pick.chosen(want, self._overtaken, whole=whole)
         self.idle = not found and pick.quarantined is None
@@ -138,13 +156,14 @@ class Search:
 
     def forget(self) -> None:
         """Look at everything afresh the next time."""
-        self._forget_at = 0.0
+        self._forget_at = self._read_again_at = 0.0
 
     def _forget(self, now: float) -> None:
         self._forget_at = now + FORGET_SECONDS
         self._blocked.clear()
         self._passed_over.clear()
-        self._mark = MIN_ID
+        if now >= self._read_again_at:
+            self._mark = MIN_ID
         self._since = None
         self._due_at = 0.0
         self.unknown_topics.clear()
@@ -196,6 +215,9 @@ class Search:
         size = IDLE_WINDOW
         if not self.idle:
             size = min(WINDOW, in_hand + want * max(self._width, pick.slots))
+        self._passing = False
+        if self.only or self.but:
+            return self._look_window_among(conn, pick, size, enough)
         started = time.perf_counter()
         rows = candidates.oldest(conn, self.tables, mark=self._mark, limit=size)
         slow = time.perf_counter() - started > 0.004 + 4e-6 * len(rows)
@@ -211,6 +233,40 @@ class Search:
             self._width = min(8, self._width * 2)
         else:
             self._width = max(1, self._width - 1)
+        return whole
+
+    def _look_window_among(self, conn: Connection, pick: Pick, size: int, enough: int) -> bool:
+        """The same of some topics: step by step past rows of the others. `_passing`: this look has
+        not come past them."""
+        at, first, count, whole = self._mark, 0, 0, False
+        topics, but = (self.only, False) if self.only else (self.but, True)
+        for _ in range(MOST_STEPS):
+            begun = time.monotonic()
+            step = candidates.oldest_among(
+                *(conn, self.tables, topics),
+                but=but,
+                mark=at,
+                limit=size - count,
+                span=max(self._span, size),
+            )
+            for row in step.rows:
+                pick.offer(row)
+            if step.rows and not count:
+                first = step.rows[0].msg_id
+            count, whole = count + len(step.rows), step.whole
+            at = at if step.last is None else step.last + 1
+            if whole or count >= size:
+                break
+            now = time.monotonic()
+            self._read_again_at = max(self._read_again_at, now) + READ_AGAIN * (now - begun)
+            self._span = min(MOST_SPAN, self._span * 2)
+        else:
+            self._passing = len(pick.own) < enough
+        self._mark = first if count else at
+        if count >= size:
+            self._span = max(LEAST_SPAN, self._span // 2)
+        few = len(pick.own) < enough and not whole
+        self._width = min(8, self._width * 2) if few else max(1, self._width - 1)
         return whole
 
     def _look_ring(self, conn: Connection, pick: Pick, want: int) -> bool:

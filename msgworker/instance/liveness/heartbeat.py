@@ -89,7 +89,8 @@ class Heartbeat(Role):
         )
 
     def register(self) -> None:
-        """Load paused topics and take the lease on our own id, before the first claim."""
+        """Load paused and limited topics, and take the lease on our own id: before the first
+        claim."""
         self.requests.read()
         patience = self._runtime.settings.lease_seconds
         identity = self._runtime.identity

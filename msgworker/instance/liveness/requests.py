@@ -1,7 +1,8 @@
-"""What operators ask of an instance: paused topics, and running messages that are to be cancelled.
+"""What is asked of an instance: paused topics, running messages that are to be cancelled, and
+limits of topics (regulations.py).
 
-A part of each heartbeat, on its connection: one statement reads both, and only where there are
-requests to cancel, further ones read and end them.
+A part of each heartbeat, on its connection: one statement sees all, and only where there are
+requests to cancel, or limits, further ones read them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.instance.links import Link
+from msgworker.instance.liveness.regulations import Regulations
 from msgworker.instance.running.hand import Cancel
 from msgworker.instance.runtime import Runtime
 from msgworker.store.changing import cancelling, change, pause
 from msgworker.store.changing.cancelling import Asked
+from msgworker.store.claiming import limits
 
 CANNOT_END = "cannot end a request to cancel a message: %s"
 
@@ -39,27 +42,41 @@ class Requests:
         self._link = link
         self._log = log
         self._look_now = look_now
+        self._regulations = Regulations(runtime, link, log)
         self._refused: set[str] = set()  # what the database does not let us do, logged once
+        self._limited = False
         self.open = False
 
     def read(self) -> None:
-        """Read both; then cancel."""
-        if {pause.NAME, cancelling.NAME} <= self._runtime.tables.missing:
+        """Read all; then cancel. Raises SchemaError where limits cannot be recorded."""
+        self._regulations.check()
+        if {pause.NAME, cancelling.NAME, limits.NAME} <= self._runtime.tables.missing:
             return
         paused = self._look()
         if paused is None:  # work continues, as if the tables did not exist
             return
         self._pause(paused)
+        self._regulations.read(there=self._limited)
         if self.open or self._runtime.hand.cancels:
             self.cancel()
 
     def _look(self) -> frozenset[str] | None:
-        """The paused topics; None if they cannot be read. Sets `open`."""
+        """The paused topics; None if they cannot be read. Sets `open`, and whether there are
+        limits."""
         tables = self._runtime.tables
+        if "limits" not in self._refused:
+            try:
+                return self._seen(limited=True)
+            except Exception as error:
+                if trouble(error) is not Trouble.REFUSED or self._regulations.wanted:
+                    raise
+                refused = error
         if "cancels" not in self._refused:
             try:
-                with self._link.transaction() as conn:
-                    paused, self.open = cancelling.look(conn, tables)
+                paused = self._seen(limited=False)
+                if "limits" not in self._refused:
+                    text = "cannot see which topics are limited: %s"
+                    self._tell_refused("limits", text, refused)
                 return paused
             except Exception as error:
                 if trouble(error) is not Trouble.REFUSED:
@@ -77,6 +94,12 @@ class Requests:
             self._tell_refused("pauses", "cannot see which topics are paused: %s", error)
             return None
 
+    def _seen(self, *, limited: bool) -> frozenset[str]:
+        with self._link.transaction() as conn:
+            seen = cancelling.look(conn, self._runtime.tables, limited=limited)
+        self.open, self._limited = seen.requests, seen.limits
+        return seen.paused
+
     def _tell_refused(self, what: str, text: str, error: Exception) -> None:
         if what not in self._refused:
             self._log.warning(text, reason_of(error))
@@ -87,7 +110,7 @@ class Requests:
         if paused != runtime.paused:
             names = ", ".join(repr(topic) for topic in sorted(paused)) or "none"
             self._log.info("paused topics: %s", names)
-            runtime.paused = paused
+            runtime.hold(paused, runtime.limits)
             self._look_now()
 
     # ------------------------------------------------------------ cancels

@@ -118,7 +118,7 @@ class Gathering:
             if (
                 not self._is_fresh(row)
                 or runtime.registry.get(topic_of(row.topic)) is not handler
-                or runtime.is_paused(row)
+                or runtime.is_apart(row)
             ):
                 return
             yield row

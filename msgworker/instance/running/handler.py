@@ -14,6 +14,7 @@ from msgworker.errors import (
     HandlerError,
 )
 from msgworker.instance.running.signature import payload_type, takes_context, unread
+from msgworker.limit import Limit, limit_of
 
 if TYPE_CHECKING:  # what only some handlers use is imported for them alone
     from pydantic import TypeAdapter
@@ -31,6 +32,7 @@ class Handler:
 
     batch: it takes lists of at most so many messages. group: so many of its calls, one message
     each, may share a transaction. batch_seconds: what a batch or a group may take.
+    limit: of its topic, over all instances.
     """
 
     topic: str | None
@@ -46,6 +48,7 @@ class Handler:
     batch: int | None = None
     group: int | None = None
     batch_seconds: float = DEFAULT_BATCH_SECONDS
+    limit: Limit | None = None
     warned: list[str] = field(default_factory=list)
 
     @property
@@ -66,6 +69,9 @@ def make_handler(
     batch: int | None = None,
     group: int | None = None,
     batch_seconds: float = DEFAULT_BATCH_SECONDS,
+    max_running: int | None = None,
+    rate: str | None = None,
+    burst: int | None = None,
 ) -> Handler:
     """Check a function and its options; raises HandlerError before anything runs."""
     name = getattr(fn, "__qualname__", repr(fn))
@@ -96,6 +102,12 @@ def make_handler(
             f"handler {name}: {'batch' if batch else 'group'}=... has no effect with max_tries=1, "
             "since only messages that can be tried again share one; leave one of them out"
         )
+    limit = _checked_limit(name, topic, max_running, rate, burst)
+    if limit is not None and (batch or group):
+        raise HandlerError(
+            f"handler {name}: {'batch' if batch else 'group'}=... makes messages share a call or a "
+            "transaction, which max_running=... and rate=... count one by one; use one of them"
+        )
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
         getattr(fn, "__call__", None)  # noqa: B004 - an object with async __call__
     )
@@ -117,7 +129,23 @@ def make_handler(
         batch=batch,
         group=group,
         batch_seconds=float(batch_seconds),
+        limit=limit,
     )
+
+
+def _checked_limit(
+    name: str, topic: str | None, max_running: object, rate: object, burst: object
+) -> Limit | None:
+    try:
+        limit = limit_of(f"handler {name}", max_running, rate, burst)
+    except ConfigError as error:
+        raise HandlerError(str(error)) from None
+    if limit is not None and topic is None:
+        raise HandlerError(
+            f"handler {name}: max_running=... and rate=... are limits of a topic; name it: "
+            "@app.handler(topic, ...)"
+        )
+    return limit
 
 
 def _check_batch(

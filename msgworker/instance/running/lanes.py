@@ -43,12 +43,15 @@ class Lanes:
         self.mean_seconds: float | None = None
         self.ran_dry = False
 
-    def put(self, lanes: Iterable[Lane], *, takes_one: bool = False) -> None:
-        """Queue lanes whose current message is flagged.
+    def put(self, lanes: Iterable[Lane], *, takes_one: bool = False, first: bool = False) -> None:
+        """Queue lanes whose current message is flagged. first: before all others.
 
         takes_one: the calling thread is a handler thread and will take the next lane itself.
         """
-        self.ready.extend(lanes)
+        if first:
+            self.ready.extendleft(reversed(list(lanes)))
+        else:
+            self.ready.extend(lanes)
         with self._gate:
             if self._idle:
                 worth = len(self.ready) * self.pace() / WORTH_A_THREAD_SECONDS

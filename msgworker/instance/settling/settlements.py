@@ -23,7 +23,7 @@ def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int
 
 def settlements(lanes: Sequence[Lane], runtime: Runtime) -> list[Settlement]:
     """`settlement` of each; nearly all are done, and go on."""
-    if runtime.stopping.is_set() or runtime.quiesce.active or runtime.paused:
+    if runtime.stopping.is_set() or runtime.quiesce.active or runtime.apart:
         return [settlement(lane, runtime) for lane in lanes]
     found: list[Settlement] = []
     for lane in lanes:
@@ -38,7 +38,7 @@ def settlements(lanes: Sequence[Lane], runtime: Runtime) -> list[Settlement]:
 
 def settlement(lane: Lane, runtime: Runtime) -> Settlement:
     """The settlement of a lane: only a done message passes the flag on, but not during a stop, nor
-    while quiescing, nor to a message whose topic is paused."""
+    while quiescing, nor to a message whose topic is paused or limited."""
     result = lane.result or DONE
     row = lane.row
     tries = row.tries if row.flaw is None or row.odd is None else None
@@ -62,5 +62,5 @@ def settlement(lane: Lane, runtime: Runtime) -> Settlement:
 def _may_go_on(lane: Lane, runtime: Runtime) -> bool:
     if runtime.stopping.is_set() or runtime.quiesce.active:
         return False
-    ahead = lane.next_row if runtime.paused else None
-    return ahead is None or not runtime.is_paused(ahead)
+    ahead = lane.next_row if runtime.apart else None
+    return ahead is None or not runtime.is_apart(ahead)

@@ -22,6 +22,7 @@ from msgworker.dialects import Trouble, UtcDateTime, now, trouble
 from msgworker.message import State, Status, ends_at, word_of
 from msgworker.store.changing import pause
 from msgworker.store.changing.audit import MAX_ACTOR, MAX_REASON, MAX_TABLE
+from msgworker.store.claiming import limits
 from msgworker.table import LONGEST_ID, Tables, lit
 
 NAME = "msgworker_cancel"
@@ -98,23 +99,39 @@ def is_there(t: Tables) -> bool:
     return NAME not in t.missing
 
 
-def look(conn: Connection, t: Tables) -> tuple[frozenset[str], bool]:
-    """The topics that are paused, and whether there are requests: in one statement."""
-    if not is_there(t):
-        return pause.topics(conn, t), False
+class Seen(NamedTuple):
+    """The topics that are paused, and whether there are requests, and limits of topics."""
+
+    paused: frozenset[str]
+    requests: bool = False
+    limits: bool = False
+
+
+def look(conn: Connection, t: Tables, *, limited: bool = True) -> Seen:
+    """All in one statement. limited: with the limits."""
+    limited = limited and limits.NAME not in t.missing
+    if not is_there(t) and not limited:
+        return Seen(pause.topics(conn, t))
+
+    def some(n: int, of: sa.Table) -> sa.Select[Any]:
+        kind: Any = sa.literal_column(str(n)).label("n")
+        found = sa.select(kind, of.c.table_name.label("x"))
+        return found.where(of.c.table_name == t.spec.bare_name).distinct()
 
     def build() -> Any:
-        c, p = table(t).c, pause.table(t).c
-        ours = c.table_name == t.spec.bare_name
-        some = sa.select(sa.literal_column("1").label("n"), c.table_name.label("x")).where(ours)
-        some = some.distinct()
-        if pause.NAME in t.missing:
-            return some
-        paused = sa.select(sa.literal_column("0").label("n"), p.topic.label("x"))
-        return paused.where(p.table_name == t.spec.bare_name).union_all(some)
+        p = pause.table(t).c
+        parts: list[sa.Select[Any]] = []
+        if pause.NAME not in t.missing:
+            paused = sa.select(sa.literal_column("0").label("n"), p.topic.label("x"))
+            parts.append(paused.where(p.table_name == t.spec.bare_name))
+        parts += [some(1, table(t))] if is_there(t) else []
+        parts += [some(2, limits.table(t))] if limited else []
+        return sa.union_all(*parts) if len(parts) > 1 else parts[0]
 
-    rows = conn.execute(t.built("requests_look", build)).all()
-    return frozenset(row[1] for row in rows if not row[0]), any(row[0] for row in rows)
+    key = ("requests_look", limited, is_there(t), pause.NAME in t.missing)
+    rows = conn.execute(t.built(key, build)).all()
+    kinds = {row[0] for row in rows}
+    return Seen(frozenset(row[1] for row in rows if not row[0]), 1 in kinds, 2 in kinds)
 
 
 def read(conn: Connection, t: Tables, ids: Sequence[int] | None = None) -> list[Asked]:

@@ -16,6 +16,7 @@ from msgworker.table import Tables
 
 NAME = "msgworker_pause"
 MAX_TOPIC = 100
+NAME = "msgworker_pause"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ They are hints: the flagging statement (claim.py) checks everything again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -19,10 +19,12 @@ from msgworker.dialects import (
     instant_of,
     instant_text,
     now,
+    recollated,
     whole_number,
 )
+from msgworker.message import DEFAULT_TOPIC
 from msgworker.store.rows import INT, key_column, or_zero, types_of
-from msgworker.table import Cols, Tables
+from msgworker.table import Cols, Tables, text_lit
 
 PAGE = 1000
 
@@ -105,6 +107,69 @@ def oldest(conn: Connection, t: Tables, *, mark: int, limit: int) -> list[Candid
         )
 
     return as_candidates(fetch(conn, t.built("oldest", build), {"mark": mark, "rows": limit}))
+
+
+TOPIC = Candidate._fields.index("topic")
+
+
+def topic_among(t: Tables, topic: ColumnElement[Any], *, but: bool) -> ColumnElement[bool]:
+    """The topic of a row is one of `mw_topics` (but: none of them), compared exactly."""
+    name: ColumnElement[Any] = sa.func.coalesce(topic, text_lit(DEFAULT_TOPIC))
+    if t.dialect.key_collation is not None:
+        name = recollated(name, t.dialect.key_collation)
+    names: Any = bindparam("mw_topics", expanding=True)
+    return name.not_in(names) if but else name.in_(names)
+
+
+class Among(NamedTuple):
+    """Candidates of some topics. last: the highest msg_id read for them, None = none was left.
+    whole: the newest row was reached."""
+
+    rows: list[Candidate]
+    last: int | None
+    whole: bool
+
+
+def oldest_among(
+    conn: Connection,
+    t: Tables,
+    topics: Collection[str],
+    *,
+    but: bool,
+    mark: int,
+    limit: int,
+    span: int,
+) -> Among:
+    """`oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded
+    step, however many of other topics stand in front."""
+
+    def pages(*columns: ColumnElement[Any]) -> Any:
+        c = t.cols()
+        key = t.oldest_key(c)
+        query = t.hinted(sa.select(key.label("k"), *columns), t.message, "oldest")
+        query = query.where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
+        return query.order_by(key).limit(bindparam("span", type_=sa.Integer())).subquery("w").c
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        assert c.topic is not None
+        hints = hint_columns(t, c)
+        w = pages(*hints)
+        query = sa.select(*(w[hint.name] for hint in hints))
+        query = query.where(topic_among(t, w[hints[TOPIC].name], but=but))
+        return query.order_by(w.k).limit(bindparam("rows", type_=sa.Integer()))
+
+    def ends() -> Select[Any]:
+        w = pages()
+        return sa.select(sa.func.max(w.k), sa.func.count())
+
+    params = {"mark": mark, "span": span}
+    names: dict[str, Any] = {"mw_topics": sorted(topics), "rows": limit}
+    rows = as_candidates(fetch(conn, t.built(("oldest_among", but), build), params | names))
+    if len(rows) >= limit:
+        return Among(rows, rows[-1].msg_id, False)
+    last, read = conn.execute(t.built("oldest_end", ends), params).one()
+    return Among(rows, None if last is None else int(last), int(read) < span)
 
 
 def due_after(

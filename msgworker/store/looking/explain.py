@@ -21,7 +21,7 @@ from msgworker.store.changing import cancelling, pause, purge
 from msgworker.store.changing.cancelling import Request
 from msgworker.store.claiming import urgent
 from msgworker.store.items import Items
-from msgworker.store.looking import ending, find
+from msgworker.store.looking import ending, find, limited
 from msgworker.store.looking.info import MessageInfo
 from msgworker.store.looking.instances import UNKNOWN, InstanceInfo, Life, Started, instances
 from msgworker.store.recovering.recover import giving_back
@@ -43,6 +43,7 @@ class Reason(enum.StrEnum):
     BEHIND = "waits behind another message"
     NOT_DUE = "not due"
     PAUSED = "topic paused"
+    LIMITED = "topic limited"
     NO_INSTANCE = "no live instance"
     NO_HANDLER = "no live handler"
     NOBODY_LOOKS = "no live instance looks there"
@@ -310,6 +311,8 @@ def _unclaimed(
         unseen = scopes.why_not(able, *scopes.part_of(conn, t, info.msg_id))
         if unseen:
             return Explanation(info, Reason.NOBODY_LOOKS, unseen)
+    if (why := limited.waiting(conn, t).get(topic)) is not None:
+        return Explanation(info, Reason.LIMITED, f"it waits for {why}")
     for one in live:
         if why := one.refused.get(str(info.msg_id)):
             text = (

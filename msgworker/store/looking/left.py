@@ -18,7 +18,7 @@ from msgworker.dialects import fetch, real_instant, seconds_since
 from msgworker.message import Status, topic_of
 from msgworker.payload import shown
 from msgworker.store.changing import pause
-from msgworker.store.looking import find
+from msgworker.store.looking import find, limited
 from msgworker.store.looking.instances import InstanceInfo, Life, instances
 from msgworker.store.recovering.recover import giving_back, running_rows, undated
 from msgworker.table import Cols, Tables
@@ -37,6 +37,7 @@ class Waits(enum.StrEnum):
     SILENT = "silent"  # the same, but that instance may be dead: its lease has not ended yet
     NOBODY = "nobody"  # it is at 1 without an owner
     PAUSED = "paused"  # its topic is paused
+    LIMITED = "limited"  # a permit or a token of its topic
     NO_HANDLER = "no handler"  # no live instance has a handler for its topic
     OTHER_TOPICS = "other topics"  # this instance was not asked to handle its topic
     DEAD = "dead"  # a dead message, or one behind it, where those block their object
@@ -86,7 +87,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     total = find.unfinished(conn, t)
     if total == 0:
         return Left()
-    paused = pause.topics(conn, t)
+    paused, full = pause.topics(conn, t), limited.waiting(conn, t)
     others = [one for one in instances(conn, t) if one.instance_id not in asked.me]
     leases = {one.instance_id: one for one in others if one.life is Life.LIVE}
     holders: dict[str | None, InstanceInfo] = {}
@@ -100,6 +101,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     for one in groups:
         topic = topic_of(one.topic)
         waits = _waits(t, one, topic, asked, paused, others)
+        waits = Waits.LIMITED if waits is Waits.DUE and topic in full else waits
         by[waits] += int(one.number)
         if one.owner in leases:
             holders[one.owner] = leases[one.owner]

@@ -1,0 +1,440 @@
+"""Limits of topics over all instances: permits, rates, and who waits for them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity.wait import wait_none
+
+from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
+from msgworker.instance.instance import Instance
+from msgworker.instance.running.outcome import Result
+from msgworker.limit import Limit
+from msgworker.message import Outcome
+from msgworker.store.claiming import candidates, limits
+from msgworker.store.claiming.limits import Recorded
+from tests.support.leases import dead_holds, registered
+from tests.support.ops import DONE
+from tests.support.rows import Table, edit, send
+from tests.support.waiting import until
+
+
+def limited(app: App, topic: str = "t", **options: object) -> list[int]:
+    """A handler with limits; the messages that it has run."""
+    ran: list[int] = []
+    app.add_handler(topic, lambda msg: ran.append(msg.msg_id), **options)
+    return ran
+
+
+def record(app: App, topic: str, limit: Limit, by: str = "other") -> None:
+    with app.engine.begin() as conn:
+        limits.declare(conn, app.tables, topic, limit, None, me=by)
+
+
+def recorded(app: App) -> dict[str, Recorded]:
+    with app.engine.connect() as conn:
+        return limits.read_all(conn, app.tables)
+
+
+def at_one(table: Table) -> int:
+    return table.statuses.count(1)
+
+
+@contextmanager
+def instance(app: App, threads: int = 8) -> Iterator[Instance]:
+    """One whose rounds are called by hand; no thread of it runs."""
+    made = Instance(app.runtime(), threads)
+    made.heartbeat.register()
+    made.lanes.took(0.0)  # more is claimed at once than there are threads
+    try:
+        yield made
+    finally:
+        made.settler.close()
+        made.caller.close()
+        for role in (made.fetcher, made.heartbeat):
+            role.link.close()
+
+
+def claim_all(one: Instance) -> int:
+    """Two rounds that try whatever was found before; returns how many lanes are held then."""
+    for _ in range(2):
+        one.permits.forget()
+        one.finder.forget()
+        one.fetcher.run_once()
+    return len(one.runtime.hand.lanes)
+
+
+def end_one(one: Instance, outcome: Outcome = Outcome.DONE) -> None:
+    """Settle the first lane that waits, as if its handler had run."""
+    lane = one.lanes.next()
+    assert lane is not None
+    lane.result = Result(outcome)
+    lane.finished_at = time.monotonic()
+    one.settler.add(lane, True)
+
+
+# ---------------------------------------------------------------- permits
+
+
+def test_no_more_are_flagged_than_may_run_and_the_others_lose_nothing(app, table):
+    limited(app, max_running=2)
+    send(app, *range(6))
+    with instance(app) as one:
+        assert claim_all(one) == 2
+        assert at_one(table) == 2
+        assert set(table.column("error_try_times")) == {0}
+        end_one(one)
+        assert at_one(table) == 1
+        assert claim_all(one) == 2  # the permit came back with the outcome
+        assert table.statuses.count(DONE) == 1
+
+
+def test_an_instance_claims_as_many_as_it_has_threads_for(app, table):
+    limited(app, max_running=50)
+    send(app, *range(20))
+    with instance(app, threads=3) as one:
+        assert claim_all(one) == 3
+
+
+def test_permits_are_shared_by_all_instances(app, make_app, table):
+    other = make_app()
+    limited(app, max_running=3)
+    limited(other, max_running=3)
+    send(app, *range(10))
+    with instance(app, threads=2) as one, instance(other) as two:
+        assert claim_all(one) == 2
+        assert claim_all(two) == 1
+        end_one(one)
+        assert claim_all(two) == 2
+        assert at_one(table) == 3
+
+
+def test_never_more_run_than_may_over_several_workers(make_app, table, app):
+    running, most, lock = 0, 0, threading.Lock()
+
+    def handle(msg: Message) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.002)
+        with lock:
+            running -= 1
+
+    send(app, *(f"o{i % 9}" for i in range(40)))
+    apps = [make_app() for _ in range(3)]
+    for each in apps:
+        each.add_handler("t", handle, max_running=2)
+    seen: list[int] = []
+    with ExitStack() as stack:
+        workers = [stack.enter_context(each.worker(threads=4)) for each in apps]
+        for worker in workers:
+            worker.start()
+        until(lambda: seen.append(at_one(table)) or table.statuses.count(DONE) == 40, "all done")
+    assert max(seen) <= 2
+    assert 1 <= most <= 2
+
+
+def test_the_permits_of_a_dead_instance_come_back_with_its_messages(app, table):
+    limited(app, max_running=2)
+    ids = send(app, *range(4))
+    for msg_id in ids[:2]:
+        dead_holds(app, table, f"dead-{msg_id}", msg_id=msg_id)
+    with instance(app) as one:
+        assert claim_all(one) == 0  # dead, but its rows are not given back yet
+        one.heartbeat.run_once()
+        assert claim_all(one) == 2
+        assert at_one(table) == 2
+
+
+def test_a_message_of_a_foreign_consumer_counts(app, table):
+    limited(app, max_running=1)
+    ids = send(app, "a", "b")
+    edit(app, ids[0], status=1)
+    with instance(app) as one:
+        assert claim_all(one) == 0
+
+
+def test_a_message_behind_another_needs_a_permit_of_its_own(app, table):
+    """Neither the run that is read behind a head, nor the settle, flags it without one."""
+    limited(app, max_running=1)
+    limited(app, "free")
+    (taken,) = send(app, "x")
+    send(app, "a", topic="free")
+    send(app, "a")
+    send(app, "a", topic="free")
+    edit(app, taken, status=1, claimed_by="other-1")
+    registered(app, "other-1")
+    with instance(app) as one:
+        assert claim_all(one) == 1
+        (lane,) = one.runtime.hand.lanes
+        assert len(lane.rows) == 1
+        end_one(one)
+        assert table.statuses == [1, 2, 0, 0]
+        edit(app, taken, status=2, claimed_by=None)
+        assert claim_all(one) == 1
+        end_one(one)
+        assert table.statuses == [2, 2, 2, 1]  # what is not limited goes on in its lane
+
+
+def test_a_limit_that_comes_while_a_run_waits_holds_for_its_messages(app, table):
+    limited(app)
+    send(app, "a", "a", "b")
+    with instance(app) as one:
+        claim_all(one)
+        assert at_one(table) == 2
+        record(app, "t", Limit(max_running=1))
+        one.heartbeat.run_once()
+        end_one(one)
+        assert at_one(table) == 1
+
+
+def test_messages_that_wait_for_a_permit_do_not_hold_up_other_topics(app, table):
+    limited(app, max_running=1)
+    limited(app, "free")
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, i) for i in range(1500)])
+    free = send(app, *(f"f{i}" for i in range(20)), topic="free")
+    with instance(app, threads=1) as one:
+        for _ in range(5):
+            claim_all(one)
+        won = {lane.row.msg_id for lane in one.runtime.hand.lanes}
+        assert len(won & set(free)) == len(won) - 1 > 1
+
+
+def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatch):
+    if not app.tables.dialect.oldest_index:
+        pytest.skip("the look goes round the objects there")
+    limited(app, max_running=1)
+    limited(app, "free")
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, i) for i in range(600)])
+    with instance(app, threads=1) as one:
+        one.fetcher.run_once()
+        marks: list[int] = []
+        real = candidates.oldest_among
+
+        def seen(*args: Any, **options: Any) -> Any:
+            marks.append(options["mark"])
+            return real(*args, **options)
+
+        monkeypatch.setattr(candidates, "oldest_among", seen)
+        (late,) = send(app, "late", topic="free")
+        one.fetcher.run_once()
+        assert late in {lane.row.msg_id for lane in one.runtime.hand.lanes}
+        assert marks
+        assert min(marks) > 600
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_permit_is_held_until_the_outcome_is_committed(app, table, transactional):
+    counts: list[int] = []
+
+    @app.handler("t", max_running=1, transactional=transactional)
+    def handle(msg: Message, ctx: Context) -> None:
+        with app.engine.connect() as conn:
+            counts.append(sum(limits.holders(conn, app.tables, "t").values()))
+
+    if transactional and app.engine.dialect.name == "sqlite":
+        pytest.skip("one writer at a time")
+    send(app, *range(6))
+    assert app.drain(threads=3).done == 6
+    assert counts == [1] * 6
+
+
+def test_a_limited_message_in_quarantine_runs_alone_with_a_permit(app, table):
+    ran = limited(app, max_running=2)
+    limited(app, "free")
+    (last,) = send(app, "q")
+    edit(app, last, status=-1, error_try_times=2, crash_times=1)
+    send(app, *range(5), topic="free")
+    assert app.drain(linger=0).done == 6
+    assert ran == [last]
+
+
+def test_the_heads_of_a_limited_topic_come_by_priority(app):
+    ran = limited(app, max_running=1)
+    low = send(app, "a", "b")
+    high = send(app, "c", priority=5)
+    assert app.drain(linger=0).done == 3
+    assert ran == [*high, *low]
+
+
+def test_failed_tries_and_rejected_messages_give_their_permits_back(app, table):
+    @app.handler("t", max_running=1, wait=wait_none())
+    def handle(msg: Message) -> None:
+        raise (Reject("no") if msg.object_id == "r" else ValueError("x"))
+
+    send(app, "r", "a", "b")
+    assert app.drain(linger=0).failed == 3
+
+
+# ---------------------------------------------------------------- rates
+
+
+def test_so_many_start_as_there_are_tokens_and_the_rest_is_left(app, table):
+    ran = limited(app, rate="1/h", burst=3)
+    ids = send(app, *range(5))
+    report = app.drain(linger=0)
+    assert (report.done, report.left) == (3, 2)
+    assert ran == ids[:3]
+    assert set(table.column("error_try_times")) == {0}
+
+
+def test_tokens_are_shared_by_all_instances(app, make_app):
+    other = make_app()
+    for each in (app, other):
+        limited(each, rate="1/h", burst=3)
+    send(app, *range(5))
+    with instance(app, threads=2) as one, instance(other) as two:
+        assert claim_all(one) == 2
+        assert claim_all(two) == 1
+
+
+def test_tokens_that_are_not_used_are_not_taken(app):
+    limited(app, rate="1/h", burst=3)
+    with instance(app) as one:
+        claim_all(one)
+        send(app, *range(5))
+        assert claim_all(one) == 3
+
+
+def test_a_drain_waits_for_a_token_that_comes_soon(app):
+    limited(app, rate="20/s", burst=1)
+    send(app, *range(4))
+    begun = time.monotonic()
+    assert app.drain(linger=2).done == 4
+    assert time.monotonic() - begun >= 0.15
+
+
+def test_each_try_takes_a_token(app, table):
+    starts: list[int] = []
+
+    @app.handler("t", rate="1/h", burst=2, wait=wait_none())
+    def handle(msg: Message) -> None:
+        starts.append(msg.msg_id)
+        raise ValueError("x")
+
+    send(app, "a", "b")
+    app.drain(linger=0)
+    assert len(starts) == 2
+    assert sum(table.column("error_try_times")) == 2
+
+
+# ---------------------------------------------------------------- what is recorded
+
+
+def test_the_newest_declaration_counts_and_is_said(app, make_app, caplog):
+    limited(app, max_running=2)
+    other = make_app()
+    limited(other, max_running=5)
+    send(app, *range(9))
+    with caplog.at_level(logging.INFO, logger="msgworker"), instance(app) as one:
+        assert recorded(app)["t"].limit == Limit(max_running=2)
+        with instance(other) as two:
+            assert "limit changed from max_running=2" in caplog.text
+            one.heartbeat.run_once()
+            assert "max_running=5 was declared by" in caplog.text
+            assert recorded(app)["t"].limit == Limit(max_running=5)  # it does not change it back
+            one.heartbeat.run_once()
+            two.heartbeat.run_once()
+            assert recorded(app)["t"].version == 1
+            assert claim_all(one) == 5
+
+
+def test_a_smaller_limit_counts_for_who_started_before(app, make_app, table):
+    limited(app, max_running=4)
+    other = make_app()
+    limited(other, max_running=1)
+    send(app, *range(9))
+    with instance(app) as one:
+        assert claim_all(one) == 4
+        with instance(other):
+            for left in (3, 2, 1, 0):
+                end_one(one)
+                held = claim_all(one)  # even before it has read it
+                assert held == max(left, 1)
+
+
+def test_an_instance_obeys_limits_that_its_code_does_not_declare(app, table, caplog):
+    limited(app)
+    record(app, "t", Limit(max_running=1))
+    send(app, *range(4))
+    with caplog.at_level(logging.INFO, logger="msgworker"), instance(app) as one:
+        assert claim_all(one) == 1
+        one.heartbeat.run_once()
+    assert caplog.text.count("is limited to max_running=1 (declared by other)") == 1
+
+
+def test_a_limit_that_was_removed_is_declared_again_by_who_has_it(app):
+    limited(app, max_running=1)
+    with instance(app) as one:
+        with app.engine.begin() as conn:
+            assert limits.remove(conn, app.tables, "t")
+        one.heartbeat.run_once()
+        assert recorded(app)["t"].limit == Limit(max_running=1)
+
+
+def test_a_limit_of_another_table_is_another_one(app, make_app):
+    limited(app, max_running=1)
+    other = make_app(table=MessageTable("second_message"))
+    other.create_schema()
+    limited(other, max_running=1)
+    send(app, "a")
+    send(other, "a")
+    with instance(app) as one, instance(other) as two:
+        assert (claim_all(one), claim_all(two)) == (1, 1)
+
+
+def test_a_worker_with_limits_needs_their_table(app, make_app):
+    with app.engine.begin() as conn:
+        conn.execute(sa.text("DROP TABLE msgworker_limit"))
+    plain, with_limits = make_app(), make_app()
+    limited(plain, "other")
+    assert plain.drain(linger=0).done == 0
+    limited(with_limits, max_running=1)
+    with pytest.raises(SchemaError, match=r"msgworker_limit is missing.*init-db"):
+        with_limits.drain(linger=0)
+
+
+def test_a_record_that_is_locked_holds_up_neither_us_nor_other_topics(app, table):
+    if not app.tables.dialect.row_locks:
+        pytest.skip("one writer at a time")
+    limited(app, max_running=1)
+    limited(app, "free")
+    send(app, "a")
+    send(app, "b", topic="free")
+    with instance(app) as one:
+        with app.engine.begin() as conn:
+            assert limits.lock(conn, app.tables, "t") is not None
+            assert claim_all(one) == 1
+            assert table.statuses == [0, 1]
+        assert claim_all(one) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_running": 0}, "max_running of handler .* from 1 to 10000"),
+        ({"rate": "fast"}, "rate of handler .*20/s"),
+        ({"burst": 3}, "burst=... is for rate"),
+        ({"max_running": 2, "batch": 5}, "batch=.*one by one"),
+        ({"rate": "2/s", "transactional": True, "group": 5}, "group=.*one by one"),
+    ],
+    ids=str,
+)
+def test_limits_that_mean_nothing_are_refused(sqlite_app, options, says):
+    with pytest.raises(HandlerError, match=says):
+        sqlite_app.add_handler("t", lambda msg: None, **options)
+
+
+def test_a_handler_of_every_topic_has_no_limits(sqlite_app):
+    with pytest.raises(HandlerError, match="name it"):
+        sqlite_app.add_handler(None, lambda msg: None, max_running=1)
