@@ -29,10 +29,12 @@ from msgworker.instance.running.handler import Registry, TimeoutAction, make_han
 from msgworker.instance.runtime import InstanceLog, Runtime
 from msgworker.instance.worker import Worker
 from msgworker.logs import logger
+from msgworker.message import Outgoing
 from msgworker.ops import Ops
 from msgworker.payload import clean
 from msgworker.schedules import OWN, Schedule, Schedules
 from msgworker.store import send as store
+from msgworker.store import unique as keys
 from msgworker.store.tables import additions, schema
 from msgworker.store.tables import rule as rules
 from msgworker.store.tables.rule import Rule
@@ -47,7 +49,6 @@ from msgworker.producing import (
     checked_priority,
     checked_unique,
     connection_of,
-    insert_rows,
     is_session,
     outgoing,
     row_of,
@@ -237,6 +238,8 @@ class App:
         max_running: int | None = None,
         rate: str | None = None,
         burst: int | None = None,
+        on_done: str | None = None,
+        on_dead: str | None = None,
     ) -> Callable[[F], F]:
         """Register a function as the handler of a topic (no topic: of every other topic).
 
@@ -262,6 +265,8 @@ class App:
         "5000/h"; burst: so many may start at once after a pause, by default the number in the rate.
         What waits for these holds no thread and no try. Both need a topic, and exclude batch and
         group. See docs/limits.md.
+        on_done, on_dead: topics; when a message is done, or becomes dead, a message about it is
+        sent there in the same transaction, see docs/chains.md.
         Raises HandlerError at once for bad functions and options.
         """
         if callable(topic):  # @app.handler without parentheses
@@ -283,6 +288,8 @@ class App:
                 max_running=max_running,
                 rate=rate,
                 burst=burst,
+                on_done=on_done,
+                on_dead=on_dead,
             )
             return fn
 
@@ -434,7 +441,7 @@ class App:
             unique=unique,
             on_duplicate=on_duplicate,
         )
-        msg_id = message.send(connection, tables)
+        msg_id = keys.send_one(connection, tables, message)
         self._sent(conn, connection)
         return msg_id
 
@@ -464,7 +471,7 @@ class App:
         count = 0
         chunks = iter(messages)
         while chunk := list(itertools.islice(chunks, SEND_CHUNK)):
-            rows = []
+            rows, keyed = [], False
             for one in chunk:
                 if not isinstance(one, tuple | list) or len(one) not in (2, 3):
                     raise ConfigError(
@@ -474,7 +481,11 @@ class App:
                 key = one[2] if len(one) == 3 else None
                 by = Unique() if key is None else rule
                 rows.append(row_of(tables, topic, one[0], one[1], seconds, at, rank, key, by))
-            insert_rows(connection, tables, rows, on_duplicate)
+                keyed |= key is not None
+            if keyed:
+                keys.send_all(connection, tables, [Outgoing(row, on_duplicate) for row in rows])
+            else:
+                store.insert_many(connection, tables, rows)
             count += len(rows)
         if count:
             self._sent(conn, connection)

@@ -214,6 +214,14 @@ class Outcome(enum.StrEnum):
     CANCELLED = "cancelled"  # by an operator, while it ran: dead
 
 
+class Outgoing(NamedTuple):
+    """A checked message that is to be sent: its row, as store/send.py takes it, and what happens if
+    another one holds its unique key; None = it has no key."""
+
+    row: dict[str, Any]
+    on_duplicate: str | None = None
+
+
 class Settlement(NamedTuple):
     """What to write for one flagged message, and which message gets the flag next.
 
@@ -222,6 +230,7 @@ class Settlement(NamedTuple):
     tries, later_times: as they were when the message was claimed; tries is None if they are not
     numbers.
     trace: the traceback that is stored with the try.
+    sends: messages that are sent with it, if it is written.
     """
 
     msg_id: int
@@ -232,6 +241,7 @@ class Settlement(NamedTuple):
     tries: int | None = 0
     later_times: int = 0
     trace: str | None = None
+    sends: tuple[Outgoing, ...] = ()
 
 
 class Settled(enum.Enum):

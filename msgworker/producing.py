@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -16,10 +15,9 @@ from sqlalchemy import Connection
 from msgworker import dialects
 from msgworker.config import number
 from msgworker.errors import ConfigError, PayloadError, SchemaError
-from msgworker.message import ON_DUPLICATE, UNIQUE
+from msgworker.message import ON_DUPLICATE, UNIQUE, Outgoing
 from msgworker.payload import encode, is_text
 from msgworker.store import send as store
-from msgworker.store import unique as keys
 from msgworker.table import MAX_KEY, MAX_OBJECT_ID, MOST_PRIORITY, Tables
 from msgworker.table.uniqueness import able, enforced, index_name
 
@@ -35,20 +33,6 @@ class Unique(NamedTuple):
 
     unique: str = "open"
     on_duplicate: str = "skip"
-
-
-class Outgoing(NamedTuple):
-    """A checked message: its row, as the store takes it, and what to do where its key is taken."""
-
-    row: dict[str, Any]
-    on_duplicate: str | None = None
-
-    def send(self, conn: Connection, tables: Tables, own: Any = None) -> Any:
-        """Insert it; returns its msg_id, or that of the message that holds its key. own: see
-        `store.unique.send`."""
-        if self.on_duplicate is None:
-            return store.insert_one(conn, tables, self.row)
-        return keys.send(conn, tables, self.row, on_duplicate=self.on_duplicate, own=own)
 
 
 def outgoing(
@@ -69,18 +53,6 @@ def outgoing(
     rule = checked_unique(unique, on_duplicate)
     row = row_of(tables, topic, payload, object_id, seconds, at, rank, unique_key, rule)
     return Outgoing(row, None if unique_key is None else on_duplicate)
-
-
-def insert_rows(
-    conn: Connection, tables: Tables, rows: list[dict[str, Any]], on_duplicate: str
-) -> None:
-    """Insert checked rows in order; those without a key between two that have one together."""
-    for has_key, part in itertools.groupby(rows, lambda row: "b_unique_key" in row):
-        if not has_key:
-            store.insert_many(conn, tables, list(part))
-            continue
-        for row in part:
-            keys.send(conn, tables, row, on_duplicate=on_duplicate)
 
 
 def row_of(

@@ -8,6 +8,8 @@ other message locked until the caller's COMMIT, and with it the settle of that m
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -17,8 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from msgworker import dialects
 from msgworker.dialects import AnyText
 from msgworker.errors import DuplicateMessage
-from msgworker.message import Status
-from msgworker.store.send import insert_one, inserted_values, sent_values
+from msgworker.message import Outgoing, Status
+from msgworker.store.send import insert_many, insert_one, inserted_values, sent_values
 from msgworker.table import Tables, lit
 from msgworker.table.uniqueness import ONE, counts, holds, index_name
 
@@ -34,6 +36,23 @@ class Holder(NamedTuple):
     topic: Any
     object_id: Any
     kept: bool
+
+
+def send_one(conn: Connection, t: Tables, message: Outgoing, *, own: Any = None) -> Any:
+    """Send a checked message; returns its msg_id, or that of the one that holds its key."""
+    if message.on_duplicate is None or "b_unique_key" not in message.row:
+        return insert_one(conn, t, message.row)
+    return send(conn, t, message.row, on_duplicate=message.on_duplicate, own=own)
+
+
+def send_all(conn: Connection, t: Tables, messages: Iterable[Outgoing]) -> None:
+    """Send checked messages in order; those without a key, between two that have one, together."""
+    for keys, part in itertools.groupby(messages, lambda one: frozenset(one.row)):
+        if "b_unique_key" in keys:
+            for one in part:
+                send_one(conn, t, one)
+        else:
+            insert_many(conn, t, [one.row for one in part])
 
 
 def send(

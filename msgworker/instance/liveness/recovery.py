@@ -19,10 +19,12 @@ from msgworker.dialects import reason_of, trouble
 from msgworker.events import Recovered
 from msgworker.instance.links import Link
 from msgworker.instance.runtime import Runtime
-from msgworker.message import UNWRITABLE
+from msgworker.instance.settling.chains import follow_ups
+from msgworker.message import UNWRITABLE, Outcome
 from msgworker.payload import shown
 from msgworker.store.claiming.claim import OF_A_ROW
 from msgworker.store.recovering import lease, recover
+from msgworker.store.unique import send_all
 
 BEAT_SHARE = 0.5
 """Maximum share of the time between two beats that a beat spends on recovery."""
@@ -258,9 +260,10 @@ class Recovery:
         return done
 
     def _give_back_one(self, msg_id: int, dead_id: recover.Owner, text: str) -> int:
-        for words in (text, UNWRITABLE):  # the table may refuse the text
+        # The table may refuse the text, or a message about it.
+        for words, tell in ((text, True), (text, False), (UNWRITABLE, False)):
             try:
-                return self._try_to([msg_id], dead_id, words)
+                return self._try_to([msg_id], dead_id, words, tell=tell)
             except Exception as error:
                 if trouble(error) not in OF_A_ROW:
                     raise
@@ -270,11 +273,24 @@ class Recovery:
             self._log.error("message %s cannot be recovered: %s", msg_id, why)
         return 0
 
-    def _try_to(self, ids: list[int], dead_id: recover.Owner, text: str) -> int:
+    def _try_to(
+        self, ids: list[int], dead_id: recover.Owner, text: str, *, tell: bool = True
+    ) -> int:
+        tables, given_back = self._runtime.tables, list[int]()
         with self._link.transaction() as conn:
-            done = recover.recover(conn, self._runtime.tables, ids, dead_id=dead_id, text=text)
+            done = recover.recover(conn, tables, ids, dead_id=dead_id, text=text, into=given_back)
+            if tell and self._runtime.registry.tells:
+                self._tell_of_dead(conn, given_back, text)
             self._given_back(conn, ids)
             return done
+
+    def _tell_of_dead(self, conn: Connection, ids: list[int], text: str) -> None:
+        """Send what `on_dead` of their handlers asks for, of those for which it was the last try.
+        Here, too, each once: a row is given back by one only."""
+        registry, tables = self._runtime.registry, self._runtime.tables
+        rows = [row._replace(tries=row.tries - 1) for row in recover.died(conn, tables, ids)]
+        about = [follow_ups(registry, tables, row, Outcome.DEAD, text) for row in rows]
+        send_all(conn, tables, [one for sends in about for one in sends])
 
     def _rest_after(self, took: float) -> bool:
         """Rest after a batch that took so many seconds, so that others can work; True if the

@@ -280,7 +280,7 @@ class BatchCaller:
         if handler.batch is None:
             self._call_each(messages, owner, handler, running, conn)
             return {}
-        context = BatchContext(messages, owner, attempt, running, conn)
+        context = BatchContext(messages, owner, attempt, running, conn, self._runtime)
         try:
             arguments = (messages, context) if handler.takes_context else (messages,)
             value = self._of_handler(handler, running, *arguments)
@@ -313,7 +313,7 @@ class BatchCaller:
             running.called, running.since = message.msg_id, time.monotonic()
             if handler.timeout is not None:
                 running.until = running.since + handler.timeout
-            context = Context(message, owner, 1, running, conn)
+            context = Context(message, owner, 1, running, conn, runtime=self._runtime)
             arguments = (message, context) if handler.takes_context else (message,)
             value = self._of_handler(handler, running, *arguments)
             result = self._caller.judge.returned(value, handler, 1)

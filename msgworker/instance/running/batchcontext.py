@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from msgworker.dialects import follows, is_aborted
 from msgworker.errors import HandlerMisuse
-from msgworker.instance.running.context import Cancellable, Context
+from msgworker.instance.running.context import Cancellable, Context, Sends
 from msgworker.instance.running.traces import came_from
 from msgworker.logs import logger
 from msgworker.message import Message
@@ -36,8 +36,9 @@ class BatchContext(Context):
         attempt: int,
         running: Cancellable,
         connection: Connection | None = None,
+        runtime: Sends | None = None,
     ) -> None:
-        super().__init__(messages[0], instance_id, attempt, running, connection)
+        super().__init__(messages[0], instance_id, attempt, running, connection, runtime=runtime)
         self._messages = messages
         self._ended = False
         self._ids: set[Any] | None = None
@@ -77,6 +78,15 @@ class BatchContext(Context):
             )
         came_from(error, sys._getframe(1))
         self._failures[message.msg_id] = error
+
+    def send(self, topic: str, payload: Any = None, **options: Any) -> Any:
+        """As Context.send, in the transaction of the whole batch; HandlerMisuse without one."""
+        if self._connection is None:
+            raise HandlerMisuse(
+                "ctx.send is part of one message's outcome, and those of a batch are written "
+                "apart; add transactional=True, or leave out batch=..."
+            )
+        return super().send(topic, payload, **options)
 
     def fan_out(self, *_: Any, **__: Any) -> NoReturn:
         """Raises HandlerMisuse: items are recorded under one message."""

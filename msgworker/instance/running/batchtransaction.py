@@ -14,12 +14,14 @@ from msgworker.instance.running.calling import Caller
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.outcome import DONE, cancelled
 from msgworker.instance.runtime import Runtime
+from msgworker.instance.settling.chains import follow_ups
 from msgworker.instance.settling.settlements import settlement
-from msgworker.message import Message
+from msgworker.message import Message, Outcome
 from msgworker.store.recovering import recover
 from msgworker.store.settling import batch as store
 from msgworker.store.settling import done
 from msgworker.store.settling.batch import OutOfDate, Share
+from msgworker.store.unique import send_all
 
 
 @dataclass(slots=True)
@@ -153,7 +155,13 @@ class BatchTransaction:
             shares.append(Share(lane.row.msg_id, followers, ahead))
         first = parts[0].lane
         tables, tries = self._runtime.tables, first.row.tries
-        return store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
+        flagged = store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
+        if self._runtime.registry.tells:
+            registry = self._runtime.registry
+            rows = [row for part in parts for row in part.lane.taken()]
+            about = [follow_ups(registry, tables, row, Outcome.DONE, None) for row in rows]
+            send_all(conn, tables, [one for sends in about for one in sends])
+        return flagged
 
     def _was_committed(self, parts: list[Part]) -> bool:
         """Lock and read the rows, which waits for a COMMIT still under way: all of the batch was

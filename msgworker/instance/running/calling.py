@@ -179,9 +179,15 @@ class Caller:
             return self.judge.returned(self.call(handler, running, msg), handler, attempt)
         fans = Fans(self._runtime, running, self.judge.secrets)
         try:
-            context = Context(msg, lane.owner, attempt, running, fans=fans)
-            value = self.call(handler, running, msg, context)
-            return self.judge.returned(value, handler, attempt)
+            context = Context(msg, lane.owner, attempt, running, fans=fans, runtime=self._runtime)
+            try:
+                value = self.call(handler, running, msg, context)
+            finally:
+                sent = context._sent()
+            result = self.judge.returned(value, handler, attempt)
+            if sent and result is DONE:
+                return Result(Outcome.DONE, sends=tuple(sent))
+            return result
         finally:
             fans.close()
 
@@ -208,7 +214,7 @@ class Caller:
         with link.lock, link.transaction() as conn:
             self._refuse_lost(conn, lane)
             self._refuse_cancelled(lane)  # it may run again after a rollback by the database
-            context = Context(msg, lane.owner, attempt, running, conn)
+            context = Context(msg, lane.owner, attempt, running, conn, runtime=self._runtime)
             with lent(conn, stage, "the handler"):
                 arguments = (msg, context) if handler.takes_context else (msg,)
                 value = self.call(handler, running, *arguments)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection
@@ -14,7 +16,11 @@ from msgworker.errors import (
 )
 from msgworker.instance.fan_out.fanned import FanOut
 from msgworker.logs import logger
-from msgworker.message import Message
+from msgworker.message import Message, Outgoing
+from msgworker.producing import outgoing
+from msgworker.store import send as store
+from msgworker.store import unique as keys
+from msgworker.table import Tables
 
 if TYPE_CHECKING:  # what only some handlers use is imported for them alone
     from sqlalchemy.orm import Session
@@ -34,6 +40,20 @@ class FansOut(Protocol):
     def fan_out(self) -> Callable[..., FanOut]: ...
 
 
+class Sends(Protocol):
+    """The instance: what a message that is sent is checked against, and whom it wakes up."""
+
+    @property
+    def tables(self) -> Tables: ...
+    @property
+    def channel(self) -> str | None: ...
+
+
+_SENDING = threading.Lock()
+_RETURNED: list[Outgoing] = []
+"""In the place of the messages that a handler has sent, once it has returned."""
+
+
 class Context:
     """The second argument of a handler, beside its message.
 
@@ -51,6 +71,8 @@ class Context:
         "_log",
         "_msg",
         "_running",
+        "_runtime",
+        "_sends",
         "_session",
         "attempt",
         "instance_id",
@@ -64,6 +86,7 @@ class Context:
         running: Cancellable,
         connection: Connection | None = None,
         fans: FansOut | None = None,
+        runtime: Sends | None = None,
     ) -> None:
         self.instance_id = instance_id
         self.attempt = attempt
@@ -71,6 +94,8 @@ class Context:
         self._running = running
         self._connection = connection
         self._fans = fans
+        self._runtime = runtime
+        self._sends: list[Outgoing] | None = None
         self._session: Session | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
@@ -101,6 +126,70 @@ class Context:
 
             self._session = Session(bind=self.connection, join_transaction_mode="create_savepoint")
         return self._session
+
+    def send(
+        self,
+        topic: str,
+        payload: Any = None,
+        *,
+        object_id: Any = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        unique_key: str | None = None,
+        unique: str = "open",
+        on_duplicate: str = "skip",
+    ) -> Any:
+        """Send a message as a part of this message's outcome. The arguments are those of App.send.
+
+        In a transactional handler it is inserted at once, in the transaction of the outcome, and
+        its msg_id is returned. In a plain one it is kept until the handler has returned and then
+        sent in the transaction that writes the message as done; None is returned. If the try fails,
+        is postponed or loses its claim, nothing is sent, so that a retry sends nothing twice. Any
+        thread of the handler may call it, until the handler returns. See docs/chains.md.
+
+        Raises what App.send raises for bad arguments; HandlerMisuse after the handler has returned,
+        in a plain handler with batch=..., and for on_duplicate="raise" in a plain handler.
+        """
+        assert self._runtime is not None
+        tables = self._runtime.tables
+        message = outgoing(
+            tables,
+            topic,
+            payload,
+            object_id=object_id,
+            delay=delay,
+            at=at,
+            priority=priority,
+            unique_key=unique_key,
+            unique=unique,
+            on_duplicate=on_duplicate,
+        )
+        if self._connection is not None:
+            msg_id = keys.send_one(self._connection, tables, message, own=self._msg.msg_id)
+            if self._runtime.channel is not None:
+                store.notify(self._connection, self._runtime.channel)
+            return msg_id
+        if message.on_duplicate == "raise":
+            raise HandlerMisuse(
+                'on_duplicate="raise" cannot raise in a plain handler, whose messages are sent '
+                'when it has returned; use "skip" or "replace", or transactional=True'
+            )
+        with _SENDING:
+            if self._sends is _RETURNED:
+                raise HandlerMisuse(
+                    "ctx.send after the handler has returned: the outcome is being written; call "
+                    "it before that, or use App.send"
+                )
+            if self._sends is None:
+                self._sends = []
+            self._sends.append(message)
+        return None
+
+    def _sent(self) -> list[Outgoing] | None:
+        """For the package: the handler has returned; what it has sent."""
+        sent, self._sends = self._sends, _RETURNED
+        return sent
 
     def fail(self, message: Message[Any], error: Exception) -> None:
         """For handlers with batch=..., see BatchContext; raises HandlerMisuse."""

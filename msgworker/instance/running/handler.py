@@ -32,7 +32,8 @@ class Handler:
 
     batch: it takes lists of at most so many messages. group: so many of its calls, one message
     each, may share a transaction. batch_seconds: what a batch or a group may take.
-    limit: of its topic, over all instances.
+    limit: of its topic, over all instances. on_done, on_dead: topics of the messages about those
+    that are done or dead.
     """
 
     topic: str | None
@@ -49,6 +50,8 @@ class Handler:
     group: int | None = None
     batch_seconds: float = DEFAULT_BATCH_SECONDS
     limit: Limit | None = None
+    on_done: str | None = None
+    on_dead: str | None = None
     warned: list[str] = field(default_factory=list)
 
     @property
@@ -72,6 +75,8 @@ def make_handler(
     max_running: int | None = None,
     rate: str | None = None,
     burst: int | None = None,
+    on_done: str | None = None,
+    on_dead: str | None = None,
 ) -> Handler:
     """Check a function and its options; raises HandlerError before anything runs."""
     name = getattr(fn, "__qualname__", repr(fn))
@@ -97,6 +102,8 @@ def make_handler(
             f"transactional of handler {name} must be True or False, got {transactional!r:.80}"
         )
     _check_batch(name, batch, group, batch_seconds, transactional)
+    for option, value in (("on_done", on_done), ("on_dead", on_dead)):
+        _check_follow_up(name, option, value, topic)
     if max_tries == 1 and (batch or group):
         raise HandlerError(
             f"handler {name}: {'batch' if batch else 'group'}=... has no effect with max_tries=1, "
@@ -130,6 +137,8 @@ def make_handler(
         group=group,
         batch_seconds=float(batch_seconds),
         limit=limit,
+        on_done=on_done,
+        on_dead=on_dead,
     )
 
 
@@ -146,6 +155,21 @@ def _checked_limit(
             "@app.handler(topic, ...)"
         )
     return limit
+
+
+def _check_follow_up(name: str, option: str, value: object, topic: str | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str) or not 0 < len(value) <= 100 or "\x00" in value:
+        raise HandlerError(
+            f"{option} of handler {name} must be a topic, a text of 1 to 100 characters, "
+            f"got {value!r:.80}"
+        )
+    if value == topic:
+        raise HandlerError(
+            f"{option} of handler {name} is its own topic {topic!r}: each message would send "
+            "another one, without end; give it a topic of its own"
+        )
 
 
 def _check_batch(
@@ -189,21 +213,46 @@ def _check_max_tries(name: str, max_tries: object) -> None:
 class Registry:
     """The handlers of an App by topic; `None` is the handler of every other topic.
 
-    most: the most messages that share a call or a transaction of one of them.
+    most: the most messages that share a call or a transaction of one of them. tells: whether one of
+    them has on_done or on_dead.
     """
 
     handlers: dict[str | None, Handler] = field(default_factory=dict)
     most: int = 1
+    tells: bool = False
 
     def __post_init__(self) -> None:
-        self.most = max((handler.most for handler in self.handlers.values()), default=1)
+        for handler in self.handlers.values():
+            self._note(handler)
+
+    def _note(self, handler: Handler) -> None:
+        self.most = max(self.most, handler.most)
+        self.tells = self.tells or handler.on_done is not None or handler.on_dead is not None
 
     def add(self, handler: Handler) -> None:
         if handler.topic in self.handlers:
             what = "every topic" if handler.topic is None else f"topic {handler.topic!r}"
             raise HandlerError(f"there is a handler for {what} already")
+        self._refuse_circle(handler, "on_done")
+        self._refuse_circle(handler, "on_dead")
         self.handlers[handler.topic] = handler
-        self.most = max(self.most, handler.most)
+        self._note(handler)
+
+    def _refuse_circle(self, new: Handler, option: str) -> None:
+        """Raise if messages about messages would come back to the topic of this handler."""
+        known = self.handlers | {new.topic: new}
+        way: list[str | None] = [new.topic]
+        at: str | None = getattr(new, option)
+        while at is not None:
+            if at in way:
+                circle = " -> ".join(str(topic) for topic in (*way, at))
+                raise HandlerError(
+                    f"{option} goes in a circle: {circle}; such messages would never end"
+                )
+            way.append(at)
+            found = known.get(at) or known.get(None)
+            ahead: str | None = None if found is None else getattr(found, option)
+            at = None if ahead == at else ahead  # it sends none about its own topic
 
     def get(self, topic: str | None) -> Handler | None:
         return self.handlers.get(topic) or self.handlers.get(None)

@@ -29,7 +29,7 @@ from msgworker.instance.running.backoff import (
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.traces import home_of, place_of, text_of, trace_of, trim, where
 from msgworker.logs import logger
-from msgworker.message import LATER, SPENT, Outcome
+from msgworker.message import LATER, SPENT, Outcome, Outgoing
 from msgworker.payload import clean, decode
 from msgworker.store.changing.cancelling import Request
 from msgworker.table import MAX_ERROR
@@ -45,7 +45,8 @@ FAULTS_SHOWN = 5
 class Result:
     """The result of one try. error: the text for operators.
 
-    trace: the traceback as text. raised: the error itself, until it is logged.
+    trace: the traceback as text. raised: the error itself, until it is logged. sends: what the
+    handler has sent, if it is done.
     """
 
     outcome: Outcome
@@ -53,6 +54,7 @@ class Result:
     delay_seconds: float = 0.0
     trace: str | None = None
     raised: BaseException | None = None
+    sends: tuple[Outgoing, ...] = ()
 
 
 DONE = Result(Outcome.DONE)

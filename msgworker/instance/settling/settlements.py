@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from msgworker.instance.running.backoff import Backoff
 from msgworker.instance.running.hand import Lane
-from msgworker.instance.running.outcome import DONE
+from msgworker.instance.running.outcome import DONE, Result, limited
 from msgworker.instance.runtime import Runtime
-from msgworker.message import Outcome, Settled, Settlement
+from msgworker.instance.settling.chains import follow_ups
+from msgworker.message import Outcome, Outgoing, Settled, Settlement, topic_of
+from msgworker.payload import clean
+from msgworker.store.rows import Row
 
 
 def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int, Settled]:
@@ -23,7 +27,8 @@ def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int
 
 def settlements(lanes: Sequence[Lane], runtime: Runtime) -> list[Settlement]:
     """`settlement` of each; nearly all are done, and go on."""
-    if runtime.stopping.is_set() or runtime.quiesce.active or runtime.apart:
+    held = runtime.stopping.is_set() or runtime.quiesce.active or runtime.apart
+    if held or runtime.registry.tells:
         return [settlement(lane, runtime) for lane in lanes]
     found: list[Settlement] = []
     for lane in lanes:
@@ -46,7 +51,8 @@ def settlement(lane: Lane, runtime: Runtime) -> Settlement:
         next_id = lane.next_id
         if next_id is not None and not _may_go_on(lane, runtime):
             next_id = None
-        return Settlement(row.msg_id, Outcome.DONE, next_id, None, 0.0, tries)
+        sends = result.sends + told(lane, runtime)
+        return Settlement(row.msg_id, Outcome.DONE, next_id, None, 0.0, tries, sends=sends)
     return Settlement(
         row.msg_id,
         result.outcome,
@@ -56,7 +62,25 @@ def settlement(lane: Lane, runtime: Runtime) -> Settlement:
         tries,
         row.later_times,
         result.trace,
+        told(lane, runtime),
     )
+
+
+def told(lane: Lane, runtime: Runtime) -> tuple[Outgoing, ...]:
+    """The messages about a message that are sent with its outcome."""
+    if not runtime.registry.tells:
+        return ()
+    result = lane.result or DONE
+    return follow_ups(runtime.registry, runtime.tables, lane.row, result.outcome, result.error)
+
+
+def unsent(runtime: Runtime, row: Row, why: str) -> Result:
+    """The result of a message whose handler has sent what the database refuses."""
+    attempt, most = row.tries + 1, runtime.tables.spec.max_tries
+    delay = Backoff(runtime.settings.backoff_seconds)(attempt)
+    failed = Result(Outcome.FAILED, clean(why), delay)
+    handler = runtime.registry.get(topic_of(row.topic))
+    return failed if handler is None else limited(failed, handler, attempt, most)
 
 
 def _may_go_on(lane: Lane, runtime: Runtime) -> bool:

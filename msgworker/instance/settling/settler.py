@@ -234,6 +234,8 @@ class Settler:
             elif self._after(lane, became, written):
                 going_on.append(lane)
         runtime.events.emit(events.Settled(me, written))
+        if runtime.registry.tells:
+            self._on_progress()  # messages about these may be claimed
         return going_on
 
     def _answered(self) -> None:
@@ -302,6 +304,7 @@ class Settler:
         elif outcome is Outcome.RELEASED:
             event = events.Released(me, row, runtime.stopping.is_set())
         else:
-            written.append(row)
+            written += lane.taken()
+            self._on_progress()  # what was sent with it may be claimed
             return
         runtime.events.emit(event)

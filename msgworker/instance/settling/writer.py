@@ -13,10 +13,10 @@ from msgworker.dialects import Trouble, has_free_connection, reason_of, trouble
 from msgworker.instance.role import Outage
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.runtime import Runtime, facts
-from msgworker.instance.settling.settlements import settlements, what_became
+from msgworker.instance.settling.settlements import settlement, settlements, unsent, what_became
 from msgworker.instance.settling.untilknown import Fate, until_known
 from msgworker.message import UNWRITABLE, Outcome, Settled, Settlement
-from msgworker.store.rows import Row
+from msgworker.store.send import notify
 from msgworker.store.settling import done
 from msgworker.store.settling import settle as store
 from msgworker.store.settling.together import NotTogether
@@ -126,11 +126,16 @@ class Writer:
         tables = self._runtime.tables
         batch = settlements(lanes, self._runtime)
         plain = all(s.outcome is Outcome.DONE for s in batch)
-        alone = tables.dialect.arrays and plain
+        sending = any(s.sends for s in batch)
+        alone = tables.dialect.arrays and plain and not sending
         for in_steps in (False, True):
             try:
                 with self._statement() if alone else self.link.transaction() as conn:
-                    written = store.settle(conn, tables, batch, me=me, in_steps=in_steps)
+                    written = store.settle(
+                        conn, tables, batch, me=me, in_steps=in_steps, sending=sending
+                    )
+                    if sending:
+                        self._notify(conn)
                 became |= written
                 return
             except NotTogether:
@@ -143,21 +148,30 @@ class Writer:
                 break
         # One by one, so that a lane that cannot be settled does not block the others.
         for lane, one in zip(lanes, batch, strict=True):
-            became[one.msg_id] = self._write_alone(lane.row, one, me)
+            became[one.msg_id] = self._write_alone(lane, one, me)
 
     def _statement(self) -> AbstractContextManager[Connection]:
         """A batch in one statement; a spare writer has no connection for those alone."""
         return self.link.single() if self._spare else self.link.statement()
 
-    def _write_alone(self, row: Row, one: Settlement, me: str) -> Settled:
-        log = self._runtime.log
+    def _notify(self, conn: Connection) -> None:
+        if self._runtime.channel is not None:
+            notify(conn, self._runtime.channel)
+
+    def _write_alone(self, lane: Lane, one: Settlement, me: str) -> Settled:
+        log, row = self._runtime.log, lane.row
         try:
             with self.link.transaction() as conn:
                 tables = self._runtime.tables
-                return store.settle_one(conn, tables, one, me=me, at_once=True)
+                settled = store.settle_one(conn, tables, one, me=me, at_once=True)
+                if one.sends:
+                    self._notify(conn)
+                return settled
         except Exception as error:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
+            if one.sends:
+                return self._write_unsent(lane, one, me, error)
             if one.error in (None, UNWRITABLE) and one.trace is None:
                 text = "message %s: its outcome is not written: %s"
                 # Without the driver's own text, which may show the row.
@@ -168,7 +182,18 @@ class Writer:
             # The table may refuse a text (another character set, a shorter column).
             log.warning("message %s: %s", row.msg_id, reason_of(error), extra=facts(row))
         fewer = one._replace(error=UNWRITABLE) if one.trace is None else one._replace(trace=None)
-        return self._write_alone(row, fewer, me)
+        return self._write_alone(lane, fewer, me)
+
+    def _write_unsent(self, lane: Lane, one: Settlement, me: str, error: Exception) -> Settled:
+        """The outcome of a message with which nothing can be sent: what its handler has sent
+        fails its try, since otherwise it would be lost; a message about it is left out."""
+        runtime, row = self._runtime, lane.row
+        why = f"a message that is sent with its outcome was refused: {reason_of(error)}"
+        runtime.log.error("message %s: %s", row.msg_id, why, extra=facts(row))
+        if lane.result is not None and lane.result.sends:
+            lane.result = unsent(runtime, row, why)
+            return self._write_alone(lane, settlement(lane, runtime), me)
+        return self._write_alone(lane, one._replace(sends=()), me)
 
 
 class _Pauses:

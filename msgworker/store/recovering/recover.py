@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 from msgworker.dialects import UtcDateTime, fetch, now, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
-from msgworker.store.rows import ME, or_zero
+from msgworker.store.rows import ME, Row, or_zero, row_columns, rows_of
 from msgworker.store.settling import tries
 from msgworker.store.settling.settle import back_to
 from msgworker.table import Cols, Tables, lit
@@ -77,9 +77,17 @@ def owners(conn: Connection, t: Tables) -> list[Owner]:
     return [row[0] for row in fetch(conn, t.built("owners", build), {})]
 
 
-def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: Owner, text: str) -> int:
+def recover(
+    conn: Connection,
+    t: Tables,
+    ids: Sequence[int],
+    *,
+    dead_id: Owner,
+    text: str,
+    into: list[int] | None = None,
+) -> int:
     """Give these rows back, each with a try counted; return how many were still flagged by
-    `dead_id` and free to be changed.
+    `dead_id` and free to be changed. into: gets their ids.
 
     In the caller's transaction; at most BATCH ids. Rows that were settled meanwhile, or are locked,
     are left.
@@ -90,7 +98,7 @@ def recover(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: Owner, 
 
     by = shown(dead_id)
     key = f"recover {type(dead_id).__name__}"
-    return _recover(conn, t, key, ids, whose, {"mw_me": dead_id}, by=by, text=text)
+    return _recover(conn, t, key, ids, whose, {"mw_me": dead_id}, by=by, text=text, into=into)
 
 
 def recover_foreign(
@@ -118,6 +126,7 @@ def _recover(
     *,
     by: str,
     text: str,
+    into: list[int] | None = None,
 ) -> int:
     def build() -> sa.Update:
         c = t.cols()
@@ -132,7 +141,20 @@ def _recover(
     given_back = int(conn.execute(t.built(key, build), params).rowcount)
     crashes = [tries.Failure(i, tries.Kind.CRASH, text) for i in mine]
     tries.keep(conn, t, crashes, instance=by)
+    if into is not None:
+        into += mine
     return given_back
+
+
+def died(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Row]:
+    """Those of the rows that are dead, as they are now."""
+
+    def build() -> Select[Any]:
+        c = t.cols()
+        dead = (t.failed(c), sa.not_(t.tries_left(c)))
+        return sa.select(*row_columns(t, c)).where(t.among(c.msg_id), *dead).order_by(c.msg_id)
+
+    return rows_of(t, fetch(conn, t.built("died", build), {"mw_ids": list(ids)})) if ids else []
 
 
 def _locked(

@@ -27,13 +27,21 @@ from msgworker.store.settling.done import (
     write_done,
 )
 from msgworker.store.settling.together import NotTogether, done_together, fits
+from msgworker.store.unique import send_all
 from msgworker.table import Tables, lit
 
 
 def settle(
-    conn: Connection, t: Tables, batch: Sequence[Settlement], *, me: str, in_steps: bool = False
+    conn: Connection,
+    t: Tables,
+    batch: Sequence[Settlement],
+    *,
+    me: str,
+    in_steps: bool = False,
+    sending: bool = False,
 ) -> dict[int, Settled]:
-    """Write a batch of settlements; return the result of each, by its msg_id.
+    """Write a batch of settlements; return the result of each, by its msg_id. sending: some have
+    messages to be sent with them.
 
     In the caller's transaction. Each settlement is of another lane.
     Raises FlagMissing if a flag is gone, IntegrityError if the guard forbids a next message: then
@@ -52,6 +60,11 @@ def settle(
         _write(conn, t, settlement, me)
         settled[settlement.msg_id] = Settled.ENDED
     _keep_tries(conn, t, others, me)
+    if sending:
+        # Last: only now is known whose flag was ours, and the keys of those that have ended are
+        # free.
+        written = (s for s in batch if s.sends and settled[s.msg_id] is not Settled.LOST)
+        send_all(conn, t, [one for s in written for one in s.sends])
     return settled
 
 
@@ -64,6 +77,15 @@ def settle_one(
     database), the outcome is written all the same and the lane ends. at_once: also where a
     constraint would refuse it at the COMMIT only.
     """
+    settled = _settle_alone(conn, t, settlement, me, at_once)
+    if settlement.sends and settled is not Settled.LOST:
+        send_all(conn, t, settlement.sends)
+    return settled
+
+
+def _settle_alone(
+    conn: Connection, t: Tables, settlement: Settlement, me: str, at_once: bool
+) -> Settled:
     if at_once and settlement.next_id is not None:
         refuse_at_once(conn, t)
     goes_on = settlement.outcome is Outcome.DONE and settlement.next_id is not None

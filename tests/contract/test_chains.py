@@ -1,0 +1,351 @@
+"""Messages that a handler sends, and messages about messages: with the outcome, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tenacity.wait import wait_none
+
+from msgworker import App, Context, HandlerError, HandlerMisuse, Message, Reject, RetryLater
+from msgworker.errors import ConfigError, PayloadError
+from msgworker.instance.settling import writer
+from msgworker.store.settling import settle
+from msgworker.testing import Crashed, drain
+from tests.support.rows import Table, send
+
+NOW = {"linger": 0, "threads": 1}
+
+
+def sent(app: App) -> list[tuple[Any, Any]]:
+    """(topic, payload) of all messages but those of topic t."""
+    with app.engine.connect() as conn:
+        m = app.tables.message
+        query = sa.select(m.c.topic, m.c.payload).where(m.c.topic != "t").order_by(m.c.msg_id)
+        return [tuple(row) for row in conn.execute(query)]
+
+
+@pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
+def test_what_a_handler_sends_is_sent_with_its_outcome(app, transactional):
+    seen: list[Any] = []
+
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        seen.append(ctx.send("next", {"n": 1}, object_id="o", priority=2))
+        seen.append(ctx.send("next", {"n": 2}))
+        if not transactional:
+            assert sent(app) == []
+
+    app.add_handler("t", handle, transactional=transactional)
+    send(app, "a")
+    app.drain(**NOW)
+    assert sent(app) == [("next", '{"n":1}'), ("next", '{"n":2}')]
+    if transactional:
+        assert seen == Table(app).column("msg_id")[1:]
+    else:
+        assert seen == [None, None]
+
+
+@pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
+@pytest.mark.parametrize("end", [ValueError("x"), Reject("x"), RetryLater(after=600)])
+def test_a_try_that_is_not_done_sends_nothing_and_the_next_sends_once(app, transactional, end):
+    tries: list[int] = []
+
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        ctx.send("next", ctx.attempt)
+        tries.append(ctx.attempt)
+        if len(tries) == 1:
+            raise end
+
+    app.add_handler("t", handle, transactional=transactional, wait=wait_none())
+    send(app, "a")
+    app.drain(**NOW)
+    assert sent(app) == ([("next", "2")] if isinstance(end, ValueError) else [])
+
+
+def test_a_bad_message_fails_in_the_handler(app):
+    errors: list[type[BaseException]] = []
+
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        for arguments in ({"payload": object()}, {"unique_key": ""}, {"object_id": 1.5}):
+            with pytest.raises((PayloadError, ConfigError)) as found:
+                ctx.send("next", **arguments)
+            errors.append(found.type)
+
+    app.add_handler("t", handle)
+    send(app, "a")
+    assert app.drain(**NOW).done == 1
+    assert errors == [PayloadError, ConfigError, ConfigError]
+    assert sent(app) == []
+
+
+def test_a_plain_handler_cannot_ask_for_an_error_of_a_taken_key(app):
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        with pytest.raises(HandlerMisuse, match="plain handler"):
+            ctx.send("next", unique_key="k", on_duplicate="raise")
+
+    app.add_handler("t", handle)
+    send(app, "a")
+    assert app.drain(**NOW).done == 1
+
+
+def test_threads_and_async_handlers_may_send(app):
+    def by_threads(msg: Message[Any], ctx: Context) -> None:
+        threads = [threading.Thread(target=ctx.send, args=("next", n)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    async def in_tasks(msg: Message[Any], ctx: Context) -> None:
+        async def one(n: int) -> None:
+            await asyncio.sleep(0)
+            ctx.send("next", n)
+
+        await asyncio.gather(*(one(n) for n in range(8)))
+
+    app.add_handler("t", by_threads)
+    app.add_handler("u", in_tasks)
+    send(app, "a")
+    send(app, "b", topic="u")
+    app.drain(**NOW)
+    assert sorted(text for topic, text in sent(app) if topic == "next") == sorted(
+        str(n) for n in [*range(8), *range(8)]
+    )
+
+
+def test_a_send_after_the_handler_has_returned_is_refused(app):
+    kept: list[Context] = []
+    app.add_handler("t", lambda msg, ctx: kept.append(ctx))
+    send(app, "a")
+    app.drain(**NOW)
+    with pytest.raises(HandlerMisuse, match="after the handler has returned"):
+        kept[0].send("next")
+
+
+@pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
+def test_a_message_may_send_another_with_its_own_key(app, transactional):
+    """The key of a message is free for what it sends: it is done when that is there."""
+
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        if msg.payload < 3:
+            ctx.send("t", msg.payload + 1, unique_key="poll")
+
+    app.add_handler("t", handle, transactional=transactional)
+    with app.engine.begin() as conn:
+        app.send(conn, "t", 1, unique_key="poll")
+    assert app.drain(**NOW).done == 3
+    assert Table(app).column("payload") == ["1", "2", "3"]
+
+
+def test_a_key_that_is_taken_skips_that_message_alone(app):
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        for key in ("k", None, "k", "l"):
+            ctx.send("next", key, unique_key=key)
+
+    app.add_handler("t", handle)
+    send(app, "a", "b")
+    assert app.drain(**NOW).done == 2
+    assert sorted(text or "" for _, text in sent(app)) == ["", "", '"k"', '"l"']
+
+
+def test_what_a_lost_lane_would_have_sent_is_not_sent(app, table):
+    """The settle sends only after it has found the flag to be ours."""
+
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        ctx.send("next", msg.object_id)
+        if msg.object_id == "a":
+            table.edit(table.where(object_id="a"), status=2, claimed_by=None)
+
+    app.add_handler("t", handle)
+    send(app, "a", "b", "c")
+    app.drain(**NOW, topics=["t"])
+    assert sorted(sent(app)) == [("next", '"b"'), ("next", '"c"')]
+
+
+def test_a_settle_whose_answer_is_lost_sends_once(app, monkeypatch):
+    """The outcome and what is sent with it are one transaction: read, then never sent again."""
+    real, lost = settle.settle, list[int]()
+
+    def settle_and_lose(conn: Any, *args: Any, **options: Any) -> Any:
+        done = real(conn, *args, **options)
+        if not lost:
+            lost.append(1)
+            conn.commit()
+            raise sa.exc.OperationalError("x", {}, Exception("gone"), connection_invalidated=True)
+        return done
+
+    monkeypatch.setattr(writer.store, "settle", settle_and_lose)
+    app.add_handler("t", lambda msg, ctx: ctx.send("next", 1))
+    send(app, "a")
+    app.drain(**NOW)
+    assert lost
+    assert sent(app) == [("next", "1")]
+
+
+@pytest.mark.parametrize("crash", ["handled", "settled"])
+def test_a_crash_sends_with_the_outcome_or_not_at_all(app, crash):
+    app.add_handler("t", lambda msg, ctx: ctx.send("next", ctx.attempt))
+    send(app, "a")
+    with pytest.raises(Crashed):
+        drain(app, crash=crash)
+    assert len(sent(app)) == (crash == "settled")
+
+
+def test_what_the_database_refuses_to_send_fails_the_try_and_no_other_message(app, monkeypatch):
+    """A message that was checked and is refused all the same, by a trigger, say."""
+    real = settle.send_all
+
+    def refuse(conn: Any, t: Any, messages: Any) -> None:
+        if any(one.row["b_payload"] == '"bad"' for one in messages):
+            raise sa.exc.IntegrityError("INSERT", {}, Exception("no"))
+        real(conn, t, messages)
+
+    monkeypatch.setattr(settle, "send_all", refuse)
+    app.add_handler("t", lambda msg, ctx: ctx.send("next", msg.object_id), max_tries=1)
+    send(app, "good", "bad", "better")
+    report = app.drain(**NOW)
+    assert (report.done, report.failed + report.retried) == (2, 1)
+    assert sorted(sent(app)) == [("next", '"better"'), ("next", '"good"')]
+    (error,) = [e for e in Table(app).column("last_error") if e]
+    assert error.startswith("a message that is sent with its outcome was refused")
+
+
+# ---------------------------------------------------------------- on_done, on_dead
+
+
+def about(app: App, topic: str) -> list[dict[str, Any]]:
+    got: list[dict[str, Any]] = []
+    app.add_handler(topic, lambda msg: got.append(dict(msg.payload) | {"of": msg.object_id}))
+    app.drain(**NOW, topics=[topic])
+    return got
+
+
+BATCHES: list[dict[str, Any]] = [
+    {},
+    {"transactional": True},
+    {"transactional": True, "batch": 9},
+    {"transactional": True, "group": 9},
+    {"batch": 9},
+]
+
+
+@pytest.mark.parametrize("options", BATCHES, ids=["plain", "own", "batch", "group", "plain batch"])
+def test_on_done_sends_a_message_about_each_that_is_done(app, options):
+    app.add_handler("t", lambda msg: None, on_done="t.done", **options)
+    ids = send(app, "a", "a", None, payload={"n": 1})
+    app.drain(**NOW, topics=["t"])
+    got = about(app, "t.done")
+    assert sorted(one["msg_id"] for one in got) == ids
+    first = next(one for one in got if one["msg_id"] == ids[0])
+    assert first == {
+        "msg_id": ids[0],
+        "topic": "t",
+        "object_id": "a",
+        "outcome": "done",
+        "error": None,
+        "tries": 0,
+        "payload": {"n": 1},
+        "of": "a",
+    }
+
+
+@pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
+@pytest.mark.parametrize("end", ["tries", "reject", "spent", "payload"])
+def test_on_dead_sends_one_message_when_the_tries_are_used_up(app, table, transactional, end):
+    def handle(msg: Message[Any]) -> None:
+        raise Reject("no") if end == "reject" else ValueError("no")
+
+    most = {"max_tries": 1} if end == "spent" else {}
+    app.add_handler(
+        "t", handle, on_dead="t.dead", transactional=transactional, wait=wait_none(), **most
+    )
+    (msg_id,) = send(app, "a", payload=5)
+    if end == "payload":
+        table.edit(payload="{broken")
+    app.drain(**NOW, topics=["t"])
+    (one,) = about(app, "t.dead")
+    assert (one["msg_id"], one["outcome"], one["object_id"]) == (msg_id, "dead", "a")
+    assert one["tries"] == (3 if end == "tries" else 1)
+    assert one["payload"] == (None if end == "payload" else 5)
+    assert one["of"] is None  # it waits behind nothing, on_dead="block" included
+    assert ("payload" if end == "payload" else "no") in one["error"]
+
+
+def test_a_crash_on_the_last_try_sends_on_dead_in_recovery(app, table):
+    app.add_handler("t", lambda msg: None, on_dead="t.dead")
+    (msg_id,) = send(app, "a", payload=5)
+    last = {"status": 1, "error_try_times": 2, "claimed_by": "gone-1", "crash_times": 0}
+    table.edit(table.where(msg_id=msg_id), **last)
+    app.drain(linger=0, threads=1, topics=["t"])
+    (one,) = about(app, "t.dead")
+    assert (one["msg_id"], one["tries"], one["payload"]) == (msg_id, 3, 5)
+    assert "died while it held this message" in one["error"]
+
+
+def test_what_operators_end_sends_nothing(app):
+    app.add_handler("t", lambda msg: None, on_dead="t.dead")
+    (msg_id,) = send(app, "a")
+    app.ops.discard(ids=[msg_id], reason="r")
+    app.drain(**NOW)
+    assert sent(app) == []
+
+
+def test_on_done_and_on_dead_are_refused_where_they_would_never_end(make_app):
+    app = make_app()
+    with pytest.raises(HandlerError, match="its own topic"):
+        app.add_handler("t", lambda msg: None, on_dead="t")
+    app.add_handler("a", lambda msg: None, on_done="b", on_dead="x")
+    app.add_handler("b", lambda msg: None, on_done="c", on_dead="x")
+    with pytest.raises(HandlerError, match="circle: c -> a -> b -> c"):
+        app.add_handler("c", lambda msg: None, on_done="a")
+    app.add_handler(None, lambda msg: None, on_dead="x")  # about its own topic it sends none
+    with pytest.raises(HandlerError, match="circle"):
+        app.add_handler("x", lambda msg: None, on_dead="y")
+    for bad in ("", 5, "x" * 101):
+        with pytest.raises(HandlerError, match="must be a topic"):
+            app.add_handler("z", lambda msg: None, on_dead=bad)
+
+
+def test_a_message_about_one_of_its_own_topic_is_not_sent(app):
+    def handle(msg: Message[Any]) -> None:
+        raise Reject("no")
+
+    app.add_handler(None, handle, on_dead="dead")
+    send(app, "a")
+    app.drain(**NOW)
+    assert [topic for topic, _ in sent(app)] == ["dead"]
+
+
+def test_a_batch_sends_in_its_transaction_and_a_plain_one_cannot(app):
+    seen: list[Any] = []
+
+    def handle(msgs: Any, ctx: Any) -> None:
+        seen.append(ctx.send("next", len(msgs)))
+
+    app.add_handler("t", handle, transactional=True, batch=9)
+    app.add_handler("u", handle, batch=9)
+    send(app, "a", "b")
+    app.drain(**NOW)
+    assert len(sent(app)) == len(seen)
+    send(app, "c", topic="u")
+    app.drain(**NOW, topics=["u"])
+    assert "HandlerMisuse: ctx.send is part of one message" in Table(app).column("last_error")[-1]
+
+
+def test_a_batch_that_is_rolled_back_has_sent_nothing(app):
+    def handle(msgs: Any, ctx: Any) -> None:
+        ctx.send("next", [msg.payload for msg in msgs])
+        bad = [msg for msg in msgs if msg.payload == 2]
+        if bad:
+            ctx.fail(bad[0], Reject("no"))
+
+    app.add_handler("t", handle, transactional=True, batch=9)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(n, f"o{n}") for n in (1, 2, 3)])
+    app.drain(**NOW)
+    numbers = sorted(n for _, text in sent(app) for n in json.loads(text))
+    assert numbers == [1, 3]
