@@ -8,7 +8,7 @@ from typing import Literal
 
 import sqlalchemy as sa
 
-from bench import limits, prototypes
+from bench import limits, prototypes, transactions
 from bench.checking import Verdict, judge
 from bench.databases import NotAvailable
 from bench.handlers import create_effects
@@ -38,7 +38,8 @@ class Drain:
     """A table of rows, drained by processes; one line of the report.
 
     expected: how many messages must be handled; None if the drain ends by time.
-    limit: what it is compared with: "batched" or "transaction" (by pgbench), or a number.
+    limit: what it is compared with: "batched" (by pgbench), "transaction" (by pgbench, elsewhere by
+    the driver), or a number.
     prototype: the number of objects the prototype is run with, None = not compared. handler, group,
     batch: see `Job`.
     """
@@ -229,10 +230,9 @@ def yardsticks(place: Place, drain: Drain, line: Line) -> None:
         line.limit = [drain.limit]
     elif drain.limit == "batched" and place.kind == "postgresql":
         line.limit += _one(lambda: limits.batched(place.url, n))
-    elif drain.limit == "transaction" and place.kind == "postgresql":
-        line.limit += _one(
-            lambda: limits.one_transaction(place.url, n // 10, drain.threads),
-        )
+    elif drain.limit == "transaction":
+        allows = limits if place.kind == "postgresql" else transactions
+        line.limit += _one(lambda: allows.one_transaction(place.url, n // 10, drain.threads))
     objects = drain.prototype
     if objects is not None:
         messages = n if objects != 1 else n // 10

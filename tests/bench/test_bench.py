@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from bench import counts
+from bench import counts, transactions
 from bench.__main__ import main
 from bench.checking import faults, judge
 from bench.handlers import EFFECTS, Entry, create_effects, write
@@ -135,6 +135,15 @@ def test_statements_per_message_stay_as_recorded(database: Database, shape: str)
         if all(found[name] <= most[name] for name in most):
             return
     pytest.fail(f"{found} for each message, at most {most} are expected")
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_limit_of_one_transaction_for_each_message_is_there_where_pgbench_is_not(
+    database: Database, threads: int
+):
+    if database.name != "postgresql":
+        url = sa.engine.make_url(database.url)
+        assert transactions.one_transaction(url, 20, threads) > 0
 
 
 @pytest.mark.parametrize("name", ["sample", "sample and a half"])
