@@ -951,15 +951,15 @@ MUTANTS = (
     _m(
         "a batch: the heads are not counted",
         "store/settling/batch.py",
-        "finish, heads, params) != len(heads):",
-        "finish, heads, params) < 0:",
+        "if _changed(conn, t, _finish_heads(t, counted), heads, params) != len(heads):",
+        "if _changed(conn, t, _finish_heads(t, counted), heads, params) < 0:",
         *_on("test_a_lane_whose_head_is_gone_is_lost_and_the_others_run_alone", "sqlite"),
     ),
     _m(
         "a batch: the followers are not counted",
         "store/settling/batch.py",
-        "finish, followers, {}) != len(followers):",
-        "finish, followers, {}) < 0:",
+        "if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):",
+        "if _changed(conn, t, _finish_followers(t), followers, {}) < 0:",
         *_on("test_a_follower_that_is_no_longer_free_rolls_everything_back", "sqlite-discarded"),
     ),
     _m(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -81,25 +81,38 @@ def fetch_text(conn: sa.Connection, text: QueryText, params: dict[str, Any]) -> 
 
 
 class ChangeText(NamedTuple):
-    """A compiled UPDATE. fixed: the values that stand in the statement itself. lists: the
-    parameters that are lists of ids."""
+    """A compiled UPDATE. fixed: the values that stand in the statement itself. lists: parameters
+    whose ids are written into it. order: of the parameters, where they have no names. converted:
+    those that the driver does not take as they are."""
 
     sql: str
     fixed: dict[str, Any]
     lists: tuple[str, ...]
+    order: tuple[str, ...]
+    converted: tuple[tuple[str, Callable[[Any], Any]], ...]
 
 
 def change_text_for(conn: sa.Connection, change: Any) -> ChangeText | None:
-    """An UPDATE of rows that are given by lists of ids, to be kept for `change_by_text`; None where
-    the server puts values into a statement. PyMySQL does it itself, one by one: that took longer
-    than everything else that is done for a row."""
-    named = conn.dialect.name in ("mysql", "mariadb") and conn.dialect.paramstyle == "pyformat"
-    if not named or conn.get_execution_options().get("schema_translate_map"):
+    """An UPDATE of rows that are given by a list of ids, to be kept for `change_by_text`; None
+    where the server gets each id as a value.
+
+    SQLite takes the list as one text. PyMySQL writes all values into the statement itself, one by
+    one, which took longer than everything else that is done for a row.
+    """
+    dialect = conn.dialect
+    by_itself = dialect.name in ("mysql", "mariadb") and dialect.paramstyle == "pyformat"
+    in_one = dialect.name == "sqlite" and dialect.paramstyle == "qmark"
+    if not (by_itself or in_one) or conn.get_execution_options().get("schema_translate_map"):
         return None
-    compiled = change.compile(dialect=conn.dialect)
-    lists = tuple(name for name, bind in compiled.binds.items() if bind.expanding)
+    compiled = change.compile(dialect=dialect)
+    binds = {name: bind for bind, name in compiled.bind_names.items()}
+    lists = tuple(name for name, bind in binds.items() if bind.expanding)
     fixed = {name: value for name, value in compiled.params.items() if value is not None}
-    return ChangeText(str(compiled), fixed, lists)
+    kinds = {name: bind.type.dialect_impl(dialect) for name, bind in binds.items()}
+    ways = {name: kind.bind_processor(dialect) for name, kind in kinds.items() if name not in lists}
+    converted = tuple((name, way) for name, way in ways.items() if way is not None)
+    order = tuple(compiled.positiontup or ()) if in_one else ()
+    return ChangeText(str(compiled), fixed, lists, order, converted)
 
 
 def change_by_text(conn: sa.Connection, text: ChangeText, params: dict[str, Any]) -> int:
@@ -108,7 +121,10 @@ def change_by_text(conn: sa.Connection, text: ChangeText, params: dict[str, Any]
     for name in text.lists:
         ids = ", ".join(map(int.__repr__, values.pop(name)))  # of nothing else than numbers
         sql = sql.replace(f"__[POSTCOMPILE_{name}]", ids)
-    return conn.exec_driver_sql(sql, values).rowcount
+    for name, convert in text.converted:
+        values[name] = convert(values[name])
+    given = tuple([values[name] for name in text.order]) if text.order else values
+    return conn.exec_driver_sql(sql, given).rowcount
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -186,14 +186,14 @@ def mine_among(t: Tables) -> Select[Any]:
 
 
 def changed(
-    conn: Connection, t: Tables, key: Any, build: Callable[[], Any], params: dict[str, Any]
+    conn: Connection, t: Tables, key: Any, change: sa.Update, params: dict[str, Any]
 ) -> int:
-    """Send an UPDATE of rows given by lists of ids; returns how many rows it has changed."""
-    statement = t.built(key, build)
+    """Send an UPDATE of rows given by lists of ids; returns how many rows it has changed. key: of
+    the statement, under which its text is kept."""
     key = ("change", key, conn.dialect.driver)
-    text = t.built(key, lambda: change_text_for(conn, statement))
+    text = t.built(key, lambda: change_text_for(conn, change))
     if text is None:
-        return conn.execute(statement, params).rowcount
+        return conn.execute(change, params).rowcount
     return change_by_text(conn, text, params)
 
 

@@ -24,17 +24,17 @@ def _done(t: Tables) -> sa.Update:
 
 def test_it_changes_the_rows_that_are_listed_and_says_how_many_there_were(store):
     ids = send(store.app, *"abcd")
-    build = lambda: _done(store.t)  # noqa: E731
-    assert store(changed, "test", build, {"mw_ids": [ids[1], ids[3], ids[3] + 1]}) == 2
+    change = _done(store.t)
+    assert store(changed, "test", change, {"mw_ids": [ids[1], ids[3], ids[3] + 1]}) == 2
     assert store.table.rows("status", "last_error") == [(0, None), (2, "50%")] * 2
-    assert store(changed, "test", build, {"mw_ids": [ids[0]]}) == 1
+    assert store(changed, "test", change, {"mw_ids": [ids[0]]}) == 1
 
 
 def test_nothing_but_whole_numbers_gets_into_a_text(store):
     ids = send(store.app, "a")
-    build = lambda: _done(store.t)  # noqa: E731
+    change = _done(store.t)
     with pytest.raises((TypeError, sa.exc.DBAPIError)):
-        store(changed, "test", build, {"mw_ids": [f"{ids[0]}) OR (1 = 1"]})
+        store(changed, "test", change, {"mw_ids": [f"{ids[0]}) OR (1 = 1"]})
     assert store.table.rows("status") == [(0,)]
 
 

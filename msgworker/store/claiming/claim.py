@@ -131,8 +131,9 @@ def _flag_locked(
     if not rows:
         return []
     ids = [row.msg_id for row in rows]
-    mine = {"mw_ids": ids, "mw_me": me}
-    written = changed(conn, t, ("flag_update", loud), partial(update, loud), mine)
+    key = ("flag_update", loud)
+    change = t.built(key, partial(update, loud))
+    written = changed(conn, t, key, change, {"mw_ids": ids, "mw_me": me})
     if written == len(ids) and not t.dialect.rowcount_includes_ignored:
         return rows
     back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))

@@ -7,8 +7,7 @@ otherwise a batch could deadlock with another one, a claim, a foreign consumer o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -26,6 +25,9 @@ from msgworker.store.rows import (
 )
 from msgworker.store.settling.done import done_values, may_follow, still_mine
 from msgworker.table import Cols, Tables, lit
+
+_Change = tuple[Any, sa.Update]
+"""An UPDATE and its key."""
 
 
 class Share(NamedTuple):
@@ -58,25 +60,19 @@ def settle_batch(
             conn.execute(_lock(t), part).all()
     counted = tries is not None and not t.has("claimed_by")
     params: dict[str, Any] = {"mw_me": me} | ({"mw_tries": tries} if counted else {})
-    finish = partial(_finish_heads, t, counted)
-    if _changed(conn, t, ("batch_heads", counted), finish, heads, params) != len(heads):
+    if _changed(conn, t, _finish_heads(t, counted), heads, params) != len(heads):
         raise OutOfDate
-    finish = partial(_finish_followers, t)
-    if _changed(conn, t, "batch_followers", finish, followers, {}) != len(followers):
+    if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):
         raise OutOfDate
-    moved = _changed(conn, t, "batch_advance", partial(_advance, t), nexts, {"mw_me": me})
+    moved = _changed(conn, t, _advance(t), nexts, {"mw_me": me})
     return set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)
 
 
 def _changed(
-    conn: Connection,
-    t: Tables,
-    key: Any,
-    build: Callable[[], sa.Update],
-    ids: Sequence[int],
-    params: dict[str, Any],
+    conn: Connection, t: Tables, change: _Change, ids: Sequence[int], params: dict[str, Any]
 ) -> int:
-    return sum(changed(conn, t, key, build, params | part) for part in _parts(t, ids))
+    key, statement = change
+    return sum(changed(conn, t, key, statement, params | part) for part in _parts(t, ids))
 
 
 def _parts(t: Tables, ids: Sequence[int]) -> Iterable[dict[str, Any]]:
@@ -100,21 +96,32 @@ def _lock(t: Tables) -> sa.Select[Any]:
     return t.built("batch_lock", build)
 
 
-def _finish_heads(t: Tables, counted: bool) -> sa.Update:
-    c = t.cols()
-    mine = (_among(t, c), t.mine(c, ME), *t.same_tries(c, counted))
-    return sa.update(t.message).where(*mine).values(done_values(t))
+def _finish_heads(t: Tables, counted: bool) -> _Change:
+    def build() -> sa.Update:
+        c = t.cols()
+        mine = (_among(t, c), t.mine(c, ME), *t.same_tries(c, counted))
+        return sa.update(t.message).where(*mine).values(done_values(t))
+
+    key = ("batch_heads", counted)
+    return key, t.built(key, build)
 
 
-def _finish_followers(t: Tables) -> sa.Update:
+def _finish_followers(t: Tables) -> _Change:
     """Still new, due and never tried: as the run was read."""
-    c = t.cols()
-    free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))
-    values = t.values(status=lit(Status.DONE), finished_at=now())
-    return sa.update(t.message).where(_among(t, c), *free).values(values)
+
+    def build() -> sa.Update:
+        c = t.cols()
+        free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))
+        values = t.values(status=lit(Status.DONE), finished_at=now())
+        return sa.update(t.message).where(_among(t, c), *free).values(values)
+
+    return "batch_followers", t.built("batch_followers", build)
 
 
-def _advance(t: Tables) -> sa.Update:
-    c = t.cols()
-    free = (_among(t, c), *may_follow(t, c))
-    return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))
+def _advance(t: Tables) -> _Change:
+    def build() -> sa.Update:
+        c = t.cols()
+        free = (_among(t, c), *may_follow(t, c))
+        return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))
+
+    return "batch_advance", t.built("batch_advance", build)

@@ -14,6 +14,7 @@ from msgworker.store.rows import (
     ME,
     array_param,
     array_text,
+    changed,
     flagged_values,
     in_guard_order,
     mine_among,
@@ -67,13 +68,12 @@ def write_done(
     for seen, same in _by_tries(t, plain):
         params: dict[str, Any] = {"mw_me": me} | ({} if seen is None else {"mw_tries": seen})
         for part in _parts(t, same):
-            finish = finish_of(t, seen is not None)
-            written += conn.execute(finish, params | {"mw_ids": part}).rowcount
+            written += finish(conn, t, params | {"mw_ids": part}, seen is not None)
     if written != len(plain):
         raise FlagMissing
     moved = 0
     for part in _parts(t, nexts):
-        moved += conn.execute(advance(t), {"mw_ids": part, "mw_me": me}).rowcount
+        moved += changed(conn, t, "advance", advance(t), {"mw_ids": part, "mw_me": me})
     flagged = set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)
     return {s.msg_id: Settled.WENT_ON if s.next_id in flagged else Settled.ENDED for s in plain}
 
@@ -100,6 +100,11 @@ def locking(t: Tables) -> Select[Any]:
         return sa.select(c.msg_id).where(t.among(c.msg_id)).order_by(c.msg_id).with_for_update()
 
     return t.built("settle_lock", build)
+
+
+def finish(conn: Connection, t: Tables, params: dict[str, Any], counted: bool) -> int:
+    """End messages that are done; returns how many rows were ours."""
+    return changed(conn, t, ("finish", counted), finish_of(t, counted), params)
 
 
 def finish_of(t: Tables, counted: bool) -> sa.Update:

@@ -16,13 +16,13 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.dialects import now, now_plus, trouble
 from msgworker.message import Outcome, Settled, Settlement, Status, ends_at
 from msgworker.store.claiming.claim import OF_A_ROW, refuse_at_once
-from msgworker.store.rows import ME
+from msgworker.store.rows import ME, changed
 from msgworker.store.settling import tries
 from msgworker.store.settling.done import (
     FlagMissing,
     advance,
     done_arrays,
-    finish_of,
+    finish,
     locking,
     write_done,
 )
@@ -110,7 +110,8 @@ def _settle_alone(
         return Settled.ENDED
     try:
         with conn.begin_nested():
-            moved = conn.execute(advance(t), {"mw_ids": [settlement.next_id], "mw_me": me}).rowcount
+            next_one = {"mw_ids": [settlement.next_id], "mw_me": me}
+            moved = changed(conn, t, "advance", advance(t), next_one)
     except DBAPIError as error:
         if trouble(error) not in OF_A_ROW:
             raise
@@ -130,7 +131,11 @@ def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
             params["mw_times"] = s.later_times
     if counted:
         params["mw_tries"] = s.tries
-    if conn.execute(_statement(t, s.outcome, counted), params).rowcount != 1:
+    if s.outcome is Outcome.DONE:
+        written = finish(conn, t, params, counted)
+    else:
+        written = conn.execute(_statement(t, s.outcome, counted), params).rowcount
+    if written != 1:
         raise FlagMissing
 
 
@@ -161,9 +166,6 @@ def _outcome_params(t: Tables, s: Settlement) -> dict[str, Any]:
 
 
 def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
-    if outcome is Outcome.DONE:
-        return finish_of(t, counted)
-
     def build() -> sa.Update:
         c = t.cols()
         # These tell two claims of one instance apart: an outcome that was given up as lost and

@@ -8,7 +8,6 @@ given; then they are changed in the order of the guard (`rows.in_guard_order`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,8 +41,9 @@ def done_together(
     params: dict[str, Any] = {"mw_ids": sorted({*heads, *nexts}), "mw_me": me}
     if nexts:
         params |= {"mw_heads": heads, "mw_nexts": nexts}
-    key, build = ("together", bool(nexts)), partial(_build, t, moving=bool(nexts))
-    if changed(conn, t, key, build, params) != len(heads) + len(nexts):
+    key = ("together", bool(nexts))
+    change = t.built(key, lambda: _build(t, moving=bool(nexts)))
+    if changed(conn, t, key, change, params) != len(heads) + len(nexts):
         raise NotTogether
     return {s.msg_id: Settled.ENDED if s.next_id is None else Settled.WENT_ON for s in batch}
 
