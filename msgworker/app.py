@@ -32,7 +32,7 @@ from msgworker.logs import logger
 from msgworker.message import Outgoing
 from msgworker.ops import Ops
 from msgworker.payload import clean
-from msgworker.schedules import OWN, Schedule, Schedules
+from msgworker.schedules import OWN, Schedule, Schedules, configured
 from msgworker.store import send as store
 from msgworker.store import unique as keys
 from msgworker.store.tables import additions, schema
@@ -123,7 +123,14 @@ class App:
         conf = load() if conf is None else conf
         made = cls(conf.url, table=table_from(conf), label=label, **conf.group("app"))
         made._names_rule = conf.given("max_tries") or conf.given("on_dead")
+        made.add_configured(conf)
         return made
+
+    def add_configured(self, conf: Configuration) -> None:
+        """Declare the schedules of a configuration, `[schedule.NAME]`, besides those in code; the
+        command line does so for every App. Raises ConfigError, also for a name that is there."""
+        for one in configured(conf.schedules):
+            self.timers.add(one)
 
     def __repr__(self) -> str:
         return f"App({dialects.masked(self.engine.url)!r}, table={self.table.name!r})"
@@ -702,7 +709,13 @@ class App:
     @property
     def ops(self) -> Ops:
         """Reads and repairs for operators."""
-        return Ops(self.engine, self._tables_now, self.table, names_rule=self._names_rule)
+        return Ops(
+            self.engine,
+            self._tables_now,
+            self.table,
+            names_rule=self._names_rule,
+            declared=lambda: self.schedules if self.registry.handlers or self.schedules else None,
+        )
 
 
 def table_from(conf: Configuration) -> MessageTable:

@@ -201,10 +201,11 @@ def _object_text(name: str, object_id: Any) -> str | None:
     return text
 
 
-def configured(found: Mapping[str, Any], origin: str) -> list[Schedule]:
-    """The tables [schedule.NAME] of a file. Raises ConfigError, and names the place."""
+def configured(found: Mapping[str, tuple[Any, str]]) -> list[Schedule]:
+    """The tables [schedule.NAME] of files, each with its file. Raises ConfigError, and names the
+    place."""
     made = []
-    for name, table in found.items():
+    for name, (table, origin) in found.items():
         place = f"[schedule.{name}] in {origin}"
         if not isinstance(table, Mapping):
             raise ConfigError(f"schedule.{name} in {origin} must be a table: [schedule.{name}]")

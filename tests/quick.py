@@ -161,6 +161,7 @@ QUICK = {
     "test_half_open_connections_cost_the_lease_and_are_cut": "plain-postgresql|exact-mariadb",
     "test_crash_of_the_server_loses_nothing_and_counts_no_try": "postgresql-0.0",
     "test_ended_sessions_lose_nothing_and_count_no_try": "mariadb",
+    "test_every_tick_is_one_message_while_processes_are_killed": "sqlite",
     "test_torture_breaks_no_rule": "postgresql",
     # fuzz
     "test_a_table_of_any_types_works_or_is_refused_with_its_mend": "mariadb",

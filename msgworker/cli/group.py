@@ -48,6 +48,7 @@ COMMANDS = {
     "pause": ("pause", "Stop handlers of a topic from starting; list paused topics."),
     "resume": ("pause", "Resume a paused topic."),
     "limits": ("limits", "List topics with max_running or rate, and who has the permits."),
+    "schedules": ("schedules", "List schedules; pause, resume, delete one, or send it now."),
     "audit": ("audit", "List what operators did, newest first."),
     "lanes": ("why", "List objects that wait: the head of each, and how many behind."),
     "instances": ("why", "List live and dead instances with their messages."),

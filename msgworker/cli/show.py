@@ -116,6 +116,8 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     ]
     if info.priority:
         lines.append(("priority", f"{info.priority}"))
+    if info.scheduled_for is not None:
+        lines.append(("schedule", f"sent for {when(info.scheduled_for)}"))
     if info.unique_key is not None:
         kept = ", kept until the message is purged" if info.unique_kept == 1 else ""
         lines.append(("unique key", f"{safe(info.unique_key)}{kept}"))

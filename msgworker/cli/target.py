@@ -45,7 +45,7 @@ def open_app(ctx: click.Context, given: dict[str, Any]) -> App:
     """
     ref = app_ref_of(given)
     conf = configure(ctx, given)
-    return app_from(conf, ctx) if ref is None else import_app(ref, ctx)
+    return app_from(conf, ctx) if ref is None else import_app(ref, ctx, conf)
 
 
 def app_ref_of(given: dict[str, Any]) -> str | None:
@@ -70,8 +70,9 @@ def app_from(conf: Configuration, ctx: click.Context) -> App:
     return _opened(ctx, App.from_config(conf))
 
 
-def import_app(ref: str, ctx: click.Context) -> App:
-    """The App that `pkg.module:app` names; the current directory comes first on sys.path.
+def import_app(ref: str, ctx: click.Context, conf: Configuration | None = None) -> App:
+    """The App that `pkg.module:app` names, with the schedules of the configuration; the current
+    directory comes first on sys.path.
 
     Raises Usage if the module or the attribute is not there or is not an App.
     """
@@ -88,6 +89,8 @@ def import_app(ref: str, ctx: click.Context) -> App:
         has = f"; its Apps: {', '.join(apps)}" if apps else ""
         raise Usage(f"{ref} is a {type(app).__name__}, but must be a msgworker App{has}")
     _keep_secrets(ctx, app.engine.url)
+    if conf is not None:
+        app.add_configured(conf)
     return _opened(ctx, app)
 
 

@@ -170,7 +170,7 @@ def _retry_linger(conf: Configuration) -> float | None:
 
 def _checked_app(ctx: click.Context, ref: str, conf: Configuration) -> App:
     """The App; its table is checked here, so that a fleet does not fail once per process."""
-    app = import_app(ref, ctx)
+    app = import_app(ref, ctx, conf)
     for name in unused(conf, settings_of(app)):
         log.warning("%s (%s) is not used: %s sets it in its code", name, conf.origins[name], ref)
     keep_secrets(ctx, conf)

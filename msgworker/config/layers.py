@@ -26,11 +26,15 @@ MAX_FILE_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The value of every setting and its origin."""
+    """The value of every setting and its origin.
+
+    schedules: the tables [schedule.NAME] as they are in the files, each with its file.
+    """
 
     values: dict[str, Any]
     origins: dict[str, str]
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    schedules: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -91,18 +95,25 @@ def load(
             values[name] = None if unset else setting.read(value, place(name))
             origins[name] = origin(name)
 
-    def file_layer(found: Mapping[str, Any], origin: str) -> None:
+    schedules: dict[str, tuple[Any, str]] = {}
+
+    def file_layer(found: dict[str, Any], origin: str) -> None:
+        tables = found.pop("schedule", {})
+        if not isinstance(tables, Mapping):
+            raise ConfigError(f"schedule in {origin} must be tables: [schedule.NAME]")
+        schedules.update((str(name), (table, origin)) for name, table in tables.items())
         layer(found, lambda _: origin, lambda name: f"{name} in {origin}")
 
     own = Path(folder) / "msgworker.toml" if file is None else Path(file)
     file_layer(_section(Path(folder) / "pyproject.toml"), "pyproject.toml [tool.msgworker]")
-    file_layer(_known(_toml(own, needed=file is not None), own.name), own.name)
+    found = _known(_toml(own, needed=file is not None), own.name, TABLES)
+    file_layer(found, own.name)
     variable = {name: s.variable for name, s in SETTINGS.items()}
     layer(_environment(environ), lambda name: f"environment {variable[name]}", variable.__getitem__)
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     layer(given, lambda name: f"flag {flag_of(name)}", flag_of)
     layer(_known(keywords or {}, keywords_from), lambda _: keywords_from, str)
-    return Configuration(values=values, origins=origins, environ=environ)
+    return Configuration(values=values, origins=origins, environ=environ, schedules=schedules)
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -146,14 +157,18 @@ def _section(path: Path) -> dict[str, Any]:
     section = tool.get("msgworker", {}) if isinstance(tool, dict) else {}
     if not isinstance(section, dict):
         raise ConfigError("tool.msgworker in pyproject.toml must be a table: [tool.msgworker]")
-    return _known(section, "pyproject.toml [tool.msgworker]")
+    return _known(section, "pyproject.toml [tool.msgworker]", TABLES)
 
 
 IN_SCOPE = {"kind": "scope", "segments": "segments", "on_outage": "on_outage", "locks": "locks"}
 """The keys of the table [scope] in a file, and the setting of each."""
 
 
-def _known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
+TABLES = ("schedule",)
+"""Tables of a file that are no settings."""
+
+
+def _known(found: Mapping[str, Any], where: str, tables: tuple[str, ...] = ()) -> dict[str, Any]:
     if isinstance(found.get("scope"), Mapping):
         table = dict(found["scope"])
         for name in table:
@@ -166,8 +181,9 @@ def _known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
         found = {name: value for name, value in found.items() if name != "scope"}
         found = {**found, **{IN_SCOPE[name]: value for name, value in table.items()}}
     for name in found:
-        if name not in SETTINGS:
-            raise ConfigError(f"unknown setting {name!r:.60} in {where}; {nearest(name, SETTINGS)}")
+        if name not in SETTINGS and name not in tables:
+            hint = nearest(name, (*SETTINGS, *tables))
+            raise ConfigError(f"unknown setting {name!r:.60} in {where}; {hint}")
     return dict(found)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
+from msgworker.schedules import Schedule
 from msgworker.table import MessageTable, Tables
 
 
 class Call:
     """The database and its tables, which are read when first needed.
 
-    names_rule: whether max_tries and on_dead of `spec` were given explicitly.
+    names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
+    schedules of the App; None if it says nothing of that.
     """
 
     def __init__(
@@ -22,12 +24,17 @@ class Call:
         spec: MessageTable,
         *,
         names_rule: bool = True,
+        declared: Callable[[], Sequence[Schedule] | None] | None = None,
     ) -> None:
         self._engine = engine
         self.read_tables = tables
         self._spec = spec
         self._names_rule = names_rule
+        self._schedules = declared
         self._found: Tables | None = None  # newer than those of the App
+
+    def _declared(self) -> Sequence[Schedule] | None:
+        return None if self._schedules is None else self._schedules()
 
     @property
     def _tables(self) -> Tables:

@@ -168,4 +168,6 @@ class Looks(Call):
 
         Works on a missing or broken schema, too.
         """
-        return doctor.examine(self._engine, self._spec, names_rule=self._names_rule)
+        return doctor.examine(
+            self._engine, self._spec, names_rule=self._names_rule, declared=self._declared()
+        )

@@ -6,10 +6,14 @@ statements of all findings, run in the order given, leave nothing that is needed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import sqlalchemy as sa
 
 from msgworker import dialects
 from msgworker.dialects import connecting
+from msgworker.schedules import Schedule
 from msgworker.store.looking.doctor import (
     columns,
     held,
@@ -18,6 +22,7 @@ from msgworker.store.looking.doctor import (
     rights,
     rows,
     ruling,
+    schedules,
     scopes,
     server,
 )
@@ -48,6 +53,7 @@ CHECKS = (
     ruling.rule,
     ruling.left_over,
     scopes.unseen,
+    schedules.schedules,
     rights.rights,
     server.settings,
     server.isolation,
@@ -56,17 +62,25 @@ CHECKS = (
 )
 
 
-def examine(engine: sa.Engine, spec: MessageTable, *, names_rule: bool = True) -> list[Finding]:
+def examine(
+    engine: sa.Engine,
+    spec: MessageTable,
+    *,
+    names_rule: bool = True,
+    declared: Sequence[Schedule] | None = None,
+) -> list[Finding]:
     """All findings, in the order in which to fix them. Never []: findings also say what is
     fine.
 
-    names_rule: whether max_tries and on_dead of `spec` were given explicitly.
+    names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
+    schedules of the App; None if it says nothing of that.
     Raises DatabaseUnavailable if there is nothing to look at.
     """
     with dialects.reaching(engine):
         dialect = dialects.dialect_of(engine)
         with connecting(engine) as conn:
             patient = meet(engine, conn, spec, dialect, Rule.of(spec) if names_rule else None)
+            patient = replace(patient, declared=declared)
             found: list[Finding] = []
             for check in CHECKS:
                 found += check(patient)

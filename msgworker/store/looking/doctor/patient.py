@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from msgworker import dialects
 from msgworker.dialects import Dialect
 from msgworker.errors import SchemaError
+from msgworker.schedules import Schedule
 from msgworker.store.tables import additions, reflection, requirements, schema
 from msgworker.store.tables.rule import Rule
 from msgworker.table import REQUIRED, MessageTable, Tables, tables_for
@@ -26,6 +28,7 @@ class Patient:
     changes. columns: as the database describes them, by lower name; as_is: the same with CHECKs
     and triggers, None where the table is not. spec: with the rule that is in force; asked: the
     App's, None where it says none. no_rule: what is wrong with the recorded one.
+    declared: the schedules of the App; None if it says nothing of that.
     """
 
     engine: Engine
@@ -41,6 +44,7 @@ class Patient:
     as_is: requirements.Live | None = None
     asked: Rule | None = None
     no_rule: str | None = None
+    declared: Sequence[Schedule] | None = None
 
     def has(self, role: str) -> bool:
         return self.ideal.names.get(role, "").lower() in self.columns

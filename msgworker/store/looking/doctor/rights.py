@@ -38,7 +38,7 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         yield message, "SELECT", sa.select(c.msg_id).where(NEVER), True
         change = sa.update(message).values({p.live.names["status"]: c.status})
         yield message, "UPDATE", change.where(NEVER), True
-        yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), False
+        yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), bool(p.declared)
     runs = ddl_script.run_tables(p.ideal)
     beside = (*ddl_script.ops_tables(p.ideal), *ddl_script.feature_tables(p.ideal))
     for table in (*runs, *beside):

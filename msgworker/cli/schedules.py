@@ -1,0 +1,107 @@
+"""`schedules`: list them, pause, resume, delete, and send the message of one now."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from msgworker.cli.failing import Usage
+from msgworker.cli.options import as_json, common
+from msgworker.cli.output import Column, print_json, print_with_text
+from msgworker.cli.target import open_app, target
+from msgworker.cli.words import age, safe, since, when
+from msgworker.config import nearest
+from msgworker.ops.results import Repaired
+from msgworker.ops.scheduling import ScheduleInfo
+
+ACTIONS = {
+    "pause": ("pause_schedule", "paused", "is paused already"),
+    "resume": ("resume_schedule", "resumed", "is not paused"),
+    "run-now": ("run_now", "sent the message of", ""),
+    "delete": ("delete_schedule", "deleted", ""),
+}
+COLUMNS = (
+    Column("SCHEDULE", share=1),
+    Column("SPEC", share=1),
+    Column("TOPIC", share=1),
+    Column("STATE", share=1),
+    Column("LAST"),
+    Column("NEXT TICKS", share=2),
+)
+LATE_SECONDS = 60.0
+
+
+@click.command("schedules")
+@click.argument("action", metavar="[pause|resume|run-now|delete]", required=False)
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--actor", metavar="TEXT", help="Who; default: user and host.")
+@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
+@click.option("--dry-run", is_flag=True, help="Change nothing.")
+@target
+@as_json
+@common
+@click.pass_context
+def schedules(
+    ctx: click.Context,
+    /,
+    action: str | None,
+    name: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """List schedules with their next five ticks; or pause, resume, delete one, or send its message
+    now."""
+    said = {"actor": given.pop("actor"), "reason": given.pop("reason")}
+    if action is not None and action not in ACTIONS:
+        raise Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
+    if action is not None and name is None:
+        raise Usage(f"name the schedule: msgworker schedules {action} NAME")
+    if action is None and (dry_run or any(said.values())):
+        raise Usage(f"what is to be done? {', '.join(ACTIONS)}, and the name of a schedule")
+    app = open_app(ctx, given)
+    if action is None or name is None:
+        _list(app.ops.schedules(), as_json)
+        return
+    method, word, already = ACTIONS[action]
+    done: Repaired = getattr(app.ops, method)(name, dry_run=dry_run, **said)
+    sent = done.sample[0].msg_id if done.sample else None
+    if as_json:
+        told = {"operation": done.op_id, "schedule": name, "action": action, "changed": int(done)}
+        print_json(told | {"dry_run": done.dry_run, "msg_id": sent})
+    elif not done:
+        click.echo(f"schedule {safe(name)} {already}")
+    else:
+        what = "" if sent is None else f": message {sent}"
+        click.echo(f"{'would have ' if done.dry_run else ''}{word} schedule {safe(name)}{what}")
+
+
+def _list(found: list[ScheduleInfo], json: bool) -> None:
+    if json:
+        print_json([asdict(one) for one in found])
+    elif not found:
+        click.echo("there is no schedule")
+    else:
+        print_with_text(COLUMNS, [_row(one) for one in found])
+
+
+def _row(one: ScheduleInfo) -> list[Any]:
+    spec = one.spec if one.tz == "UTC" else f"{one.spec} ({one.tz})"
+    last = "-" if one.last_at is None else age(since(one.last_at))
+    ticks = [f"{tick:%Y-%m-%d %H:%M:%S}" for tick in one.next_times]
+    return [one.name, spec, one.topic, _state(one), last, ", ".join(ticks)]
+
+
+def _state(one: ScheduleInfo) -> str:
+    """In a few words, the gravest first."""
+    if one.problem is not None:
+        return one.problem
+    if one.paused_at is not None:
+        return f"paused {when(one.paused_at)} by {one.paused_by or '-'}"
+    if not one.stored:
+        return "not started yet"
+    if one.late_seconds > LATE_SECONDS:
+        return f"due for {age(one.late_seconds)}: no instance fires it"
+    return "not declared here" if one.declared is False else "-"

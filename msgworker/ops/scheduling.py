@@ -1,0 +1,273 @@
+"""List schedules, pause, resume and delete them, and send the message of one now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from msgworker import ticks
+from msgworker.config import nearest
+from msgworker.dialects import connecting, writing
+from msgworker.errors import ConfigError, MsgworkerError, SchemaError
+from msgworker.ops import asking
+from msgworker.ops.results import Repaired
+from msgworker.ops.writing import Writing
+from msgworker.schedules import Schedule, next_times
+from msgworker.store import schedules as store
+from msgworker.store.changing import audit
+from msgworker.store.looking import find
+from msgworker.store.schedules import Stored
+from msgworker.store.send import insert_one
+
+SHOWN_TICKS = 5
+TRIES = 20
+Act = Callable[[Connection, Stored, datetime], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleInfo:
+    """A schedule as operators see it; instants are aware UTC.
+
+    object_id, payload (JSON): of its messages. next_times: its next five ticks, or what is due
+    since then; () while it is paused. late_seconds: how long the first of them has been due.
+    declared: whether this App declares it; None if the App declares nothing and has no handler, as
+    one that is made from the configuration alone. stored: whether it is in the table: it is
+    written at the start of an instance. declared_by: the instance that has written it.
+    problem: why it cannot fire.
+    """
+
+    name: str
+    spec: str
+    tz: str
+    topic: str
+    object_id: str | None
+    payload: str | None
+    catch_up: str
+    next_times: tuple[datetime, ...]
+    last_at: datetime | None
+    late_seconds: float
+    paused_at: datetime | None
+    paused_by: str | None
+    declared: bool | None
+    stored: bool
+    declared_by: str | None = None
+    declared_at: datetime | None = None
+    problem: str | None = None
+
+
+class _Changed(Exception):
+    """The row is not as it was seen: roll back and look again."""
+
+
+class Scheduling(Writing):
+    """Operations on schedules; `actor`, `reason` and `dry_run` as in `Repairs`."""
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """The schedules in the table, and those that this App declares and no instance has written
+        yet, by name."""
+        declared = self._declared()
+        ours = {one.name: one for one in declared or ()}
+        with connecting(self._engine) as conn:
+            if not store.is_there(conn, self._tables):
+                now, rows = store.clock(conn), list[Stored]()
+            else:
+                now, rows = store.look(conn, self._tables)
+        found = [_info(row, now, None if declared is None else row.name in ours) for row in rows]
+        there = {row.name for row in rows}
+        found += [_unwritten(one, now) for name, one in ours.items() if name not in there]
+        return sorted(found, key=lambda one: one.name)
+
+    def pause_schedule(
+        self,
+        name: str,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Let a schedule not fire from now on. Returns 1, or 0 if it was paused already.
+
+        Messages that it has sent are handled. Raises ConfigError for an unknown name.
+        """
+        by = asking.who(actor, reason)
+
+        def act(conn: Connection, row: Stored, now: datetime) -> bool:
+            return store.change(conn, self._tables, row, {"paused_at": now, "paused_by": by.actor})
+
+        return self._change_schedule(
+            "pause-schedule", name, by, dry_run, act, lambda row: row.paused_at is None
+        )
+
+    def resume_schedule(
+        self,
+        name: str,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Let a paused schedule fire again, from its next tick on: those of the pause are left out.
+        Instances notice within a heartbeat. Returns 1, or 0 if it was not paused."""
+        by = asking.who(actor, reason)
+
+        def act(conn: Connection, row: Stored, now: datetime) -> bool:
+            after = now if row.last_at is None else max(now, row.last_at)
+            next_at = ticks.read(row.spec, row.time_zone).after(after)
+            values = {"paused_at": None, "paused_by": None, "next_at": next_at}
+            return store.change(conn, self._tables, row, values)
+
+        return self._change_schedule(
+            "resume-schedule", name, by, dry_run, act, lambda row: row.paused_at is not None
+        )
+
+    def run_now(
+        self,
+        name: str,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Send the message of a schedule now, also of a paused one; its ticks do not change.
+
+        `scheduled_for` of the message is this instant. Returns 1; `sample` holds the message.
+        """
+        by = asking.who(actor, reason)
+        sent: list[Any] = []
+
+        def act(conn: Connection, row: Stored, now: datetime) -> bool:
+            (values,) = store.rows_of(self._tables, row, [now])
+            sent[:] = [insert_one(conn, self._tables, values)]
+            return True
+
+        done = self._change_schedule("run-schedule", name, by, dry_run, act, lambda row: True)
+        if not sent or dry_run:
+            return done
+        with connecting(self._engine) as conn:
+            shown = find.show(conn, self._tables, sent[0])
+        sample = () if shown is None else (shown,)
+        return Repaired(kind=done.kind, op_id=done.op_id, matched=1, changed=1, sample=sample)
+
+    def delete_schedule(
+        self,
+        name: str,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> Repaired:
+        """Delete a schedule from the table; its messages stay. Where a program still declares it,
+        its next start writes it again, as a new one. Returns 1."""
+        by = asking.who(actor, reason)
+
+        def act(conn: Connection, row: Stored, now: datetime) -> bool:
+            return store.delete(conn, self._tables, row)
+
+        return self._change_schedule("delete-schedule", name, by, dry_run, act, lambda row: True)
+
+    def _change_schedule(
+        self,
+        kind: str,
+        name: Any,
+        by: asking.Who,
+        dry_run: bool,
+        act: Act,
+        wanted: Callable[[Stored], bool],
+    ) -> Repaired:
+        """Change the row of a schedule as it is now, and record it, in one transaction."""
+        self._ready()
+        with connecting(self._engine) as conn:
+            if not store.is_there(conn, self._tables):
+                raise SchemaError(
+                    "table msgworker_schedule is missing. Run App.create_schema() or `msgworker "
+                    "init-db`, or see `msgworker ddl`"
+                )
+            row, _ = self._named(conn, name)
+        if dry_run or not wanted(row):
+            would = int(wanted(row))
+            return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
+        for _ in range(TRIES):
+            try:
+                return self._changed_once(kind, name, by, act, wanted)
+            except _Changed:  # an instance has just fired it
+                continue
+        raise MsgworkerError(f"schedule {name!r} is changed all the time; try again")
+
+    def _changed_once(
+        self, kind: str, name: str, by: asking.Who, act: Act, wanted: Callable[[Stored], bool]
+    ) -> Repaired:
+        t = self._tables
+        with writing(self._engine) as conn:
+            row, now = self._named(conn, name)
+            if not wanted(row):
+                return Repaired(kind=kind)
+            asked = {"schedule": name}
+            op_id = audit.begin(conn, t, kind=kind, actor=by.actor, reason=by.reason, asked=asked)
+            op = audit.read(conn, t, op_id)
+            assert op is not None
+            if not act(conn, row, now):
+                raise _Changed
+            audit.advance(conn, t, op, last_id=None, matched=1, changed=1, skipped=0)
+            audit.finish(conn, t, op_id)
+        return Repaired(kind=kind, op_id=op_id, matched=1, changed=1)
+
+    def _named(self, conn: Connection, name: Any) -> tuple[Stored, datetime]:
+        now, rows = store.look(conn, self._tables)
+        for row in rows:
+            if row.name == name:
+                return row, now
+        hint = nearest(str(name), [row.name for row in rows]) if rows else "there are none"
+        raise ConfigError(f"there is no schedule {name!r:.120} in the table; {hint}")
+
+
+def _info(row: Stored, now: datetime, declared: bool | None) -> ScheduleInfo:
+    coming: tuple[datetime, ...] = ()
+    problem = None if row.next_at is not None else "its next_at is no instant"
+    if row.next_at is not None and row.paused_at is None:
+        coming = (row.next_at,)
+        try:
+            coming += tuple(next_times(row.spec, row.time_zone, row.next_at, SHOWN_TICKS - 1))
+        except ConfigError as error:
+            problem = str(error)
+    return ScheduleInfo(
+        name=row.name,
+        spec=row.spec,
+        tz=row.time_zone,
+        topic=row.topic,
+        object_id=row.object_id,
+        payload=row.payload,
+        catch_up=row.catch_up,
+        next_times=coming,
+        last_at=row.last_at,
+        late_seconds=max(0.0, (now - coming[0]).total_seconds()) if coming else 0.0,
+        paused_at=row.paused_at,
+        paused_by=row.paused_by,
+        declared=declared,
+        stored=True,
+        declared_by=row.declared_by,
+        declared_at=row.declared_at,
+        problem=problem,
+    )
+
+
+def _unwritten(one: Schedule, now: datetime) -> ScheduleInfo:
+    return ScheduleInfo(
+        name=one.name,
+        spec=one.spec,
+        tz=one.tz,
+        topic=one.topic,
+        object_id=one.object_id,
+        payload=one.payload,
+        catch_up=one.catch_up,
+        next_times=tuple(one.next_times(now, SHOWN_TICKS)),
+        last_at=None,
+        late_seconds=0.0,
+        paused_at=None,
+        paused_by=None,
+        declared=True,
+        stored=False,
+    )
