@@ -226,3 +226,11 @@ def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:
     except ValueError:
         return None
     return None if tick is None else tick.astimezone(UTC)
+
+
+def sender_of(conn: Connection, t: Tables, topic: str, object_id: Any) -> str:
+    """In words, which schedule has sent a message of this topic and object."""
+    rows = look(conn, t)[1] if is_there(conn, t) else []
+    held = None if object_id is None else str(object_id)
+    same = [row.name for row in rows if (row.topic, row.object_id) == (topic, held)]
+    return f"schedule {same[0]}" if len(same) == 1 else "a schedule"

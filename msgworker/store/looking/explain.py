@@ -83,23 +83,14 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
         return None
     found = _explain(conn, t, info, instances(conn, t), pause.topics(conn, t))
     if info.scheduled_for is not None:
-        found = replace(found, text=found.text + _tick_text(conn, t, info, info.scheduled_for))
+        sender = schedules.sender_of(conn, t, topic_of(info.topic), info.object_id)
+        sent = f"; sent by {sender} for {info.scheduled_for:%Y-%m-%d %H:%M:%S} UTC"
+        found = replace(found, text=found.text + sent)
     if info.status is State.DONE:
         return found
     if (request := cancelling.of(conn, t, msg_id)) is not None:
         found = replace(found, text=found.text + _cancel_text(conn, info, request), cancel=request)
     return replace(found, items=items.shown(conn, t, msg_id, limit=0))
-
-
-def _tick_text(conn: Connection, t: Tables, info: MessageInfo, tick: datetime) -> str:
-    rows = schedules.look(conn, t)[1] if schedules.is_there(conn, t) else []
-    same = [
-        row.name
-        for row in rows
-        if row.topic == topic_of(info.topic) and row.object_id == info.object_id
-    ]
-    whose = f"schedule {same[0]}" if len(same) == 1 else "a schedule"
-    return f"; sent by {whose} for {tick:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _cancel_text(conn: Connection, info: MessageInfo, request: Request) -> str:
