@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.types import TypeEngine
 
 from msgworker.dialects.capabilities import Dialect
 from msgworker.dialects.drivers import odd_texts
 from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.troubles import Trouble, is_denied, reason_of, trouble
+from msgworker.dialects.types import AnyText
 from msgworker.errors import DatabaseUnavailable, SchemaError
 
 _ANY_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")
@@ -62,12 +64,30 @@ class QueryText(NamedTuple):
 
 def text_for(conn: sa.Connection, query: Any) -> QueryText | None:
     """The query as `fetch_text` sends it, to be kept; None if its names depend on the options of
-    the connection, or its parameters on their order."""
+    the connection, its parameters on their order, or a value on its type."""
     if conn.dialect.positional or conn.get_execution_options().get("schema_translate_map"):
         return None
     compiled = query.compile(dialect=conn.dialect)
+    given = (bind.type for bind in compiled.binds.values())
+    read = (column.type for column in query.exported_columns)
+    if any(_converts(kind, conn.dialect, "bind_processor") for kind in given):
+        return None
+    if any(_converts(kind, conn.dialect, "result_processor", None) for kind in read):
+        return None
     fixed = {name: value for name, value in compiled.params.items() if value is not None}
     return QueryText(str(compiled), fixed)
+
+
+def _converts(kind: TypeEngine[Any], dialect: sa.Dialect, way: str, *column_type: Any) -> bool:
+    """Whether SQLAlchemy converts values of a type on their way to the driver, or back."""
+    own = kind.dialect_impl(dialect)
+    if isinstance(own, sa.ARRAY):  # it copies the list
+        return _converts(own.item_type, dialect, way, *column_type)
+    if isinstance(own, AnyText):
+        return dialect.name == "sqlite"
+    if isinstance(own, sa.Numeric) and column_type:
+        return True  # by the type that the driver names with the row
+    return getattr(own, way)(dialect, *column_type) is not None
 
 
 def fetch_text(conn: sa.Connection, text: QueryText, params: dict[str, Any]) -> Sequence[Any]:

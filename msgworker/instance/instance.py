@@ -162,8 +162,8 @@ class Instance:
         )
 
     def _look_if_room(self) -> None:
-        """Called after every settle."""
-        if self.appetite.has_room(len(self.runtime.hand.lanes)):
+        """Called when lanes have ended, or end with a settle under way."""
+        if self.appetite.has_room(len(self.runtime.hand.lanes) - self.settler.leaving):
             self._look.set()
 
     def start(self) -> None:

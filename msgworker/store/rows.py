@@ -15,9 +15,12 @@ from msgworker.dialects import (
     Escaped,
     change_by_text,
     change_text_for,
+    fetch,
+    fetch_text,
     folded,
     instant_text,
     now,
+    text_for,
     text_length,
     whole_number,
 )
@@ -195,6 +198,19 @@ def changed(
     if text is None:
         return conn.execute(change, params).rowcount
     return change_by_text(conn, text, params)
+
+
+def sent_often(
+    conn: Connection, t: Tables, key: Any, build: Callable[[], Any], params: dict[str, Any]
+) -> Sequence[Any]:
+    """The rows of the most frequent statements. Where lists are arrays (other drivers fail on some
+    texts): sent as a text that is made once, and as the driver gives them, if SQLAlchemy would
+    convert nothing; else by `fetch`."""
+    statement = t.built(key, build)
+    if not t.dialect.arrays:
+        return fetch(conn, statement, params)
+    text = t.built(("text", key, conn.dialect.driver), lambda: text_for(conn, statement))
+    return fetch(conn, statement, params) if text is None else fetch_text(conn, text, params)
 
 
 def array_param(name: str, kind: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:

@@ -16,6 +16,7 @@ from msgworker import App
 from msgworker.dialects import DIALECTS
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.hand import Lane
+from msgworker.instance.running.outcome import DONE
 from msgworker.instance.settling import settler, writer
 from msgworker.instance.settling.writer import Writer
 from msgworker.message import Settled
@@ -116,6 +117,50 @@ def test_a_few_lanes_are_left_to_the_settle_under_way(pair, app, table, holds):
     first()
     assert table.statuses == [2] * 8
     assert (len(held.batches), beside.batches) == (2, [])
+
+
+def settled_with_a_claim(one: Instance, lanes: list[Lane]) -> list[int]:
+    """Settle these lanes together; returns what a claim won as soon as some of them were leaving,
+    before anything was written."""
+    won: list[int] = []
+    for each in one.settler.writers:
+        each._on_leaving = lambda: won.append(fetch(one))
+    for lane in lanes:
+        lane.result, lane.finished_at = DONE, float("inf")
+        one.settler.add(lane, lane is lanes[-1])
+    return won
+
+
+def test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others(one, app, table):
+    one.appetite._most = 3
+    send(app, *"abcdefgh")
+    assert fetch(one) == 3
+    assert fetch(one) == -1  # all that may be held
+    assert settled_with_a_claim(one, one.lanes.take_back()) == [3]
+    assert sorted(table.statuses) == [0, 0, 1, 1, 1, 2, 2, 2]
+    assert len(one.runtime.hand.lanes) == 3
+    assert one.settler.leaving == 0
+
+
+def test_lanes_that_go_on_with_the_settle_under_way_keep_their_room(one, app, table):
+    one.appetite._most = 3
+    send(app, *"abcdefgh", *"abcdefgh")
+    assert fetch(one) == 3
+    assert settled_with_a_claim(one, one.lanes.take_back()) == []
+    assert fetch(one) == -1
+    assert len(one.runtime.hand.lanes) == 3
+
+
+def test_the_claim_loop_is_woken_while_lanes_are_leaving(one, app):
+    one.appetite._most = 3
+    send(app, *"abcdefgh")
+    assert fetch(one) == 3
+    one._look.clear()
+    one._look_if_room()
+    assert not one._look.is_set()
+    one.settler.writers[0].leaving = 2
+    one._look_if_room()
+    assert one._look.is_set()
 
 
 def test_behind_a_settle_that_takes_long_any_lane_is_settled(pair, app, table, holds, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import QueryText, Trouble, fetch_text, text_for, trouble
+from msgworker.dialects import AnyText, QueryText, Trouble, fetch_text, text_for, trouble
 from tests.support.waiting import in_thread
 
 WAYS = {
@@ -83,11 +83,45 @@ def test_who_listens_for_statements_is_told_of_it(postgresql):
 
 
 def test_a_value_that_stands_in_the_query_is_sent_with_its_text(postgresql):
-    query = sa.select(sa.bindparam("n", type_=sa.Integer()), sa.literal(0.5, sa.Float()))
+    query = sa.select(sa.bindparam("n", type_=sa.Integer()), sa.literal(5, sa.BigInteger()))
+    query = query.where(sa.literal(0.5, sa.Float()) < 1)
     with postgresql.engine().connect() as conn:
         text = text_for(conn, query)
         assert text is not None
-        assert list(fetch_text(conn, text, {"n": 3})) == [(3, 0.5)]
+        assert list(fetch_text(conn, text, {"n": 3})) == [(3, 5)]
+
+
+class _Doubled(sa.types.TypeDecorator[int]):
+    impl, cache_ok = sa.Integer, True
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
+        return value * 2
+
+
+class _Halved(sa.types.TypeDecorator[int]):
+    impl, cache_ok = sa.Integer, True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
+        return value // 2
+
+
+@pytest.mark.parametrize(
+    ("column", "asked", "kept"),
+    [
+        (sa.BigInteger(), sa.Text(), True),
+        (sa.String(5), AnyText(), True),
+        (sa.Integer(), sa.ARRAY(sa.String()), True),
+        (_Doubled(), sa.Integer(), False),
+        (sa.Integer(), _Halved(), False),
+        (sa.Integer(), sa.ARRAY(_Halved()), False),
+        (sa.Numeric(), sa.Integer(), False),
+    ],
+    ids=["numbers", "texts", "a list", "read", "given", "given in a list", "decimals"],
+)
+def test_a_text_is_kept_only_where_sqlalchemy_converts_nothing(postgresql, column, asked, kept):
+    query = sa.select(sa.literal_column("1", column)).where(sa.bindparam("n", type_=asked) != None)  # noqa: E711
+    with postgresql.engine().connect() as conn:
+        assert (text_for(conn, query) is not None) is kept
 
 
 def test_a_text_is_not_kept_where_schemas_are_translated(postgresql):

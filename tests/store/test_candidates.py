@@ -25,6 +25,17 @@ def test_oldest_finds_open_rows_by_age(store):
     assert waiting[0] not in ids_of(store(candidates.oldest, mark=-1, limit=10))
 
 
+def test_of_the_running_only_those_with_an_object_are_read(store):
+    """Nothing waits behind a running message without an object: it would only take up room."""
+    if not store.t.dialect.oldest_index:
+        pytest.skip("no index by age on this database")
+    a = send(store.app, None, "a", None, "a")
+    for msg_id in a[:2]:
+        store.row(msg_id, status=1, claimed_by=OTHER)
+    assert ids_of(store(candidates.oldest, mark=-1, limit=10)) == a[1:]
+    assert ids_of(store(candidates.oldest, mark=-1, limit=2)) == a[1:3]
+
+
 def test_candidates_show_what_was_seen(store):
     (msg_id,) = send(store.app, "a", topic="x")
     store.row(msg_id, status=-1, error_try_times=2, crash_times=1)

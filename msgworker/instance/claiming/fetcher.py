@@ -82,7 +82,7 @@ class Fetcher(Role):
             if held and self.pace.look_in > 0 and not self._emptying.active:
                 return -1
             me, dry = self._identity.id, self._lanes.taken_dry()
-            look, self._more = self._finder.look(room, held), True
+            look, self._more = self._finder.look(room, self._hand.objects()), True
             last_try = look.quarantined or self._last_try
             if last_try is None:
                 self._emptying.no_quarantine()
@@ -97,7 +97,7 @@ class Fetcher(Role):
                 )  # another instance has it: continue with the others
             found = self.claim(look.candidates, me) if look.candidates else 0
             self._more = self._left_some(look, found, room)
-            self._appetite.fed(dry=dry, full=held + found >= self._appetite.lanes)
+            self._appetite.fed(dry=dry, full=found >= room)
             return found + won or self._nothing(look)
 
     def _claim_limited(self, room: int, held: int) -> int:

@@ -81,7 +81,7 @@ class Finder:
                 self._seat.looked(complete=self._covered)
 
     def look(self, room: int, held: int) -> Look:
-        """Up to `room` heads, while `held` lanes are in flight."""
+        """Up to `room` heads, while `held` lanes with an object are in flight."""
         runtime = self._runtime
         self.search.paused = runtime.apart
         if self.search.but != runtime.limits.keys():

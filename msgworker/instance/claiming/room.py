@@ -29,16 +29,17 @@ class Room:
         """How many lanes to claim beside the `held` ones, 0 = none. If there are too many, some are
         released, unless no other instance looks at `where`."""
         runtime = self._runtime
-        busy = held + self._look_at_handlers()
+        staying = max(0, held - self._settler.leaving)
+        busy = staying + self._look_at_handlers()
         if self._lanes.ran_dry and not self._appetite.has_room(busy):
             self._appetite.ran_dry()
-            busy = held + self._look_at_handlers()
+            busy = staying + self._look_at_handlers()
         alone = held == 1 and runtime.hand.quarantined(runtime.tables.spec.max_tries)
         if alone or not runtime.identity.trusted():
             return 0
         if self._appetite.has_room(busy):
             return self._appetite.room(busy)
-        self.share(held, where)
+        self.share(staying, where)
         return 0
 
     def _look_at_handlers(self) -> int:

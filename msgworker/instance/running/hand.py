@@ -156,6 +156,10 @@ class Hand:
         rows = [lane.head for lane in list(self.lanes)]
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
 
+    def objects(self) -> int:
+        """How many lanes have an object."""
+        return sum(lane.head.object_id is not None for lane in list(self.lanes))
+
     def running_under_lost_ids(self, is_ours: Callable[[str], bool]) -> ObjectsAndIds:
         """The objects and ids of handlers that still run under a lost id."""
         lost = [r for r in list(self.running.values()) if not is_ours(r.owner)]

@@ -60,7 +60,9 @@ class Settler:
         self._beat_now = beat_now
         self._finished: deque[Lane] = deque()
         most = runtime.tables.dialect.settles_at_once
-        self.writers = [Writer(runtime, spare=i > 0) for i in range(most)]
+        self.writers = [
+            Writer(runtime, spare=i > 0, on_leaving=on_progress) for i in range(most)
+        ]
 
     @property
     def links(self) -> list[Link]:
@@ -71,6 +73,11 @@ class Settler:
     def outages(self) -> list[Outage]:
         """The outages of all writers."""
         return [writer.outage for writer in self.writers]
+
+    @property
+    def leaving(self) -> int:
+        """How many lanes end with the settles under way: they need no room any more."""
+        return sum(writer.leaving for writer in self.writers)
 
     def add(self, lane: Lane, nothing_waits: bool) -> None:
         """Take a finished lane from a handler thread, and settle if it is time."""

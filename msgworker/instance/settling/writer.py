@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
@@ -30,13 +30,23 @@ class Writer:
     """One batch at a time: whoever uses it holds `lock`.
 
     spare: it is used beside another one, and only if it gets a connection at once; it needs no
-    more than one. since: when its present batch began (monotonic), None = it has none; written by
-    the thread that holds the lock, read by all.
+    more than one. since: when its present batch began (monotonic), None = it has none. leaving: how
+    many lanes end with what is being written. Both are written by the thread that holds the lock,
+    and read by all.
     """
 
-    def __init__(self, runtime: Runtime, *, spare: bool = False) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        spare: bool = False,
+        on_leaving: Callable[[], None] = lambda: None,
+    ) -> None:
+        """on_leaving: called when some lanes are `leaving`."""
         self._runtime = runtime
         self._spare = spare
+        self._on_leaving = on_leaving
+        self.leaving = 0
         self.link = runtime.link()
         self.lock = self.link.lock
         self.since: float | None = None
@@ -103,11 +113,14 @@ class Writer:
         def may_go_on() -> bool:  # under a lost id the recovering instance may have the rows locked
             return runtime.identity.is_ours(me) and not runtime.gave_up()
 
-        known = until_known(
-            *(send, look, may_go_on, self._pauses),
-            judge=judge,
-            before_again=lambda: None if may_go_on() else became,
-        )
+        try:
+            known = until_known(
+                *(send, look, may_go_on, self._pauses),
+                judge=judge,
+                before_again=lambda: None if may_go_on() else became,
+            )
+        finally:
+            self.leaving = 0
         return became if known is None else known
 
     def _look(self, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
@@ -125,6 +138,9 @@ class Writer:
         """One try; `became` is filled with what is known to be committed, also when it raises."""
         tables = self._runtime.tables
         batch = settlements(lanes, self._runtime)
+        self.leaving = sum(s.next_id is None for s in batch)
+        if self.leaving:
+            self._on_leaving()
         plain = all(s.outcome is Outcome.DONE for s in batch)
         sending = any(s.sends for s in batch)
         alone = tables.dialect.arrays and plain and not sending

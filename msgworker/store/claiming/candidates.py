@@ -22,9 +22,9 @@ from msgworker.dialects import (
     recollated,
     whole_number,
 )
-from msgworker.message import DEFAULT_TOPIC
-from msgworker.store.rows import INT, key_column, or_zero, types_of
-from msgworker.table import Cols, Tables, text_lit
+from msgworker.message import DEFAULT_TOPIC, Status
+from msgworker.store.rows import INT, key_column, or_zero, sent_often, types_of
+from msgworker.table import Cols, Tables, lit, text_lit
 
 PAGE = 1000
 
@@ -94,19 +94,22 @@ def hint_columns(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElem
 
 
 def oldest(conn: Connection, t: Tables, *, mark: int, limit: int) -> list[Candidate]:
-    """Open rows that wait for no instant, in order of age, from `mark` on."""
+    """Open rows that wait for no instant, in order of age, from `mark` on; without those that run
+    and have no object, since nothing waits behind them."""
 
     def build() -> Select[Any]:
         c = t.cols()
         key = t.oldest_key(c)
         query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "oldest")
+        matters = sa.or_(c.object_id.is_not(None), c.status != lit(Status.PROCESSING))
         return (
             query.where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
+            .where(matters)
             .order_by(key)
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    return as_candidates(fetch(conn, t.built("oldest", build), {"mark": mark, "rows": limit}))
+    return as_candidates(sent_often(conn, t, "oldest", build, {"mark": mark, "rows": limit}))
 
 
 TOPIC = Candidate._fields.index("topic")

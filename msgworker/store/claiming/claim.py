@@ -33,6 +33,7 @@ from msgworker.store.rows import (
     mine_among,
     row_columns,
     rows_of,
+    sent_often,
 )
 from msgworker.table import Cols, Tables, lit
 
@@ -187,13 +188,13 @@ def _flag_arrays(
             .returning(*row_columns(t, plain))
         )
 
-    found = conn.execute(
-        t.built("flag_arrays", build),
+    found = sent_often(
+        *(conn, t, "flag_arrays", build),
         {
             "mw_ids": array_text(c.msg_id for c in candidates),
             "mw_statuses": array_text(c.status for c in candidates),
             "mw_tries": array_text(c.tries for c in candidates),
             "mw_me": me,
         },
-    ).all()
+    )
     return sorted(rows_of(t, found), key=lambda row: row.msg_id)

@@ -23,6 +23,7 @@ from msgworker.store.rows import (
     array_text,
     bare_rows,
     row_columns,
+    sent_often,
 )
 from msgworker.table import Cols, Slice, Tables, lit
 
@@ -117,7 +118,7 @@ def _lateral(
         "objects": [row.object_id for row in asked],
         "rows": limit,
     }
-    return conn.execute(t.built(("runs_lateral", role), build), params).all()
+    return sent_often(conn, t, ("runs_lateral", role), build, params)
 
 
 def _by_heads(

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select
 
-from msgworker.dialects import fetch_text, now, text_for
+from msgworker.dialects import now
 from msgworker.message import Settled, Settlement, Status
 from msgworker.store.rows import (
     ME,
@@ -18,6 +18,7 @@ from msgworker.store.rows import (
     flagged_values,
     in_guard_order,
     mine_among,
+    sent_often,
 )
 from msgworker.table import Cols, Tables, lit
 
@@ -204,11 +205,8 @@ def done_arrays(
 def _send(
     conn: Connection, t: Tables, moving: bool, build: Callable[[bool], Any], params: dict[str, Any]
 ) -> Sequence[Any]:
-    """The rows of the statement with or without moves; it has only texts and whole numbers."""
-    statement = t.built(("settle", moving), lambda: build(moving))
-    key = ("settle text", moving, conn.dialect.driver)
-    text = t.built(key, lambda: text_for(conn, statement))
-    return conn.execute(statement, params).all() if text is None else fetch_text(conn, text, params)
+    """The rows of the statement with or without moves."""
+    return sent_often(conn, t, ("settle", moving), lambda: build(moving), params)
 
 
 ANY_TRIES = -1
