@@ -86,13 +86,27 @@ MUTANTS = (
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    return as_candidates(fetch(conn, t.built("oldest\"""",
+    return as_candidates(sent_often(conn, t, "oldest\"""",
         """            .order_by(key.desc())
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    return as_candidates(fetch(conn, t.built("oldest\"""",
+    return as_candidates(sent_often(conn, t, "oldest\"""",
         *_on("test_oldest_finds_open_rows_by_age", "sqlite"),
+    ),
+    _m(
+        "running messages without an object take up room in a look",
+        "store/claiming/candidates.py",
+        "            .where(matters)\n",
+        "",
+        *_on("test_of_the_running_only_those_with_an_object_are_read", "sqlite"),
+    ),
+    _m(
+        "running messages with an object are not seen",
+        "store/claiming/candidates.py",
+        "matters = sa.or_(c.object_id.is_not(None), c.status != lit(Status.PROCESSING))",
+        "matters = c.status != lit(Status.PROCESSING)",
+        *_on("test_of_the_running_only_those_with_an_object_are_read", "sqlite"),
     ),
     _m(
         "run goes on behind one that waits",
@@ -538,6 +552,27 @@ MUTANTS = (
         "        if self._full:\n            self._full = False",
         "        if self.lanes:\n            self._full = False",
         "test_threads_that_run_dry_while_all_is_held_make_it_hold_more",
+    ),
+    _m(
+        "lanes that end take up room until their settle is answered",
+        "instance/claiming/room.py",
+        "staying = max(0, held - self._settler.leaving)",
+        "staying = held",
+        *_on("test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others", "sqlite"),
+    ),
+    _m(
+        "lanes that go on leave their room",
+        "instance/settling/writer.py",
+        "sum(s.next_id is None for s in batch)",
+        "len(batch)",
+        *_on("test_lanes_that_go_on_with_the_settle_under_way_keep_their_room", "sqlite"),
+    ),
+    _m(
+        "lanes leave their room twice",
+        "instance/settling/writer.py",
+        "        finally:\n            self.leaving = 0\n",
+        "        finally:\n            self.leaving += 0\n",
+        *_on("test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others", "sqlite"),
     ),
     # --- two settles at once
     _m(

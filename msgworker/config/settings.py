@@ -44,7 +44,8 @@ class Settings:
     run_limit: how many messages of an object are read ahead behind its head while `lanes_limit`
     objects are claimed; 0 = none. Fewer objects have longer runs, if those are handled to their end
     within a second: all objects together at most run_limit * lanes_limit messages.
-    lanes_limit: how many objects an instance claims at once, at most.
+    lanes_limit: how many objects an instance claims at once, at most, beside those whose outcome is
+    being written.
     notify: on PostgreSQL, wake up workers of other processes when a message is sent.
     foreign_stale_after: seconds after which a message that a foreign consumer has flagged is
     recovered; None = never. The risk: a foreign consumer that is only slow is then not excluded.

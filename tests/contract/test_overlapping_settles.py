@@ -119,48 +119,54 @@ def test_a_few_lanes_are_left_to_the_settle_under_way(pair, app, table, holds):
     assert (len(held.batches), beside.batches) == (2, [])
 
 
-def settled_with_a_claim(one: Instance, lanes: list[Lane]) -> list[int]:
-    """Settle these lanes together; returns what a claim won as soon as some of them were leaving,
-    before anything was written."""
+@pytest.fixture
+def three(make_app: Any) -> Iterator[Instance]:
+    """An instance that may hold three lanes, and eight objects to claim, two messages of each."""
+    app = make_app(lanes_limit=3)
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    made = Instance(app.runtime(), 1)
+    made.heartbeat.register()
+    made.lanes.took(0.0)
+    send(app, *"abcdefgh", *"abcdefgh")
+    yield made
+    made.settler.close()
+    for role in (made.fetcher, made.heartbeat):
+        role.link.close()
+
+
+def settled_with_a_claim(one: Instance) -> list[int]:
+    """Settle all lanes together; returns what a claim wins as soon as some of them are leaving,
+    before anything is written."""
     won: list[int] = []
     for each in one.settler.writers:
-        each._on_leaving = lambda: won.append(fetch(one))
+        each.on_leaving = lambda: won.append(fetch(one))
+    lanes = one.lanes.take_back()
     for lane in lanes:
         lane.result, lane.finished_at = DONE, float("inf")
         one.settler.add(lane, lane is lanes[-1])
     return won
 
 
-def test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others(one, app, table):
-    one.appetite._most = 3
-    send(app, *"abcdefgh")
-    assert fetch(one) == 3
-    assert fetch(one) == -1  # all that may be held
-    assert settled_with_a_claim(one, one.lanes.take_back()) == [3]
-    assert sorted(table.statuses) == [0, 0, 1, 1, 1, 2, 2, 2]
-    assert len(one.runtime.hand.lanes) == 3
-    assert one.settler.leaving == 0
+def test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others(three):
+    assert fetch(three) == 3
+    assert fetch(three) == -1  # all that may be held
+    before = set(three.runtime.hand.lanes)
+    for lane in before:
+        lane.rows = lane.rows[:1]
+    assert settled_with_a_claim(three) == [3]
+    assert len(three.runtime.hand.lanes) == 3
+    assert before.isdisjoint(three.runtime.hand.lanes)
+    assert three.settler.leaving == 0
+    assert fetch(three) == -1
 
 
-def test_lanes_that_go_on_with_the_settle_under_way_keep_their_room(one, app, table):
-    one.appetite._most = 3
-    send(app, *"abcdefgh", *"abcdefgh")
-    assert fetch(one) == 3
-    assert settled_with_a_claim(one, one.lanes.take_back()) == []
-    assert fetch(one) == -1
-    assert len(one.runtime.hand.lanes) == 3
-
-
-def test_the_claim_loop_is_woken_while_lanes_are_leaving(one, app):
-    one.appetite._most = 3
-    send(app, *"abcdefgh")
-    assert fetch(one) == 3
-    one._look.clear()
-    one._look_if_room()
-    assert not one._look.is_set()
-    one.settler.writers[0].leaving = 2
-    one._look_if_room()
-    assert one._look.is_set()
+def test_lanes_that_go_on_with_the_settle_under_way_keep_their_room(three):
+    assert fetch(three) == 3
+    before = set(three.runtime.hand.lanes)
+    assert settled_with_a_claim(three) == []
+    assert fetch(three) == -1
+    assert three.runtime.hand.lanes == before
 
 
 def test_behind_a_settle_that_takes_long_any_lane_is_settled(pair, app, table, holds, monkeypatch):

@@ -45,7 +45,7 @@ class Writer:
         """on_leaving: called when some lanes are `leaving`."""
         self._runtime = runtime
         self._spare = spare
-        self._on_leaving = on_leaving
+        self.on_leaving = on_leaving
         self.leaving = 0
         self.link = runtime.link()
         self.lock = self.link.lock
@@ -140,7 +140,7 @@ class Writer:
         batch = settlements(lanes, self._runtime)
         self.leaving = sum(s.next_id is None for s in batch)
         if self.leaving:
-            self._on_leaving()
+            self.on_leaving()
         plain = all(s.outcome is Outcome.DONE for s in batch)
         sending = any(s.sends for s in batch)
         alone = tables.dialect.arrays and plain and not sending
