@@ -60,9 +60,7 @@ class Settler:
         self._beat_now = beat_now
         self._finished: deque[Lane] = deque()
         most = runtime.tables.dialect.settles_at_once
-        self.writers = [
-            Writer(runtime, spare=i > 0, on_leaving=on_progress) for i in range(most)
-        ]
+        self.writers = [Writer(runtime, spare=i > 0, on_leaving=on_progress) for i in range(most)]
 
     @property
     def links(self) -> list[Link]:
