@@ -8,12 +8,14 @@ its payload:
     "fails": 2                   its handler raises in two tries; "reject": true: at once dead
     "later": 1                   its handler asks to be called later, with this chance out of two
     "counts": ["x", "y"]         a transactional one counts these up, in this order
-    "crash": "in-handler"        the process dies, see witness.py; "crashes": N: in N tries
+    "crash": "in-handler"        the process dies, see points.py; "crashes": N: in N tries
     "hogs": 3                    its handler takes all memory that there is, in so many tries
     "items": ["x", "hang"]       items of a fan-out, counted up; in "fails" tries: see `misbehave`
 
-Topics: `plain`; `exact`, whose transactional handler writes a row into the effects table; `fan`,
-whose handler fans out.
+    "raises": true               in a batch it raises for all, where it fails; else it is named
+
+Topics: `plain`; `exact`, whose transactional handler writes a row into the effects table; `batch`
+and `group`, which do so in batches; `fan`, whose handler fans out.
 Prints "ready" when its instances run. Logs warnings to stderr. SIGTERM and SIGINT stop it in order;
 SIGUSR1 writes to stderr what every thread is at.
 """
@@ -37,7 +39,7 @@ from typing import Any
 import sqlalchemy as sa
 from tenacity.wait import wait_random
 
-from msgworker import App, Context, Message, MessageTable, Reject, RetryLater, Worker
+from msgworker import App, BatchContext, Context, Message, MessageTable, Reject, RetryLater, Worker
 from msgworker.coordination import Partitions, Segments
 from msgworker.coordination.centres import open_centre
 from msgworker.errors import DatabaseUnavailable, SchemaError
@@ -106,20 +108,30 @@ def make_app(options: argparse.Namespace, number: int) -> App:
     def plain(msg: Message[Any], ctx: Context) -> None:
         act(msg, ctx.attempt)
 
+    def effect(msg: Message[Any], ctx: Context | BatchContext) -> dict[str, Any]:
+        claim = f"{ctx.instance_id}/{msg.error_try_times + 1}"
+        return {"msg_id": msg.msg_id, "object_id": msg.object_id, "claim": claim}
+
+    @app.handler("group", transactional=True, group=10, wait=BACKOFF)
     @app.handler("exact", transactional=True, wait=BACKOFF)
     def exact(msg: Message[Any], ctx: Context) -> None:
-        ctx.connection.execute(
-            EFFECTS.insert().values(
-                msg_id=msg.msg_id,
-                object_id=msg.object_id,
-                claim=f"{ctx.instance_id}/{ctx.attempt}",
-            )
-        )
+        ctx.connection.execute(EFFECTS.insert(), effect(msg, ctx))
         for name in msg.payload.get("counts", ()):
             row = COUNTERS.c.name == name
             ctx.connection.execute(COUNTERS.update().where(row).values(n=COUNTERS.c.n + 1))
             time.sleep(COUNTING_SECONDS)
         act(msg, ctx.attempt)
+
+    @app.handler("batch", transactional=True, batch=20, wait=BACKOFF)
+    def batch(messages: list[Message[Any]], ctx: BatchContext) -> None:
+        ctx.connection.execute(EFFECTS.insert(), [effect(msg, ctx) for msg in messages])
+        for msg in messages:
+            try:
+                act(msg, msg.error_try_times + 1)
+            except Exception as error:
+                if msg.payload.get("raises"):
+                    raise
+                ctx.fail(msg, error)
 
     @app.handler("fan", timeout=FAN_SECONDS, wait=BACKOFF)
     def fan(msg: Message[Any], ctx: Context) -> None:

@@ -25,6 +25,7 @@ from msgworker import App, MessageTable
 from msgworker.store.settling import tries
 from tests import history
 from tests.crash import nursery
+from tests.crash.batch_witness import tell_of_batches
 from tests.crash.consumer import EFFECTS
 from tests.crash.proxy import Proxy
 from tests.engines import plain_engine
@@ -33,6 +34,8 @@ from tests.support.waiting import until
 
 LOOK_SECONDS = 0.1
 MARGIN_SECONDS = 2.5
+EXACT = ("exact", "batch", "group")
+"""The topics of transactional handlers that write an effect."""
 BAD_WORDS = ("Traceback", "ERROR", "CRITICAL", "Exception in thread", "unexpected error")
 
 
@@ -134,19 +137,37 @@ def load(count: int, objects: int, chance: random.Random, *, work: float = 0.004
     """Messages as life brings them: most end well; some fail, die, come back, have no object."""
     made: list[Load] = []
     for _ in range(count):
-        does: dict[str, Any] = {"work": round(chance.uniform(0, work), 4)}
-        dice = chance.random()
-        if dice < 0.05:
-            does["fails"] = chance.choice((1, 1, 2))
-        elif dice < 0.06:
-            does["fails"] = 99
-        elif dice < 0.065:
-            does["reject"] = True
-        elif dice < 0.09:
-            does["later"] = 1
+        does = _life(chance, work)
         object_id = None if chance.random() < 0.1 else f"o{chance.randrange(objects)}"
         made.append((object_id, chance.choice(("plain", "exact")), does))
     return made
+
+
+def load_of_batches(count: int, chance: random.Random) -> list[Load]:
+    """The same for batches: of few objects, so that many wait in a row, and with less trouble,
+    which dissolves a batch; now and then one that has no batch among them."""
+    made: list[Load] = []
+    for topic in ("batch", "group"):
+        for _ in range(count):
+            does = _life(chance, 0.002) if chance.random() < 0.2 else {}
+            does["raises"] = chance.random() < 0.3
+            object_id = None if chance.random() < 0.1 else f"{topic}{chance.randrange(4)}"
+            made.append((object_id, topic if chance.random() < 0.95 else "exact", does))
+    return made
+
+
+def _life(chance: random.Random, work: float) -> dict[str, Any]:
+    does: dict[str, Any] = {"work": round(chance.uniform(0, work), 4)}
+    dice = chance.random()
+    if dice < 0.05:
+        does["fails"] = chance.choice((1, 1, 2))
+    elif dice < 0.06:
+        does["fails"] = 99
+    elif dice < 0.065:
+        does["reject"] = True
+    elif dice < 0.09:
+        does["later"] = 1
+    return does
 
 
 @dataclass
@@ -411,14 +432,14 @@ class Trial:
             for row in self.read("msg_id, object_id, status, error_try_times, claimed_by")
         }
         events = [*self._told(rows), *self._inserted(of_n), *self._effects()]
-        exact = {of_n[n] for n, sent in self.sent.items() if sent.topic == "exact" and n in of_n}
+        exact = {n for n, sent in self.sent.items() if sent.topic in EXACT and n in of_n}
         violations = history.check(
             events,
             Final(rows, self.observed),
             ttl=self.lease,
             heartbeat=self.lease / 3 + MARGIN_SECONDS,
             orderly=orderly,
-            transactional=exact,
+            transactional={of_n[n] for n in exact},
         )
         return Verdict(rows, of_n, sorted(events, key=lambda e: e.at), violations)
 
@@ -449,7 +470,7 @@ class Trial:
                     for i in ids
                     if i is not None and pid_of(i) == consumer.pid
                 ]
-        return tidy(told, killed)
+        return tidy(tell_of_batches(told, rows, [e.instance for e in killed]), killed)
 
     def _untold_recoveries(self, told: list[Event]) -> Iterator[Event]:
         """Recoveries of killed instances that no instance could record: the answer to their COMMIT

@@ -1,6 +1,6 @@
 """Processes killed at chosen points, frozen beyond their lease, told to stop: F1-F8, F25.
 
-A victim does what its message says (witness.py); a second process, the heir, takes over. The lease
+A victim does what its message says (points.py); a second process, the heir, takes over. The lease
 is short, so that no test waits long; what is asserted are events and their order, and the time of a
 recovery only as the bound that the protocol promises, with a wide margin.
 """
@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from tests.crash import witness
+from tests.crash import points
 from tests.crash.consumer import COUNTERS
 from tests.crash.fleet import Consumer, Trial, Verdict, finish, pid_of
 from tests.history import Kind, Outcome
@@ -53,14 +53,14 @@ def heir_after(trial: Trial, victim: Consumer) -> Consumer:
 @pytest.mark.parametrize(
     ("point", "topic"),
     [
-        (witness.IN_CLAIM, "plain"),
-        (witness.AFTER_CLAIM, "plain"),
-        (witness.IN_HANDLER, "exact"),
-        (witness.AFTER_EFFECT, "plain"),
-        (witness.AFTER_EFFECT, "exact"),
-        (witness.IN_SETTLE, "plain"),
-        (witness.IN_SETTLE, "exact"),
-        (witness.AFTER_SETTLE, "exact"),
+        (points.IN_CLAIM, "plain"),
+        (points.AFTER_CLAIM, "plain"),
+        (points.IN_HANDLER, "exact"),
+        (points.AFTER_EFFECT, "plain"),
+        (points.AFTER_EFFECT, "exact"),
+        (points.IN_SETTLE, "plain"),
+        (points.IN_SETTLE, "exact"),
+        (points.AFTER_SETTLE, "exact"),
     ],
 )
 def test_killed_at_a_point_is_recovered_and_loses_nothing(
@@ -78,15 +78,15 @@ def test_killed_at_a_point_is_recovered_and_loses_nothing(
         assert {verdict.count(n, Kind.EFFECT) for n in everything} == {1}
     # After the commit nothing is to be done again: with a plain settle of PostgreSQL, one statement
     # that commits by itself, that is so "in" the settle too.
-    committed = point == witness.AFTER_SETTLE or (
-        point == witness.IN_SETTLE and topic == "plain" and trial.backend == "postgresql"
+    committed = point == points.AFTER_SETTLE or (
+        point == points.IN_SETTLE and topic == "plain" and trial.backend == "postgresql"
     )
-    ran_first = 0 if point in (witness.IN_CLAIM, witness.AFTER_CLAIM) else 1
+    ran_first = 0 if point in (points.IN_CLAIM, points.AFTER_CLAIM) else 1
     if "lost its lease" in victim.err.read_text():
         return  # so slow a machine that there was one life more
     assert verdict.count(first, Kind.STARTED) == ran_first + (0 if committed else 1)
     # F4: a claim that was rolled back has used no try.
-    rolled_back = point == witness.IN_CLAIM and trial.backend != "postgresql"
+    rolled_back = point == points.IN_CLAIM and trial.backend != "postgresql"
     assert verdict.row(first).error_try_times == (0 if committed or rolled_back else 1)
     order = [e.msg_id for e in verdict.events if e.kind == Kind.STARTED and e.object_id == "a"]
     assert order == sorted(order)  # type: ignore[type-var]
@@ -252,7 +252,7 @@ def test_second_sigterm_stops_at_once_and_recovery_follows(trial: Trial) -> None
 
 
 @pytest.mark.ahead(spare=True)
-@pytest.mark.parametrize("how", [witness.IN_HANDLER, witness.EXIT, witness.SEGV])
+@pytest.mark.parametrize("how", [points.IN_HANDLER, points.EXIT, points.SEGV])
 def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how: str) -> None:
     """F25: it kills its process in every try; quarantine keeps it from killing others with it."""
     poison = trial.send("p", crash=how, crashes=99)
@@ -321,7 +321,7 @@ def test_items_that_end_or_hang_their_threads_fail_alone(trial: Trial) -> None:
 
 def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
     """I10: also where two of them meet in one instance, more than once."""
-    poisons = [trial.send(f"p{i}", crash=witness.IN_HANDLER, crashes=99) for i in range(3)]
+    poisons = [trial.send(f"p{i}", crash=points.IN_HANDLER, crashes=99) for i in range(3)]
     innocents = trial.send_many([(f"o{i % 10}", "plain", {"work": 0.005}) for i in range(60)])
     lives = [trial.spawn(threads=4) for _ in range(2)]
     while trial.unfinished():
@@ -335,7 +335,7 @@ def test_several_poisons_never_kill_an_innocent(trial: Trial) -> None:
 
 def test_frozen_between_claim_and_handler_does_not_start_it(trial: Trial) -> None:
     """F6: its lease is over when it wakes, so it leaves the message to whoever has it now."""
-    frozen = trial.send("a", crash=witness.FREEZE)
+    frozen = trial.send("a", crash=points.FREEZE)
     behind = trial.send("a")
     zombie = trial.spawn(threads=1).ready()
     until(lambda: trial.read("msg_id", "status = 1"), "it has claimed")
@@ -387,7 +387,7 @@ def test_wall_clocks_of_consumers_do_not_matter(trial: Trial) -> None:
 
 def test_killed_when_the_clock_of_the_database_was_put_back(trial: Trial) -> None:
     """F20: or the dead would look alive for a day."""
-    held = trial.send("a", crash=witness.IN_HANDLER, crashes=99)
+    held = trial.send("a", crash=points.IN_HANDLER, crashes=99)
     behind = trial.send("a")
     victim = trial.spawn()
     wait_dead(victim)

@@ -28,8 +28,9 @@ import sqlalchemy as sa
 
 from msgworker import MessageTable
 from tests import servers
-from tests.crash import witness
-from tests.crash.fleet import Consumer, Trial, Verdict, load
+from tests.crash import points
+from tests.crash.batch_witness import BEHIND
+from tests.crash.fleet import EXACT, Consumer, Trial, Verdict, load, load_of_batches
 from tests.crash.sessions import Cutter, consumer_url
 from tests.engines import plain_engine
 from tests.history import Kind
@@ -207,14 +208,13 @@ class Torture:
             try:
                 if self.trial.unfinished() > 1500:
                     continue
-                messages = load(30, OBJECTS, chance)
+                messages = load(30, OBJECTS, chance) + load_of_batches(15, chance)
                 if chance.random() < 0.02:
-                    messages.append(
-                        (f"o{chance.randrange(OBJECTS)}", "plain", self._deadly(chance))
-                    )
+                    place = chance.randrange(len(messages))  # a batch has it in its middle
+                    messages[place] = (*messages[place][:2], self._deadly(chance))
                 if self.can_commit_late and chance.random() < 0.2:
                     object_id = f"o{chance.randrange(OBJECTS)}"
-                    self.trial.send_late(object_id, chance.choice(("plain", "exact")), 0.2)
+                    self.trial.send_late(object_id, chance.choice(("plain", *EXACT)), 0.2)
                     self.score.late += 1
                 self.trial.send_many(messages)
             except Exception:  # the server is away: what was sent is not certain, which is noted
@@ -223,14 +223,14 @@ class Torture:
 
     @staticmethod
     def _deadly(chance: random.Random) -> dict[str, object]:
-        points = (
-            witness.AFTER_CLAIM,
-            witness.IN_HANDLER,
-            witness.AFTER_EFFECT,
-            witness.IN_SETTLE,
-            witness.AFTER_SETTLE,
+        places = (
+            points.AFTER_CLAIM,
+            points.IN_HANDLER,
+            points.AFTER_EFFECT,
+            points.IN_SETTLE,
+            points.AFTER_SETTLE,
         )
-        return {"crash": chance.choice(points), "crashes": chance.choice((1, 1, 2, 99))}
+        return {"crash": chance.choice(places), "crashes": chance.choice((1, 1, 2, 99))}
 
     # ------------------------------------------------------------ the end
 
@@ -247,6 +247,11 @@ class Torture:
                 life.ready()
         self.trial.stop_all()
         return self.trial.judge()
+
+
+def behind(torture: Torture) -> int:
+    """How many messages went from 0 to done in a batch, or would have."""
+    return sum((e.detail or "").startswith(BEHIND) for e in torture.trial.events())
 
 
 def report(torture: Torture, verdict: Verdict) -> str:
@@ -267,6 +272,7 @@ def report(torture: Torture, verdict: Verdict) -> str:
         f"recovered   {count[Kind.RECOVERED]} messages of {count[Kind.LEASE_LOST]} dead instances",
         f"duplicates  {again} plain handlers ended well more than once (at least once is promised)",
         f"effects     {count[Kind.EFFECT]} of transactional handlers",
+        f"batches     {behind(torture)} times a message was handled behind the head of its object",
         f"violations  {len(verdict.violations)}",
     ]
     return "\n".join([*lines, *map(str, verdict.violations[:10])])

@@ -13,12 +13,8 @@ transaction.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import json
 import os
 import signal
-import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,20 +30,24 @@ from msgworker.message import Message, Outcome, Settled
 from msgworker.store.claiming import claim
 from msgworker.store.recovering import lease, recover
 from msgworker.store.settling import settle, tries
+from tests.crash import points
+from tests.crash.batch_witness import watch_batches
+from tests.crash.points import (
+    AFTER_CLAIM,
+    AFTER_EFFECT,
+    AFTER_SETTLE,
+    FREEZE,
+    IN_CLAIM,
+    IN_HANDLER,
+    IN_SETTLE,
+    die_at,
+    die_if,
+    now,
+    now_in_settle,
+    wants,
+)
 from tests.history import Kind, Recorder
 from tests.history import Outcome as Told
-
-IN_CLAIM = "in-claim"
-AFTER_CLAIM = "after-claim"
-FREEZE = "freeze"  # SIGSTOP right after the claim; goes on when it is woken
-IN_HANDLER = "in-handler"
-AFTER_EFFECT = "after-effect"
-IN_SETTLE = "in-settle"
-AFTER_SETTLE = "after-settle"
-EXIT = "exit"
-SEGV = "segv"
-
-_now = threading.local()  # what this thread is in the middle of
 
 
 class Witness:
@@ -55,7 +55,7 @@ class Witness:
 
     def __init__(self, recorder: Recorder, *, immune: bool = False) -> None:
         """immune: this process dies at no point."""
-        _immune[:] = [True] if immune else []
+        points.immune[:] = [True] if immune else []
         self._tell = recorder
         self._run_read_at: dict[tuple[str, int], float] = {}
         self._held: set[tuple[str, int]] = set()
@@ -66,6 +66,7 @@ class Witness:
         self._watch_handlers()
         self._watch_settles()
         self._watch_recovery()
+        watch_batches(self)
 
     # ------------------------------------------------------------ claims
 
@@ -73,19 +74,19 @@ class Witness:
         look, flag, read_runs = Finder.look, Claimer._flag, Claimer._read_runs
 
         def watched_look(self: Finder, *args: Any, **kw: Any) -> Any:
-            _now.looked_at = witness._tell.now()
+            now.looked_at = witness._tell.now()
             return look(self, *args, **kw)
 
         def watched_flag(self: Claimer, candidates: Any, me: str, *args: Any) -> Any:
             rows = flag(self, candidates, me, *args)
             for row in rows:
-                _die_at(AFTER_CLAIM, row.payload, row.tries + 1)
-                if _wants(FREEZE, row.payload, row.tries + 1):
+                die_at(AFTER_CLAIM, row.payload, row.tries + 1)
+                if wants(FREEZE, row.payload, row.tries + 1):
                     with (
                         self._runtime.turns or contextlib.nullcontext()
                     ):  # no other thread is writing
                         os.kill(os.getpid(), signal.SIGSTOP)
-                witness._claimed(me, row, _now.looked_at)
+                witness._claimed(me, row, now.looked_at)
             return rows
 
         def watched_read_runs(self: Claimer, lanes: Sequence[Lane], *args: Any) -> None:
@@ -98,7 +99,7 @@ class Witness:
         def watched_store_flag(*args: Any, **kw: Any) -> Any:
             rows = store_flag(*args, **kw)
             for row in rows:
-                _die_at(IN_CLAIM, row.payload, row.tries + 1)
+                die_at(IN_CLAIM, row.payload, row.tries + 1)
             return rows
 
         witness = self
@@ -120,46 +121,59 @@ class Witness:
         call, transactional = Caller.call, Caller._transactional
         committing, was_committed = Caller._settle, Caller._was_committed
 
-        def watched_call(self: Caller, handler: Any, msg: Message[Any], context: Any) -> Any:
+        def watched_call(
+            self: Caller, handler: Any, running: Any, msg: Message[Any], context: Any
+        ) -> Any:
+            if getattr(now, "in_batch", False):  # who starts and ends is told in batch_witness.py
+                return mortal_call(self, handler, running, msg, context)
             facts: tuple[Any, ...] = (msg.msg_id, msg.object_id)
             me = context.instance_id
-            if not getattr(_now, "again", False):  # the same claim may run its handler again
+            if not getattr(now, "again", False):  # the same claim may run its handler again
                 witness._tell.record(Kind.STARTED, *facts, instance=me)
-            _now.again = handler.transactional
+            now.again = handler.transactional
             detail = "raised"
             try:
-                _die_at(IN_HANDLER, msg.payload, context.attempt)
-                value = call(self, handler, msg, context)
+                die_at(IN_HANDLER, msg.payload, context.attempt)
+                value = call(self, handler, running, msg, context)
                 detail = "returned"
             except Reject:
                 detail = "rejected"
                 raise
             finally:
                 witness._tell.record(Kind.ENDED, *facts, instance=me, detail=detail)
-            _die_at(AFTER_EFFECT, msg.payload, context.attempt)
+            die_at(AFTER_EFFECT, msg.payload, context.attempt)
+            return value
+
+        def mortal_call(self: Caller, handler: Any, running: Any, asked: Any, context: Any) -> Any:
+            messages = asked if isinstance(asked, list) else [asked]
+            for msg in messages:
+                die_at(IN_HANDLER, msg.payload, msg.error_try_times + 1)
+            value = call(self, handler, running, asked, context)
+            for msg in messages:
+                die_at(AFTER_EFFECT, msg.payload, msg.error_try_times + 1)
             return value
 
         def watched_settle(self: Caller, conn: Any, lane: Lane) -> Any:
-            _now.sent_at = witness._tell.now()
+            now.sent_at = witness._tell.now()
             fate = committing(self, conn, lane)
-            _die_at(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
+            die_at(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
             return fate
 
         def watched_was_committed(self: Caller, lane: Lane, *args: Any) -> bool:
             found = was_committed(self, lane, *args)
-            _now.guessed = found and not lane.settled
+            now.guessed = found and not lane.settled
             return found
 
         def watched_transactional(self: Caller, lane: Lane, *args: Any) -> Any:
-            _now.again = _now.guessed = False
+            now.again = now.guessed = False
             try:
                 return transactional(self, lane, *args)
             finally:
-                _now.again = False
+                now.again = False
                 if lane.settled is not None:
                     fate = Settled.WENT_ON if lane.settled else Settled.ENDED
-                    _die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
-                    witness._settled(lane, fate, _now.sent_at, guessed=_now.guessed)
+                    die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
+                    witness._settled(lane, fate, now.sent_at, guessed=now.guessed)
 
         witness = self
         Caller.call = watched_call  # type: ignore[method-assign]
@@ -175,18 +189,18 @@ class Witness:
 
         def watched_write(self: Writer, lanes: dict[int, Lane], *args: Any) -> Any:
             since = witness._tell.now()
-            _now.guesses = set()
+            now.guesses = set()
             became = write(self, lanes, *args)
             for msg_id, lane in lanes.items():
-                _die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
+                die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
                 if became.get(msg_id, Settled.LOST) is not Settled.LOST:
-                    guessed = msg_id in _now.guesses
+                    guessed = msg_id in now.guesses
                     witness._settled(lane, became[msg_id], since, guessed=guessed)
             return became
 
         def watched_look(self: Writer, lanes: dict[int, Lane], *args: Any) -> dict[int, Settled]:
             answers = look(self, lanes, *args)
-            _now.guesses |= {i for i, fate in answers.items() if fate is Settled.ENDED}
+            now.guesses |= {i for i, fate in answers.items() if fate is Settled.ENDED}
             return answers
 
         def watched_lost(self: Settler, lane: Lane) -> None:
@@ -196,19 +210,19 @@ class Witness:
         def watched_batch(conn: Any, t: Any, settlements: Any, **kw: Any) -> Any:
             became = batch(conn, t, settlements, **kw)
             for one in settlements:
-                _die_if(_now_in_settle, one.msg_id)
+                die_if(now_in_settle, one.msg_id)
             return became
 
         def watched_each(conn: Any, t: Any, settlement: Any, **kw: Any) -> Any:
             fate = each(conn, t, settlement, **kw)
-            _die_if(_now_in_settle, settlement.msg_id)
+            die_if(now_in_settle, settlement.msg_id)
             return fate
 
         def marked_write_once(self: Writer, lanes: Sequence[Lane], *args: Any) -> Any:
-            _now_in_settle.update(
+            now_in_settle.update(
                 lane.row.msg_id
                 for lane in lanes
-                if _wants(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
+                if wants(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
             )
             return write_once(self, lanes, *args)
 
@@ -231,15 +245,12 @@ class Witness:
             self._claimed(lane.owner, ahead, read_at)
 
     def _told(self, lane: Lane, outcome: Told, since: float | None) -> None:
-        row = lane.row
-        self._held.discard((lane.owner, row.msg_id))
+        self._told_of(lane.row, lane.owner, outcome, since)
+
+    def _told_of(self, row: Any, owner: str, outcome: Told, since: float | None) -> None:
+        self._held.discard((owner, row.msg_id))
         self._tell.record(
-            Kind.SETTLED,
-            row.msg_id,
-            row.object_id,
-            instance=lane.owner,
-            detail=outcome,
-            since=since,
+            Kind.SETTLED, row.msg_id, row.object_id, instance=owner, detail=outcome, since=since
         )
 
     # ------------------------------------------------------------ recovery
@@ -249,8 +260,8 @@ class Witness:
         recovering, releasing, keeping = recover.recover, recover.release, tries.keep
 
         def watched_take(self: Recovery, seen: lease.Lease) -> int:
-            _now.taking = witness._tell.now()
-            _now.taken_from = seen.name
+            now.taking = witness._tell.now()
+            now.taken_from = seen.name
             # Should we die before we can tell that we won: see fleet.read_history.
             me = self._runtime.identity.id
             witness._tell.record(Kind.LEASE_LOST, instance=seen.name, detail=f"tried {me}")
@@ -258,18 +269,18 @@ class Witness:
 
         def watched_give(self: Recovery, dead_id: str) -> Any:
             since = witness._tell.now()
-            if getattr(_now, "taken_from", None) == dead_id:
-                witness._tell.lease_lost(dead_id, since=_now.taking)
-            _now.taken_from = None
-            _now.given_back = []
+            if getattr(now, "taken_from", None) == dead_id:
+                witness._tell.lease_lost(dead_id, since=now.taking)
+            now.taken_from = None
+            now.given_back = []
             me = self._runtime.identity.id
             try:
                 found = give(self, dead_id)
             except BaseException:
-                _now.given_back[-1:] = []  # rolled back, most likely
+                now.given_back[-1:] = []  # rolled back, most likely
                 raise
             finally:
-                for msg_id in (i for batch in _now.given_back for i in batch):
+                for msg_id in (i for batch in now.given_back for i in batch):
                     witness._tell.record(
                         Kind.RECOVERED, msg_id, instance=me, detail=dead_id, since=since
                     )
@@ -277,13 +288,13 @@ class Witness:
 
         def watched_recover(conn: Any, t: Any, ids: Any, *, dead_id: str, text: str) -> int:
             # Not all of `ids`, of which others may have given some back since they were read.
-            _now.crashes = []
+            now.crashes = []
             count = recovering(conn, t, ids, dead_id=dead_id, text=text)
-            _now.given_back.append(_now.crashes)
+            now.given_back.append(now.crashes)
             return count
 
         def watched_keep(conn: Any, t: Any, failures: Any, *, instance: str) -> None:
-            _now.crashes = [one.msg_id for one in failures if one.kind is tries.Kind.CRASH]
+            now.crashes = [one.msg_id for one in failures if one.kind is tries.Kind.CRASH]
             keeping(conn, t, failures, instance=instance)
 
         def watched_release(conn: Any, t: Any, ids: Sequence[int], *, me: str, **kw: Any) -> int:
@@ -303,41 +314,3 @@ class Witness:
         tries.keep = watched_keep
         recover.recover = watched_recover
         recover.release = watched_release
-
-
-# ---------------------------------------------------------------- dying
-
-_now_in_settle: set[int] = set()
-_immune: list[bool] = []
-
-
-def _wants(point: str, payload: Any, attempt: int) -> bool:
-    if _immune:
-        return False
-    if isinstance(payload, str | bytes):
-        payload = json.loads(payload)
-    if not isinstance(payload, dict) or payload.get("crash") is None:
-        return False
-    at = IN_HANDLER if payload["crash"] in (EXIT, SEGV) else payload["crash"]
-    return bool(at == point) and attempt <= int(payload.get("crashes", 1))
-
-
-def _die_at(point: str, payload: Any, attempt: int) -> None:
-    if _wants(point, payload, attempt):
-        kind = json.loads(payload)["crash"] if isinstance(payload, str) else payload["crash"]
-        _die(kind)
-
-
-def _die_if(chosen: set[int], msg_id: int) -> None:
-    if msg_id in chosen:
-        _die(IN_SETTLE)
-
-
-def _die(kind: str) -> None:
-    sys.stderr.flush()
-    if kind == EXIT:
-        os._exit(70)
-    if kind == SEGV:
-        ctypes.string_at(0)
-    os.kill(os.getpid(), signal.SIGKILL)
-    threading.Event().wait()  # the signal takes effect when it likes; nothing may follow here
