@@ -39,6 +39,7 @@ F31  many instances, one object                SPM test_kill: all_frozen; test_f
 F34  leases that a backup did not hold         SPM test_hostile: leases_that_are_gone
 F36  fork after the engine was used            SPM test_hostile: forked_child
 
-`torture` does most of it at once (test_torture for a few seconds); `measure` measures recovery;
-`rolling` scales a fleet with shared-out shards under load, and measures how long they rest.
+`torture` does most of it at once (test_torture for a few seconds), to plain and to transactional
+handlers, batches and groups; `batches` has many more of these, and kills; `measure` measures
+recovery; `rolling` scales a fleet with shared-out shards under load, and how long they rest.
 """

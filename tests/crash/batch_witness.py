@@ -146,7 +146,7 @@ def tell_of_batches(
         by_key[event.instance, event.msg_id].append(event)
 
     def unseen(behind: Event) -> bool:
-        """Whether it was done without a record of it."""
+        """Whether the table says done, and no record does."""
         row = rows.get(behind.msg_id or 0)
         last = claimed[behind.msg_id] < behind.at and behind.msg_id not in done
         return last and row is not None and row.status == DONE
@@ -174,7 +174,7 @@ def _is_behind(event: Event) -> bool:
 
 def _behind(events: list[Event], *, done: bool, silent: bool) -> list[Event]:
     """What became of a message behind the head of its object. done: the table says so, and no
-    record. silent: nobody was left to tell."""
+    record does. silent: its instance was killed then."""
     behind, *rest = events
     settled = [replace(e, since=behind.at) for e in rest if e.kind == Kind.SETTLED]
     others = [e for e in rest if e.kind != Kind.SETTLED]

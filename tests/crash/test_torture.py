@@ -34,6 +34,7 @@ def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:
     assert not verdict.violations, torture.report(run, verdict)
     assert not [row for row in verdict.rows.values() if row.status in (0, 1)]
     assert len(verdict.rows) > 100
+    assert torture.behind(run) > 0
     assert run.score.kills + run.score.pauses + run.score.orderly > 0
     assert run.score.crashes > 0 or name == "sqlite"
 
