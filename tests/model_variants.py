@@ -1,4 +1,4 @@
-"""The questions to the models of the protocol: flag.pml, quarantine.pml and unowned.pml."""
+"""The questions to the models of the protocol, but for those of batches (model_batches.py)."""
 
 from __future__ import annotations
 
@@ -156,4 +156,10 @@ PROTOCOL = (
     broken("permits of who has no lease not counted", "B_LIVE EXPIRIES=1", model="permits"),
     broken("permits free before the handler has ended", "B_BEFORE", model="permits"),
     broken("permits of the dead never come back", "B_KEPT KILLS=1", model="permits", live=True),
+    right("cancel", "C_HIT C_START C_DONE", model="cancel"),
+    live("no request stays: cancel", "CANCELS=1 RERUNS=1", model="cancel"),
+    broken("a rerun keeps the request", "C_HIT B_KEEPS", model="cancel"),
+    broken("what waits is ended as it was read", "C_HIT B_UNASKED", model="cancel"),
+    broken("the lanes are read after the requests", "C_HIT B_LATE", model="cancel"),
+    broken("a request is noted for any claim", "C_HIT B_ANYCLAIM", model="cancel"),
 )

@@ -1202,5 +1202,68 @@ MUTANTS = (
         "return max(full_at, now)",
         "return full_at",
         "test_no_more_start_than_the_bucket_holds_and_the_rate_fills",
+    # --- cancel
+    _m(
+        "a rerun keeps the request to cancel the run before",
+        "store/changing/change.py",
+        "    cancelling.drop(conn, t, ids)\n    return rerun\n",
+        "    return rerun\n",
+        *_on("test_a_rerun_after_a_cancel_takes_the_request_away", "sqlite"),
+        *_on("test_a_rerun_of_the_same_moment_keeps_its_message", "sqlite-0"),
+    ),
+    _m(
+        "a request is acted on as it was read",
+        "store/changing/change.py",
+        "    if not cancelling.drop_seen(conn, t, request) or asked.over:\n",
+        "    cancelling.drop_seen(conn, t, request)\n    if asked.over:\n",
+        *_on("test_a_rerun_of_the_same_moment_keeps_its_message", "sqlite-0"),
+    ),
+    _m(
+        "a request hits a later claim",
+        "instance/running/hand.py",
+        "return None if found is None or found.row is not row else found.request",
+        "return None if found is None else found.request",
+        "test_a_request_is_for_one_claim_of_its_message",
+    ),
+    _m(
+        "a cancelled message starts",
+        "instance/running/calling.py",
+        "is not None:\n            by_thread.pop(ident, None)\n            lane.result = cancelled",
+        "is False:\n            by_thread.pop(ident, None)\n            lane.result = cancelled",
+        *_on("test_a_message_that_has_not_started_ends_without_a_start", "sqlite"),
+    ),
+    _m(
+        "a cancelled handler commits",
+        "instance/running/calling.py",
+        "            self._refuse_cancelled(lane)\n            fate",
+        "            fate",
+        *_on(
+            "test_a_transactional_handler_that_returns_after_the_request_is_rolled_back",
+            "postgresql",
+        ),
+    ),
+    _m(
+        "a batch with a cancelled message commits",
+        "instance/running/batchtransaction.py",
+        "if any([self.is_cancelled(part.lane) for part in parts]):",
+        "if not parts:",
+        *_on("test_a_batch_is_rolled_back_and_all_but_the_cancelled_run", "postgresql"),
+    ),
+    _m(
+        "a cancelled message is recovered to be tried again",
+        "instance/liveness/recovery.py",
+        "            self._given_back(conn, ids)\n",
+        "",
+        *_on("test_a_message_of_an_instance_that_died_is_not_tried_again", "sqlite"),
+    ),
+    _m(
+        "a cancelled message blocks its object",
+        "store/settling/settle.py",
+        "        if outcome is Outcome.CANCELLED:  # given up",
+        "        if outcome is Outcome.DONE:  # given up",
+        *_on(
+            "test_a_message_cancelled_while_it_runs_lets_its_object_go_on_where_dead_ones_block",
+            "sqlite",
+        ),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ import sqlalchemy as sa
 from msgworker import App, BatchContext, Context, Message, MessageTable, RetryLater
 from msgworker.events import Cancelled
 from msgworker.instance.instance import Instance
+from msgworker.instance.running.hand import Cancel, Hand
 from msgworker.store.changing import cancelling, change
+from msgworker.store.changing.cancelling import Request
 from msgworker.store.recovering import lease
+from msgworker.store.rows import Row
 from tests.support.ops import requested, why
 from tests.support.rows import Table, send
 from tests.support.waiting import until
@@ -23,11 +27,11 @@ GONE = "cancelled: wrong file (by anna)"
 
 
 @pytest.fixture
-def made(app: App) -> Iterator[Callable[[], Instance]]:
+def made_of() -> Iterator[Callable[[App], Instance]]:
     """Makes instances whose rounds are called by hand; no thread of them runs."""
     there: list[Instance] = []
 
-    def make() -> Instance:
+    def make(app: App) -> Instance:
         one = Instance(app.runtime(), 1)
         one.heartbeat.register()
         one.lanes.took(0.0)
@@ -40,6 +44,11 @@ def made(app: App) -> Iterator[Callable[[], Instance]]:
         one.caller.close()
         for role in (one.fetcher, one.heartbeat):
             role.link.close()
+
+
+@pytest.fixture
+def made(app: App, made_of: Callable[[App], Instance]) -> Callable[[], Instance]:
+    return lambda: made_of(app)
 
 
 @pytest.fixture
@@ -194,15 +203,18 @@ def test_a_rerun_is_not_cancelled_by_the_request_before_it(app, table, made, ran
     assert (ran, table.statuses) == ([False, False], [2])
 
 
-def test_a_rerun_of_the_same_moment_keeps_its_message(app, table):
+@pytest.mark.parametrize("tries", [0, 1])
+def test_a_rerun_of_the_same_moment_keeps_its_message(app, table, tries):
     """The heartbeat has read a request; the message is rerun before it acts."""
     (msg_id,) = send(app, "o")
     table.edit(status=1, claimed_by="X")
     cancel(app, msg_id)
-    table.edit(status=-1, error_try_times=1, claimed_by=None)
+    table.edit(status=-1 if tries else 0, error_try_times=tries, claimed_by=None)
     with app.engine.connect() as conn:
         (seen,) = cancelling.read(conn, app.tables)
     assert seen.waits
+    if not tries:
+        assert app.ops.discard([msg_id], reason="it is new, and a rerun is not for new ones") == 1
     assert app.ops.rerun([msg_id]) == 1
     with app.engine.begin() as conn:
         assert not change.end_request(conn, app.tables, seen)
@@ -228,6 +240,35 @@ def test_a_message_that_dies_of_itself_before_is_given_up_where_dead_ones_block(
         assert worker.instance is not None
         until(lambda: worker.instance.heartbeat.wake() or table.statuses == [-1, 2], "goes on")
     assert table.rows("error_try_times", "last_error")[0] == (2, GONE)
+
+
+def test_a_message_cancelled_while_it_runs_lets_its_object_go_on_where_dead_ones_block(
+    blocking_app, made_of
+):
+    app, table = blocking_app, Table(blocking_app)
+
+    def handle(msg: Message, ctx: Context) -> None:
+        if msg.payload == "bad":
+            cancel(app, msg.msg_id)
+            one.heartbeat.run_once()
+
+    app.add_handler("t", handle)
+    one = made_of(app)
+    send(app, "o", payload="bad")
+    send(app, "o")
+    for _ in range(2):
+        one.fetcher.run_once()
+        step(one)
+    assert table.rows("status", "error_try_times") == [(-1, 4), (2, 0)]
+
+
+def test_a_request_is_for_one_claim_of_its_message():
+    """Claimed again, even by the same instance, it is another one."""
+    old, new = (Row(7, "o", "t", None, 0, 0, 0, None, None) for _ in range(2))
+    hand, request = Hand(), Request(7, "anna", "r", datetime.now(UTC), "X", 0)
+    hand.cancels = {7: Cancel(old, request)}
+    assert hand.cancelled(old) is request
+    assert hand.cancelled(new) is None
 
 
 def test_a_transactional_handler_that_returns_after_the_request_is_rolled_back(
