@@ -1202,6 +1202,7 @@ MUTANTS = (
         "return max(full_at, now)",
         "return full_at",
         "test_no_more_start_than_the_bucket_holds_and_the_rate_fills",
+    ),
     # --- cancel
     _m(
         "a rerun keeps the request to cancel the run before",
