@@ -6,6 +6,7 @@ nanoseconds of CLOCK_MONOTONIC, which is the same clock for all processes of a m
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
 import resource
 import time
@@ -117,6 +118,7 @@ def _work(job: Job, barrier: Any, seen: Seen) -> None:
     assert app.topics is not None
     assert app.tables is not None  # connects and reads the schema before the clock starts
     tallies = watch(app.engine, seen.counts, worker)
+    gc.freeze()  # as `msgworker run` does
     barrier.wait(START_SECONDS)
     cpu = time.process_time()
     worker.drain(linger=0, time_limit=job.time_limit)

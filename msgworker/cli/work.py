@@ -3,6 +3,7 @@ several."""
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -204,10 +205,19 @@ def _same(conf: Configuration, name: str, value: Any) -> bool:
 # ---------------------------------------------------------------- one process
 
 
+def keep_imports() -> None:
+    """Take what is imported by now out of the rounds of Python's garbage collector, which looks at
+    all of it whenever a quarter more has been made. A program that has done so itself is left as it
+    is. For processes that do nothing but work."""
+    if gc.get_freeze_count() == 0:
+        gc.freeze()
+
+
 @contextmanager
 def _watched(worker: Worker, quiet: bool, parent: Parent | None) -> Iterator[None]:
     """Report progress while the block runs: on stderr, or to the parent process. Signals and the
     parent stop the worker."""
+    keep_imports()
     over = threading.Event()
     progress = StatusLine(quiet=quiet)
     worker.orders = asked = Asked() if parent is None else parent.asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +31,20 @@ def test_main_help_lists_all_commands_and_exit_codes(cli: Cli) -> None:
     assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
     assert "Exit codes:" in done.stdout
     assert cli("--version").stdout.startswith("msgworker, version ")
+
+
+def test_who_only_works_keeps_its_imports_out_of_the_garbage_collector(crm: Cli) -> None:
+    gc.unfreeze()
+    try:
+        assert crm("status", "--app", "crm:app").exit_code == 0
+        assert gc.get_freeze_count() == 0
+        assert crm("drain", "crm:app", "--linger", 0).exit_code == 0
+        kept = gc.get_freeze_count()
+        assert kept > 10_000
+        assert crm("drain", "crm:app", "--linger", 0).exit_code == 0
+        assert gc.get_freeze_count() <= kept  # only what has ended since is missing
+    finally:
+        gc.unfreeze()
 
 
 def test_init_db_makes_the_schema_once(cli: Cli) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -83,10 +84,9 @@ def test_all_rows_of_a_batch_are_locked_by_age_before_one_is_changed(store):
     finally:
         event.remove(store.app.engine, "before_cursor_execute", saw)
     kinds = [statement.split()[0] for statement, _ in sent]
-    assert kinds == ["SELECT", "UPDATE", "UPDATE", "UPDATE"]
+    assert kinds in ([first, "UPDATE", "UPDATE", "UPDATE"] for first in ("SELECT", "WITH"))
     lock, params = sent[0]
-    assert lock.endswith("FOR UPDATE")
-    assert "ORDER BY" in lock
+    assert re.search(r"ORDER BY \S+ FOR UPDATE", lock)
     text = str(params)
     assert all(str(i) in text for i in ids)
 

@@ -89,9 +89,15 @@ def _among(t: Tables, c: Cols) -> ColumnElement[bool]:
 
 
 def _lock(t: Tables) -> sa.Select[Any]:
+    """Only their number is sent back where a lock may stand in a WITH."""
+
     def build() -> sa.Select[Any]:
         c = t.cols()
-        return sa.select(c.msg_id).where(_among(t, c)).order_by(c.msg_id).with_for_update()
+        rows = sa.select(c.msg_id).where(_among(t, c)).order_by(c.msg_id).with_for_update()
+        if not t.dialect.arrays:
+            return rows
+        locked = rows.cte("locked").prefix_with("MATERIALIZED")
+        return sa.select(sa.func.count()).select_from(locked)
 
     return t.built("batch_lock", build)
 
