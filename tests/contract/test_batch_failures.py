@@ -145,7 +145,7 @@ def test_a_failure_named_before_its_topic_was_paused_is_written(
         assert lane is not None
         (ended,) = one.batches.handle_beside(lane) or []
         one.settler.add(ended, True)
-        one.runtime.paused = frozenset({"t"})
+        one.runtime.hold(frozenset({"t"}), {})
         one.handlers.start()
         until(lambda: not one.lanes.ready and not one.runtime.hand.lanes, "it is written")
         one.lanes.close()

@@ -168,9 +168,9 @@ def test_what_cannot_start_does_not_hide_lower_priorities(app, monkeypatch):
 def test_a_paused_topic_keeps_its_urgent_messages(one, app, table):
     plain = send(app, "a")
     send(app, "b", priority=9)
-    one.runtime.paused = frozenset({"t"})
+    one.runtime.hold(frozenset({"t"}), {})
     assert fetch(one) == 0
-    one.runtime.paused = frozenset()
+    one.runtime.hold(frozenset(), {})
     assert fetch(one) == 2
     assert [lane.row.object_id for lane in one.lanes.ready] == ["b", "a"]
     assert plain

@@ -6,8 +6,10 @@ import random
 
 import pytest
 
-from msgworker.instance.claiming.urgency import SHARE, mixed, owed
+from msgworker.dialects import DIALECTS
+from msgworker.instance.claiming.urgency import LEAST_ROWS, MOST_ROWS, SHARE, Urgent, mixed, owed
 from msgworker.store.claiming.candidates import Candidate
+from msgworker.table import MessageTable, tables_for
 
 
 def rows(*ids: int) -> list[Candidate]:
@@ -83,3 +85,14 @@ def test_any_mix_takes_one_of_eight_in_the_order_without_priorities(seed):
     for msg_id in range(100):
         in_front = sum(other < msg_id for other in range(100))
         assert order.index(msg_id) < SHARE * (in_front + 1)
+
+
+def test_few_rows_are_read_by_priority_while_none_of_the_highest_can_start():
+    """Where all their objects are at work, a thousand would be read at each look for nothing."""
+    urgent = Urgent(tables_for(MessageTable(priority="priority"), DIALECTS["sqlite"]))
+    assert urgent.there
+    assert (urgent.rows(1), urgent.rows(10 * MOST_ROWS)) == (LEAST_ROWS, MOST_ROWS)
+    urgent.found(False, 0.0)
+    assert urgent.rows(10 * MOST_ROWS) == LEAST_ROWS
+    urgent.found(True, 1.0)
+    assert urgent.rows(10 * MOST_ROWS) == MOST_ROWS

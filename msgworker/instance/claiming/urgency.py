@@ -27,12 +27,15 @@ LOOK_SECONDS = 0.02
 
 class Urgent:
     """When to read by priority, and how far: the highest at each look while there are any, and
-    where too few of them can start, as far behind as the look before came to."""
+    where too few of them can start, as far behind as the look before came to. Where none of the
+    highest could start, only a few of them are read the next time: most are behind others of their
+    objects then."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._look_at = 0.0
         self._behind_at = 0.0
+        self._most = MOST_ROWS
         self._after: Place | None = None
         self.there = prioritized(tables)
 
@@ -42,11 +45,12 @@ class Urgent:
 
     def rows(self, want: int) -> int:
         """How many rows to read for `want` heads."""
-        return min(MOST_ROWS, max(LEAST_ROWS, 2 * want))
+        return min(self._most, max(LEAST_ROWS, 2 * want))
 
     def found(self, some: bool, now: float) -> None:
         """Record whether a read of the highest has given heads that can start."""
         self._look_at = 0.0 if some else now + LOOK_SECONDS
+        self._most = MOST_ROWS if some else LEAST_ROWS
 
     def behind(
         self, conn: Connection, first: Ranked, now: float, role: str | None = None
