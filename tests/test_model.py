@@ -29,6 +29,7 @@ QUICK: tuple[str, ...] = (
 QUICK += ("without owners, operators release", "what cannot be recovered is forgotten")
 QUICK += ("the look does not wait", "batch: failures", "batch: followers without status = 0")
 QUICK += ("permits: a kill", "permits counted before the lock")
+QUICK += ("ticks: a kill", "ticks without the version")
 QUICK += ("blame: a batch with max_tries 1", "locks: foreign, claim, ops")
 with_spin = pytest.mark.usefixtures("spin")
 

@@ -330,6 +330,18 @@ def test_no_tick_is_sent_twice_when_the_clock_of_the_database_is_put_back(
     assert "the clock of the database was put back" in caplog.text
 
 
+def test_a_change_while_the_clock_is_put_back_sends_no_tick_again(app, make_app):
+    old = an_app(make_app)
+    old.every("1h", topic="t")
+    timer(old).ended()
+    last = clock(app).replace(microsecond=0) + timedelta(hours=3)
+    edit_row(app, "t", last_at=last, next_at=last + timedelta(hours=1))
+    new = an_app(make_app)
+    new.every("30m", topic="t")
+    timer(new).ended()
+    assert rows(app)["t"].next_at == pure.every("30m").after(last)
+
+
 def test_put_forward_by_an_hour_it_sends_what_catch_up_says(msgworker_db):
     clock = msgworker_db.clock
     clock.set(datetime(2026, 3, 1, 10, tzinfo=UTC))
