@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.process import BATCH, GROUP, Habits
+from tests.simulation.process import BATCH, GROUP, SENDING, Habits
 from tests.simulation.schedule import Config
 
 _ALL = (
@@ -133,6 +133,22 @@ _ALL = (
         lost=0.05,
         again=0.03,
         ops=2,
+        poison=0.05,
+    ),
+    # What handlers send is there once for each that is done, and for no other.
+    Config(
+        name="chains",
+        batch=SENDING,
+        transactional=0.9,
+        messages=(1, 4),
+        loose=1,
+        kills=1,
+        pauses=2,
+        stalls=2,
+        late=0.2,
+        ops=3,
+        lost=0.08,
+        again=0.04,
         poison=0.05,
     ),
     # Instances that end when nothing is left to do, beside others that die.

@@ -27,7 +27,7 @@ from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.settling.settlements import settlement
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.settling.writer import Writer
-from msgworker.message import Outcome, Settled
+from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import rows
 from msgworker.store.claiming import claim, following
 from msgworker.store.claiming.candidates import Candidate
@@ -464,6 +464,34 @@ def waits_for_no_lease() -> AbstractContextManager[None]:
     return replaced(DrainEnd, "lease_ends_in", lambda self, ending: None)
 
 
+def sends_for_the_lost() -> AbstractContextManager[None]:
+    """What the handler of a lost lane has sent is sent all the same."""
+    real = settle.settle_one
+
+    def settle_one(conn: Connection, t: Tables, one: Settlement, **how: Any) -> Settled:
+        settled = real(conn, t, one, **how)
+        if settled is Settled.LOST:
+            settle.send_all(conn, t, one.sends)
+        return settled
+
+    return replaced(settle, "settle_one", settle_one)
+
+
+def sends_by_itself() -> AbstractContextManager[None]:
+    """What handlers have sent is committed before their outcomes, in each try to write them."""
+    real = Writer.write_once
+
+    def write_once(self: Writer, lanes: Sequence[Lane], *how: Any) -> None:
+        for lane in lanes:
+            if lane.result is not None and lane.result.sends:
+                with self.link.transaction() as conn:
+                    settle.send_all(conn, self._runtime.tables, lane.result.sends)
+        with replaced(settle, "send_all", lambda *_: None):
+            real(self, lanes, *how)
+
+    return replaced(Writer, "write_once", write_once)
+
+
 # --- all of them ---
 
 
@@ -518,6 +546,8 @@ PLANTS = {
         _plant("batch: counts ignored", "batches", "I3 I5 I6 FINAL", patch=counts_ignored),
         _plant("batch: half is committed", "batches", "I3 I6", patch=half_is_committed),
         _plant("batch: without claimed_by", "groups", "I5", patch=no_fence),
+        _plant("chains: sent for the lost", "chains", "I6", patch=sends_for_the_lost),
+        _plant("chains: sent by itself", "chains", "I6", patch=sends_by_itself),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),
     )
 }

@@ -43,6 +43,8 @@ TRANSACTIONAL = "tx"
 """The topic of messages whose effect commits with their outcome."""
 BATCH, GROUP = "batch", "group"
 """Topics whose messages share a call or a transaction."""
+SENDING = "sending"
+"""The topic of messages whose effect is what a plain handler sends with their outcome."""
 EFFECT = sa.insert(sa.table("effects", sa.column("msg_id"))).values(msg_id=sa.bindparam("id"))
 
 
@@ -123,6 +125,7 @@ class Process:
         registry = Registry()
         registry.add(Handler(None, self._handle))
         registry.add(Handler(TRANSACTIONAL, self._handle, transactional=True))
+        registry.add(Handler(SENDING, self._handle))
         registry.add(Handler(BATCH, self._handle_many, transactional=True, batch=4))
         registry.add(Handler(GROUP, self._handle, transactional=True, group=4))
         self.runtime = Runtime(
@@ -323,6 +326,8 @@ class Process:
             raise RetryLater(self._rng.choice((0.0, 2.0)))
         if msg.topic in (TRANSACTIONAL, GROUP):
             ctx.connection.execute(EFFECT, {"id": msg.msg_id})
+        if msg.topic == SENDING:
+            ctx.send("effect", msg.msg_id)
 
     def _shares(self, one: Try) -> bool:
         """Whether the call shares its transaction with others."""

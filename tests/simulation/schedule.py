@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
@@ -21,13 +21,15 @@ from msgworker.instance.claiming import pollpace
 from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.liveness import heartbeat
 from msgworker.instance.settling import settler
+from msgworker.message import Outgoing
 from msgworker.store.changing import change
 from msgworker.store.claiming import following
 from msgworker.store.recovering import lease, recover
-from msgworker.table import MessageTable
+from msgworker.store.settling import settle
+from msgworker.table import MessageTable, Tables
 from tests.history import DONE, FAILED, NEW, PROCESSING, Kind, Rule, Violation, check
 from tests.simulation.connections import Faults, deliver
-from tests.simulation.process import BEAT, TRANSACTIONAL, Habits, Process
+from tests.simulation.process import BEAT, EFFECT, TRANSACTIONAL, Habits, Process
 from tests.simulation.strands import STEP_SECONDS, Condition, Stage, Strand, replaced_in
 from tests.simulation.world import Act, World
 
@@ -218,7 +220,12 @@ class Schedule:
             self._current().read_runs(runs)
             return runs
 
+        def send_all(conn: Connection, _: Tables, messages: Iterable[Outgoing]) -> None:
+            for one in messages:
+                conn.execute(EFFECT, {"id": int(one.row["b_payload"])})
+
         return [
+            (settle, "send_all", send_all),
             (heartbeat, "new_instance_id", lambda _: self._current().new_id()),
             (following, "read_runs", read_runs),
             (following, "RUNS_PER_STATEMENT", 4),
