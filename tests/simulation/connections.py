@@ -113,7 +113,9 @@ def rolled_back() -> OperationalError:
 class Connection:
     """Stands for sqlalchemy.Connection."""
 
-    dialect = SimpleNamespace(name="sqlite", set_isolation_level=lambda raw, level: None)
+    dialect = SimpleNamespace(
+        name="sqlite", driver="", paramstyle="", set_isolation_level=lambda raw, level: None
+    )
     connection = SimpleNamespace(dbapi_connection=None, driver_connection=None)
     is_active = True  # as its own transaction
 

@@ -5,6 +5,7 @@ Some break statements of store/, others the objects of instance/ that decide; bo
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -478,7 +479,7 @@ def sends_for_the_lost() -> AbstractContextManager[None]:
 
 
 def sends_by_itself() -> AbstractContextManager[None]:
-    """What handlers have sent is committed before their outcomes, in each try to write them."""
+    """What handlers have sent is committed before their outcomes."""
     real = Writer.write_once
 
     def write_once(self: Writer, lanes: Sequence[Lane], *how: Any) -> None:
@@ -486,8 +487,8 @@ def sends_by_itself() -> AbstractContextManager[None]:
             if lane.result is not None and lane.result.sends:
                 with self.link.transaction() as conn:
                     settle.send_all(conn, self._runtime.tables, lane.result.sends)
-        with replaced(settle, "send_all", lambda *_: None):
-            real(self, lanes, *how)
+                lane.result = dataclasses.replace(lane.result, sends=())
+        real(self, lanes, *how)
 
     return replaced(Writer, "write_once", write_once)
 
