@@ -649,8 +649,8 @@ MUTANTS = (
     _m(
         "a settle beside another one for a few lanes",
         "instance/settling/settler.py",
-        "if busy and not self._worth_a_settle():",
-        "if busy and len(self.writers) < 2:",
+        "if writer.since is not None and not self._worth_a_settle():",
+        "if writer.since is not None and len(self.writers) < 2:",
         *_on("test_a_few_lanes_are_left_to_the_settle_under_way", "sqlite"),
     ),
     _m(

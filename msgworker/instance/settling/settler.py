@@ -119,9 +119,9 @@ class Settler:
         A settling thread looks at the queue again after its settle. Who only has a lock may not: it
         opens the connection of a spare writer, or closes it.
         """
-        busy = any(writer.since is not None for writer in self.writers)
-        if busy and not self._worth_a_settle():
-            return None
+        for writer in self.writers:  # asked for each message: a loop is the cheapest way
+            if writer.since is not None and not self._worth_a_settle():
+                return None
         for writer in self.writers:
             if writer.may_open and writer.lock.acquire(blocking=False):
                 return writer
