@@ -209,6 +209,11 @@ def ready() -> None:
     """Asked for by a fixture that wants the tables of a default App in its `database`."""
 
 
+@pytest.fixture
+def effects_table() -> None:
+    """Asked for by one that wants the table of effects there, too."""
+
+
 @pytest.fixture(params=NAMES)
 def database(
     request: pytest.FixtureRequest, servers: Fleet, tmp_path: Path, scratch: Path
@@ -216,7 +221,8 @@ def database(
     """A fresh, empty database; the test runs once on each kind."""
     name = str(request.param)
     if "ready" in request.fixturenames and name != "oracle":
-        yield from _ready(name, servers, tmp_path, scratch)
+        effects = "effects_table" in request.fixturenames
+        yield from _ready(name, servers, tmp_path, scratch, effects=effects)
     else:
         yield from _fresh(name, servers, tmp_path)
 
@@ -227,19 +233,21 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scratch")
 
 
-_kept: dict[str, Ready] = {}
+_kept: dict[tuple[str, bool], Ready] = {}
 
 
-def _ready(name: str, fleet: Fleet, folder: Path, scratch: Path) -> Iterator[Database]:
+def _ready(
+    name: str, fleet: Fleet, folder: Path, scratch: Path, *, effects: bool
+) -> Iterator[Database]:
     """A database with the tables of a default App."""
     if name == "sqlite":
         path = folder / f"test{next(_number)}.db"
-        ReadyFile(scratch).copy_to(path)
+        ReadyFile(scratch, effects=effects).copy_to(path)
         made = Database(name, f"sqlite:///{path}", ready=True)
         yield made
         made.dispose()
         return
-    kept = _kept.setdefault(name, Ready(name))
+    kept = _kept.setdefault((name, effects), Ready(name, effects=effects))
     url = kept.take()
     if url is None:
         empty, _ = make_database(name, fleet, folder)

@@ -1069,6 +1069,50 @@ MUTANTS = (
         *_on("test_a_follower_that_is_no_longer_free_rolls_everything_back", "sqlite-discarded"),
     ),
     _m(
+        "a batch: heads and followers in two transactions",
+        "store/settling/batch.py",
+        "    if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):",
+        "    conn.connection.commit()\n"
+        "    if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):",
+        *_on(ONE_WRONG_ROW, "sqlite-a follower that is done"),
+    ),
+    _m(
+        "a batch: the effects in a transaction of their own",
+        "instance/running/batchtransaction.py",
+        "            flagged = self._settle(conn, parts)\n",
+        "            conn.connection.commit()\n            flagged = self._settle(conn, parts)\n",
+        *_on("test_a_follower_that_is_no_longer_free_rolls_everything_back", "sqlite-discarded"),
+    ),
+    _m(
+        "a batch: the next gets the flag before its head is done",
+        "store/settling/batch.py",
+        "    if _changed(conn, t, _finish_heads(t, counted), heads, params) != len(heads):",
+        '    _changed(conn, t, _advance(t), nexts, {"mw_me": me})\n'
+        "    if _changed(conn, t, _finish_heads(t, counted), heads, params) != len(heads):",
+        *_on("test_heads_and_those_behind_them_are_done_and_the_flag_moves_on", "sqlite"),
+    ),
+    _m(
+        "a batch: the next is taken for flagged without a look",
+        "store/settling/batch.py",
+        "return set(nexts) if moved == len(nexts) else still_mine(conn, t, nexts, me=me)",
+        "return set(nexts) if moved >= 0 else still_mine(conn, t, nexts, me=me)",
+        *_on("test_the_lane_ends_where_the_next_message_is_no_longer_free", "sqlite"),
+    ),
+    _m(
+        "a batch behind a message with a try",
+        "instance/running/gathering.py",
+        "            lane.alone = True\n        elif",
+        "            lane.alone = lane.alone\n        elif",
+        *_on("test_a_message_with_a_try_behind_it_shares_no_batch_nor_does_its_lane", "sqlite"),
+    ),
+    _m(
+        "a batch again after a lost follower",
+        "instance/running/batchcall.py",
+        "lane.alone, lane.width, lane.verdict = True, 1, None",
+        "lane.alone, lane.width, lane.verdict = lane.alone, 1, None",
+        *_on("test_a_follower_that_is_no_longer_free_rolls_everything_back", "sqlite-discarded"),
+    ),
+    _m(
         "a batch: followers whatever their status",
         "store/settling/batch.py",
         'free = (c.status == lit(Status.NEW), t.due(c), t.tries(c) == sa.literal_column("0"))',

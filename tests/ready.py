@@ -100,15 +100,25 @@ _USED = {
 """The tables that may have rows or have had some; on MariaDB only where ids count them."""
 
 
+EFFECTS = sa.Table(
+    "batch_effects",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("msg_id", sa.BigInteger, nullable=False),
+)
+"""What transactional handlers of tests write."""
+
+
 class Ready:
-    """Those of one server. A database is named by its URL.
+    """Those of one server. A database is named by its URL. effects: with the table of effects.
 
     A session in each of them stays open: a new one reads the whole catalogue first, which takes
     longer than all that is done in it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, effects: bool = False) -> None:
         self._name = name
+        self._effects = effects
         self._free: list[sa.URL] = []
         self._engines: dict[sa.URL, sa.Engine] = {}
         self._schemas: dict[sa.URL, Sequence[Any]] = {}
@@ -127,7 +137,7 @@ class Ready:
 
     def make(self, url: sa.URL) -> None:
         """Make the tables in an empty database."""
-        create(url)
+        create(url, effects=self._effects)
         self._engines[url] = plain_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
         with self._engines[url].connect() as conn:
             self._schemas[url] = self._seen(conn)
@@ -199,11 +209,13 @@ class Ready:
         ]
 
 
-def create(url: sa.URL) -> None:
+def create(url: sa.URL, *, effects: bool = False) -> None:
     """The tables of a default App."""
     app = App(url.render_as_string(hide_password=False))
     try:
         app.create_schema()
+        if effects:
+            EFFECTS.create(app.engine)
     finally:
         app.engine.dispose()
 
@@ -220,12 +232,14 @@ def _all(conn: sa.Connection, table: str) -> list[dict[str, Any]]:
 class ReadyFile:
     """A file of SQLite, made once and copied."""
 
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "ready.db"
+    def __init__(self, folder: Path, *, effects: bool = False) -> None:
+        self._effects = effects
+        self._file = folder / f"ready{'-effects' if effects else ''}.db"
 
     def copy_to(self, path: Path) -> None:
         if not self._file.exists():
-            create(sa.URL.create("sqlite", database=str(self._file)))
+            url = sa.URL.create("sqlite", database=str(self._file))
+            create(url, effects=self._effects)
             with contextlib.closing(_connect(self._file)) as conn:
                 conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         shutil.copyfile(self._file, path)

@@ -9,6 +9,7 @@ import pytest
 
 from msgworker import App, Message
 from msgworker.instance.instance import Instance
+from tests.support.batches import calls  # noqa: F401 - a fixture
 from tests.support.rule import Crm
 
 

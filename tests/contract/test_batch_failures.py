@@ -25,11 +25,6 @@ class Effect(Base):
     __table__ = EFFECTS
 
 
-@pytest.fixture
-def calls(app: App) -> Calls:
-    return Calls(app)
-
-
 def test_one_that_is_failed_gets_a_try_and_holds_back_what_follows_it(
     app: App, calls: Calls, table: Table
 ) -> None:
@@ -179,7 +174,6 @@ def test_errors_that_follow_from_the_first_one_charge_no_other_message(
     app: App, calls: Calls, table: Table, way: str, first: str
 ) -> None:
     """After the first error the transaction, or the session, refuses every further statement."""
-    EFFECTS.create(app.engine, checkfirst=True)
     ids = send(app, *"abcd")
 
     def handle(messages: list[Message], ctx: BatchContext) -> None:
@@ -215,7 +209,6 @@ def test_an_error_that_is_swallowed_does_not_make_a_batch_done(
     app: App, calls: Calls, table: Table
 ) -> None:
     """PostgreSQL refuses what follows it in the transaction."""
-    EFFECTS.create(app.engine, checkfirst=True)
     ids = send(app, *"abc")
 
     def handle(messages: list[Message], ctx: BatchContext) -> None:
@@ -509,7 +502,6 @@ def test_the_calls_after_a_failure_are_logged(
 def test_a_row_that_the_database_refuses_is_failed_from_a_savepoint(
     app: App, calls: Calls, table: Table
 ) -> None:
-    EFFECTS.create(app.engine, checkfirst=True)
 
     @app.handler("t", transactional=True, batch=10, wait=wait_fixed(3600))
     def handle(messages: list[Message], ctx: BatchContext) -> None:

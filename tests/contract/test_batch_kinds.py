@@ -18,11 +18,6 @@ from tests.support.batches import EFFECTS, Calls
 from tests.support.rows import Table, send
 
 
-@pytest.fixture
-def calls(app: App) -> Calls:
-    return Calls(app)
-
-
 def test_a_group_is_one_call_for_each_message_and_one_transaction(
     app: App, calls: Calls, table: Table
 ) -> None:

@@ -29,11 +29,6 @@ DEADLOCKS: dict[str, Exception] = {
 }
 
 
-@pytest.fixture
-def calls(app: App) -> Calls:
-    return Calls(app)
-
-
 def test_a_batch_takes_the_runs_of_its_objects_in_order(
     app: App, calls: Calls, table: Table
 ) -> None:
@@ -97,11 +92,11 @@ def test_a_message_with_a_try_behind_it_shares_no_batch_nor_does_its_lane(
     app: App, calls: Calls
 ) -> None:
     calls.add(transactional=True, batch=500)
-    ids = send(app, "a", "a", "b", "b", "c")
+    ids = send(app, "a", "a", "a", "b", "b", "c")
     edit(app, ids[0], status=-1, error_try_times=1)
-    edit(app, ids[4], crash_times=1)
-    assert drain(app).done == 5
-    assert sorted(calls.of) == [[ids[0]], [ids[1]], ids[2:4], [ids[4]]]
+    edit(app, ids[5], crash_times=1)
+    assert drain(app).done == 6
+    assert sorted(calls.of) == [[ids[0]], [ids[1]], [ids[2]], ids[3:5], [ids[5]]]
 
 
 def test_where_a_message_has_one_try_only_nothing_shares_a_batch(make_app: Any) -> None:
@@ -285,7 +280,6 @@ def test_all_of_a_batch_was_committed_or_nothing_where_the_answer_is_lost(
 def test_a_rollback_by_the_database_runs_the_batch_again_and_counts_no_try(
     app: App, calls: Calls, table: Table
 ) -> None:
-    EFFECTS.create(app.engine, checkfirst=True)
     rolled_back = sa.exc.OperationalError("INSERT", {}, DEADLOCKS[app.engine.dialect.name])
 
     @app.handler("t", transactional=True, batch=10)
@@ -306,7 +300,6 @@ def test_a_rollback_by_the_database_runs_the_batch_again_and_counts_no_try(
 def test_a_handler_that_rolls_back_after_the_database_did_runs_again(
     app: App, calls: Calls, table: Table
 ) -> None:
-    EFFECTS.create(app.engine, checkfirst=True)
     rolled_back = sa.exc.OperationalError("INSERT", {}, DEADLOCKS[app.engine.dialect.name])
 
     @app.handler("t", transactional=True, batch=10)

@@ -286,16 +286,16 @@ class Witness:
                     )
             return found
 
-        def watched_recover(conn: Any, t: Any, ids: Any, *, dead_id: str, text: str) -> int:
+        def watched_recover(conn: Any, t: Any, ids: Any, **kw: Any) -> int:
             # Not all of `ids`, of which others may have given some back since they were read.
             now.crashes = []
-            count = recovering(conn, t, ids, dead_id=dead_id, text=text)
+            count = recovering(conn, t, ids, **kw)
             now.given_back.append(now.crashes)
             return count
 
-        def watched_keep(conn: Any, t: Any, failures: Any, *, instance: str) -> None:
+        def watched_keep(conn: Any, t: Any, failures: Any, **kw: Any) -> None:
             now.crashes = [one.msg_id for one in failures if one.kind is tries.Kind.CRASH]
-            keeping(conn, t, failures, instance=instance)
+            keeping(conn, t, failures, **kw)
 
         def watched_release(conn: Any, t: Any, ids: Sequence[int], *, me: str, **kw: Any) -> int:
             since = witness._tell.now()

@@ -7,19 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, BatchContext, Context, Message
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.hand import Lane
-
-EFFECTS = sa.Table(
-    "batch_effects",
-    sa.MetaData(),
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("msg_id", sa.BigInteger, nullable=False),
-)
+from tests.ready import EFFECTS
 
 
 @dataclass
@@ -33,9 +28,11 @@ class Calls:
     names: dict[int, Exception] = field(default_factory=dict)
     contexts: list[Any] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        EFFECTS.create(self.app.engine, checkfirst=True)
+
     def add(self, topic: str = "t", **options: Any) -> None:
         """Register the handler."""
-        EFFECTS.create(self.app.engine, checkfirst=True)
         one = self.one if "group" in options else self.many
         if "group" not in options and not options.get("transactional"):
             one = self.plain
@@ -69,6 +66,12 @@ class Calls:
     def effects(self) -> list[int]:
         with self.app.engine.connect() as conn:
             return sorted(conn.scalars(sa.select(EFFECTS.c.msg_id)))
+
+
+@pytest.fixture
+def calls(effects_table: None, app: App) -> Calls:
+    """Of the handlers of `app`."""
+    return Calls(app)
 
 
 @contextmanager
