@@ -71,6 +71,23 @@ _ALL = (
         transactional=0.3,
         loose=1,
     ),
+    # Operators cancel what waits and what runs, and rerun it, while processes die and stand still.
+    Config(
+        name="cancels",
+        instances=3,
+        steps=240,
+        ops=12,
+        cancels=0.5,
+        late=0.2,
+        kills=1,
+        pauses=2,
+        stalls=3,
+        stops=1,
+        lost=0.05,
+        again=0.03,
+        transactional=0.4,
+        loose=1,
+    ),
     # Without `claimed_by`: operators release messages while all instances seem to be dead.
     Config(
         name="unowned",

@@ -38,6 +38,7 @@ from msgworker.store.settling import done, settle
 from msgworker.table import Cols, Tables
 from tests.history import Rule
 from tests.simulation.batch_plants import counts_ignored, half_is_committed
+from tests.simulation.cancel_plants import kept_by_a_rerun
 from tests.simulation.configs import CONFIGS
 from tests.simulation.process import RUN_LIMIT
 from tests.simulation.schedule import Config, Report, search_seeds, world_for
@@ -549,6 +550,7 @@ PLANTS = {
         _plant("batch: without claimed_by", "groups", "I5", patch=no_fence),
         _plant("chains: sent for the lost", "chains", "I6", patch=sends_for_the_lost),
         _plant("chains: sent by itself", "chains", "I6", patch=sends_by_itself),
+        _plant("a rerun keeps a request", "cancels", "I3", patch=kept_by_a_rerun),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),
     )
 }

@@ -22,7 +22,7 @@ from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.liveness import heartbeat
 from msgworker.instance.settling import settler
 from msgworker.message import Outgoing
-from msgworker.store.changing import change
+from msgworker.store.changing import cancelling, change
 from msgworker.store.claiming import following
 from msgworker.store.recovering import lease, recover
 from msgworker.store.settling import settle
@@ -53,6 +53,7 @@ class Config:
     on_dead: str = "continue"
     late: float = 0.0  # a message is committed after higher ones
     ops: int = 0  # reruns and discards
+    cancels: float = 0.0  # an act of ops is a cancel, also of what runs
     foreign: bool = False
     kills: int = 0
     pauses: int = 0
@@ -442,6 +443,15 @@ class Schedule:
             for _ in range(self.rng.randint(1, 12)):
                 yield None
             rows = list(self.world.rows.values())
+            if self.config.cancels and self.rng.random() < self.config.cancels:
+                running = [row for row in rows if row.status == PROCESSING]
+                chosen = self.rng.choice(running or rows).msg_id if rows else 0
+                self._cancel(chosen)
+                for _ in range(self.rng.choice((0, 3, 30))):
+                    yield None
+                if self.rng.random() < 0.5:
+                    self._rerun(chosen)
+                continue
             ended = [r for r in rows if r.status in (DONE, FAILED)]
             open_rows = [r for r in rows if r.status in (NEW, FAILED)]
             if ended and self.rng.random() < 0.6:
@@ -459,6 +469,22 @@ class Schedule:
             return change.rerun(conn, self.world.t, [msg_id], done_too=True)
 
         self.world.commit(Act.RERUN, "ops", work)
+
+    def _cancel(self, msg_id: int) -> None:
+        world, t = self.world, self.world.t
+
+        def work(conn: Connection) -> None:
+            running = cancelling.running(conn, t, [msg_id])
+            owned = {i: (owner, n) for i, (owner, n) in running.items() if owner is not None}
+            if running:
+                world.asked[msg_id] = world.reruns[msg_id]
+                cancelling.add(conn, t, owned, actor="ops", reason="cancel")
+            elif change.lock(conn, t, [msg_id], words=change.WAITING):
+                world.asked[msg_id] = world.reruns[msg_id]
+                change.cancel(conn, t, [msg_id], text=cancelling.text_of("ops", "cancel"))
+                cancelling.drop(conn, t, [msg_id])
+
+        world.commit(Act.CANCEL, "ops", work)
 
     def _discard(self, msg_id: int) -> None:
         spec = self.world.spec
@@ -610,7 +636,13 @@ def world_for(config: Config, *, guard: bool = True) -> World:
     spec = MessageTable(on_dead=config.on_dead)
     if not config.owners:
         spec = spec.replace(claimed_by=None)
-    return World(spec, ignores=config.ignores, blind=config.blind, guard=guard)
+    return World(
+        spec,
+        ignores=config.ignores,
+        blind=config.blind,
+        guard=guard,
+        cancels=bool(config.cancels),
+    )
 
 
 def search_seeds(

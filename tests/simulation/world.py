@@ -20,10 +20,12 @@ import sqlalchemy as sa
 
 from msgworker.dialects import DIALECTS, Dialect
 from msgworker.message import TRANSITIONS, word_of
+from msgworker.store.changing import cancelling
 from msgworker.store.tables import rule
 from msgworker.table import MessageTable, Tables, build_tables
 from tests.history import (
     DONE,
+    FAILED,
     NEW,
     PROCESSING,
     Event,
@@ -56,6 +58,7 @@ class Act(StrEnum):
     LEASE = "lease"
     RERUN = "rerun"
     DISCARD = "discard"
+    CANCEL = "cancel"
     FOREIGN = "foreign"
 
 
@@ -110,12 +113,19 @@ class World:
     """The database of many schedules, one after the other."""
 
     def __init__(
-        self, spec: MessageTable, *, ignores: bool = True, blind: bool = False, guard: bool = True
+        self,
+        spec: MessageTable,
+        *,
+        ignores: bool = True,
+        blind: bool = False,
+        guard: bool = True,
+        cancels: bool = False,
     ) -> None:
         self.clock = Clock()
         self.spec = spec
         self.t: Tables = build_tables(spec, dialect(ignores=ignores))
-        object.__setattr__(self.t, "missing", OPTIONAL)
+        requests = cancelling.table(self.t)
+        object.__setattr__(self.t, "missing", OPTIONAL - ({requests.name} if cancels else set()))
         if blind:  # as a snapshot that is too old would be
             object.__setattr__(self.t, "object_is_running", lambda of: sa.false())
         args = {"check_same_thread": False}
@@ -140,7 +150,7 @@ class World:
 
     def reset(self) -> None:
         """Empty tables, a clock at 0, no history."""
-        for table in (self.t.message.name, self.t.lease.name, "effects"):
+        for table in (self.t.message.name, self.t.lease.name, cancelling.NAME, "effects"):
             self.raw.execute(f"DELETE FROM {table}")
         self.clock.seconds = self.clock.ahead = 0.0
         self.events: list[Event] = []
@@ -151,6 +161,8 @@ class World:
         self.batched: Counter[int] = Counter()  # messages of batches, in so many calls now
         self.named: set[int] = set()  # messages that a handler of a batch has failed
         self.holders: dict[int, str] = {}  # without owners: who has flagged a message
+        self.reruns: Counter[int] = Counter()
+        self.asked: dict[int, int] = {}  # by message: for which run its cancel was requested
         self._taken_over: set[str] = set()
         self.moved_at: dict[int, float] = {}  # when a row changed last
         self.place = 0
@@ -276,10 +288,19 @@ class World:
             self.claims[row.msg_id] += 1
             self.record(Kind.CLAIMED, by, row, attempt=row.tries + 1, since=since)
         elif act in (Act.RERUN, Act.DISCARD):
+            self.reruns[row.msg_id] += act is Act.RERUN
             self.record(Kind.RERUN if act is Act.RERUN else Kind.DISCARDED, who, row)
+        elif act is Act.CANCEL:
+            self._cancelled(who, row)
         elif act is Act.RECOVER:
             whose = "foreign" if self.owners else self.holders[row.msg_id]
             self.record(Kind.RECOVERED, who, row, detail=old.claimed_by or whose)
+            if self._is_cancelled(row):
+                self._cancelled(who, row)
+        elif self._is_cancelled(row):
+            given_back = Outcome.LATER if self._has_started(row) else Outcome.RELEASED
+            self.record(Kind.SETTLED, who, row, detail=given_back)
+            self._cancelled(who, row)
         else:
             outcome = self._outcome(old, row)
             if outcome is Outcome.RELEASED and self.batched.get(row.msg_id) == 0:
@@ -293,6 +314,27 @@ class World:
                 self._handled(who, row, how)
             self.named.discard(row.msg_id)
             self.record(Kind.SETTLED, who, row, detail=outcome)
+
+    def _is_cancelled(self, row: Seen) -> bool:
+        if not self.asked or row.status != FAILED:
+            return False
+        query = f"SELECT last_error FROM {self.t.message.name} WHERE msg_id = ?"
+        text = self.raw.execute(query, (row.msg_id,)).fetchone()[0]
+        return (text or "").startswith(cancelling.CANCELLED)
+
+    def _cancelled(self, who: str, row: Seen) -> None:
+        """In the history it is given back, and discarded."""
+        if self.asked.get(row.msg_id, self.reruns[row.msg_id]) != self.reruns[row.msg_id]:
+            text = f"message {row.msg_id} was cancelled by a request for a run before its rerun"
+            self.violations.append(Violation(Rule.I3, text))
+        self.record(Kind.DISCARDED, who, row)
+
+    def _has_started(self, row: Seen) -> bool:
+        """Whether a handler has started under the claim that ends."""
+        for event in reversed(self.events):
+            if event.msg_id == row.msg_id and event.kind in (Kind.STARTED, Kind.CLAIMED):
+                return event.kind is Kind.STARTED
+        return False
 
     def _undo_start(self, msg_id: int) -> None:
         """Its batch was rolled back, and it has not started alone."""
