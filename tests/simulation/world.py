@@ -274,6 +274,8 @@ class World:
     def _changed(
         self, act: Act, who: str, old: Seen | None, row: Seen, read_at: Mapping[int, float]
     ) -> None:
+        if act is Act.RECOVER and old and old.status != PROCESSING and self._is_cancelled(row):
+            act = Act.CANCEL  # it was released in the meantime, and its request is ended
         if old is not None:
             self._judge(act, old, row)
         if old is None:
