@@ -247,7 +247,9 @@ class Claimer:
     def _all_may_follow(self, followers: Sequence[Bare]) -> bool:
         """Nearly always; False = to be asked of each."""
         runtime = self._runtime
-        if runtime.apart or runtime.identity.doubtful:
+        if runtime.identity.doubtful:
+            return False
+        if runtime.apart and not runtime.apart.isdisjoint(map(topic_of, map(_TOPIC, followers))):
             return False
         return runtime.topics is None or runtime.topics.issuperset(map(_TOPIC, followers))
 

@@ -159,7 +159,7 @@ class Fetcher(Role):
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more
         pause = self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=more)
-        return pause if wait is None else min(pause, wait)
+        return pause if wait is None or did < 0 else min(pause, wait)  # without room none is tried
 
     def woken(self) -> None:
         self.pace.restart()

@@ -82,7 +82,7 @@ class Search:
         self.unknown_topics: dict[str, int] = {}
         self._mark = MIN_ID
         self._span = LEAST_SPAN
-        self._read_again_at = 0.0
+        self._read_again_at = self._ring_at = 0.0
         self._passing = False
         self._since: tuple[Any, int] | None = None
         self._due_at = 0.0
@@ -132,12 +132,10 @@ class Search:
         if whole and self.tables.dialect.oldest_index:
             complete = self._look_window(conn, pick, want, in_hand, enough) and due_complete
         if whole and len(pick.own) < enough and not complete and not self._passing:
-            round_over = self._look_ring(conn, pick, enough - len(pick.own))
-            # Past objects whose heads are of other topics.
-            for _ in range(MOST_STEPS if self.only or self.but else 0):
-                if round_over or pick.own:
-                    break
-                round_over = self._look_ring(conn, pick, enough)
+            if self.only or self.but:
+                round_over = self._look_ring_among(conn, pick, enough)
+            else:
+                round_over = self._look_ring(conn, pick, enough - len(pick.own))
             complete = round_over and self._round_is_clean
         found, self._overtaken = pick.chosen(want, self._overtaken, whole=whole)
         self.idle = not found and pick.quarantined is None
@@ -156,7 +154,7 @@ class Search:
 
     def forget(self) -> None:
         """Look at everything afresh the next time."""
-        self._forget_at = self._read_again_at = 0.0
+        self._forget_at = self._read_again_at = self._ring_at = 0.0
 
     def _forget(self, now: float) -> None:
         self._forget_at = now + FORGET_SECONDS
@@ -268,6 +266,22 @@ class Search:
         few = len(pick.own) < enough and not whole
         self._width = min(8, self._width * 2) if few else max(1, self._width - 1)
         return whole
+
+    def _look_ring_among(self, conn: Connection, pick: Pick, enough: int) -> bool:
+        """The same of some topics: several steps, past objects whose heads are of others. Where
+        rows are read by age too, it rests if it finds nothing."""
+        begun = time.monotonic()
+        if begun < self._ring_at:
+            return False
+        before = len(pick.own)
+        for _ in range(MOST_STEPS):
+            over = self._look_ring(conn, pick, enough - before)
+            if over or len(pick.own) > before:
+                break
+        if len(pick.own) == before and self.tables.dialect.oldest_index:
+            now = time.monotonic()
+            self._ring_at = now + READ_AGAIN * (now - begun)
+        return over
 
     def _look_ring(self, conn: Connection, pick: Pick, want: int) -> bool:
         """True if a whole round over the objects has ended; `_round_is_clean`: nothing could

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from msgworker.instance.running.outcome import Result
-from msgworker.message import in_quarantine
+from msgworker.message import in_quarantine, topic_of
 from msgworker.store.changing.cancelling import Request
 from msgworker.store.rows import Bare, Row
+
+TOPIC = Row._fields.index("topic")
 
 
 class Lane:
@@ -54,6 +56,12 @@ class Lane:
         """The id of `next_row`."""
         place, rows = self.place + self.width, self.rows
         return rows[place][0] if place < len(rows) else None
+
+    @property
+    def next_topic(self) -> str | None:
+        """The topic of `next_row`, None = there is none."""
+        place, rows = self.place + self.width, self.rows
+        return topic_of(rows[place][TOPIC]) if place < len(rows) else None
 
     def taken(self) -> list[Row]:
         """The messages of the present try: the flagged one, and those behind it in a batch."""

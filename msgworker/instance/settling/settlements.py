@@ -27,13 +27,14 @@ def what_became(lanes: Mapping[int, Lane], flagged: Collection[int]) -> dict[int
 
 def settlements(lanes: Sequence[Lane], runtime: Runtime) -> list[Settlement]:
     """`settlement` of each; nearly all are done, and go on."""
-    held = runtime.stopping.is_set() or runtime.quiesce.active or runtime.apart
+    held = runtime.stopping.is_set() or runtime.quiesce.active
     if held or runtime.registry.tells:
         return [settlement(lane, runtime) for lane in lanes]
     found: list[Settlement] = []
+    apart = runtime.apart
     for lane in lanes:
         row = lane.row
-        if lane.result is DONE and row.flaw is None:
+        if lane.result is DONE and row.flaw is None and not (apart and lane.next_topic in apart):
             one = Settlement(row.msg_id, Outcome.DONE, lane.next_id, None, 0.0, row.tries)
         else:
             one = settlement(lane, runtime)
