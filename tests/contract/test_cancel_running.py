@@ -262,6 +262,20 @@ def test_a_message_cancelled_while_it_runs_lets_its_object_go_on_where_dead_ones
     assert table.rows("status", "error_try_times") == [(-1, 4), (2, 0)]
 
 
+def test_a_cancelled_message_sends_nothing_and_tells_nobody(app, table, made):
+    def handle(msg: Message, ctx: Context) -> None:
+        ctx.send("next", 1)
+        cancel(app, msg.msg_id)
+        one.heartbeat.run_once()
+
+    app.add_handler("t", handle, on_done="done", on_dead="dead")
+    one = made()
+    send(app, "o")
+    one.fetcher.run_once()
+    step(one)
+    assert (table.statuses, table.column("topic")) == ([-1], ["t"])
+
+
 def test_a_request_is_for_one_claim_of_its_message():
     """Claimed again, even by the same instance, it is another one."""
     old, new = (Row(7, "o", "t", None, 0, 0, 0, None, None) for _ in range(2))
