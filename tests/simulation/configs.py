@@ -184,6 +184,20 @@ _ALL = (
         lost=0.05,
         poison=0.05,
     ),
+    # A schedule: who fires it dies, stands still, gets no answer, and is rolled back.
+    Config(
+        name="ticks",
+        instances=3,
+        ticks=4,
+        steps=200,
+        kills=3,
+        pauses=2,
+        stalls=4,
+        stops=1,
+        lost=0.1,
+        again=0.06,
+        habits=Habits(0.1, 0.0, 0.0),
+    ),
     # A statement is executed long after its sender has given it up.
     Config(
         name="delayed",

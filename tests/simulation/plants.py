@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
+from msgworker import ticks
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drainend import DrainEnd, Next
 from msgworker.instance.claiming.finder import Finder
@@ -29,7 +30,7 @@ from msgworker.instance.settling.settlements import settlement
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.settling.writer import Writer
 from msgworker.message import Outcome, Settled, Settlement
-from msgworker.store import rows
+from msgworker.store import rows, schedules
 from msgworker.store.claiming import claim, following
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.recovering import lease, recover
@@ -494,6 +495,26 @@ def sends_by_itself() -> AbstractContextManager[None]:
     return replaced(Writer, "write_once", write_once)
 
 
+# --- schedules ---
+
+
+def any_version() -> AbstractContextManager[None]:
+    """A tick is fired whoever has fired it meanwhile."""
+    as_seen = schedules._as_seen
+    return replaced(schedules, "_as_seen", lambda t: as_seen(t)[:2])
+
+
+def ticks_from_now() -> AbstractContextManager[None]:
+    """The next tick is computed from the time at which the one before is sent."""
+    due = ticks.due
+
+    def late(when: Any, catch_up: str, next_at: Any, last_at: Any, now: Any) -> Any:
+        found = due(when, catch_up, next_at, last_at, now)
+        return found and ticks.Due(found.ticks[:1], when.after(now))
+
+    return replaced(ticks, "due", late)
+
+
 # --- all of them ---
 
 
@@ -551,6 +572,8 @@ PLANTS = {
         _plant("chains: sent for the lost", "chains", "I6", patch=sends_for_the_lost),
         _plant("chains: sent by itself", "chains", "I6", patch=sends_by_itself),
         _plant("a rerun keeps a request", "cancels", "I3", patch=kept_by_a_rerun),
+        _plant("ticks: any version", "ticks", "I3", patch=any_version),
+        _plant("ticks: computed from now", "ticks", "I3", patch=ticks_from_now),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),
     )
 }

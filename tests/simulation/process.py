@@ -26,6 +26,7 @@ from msgworker.instance.running.hand import Running
 from msgworker.instance.running.handler import Handler, Registry
 from msgworker.instance.runtime import Runtime
 from msgworker.message import Message, Outcome
+from msgworker.schedules import Schedule
 from msgworker.store.recovering import lease
 from msgworker.store.rows import Bare, Row
 from tests.history import PROCESSING, Kind, Rule, Violation
@@ -105,6 +106,7 @@ class Process:
         faults: Faults,
         poison: frozenset[int],
         drain: Drain | None = None,
+        schedules: tuple[Schedule, ...] = (),
     ) -> None:
         self.world = world
         self.label = label
@@ -142,6 +144,7 @@ class Process:
             identity=Identity(self.new_id()),
             log=self.log,
             clock=stage.monotonic,
+            schedules=schedules,
             stopping=stage.threading.Event(),  # type: ignore[arg-type]
         )
         self.runtime.events.on(Started, self._started)

@@ -16,12 +16,15 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
+from msgworker import ticks
 from msgworker.instance import instance
 from msgworker.instance.claiming import pollpace
 from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.liveness import heartbeat
 from msgworker.instance.settling import settler
 from msgworker.message import Outgoing
+from msgworker.schedules import Schedule as Declared
+from msgworker.store import schedules
 from msgworker.store.changing import cancelling, change
 from msgworker.store.claiming import following
 from msgworker.store.recovering import lease, recover
@@ -72,6 +75,7 @@ class Config:
     ignores: bool = True  # False: a guard violation raises
     drains: bool = False  # the instances end when nothing is left to do
     priorities: bool = False  # messages have one of several
+    ticks: int = 0  # a schedule sends messages, every so many seconds; there are no others
     blind: bool = False  # the claim does not see a running message: only the guard excludes
 
 
@@ -165,6 +169,8 @@ class Schedule:
 
     def _messages(self) -> list[tuple[int, str | None]]:
         rng, config = self.rng, self.config
+        if config.ticks:
+            return []
         names: list[str | None] = [None] * config.loose
         for i in range(config.objects):
             names += ["XYZVW"[i]] * rng.randint(*config.messages)
@@ -182,6 +188,8 @@ class Schedule:
                 for process in self.processes:
                     process.alive = False
                     self._bury(process)
+        if self.config.ticks:
+            self.world.judge_ticks(self.config.ticks)
         violations = [v for one in self.processes for v in one.violations]
         errors = [f"{one.label}: {text}" for one in self.processes for text in one.log.errors]
         violations += self.world.violations
@@ -195,7 +203,8 @@ class Schedule:
 
     def _play(self) -> Iterator[Strand]:
         """Everything that happens; yields who is to run next."""
-        self._add("producer", self._producer())
+        if self.plan:
+            self._add("producer", self._producer())
         if self.config.delayed:
             self._add("network", self._network())
         for _ in range(self.config.instances):
@@ -236,6 +245,8 @@ class Schedule:
             (pollpace, "LONGEST_BUSY_SECONDS", self.rng.choice((0.1, 5.0))),
             (instance, "GIVE_UP_SECONDS", 1e6),
             (settler, "LEAST_BESIDE", 1),
+            (schedules, "is_there", lambda conn, t: True),
+            (ticks, "MOST_TICKS", 3),
         ]
 
     def _current(self) -> Process:
@@ -276,8 +287,16 @@ class Schedule:
             faults=self.faults,
             poison=self.poison,
             drain=drain,
+            schedules=self._schedules(),
         )
         self.processes.append(process)
+
+    def _schedules(self) -> tuple[Declared, ...]:
+        if not self.config.ticks:
+            return ()
+        spec = ticks.every(self.config.ticks).text
+        held = "tick" if self.seed % 2 else None
+        return (Declared("tick", spec, "plain", held, catch_up="all"),)
 
     def _runnable(self) -> list[Actor]:
         found: list[Actor] = []
@@ -565,6 +584,7 @@ class Schedule:
         self.paused.clear()
         self.stalled.clear()
         self._note("no more faults")
+        self.world.end_of_ticks()
         for _ in range(LIVENESS_STEPS):
             if not any(i.alive and not i.stopping for i in self.processes):
                 self._start_process()

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from msgworker.dialects import DIALECTS, Dialect
 from msgworker.message import TRANSITIONS, word_of
+from msgworker.store import schedules
 from msgworker.store.changing import cancelling
 from msgworker.store.tables import rule
 from msgworker.table import MessageTable, Tables, build_tables
@@ -137,6 +138,7 @@ class World:
         raw.execute("PRAGMA synchronous=OFF")
         raw.create_function("strftime", -1, self.clock.strftime)
         raw.create_function("julianday", 1, self.clock.julianday)
+        self.schedule = schedules.table(self.t)
         self.t.message.metadata.create_all(self._real)
         self.conn = cast(sa.Connection, Quick(self._real, raw, self.t))
         raw.execute("CREATE TABLE effects (msg_id INTEGER)")
@@ -150,7 +152,8 @@ class World:
 
     def reset(self) -> None:
         """Empty tables, a clock at 0, no history."""
-        for table in (self.t.message.name, self.t.lease.name, cancelling.NAME, "effects"):
+        own = (self.t.lease.name, cancelling.NAME, self.schedule.name)
+        for table in (self.t.message.name, *own, "effects"):
             self.raw.execute(f"DELETE FROM {table}")
         self.clock.seconds = self.clock.ahead = 0.0
         self.events: list[Event] = []
@@ -358,6 +361,28 @@ class World:
         if row.tries > old.tries:
             return Outcome.DEAD if row.tries >= self.spec.max_tries else Outcome.FAILED
         return Outcome.LATER if row.later_times > old.later_times else Outcome.RELEASED
+
+    # ------------------------------------------------------------ ticks
+
+    def end_of_ticks(self) -> None:
+        """No schedule fires any more."""
+        text = f"UPDATE {self.schedule.name} SET paused_at = '2026-01-01', version = version + 1"
+        self.raw.execute(text)
+
+    def judge_ticks(self, period: int) -> None:
+        """Each tick up to the last one is one message."""
+        query = f"SELECT scheduled_for FROM {self.t.message.name} ORDER BY msg_id"
+        sent = [datetime.fromisoformat(text) for (text,) in self.raw.execute(query).fetchall()]
+        last = self.raw.execute(f"SELECT max(last_at) FROM {self.schedule.name}").fetchone()[0]
+        wanted, tick = [], min(sent, default=EPOCH)
+        while last is not None and tick <= datetime.fromisoformat(last):
+            wanted.append(tick)
+            tick += timedelta(seconds=period)
+        if sent != wanted:
+            twice = [str(tick) for tick, n in Counter(sent).items() if n > 1]
+            missing = [str(tick) for tick in wanted if tick not in sent]
+            text = f"ticks that were sent twice: {twice}; missing: {missing}; last: {last}"
+            self.violations.append(Violation(Rule.I3, text))
 
     # ------------------------------------------------------------ the end
 
