@@ -1382,4 +1382,111 @@ MUTANTS = (
             "sqlite",
         ),
     ),
+    # --- unique keys
+    _m(
+        "no unique index of keys",
+        "table/uniqueness.py",
+        "sa.Index(index_name(t), held_key(t, c), unique=True, **option)",
+        "sa.Index(index_name(t), held_key(t, c), unique=False, **option)",
+        *_on("test_plain_sql_cannot_take_a_key_that_is_held", "sqlite", "mariadb"),
+    ),
+    _m(
+        "an open key is never free",
+        "table/uniqueness.py",
+        "sa.or_(c.unique_kept == ONE, running_or_new, to_be_tried)",
+        "sa.or_(c.unique_kept == ONE, c.status.is_not(None))",
+        "test_an_open_key_is_free_when_its_message_has_ended_and_a_kept_one_when_it_is_purged"
+        "[sqlite-open-done]",
+    ),
+    _m(
+        "a kept key is free at the end",
+        "table/uniqueness.py",
+        "sa.or_(c.unique_kept == ONE, running_or_new, to_be_tried)",
+        "sa.or_(running_or_new, to_be_tried)",
+        "test_an_open_key_is_free_when_its_message_has_ended_and_a_kept_one_when_it_is_purged"
+        "[sqlite-kept-done]",
+    ),
+    _m(
+        "a key is free while its message waits for a try",
+        "table/uniqueness.py",
+        "to_be_tried = sa.and_(c.status == lit(Status.FAILED), c.finished_at.is_(None))",
+        "to_be_tried = sa.and_(c.status == lit(Status.FAILED), c.finished_at.is_not(None))",
+        *_on("test_an_open_key_is_held_between_two_tries", "sqlite"),
+    ),
+    _m(
+        "replaced although it was claimed",
+        "store/unique.py",
+        "        never = [c.status == lit(Status.NEW), t.tries(c) == ZERO]\n"
+        "        if c.claimed_at is not None:\n"
+        "            never.append(c.claimed_at.is_(None))\n",
+        "        never = [t.tries(c) == ZERO]\n",
+        *_on(
+            "test_replace_of_a_message_that_was_claimed_sends_another_and_lets_it_go_on", "sqlite"
+        ),
+    ),
+    _m(
+        "a message with a key is read ahead",
+        "store/claiming/following.py",
+        "        free = sa.and_(free, c.unique_key.is_(None))\n",
+        "        pass\n",
+        *_on("test_a_handler_never_runs_with_a_payload_that_was_replaced_before", "sqlite"),
+        *_on("test_a_handler_never_runs_with_a_payload_that_was_replaced_before", "postgresql"),
+    ),
+    _m(
+        "any unique index is taken for that of the keys",
+        "dialects/troubles.py",
+        'return bool(named.rpartition(".")[2].lower() == index.lower())',
+        "return bool(named)",
+        *_on("test_another_unique_index_is_not_taken_for_that_of_the_keys", "mariadb"),
+    ),
+    _m(
+        "a rerun does not look at keys",
+        "ops/repairs.py",
+        'key_taken="without" if force else "skip",',
+        "key_taken=None,",
+        *_on("test_a_rerun_of_a_message_whose_key_is_taken_is_skipped_and_says_by_whom", "sqlite"),
+    ),
+    # --- chains
+    _m(
+        "sent before the flag was found to be ours",
+        "store/settling/settle.py",
+        "    if settlement.sends and settled is not Settled.LOST:\n",
+        "    if settlement.sends:\n",
+        *_on("test_what_a_lost_lane_would_have_sent_is_not_sent", "sqlite"),
+    ),
+    _m(
+        "sent for the lost lanes of a statement",
+        "store/settling/settle.py",
+        "if s.sends and settled[s.msg_id] is not Settled.LOST)",
+        "if s.sends)",
+        *_on("test_what_a_lost_lane_would_have_sent_is_not_sent", "postgresql"),
+    ),
+    _m(
+        "sent in a transaction of its own",
+        "instance/settling/writer.py",
+        "alone = tables.dialect.arrays and plain and not sending",
+        "alone = tables.dialect.arrays and plain",
+        *_on("test_what_is_sent_and_the_outcome_are_one_transaction", "postgresql"),
+    ),
+    _m(
+        "a try that failed sends",
+        "instance/running/calling.py",
+        "            if sent and result is DONE:\n",
+        "            if sent:\n",
+        "test_a_handler_that_returns_reject_sends_nothing[sqlite-reject]",
+    ),
+    _m(
+        "on_dead at each failed try",
+        "instance/settling/chains.py",
+        "dies = outcome is Outcome.FAILED and row.tries + 1 >= tables.spec.max_tries",
+        "dies = outcome is Outcome.FAILED",
+        "test_on_dead_sends_one_message_when_the_tries_are_used_up[sqlite-tries-plain]",
+    ),
+    _m(
+        "on_dead not sent by recovery",
+        "instance/liveness/recovery.py",
+        "            if tell and self._runtime.registry.tells:\n",
+        "            if False:\n",
+        *_on("test_a_crash_on_the_last_try_sends_on_dead_in_recovery", "sqlite"),
+    ),
 )

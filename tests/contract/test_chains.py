@@ -66,6 +66,36 @@ def test_a_try_that_is_not_done_sends_nothing_and_the_next_sends_once(app, trans
     assert sent(app) == ([("next", "2")] if isinstance(end, ValueError) else [])
 
 
+@pytest.mark.parametrize("ends", [Reject("no"), RetryLater(after=600)], ids=["reject", "later"])
+def test_a_handler_that_returns_reject_sends_nothing(app, ends):
+    def handle(msg: Message[Any], ctx: Context) -> Any:
+        ctx.send("next")
+        return ends
+
+    app.add_handler("t", handle)
+    send(app, "a")
+    app.drain(**NOW)
+    assert sent(app) == []
+
+
+def test_what_is_sent_and_the_outcome_are_one_transaction(app, monkeypatch):
+    """An INSERT that fails leaves the message as it was."""
+    failed: list[int] = []
+    real = settle.send_all
+
+    def send_all(conn: Any, *how: Any) -> None:
+        if not failed:
+            failed.append(1)
+            raise sa.exc.OperationalError("x", {}, Exception("gone"), connection_invalidated=True)
+        real(conn, *how)
+
+    monkeypatch.setattr(settle, "send_all", send_all)
+    app.add_handler("t", lambda msg, ctx: ctx.send("next", 1))
+    send(app, "a")
+    assert app.drain(**NOW).done == 1
+    assert sent(app) == [("next", "1")]
+
+
 def test_a_bad_message_fails_in_the_handler(app):
     errors: list[type[BaseException]] = []
 

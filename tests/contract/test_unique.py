@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
-from tenacity.wait import wait_none
+from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, DuplicateMessage, MessageTable, Reject
 from msgworker.errors import ConfigError, SchemaError
@@ -111,8 +111,19 @@ def test_a_message_that_runs_or_waits_for_its_next_try_holds_its_key(app):
     app.add_handler("t", handle, wait=wait_none())
     first = send(app)
     app.drain(**NOW)
-    assert seen == [first] * 3  # each try, the last too
+    assert seen == [first] * 3  # in each try
     assert send(app) != first
+
+
+def test_an_open_key_is_held_between_two_tries(app):
+    def handle(msg: Any) -> None:
+        raise ValueError("again")
+
+    app.add_handler("t", handle, wait=wait_fixed(600))
+    first = send(app)
+    app.drain(**NOW, retry_linger=0)
+    assert app.ops.show(first).status == "failed"
+    assert send(app) == first
 
 
 def test_plain_sql_cannot_take_a_key_that_is_held(app):
