@@ -170,7 +170,12 @@ class Instance:
         with reaching(self.runtime.engine):
             if self.timer is not None:
                 self.timer.register()
-            self.heartbeat.register()
+            try:
+                self.heartbeat.register()
+            except BaseException:
+                if self.timer is not None:
+                    self.timer.link.close()
+                raise
         runtime = self.runtime
         runtime.events.emit(events.InstanceStarted(runtime.identity.id, len(self.handlers)))
         if self.seat is not None:
