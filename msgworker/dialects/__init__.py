@@ -38,6 +38,7 @@ from msgworker.dialects.connections import (
     reaching,
     refusal,
     text_for,
+    text_kind,
     unavailable,
     writing,
 )
@@ -231,6 +232,7 @@ __all__ = [
     "takes_default",
     "taking_null",
     "text_for",
+    "text_kind",
     "text_length",
     "text_room",
     "trouble",

@@ -62,6 +62,12 @@ class QueryText(NamedTuple):
     fixed: dict[str, Any]
 
 
+def text_kind(conn: sa.Connection) -> tuple[str, bool]:
+    """Connections of one kind are sent the same texts: those of a driver, with or without names of
+    schemas that are translated."""
+    return conn.dialect.driver, "schema_translate_map" in conn.get_execution_options()
+
+
 def text_for(conn: sa.Connection, query: Any) -> QueryText | None:
     """The query as `fetch_text` sends it, to be kept; None if its names depend on the options of
     the connection, its parameters on their order, or a value on its type."""

@@ -21,6 +21,7 @@ from msgworker.dialects import (
     instant_text,
     now,
     text_for,
+    text_kind,
     text_length,
     whole_number,
 )
@@ -193,7 +194,7 @@ def changed(
 ) -> int:
     """Send an UPDATE of rows given by lists of ids; returns how many rows it has changed. key: of
     the statement, under which its text is kept."""
-    key = ("change", key, conn.dialect.driver)
+    key = ("change", key, *text_kind(conn))
     text = t.built(key, lambda: change_text_for(conn, change))
     if text is None:
         return conn.execute(change, params).rowcount
@@ -209,7 +210,7 @@ def sent_often(
     statement = t.built(key, build)
     if not t.dialect.arrays:
         return fetch(conn, statement, params)
-    text = t.built(("text", key, conn.dialect.driver), lambda: text_for(conn, statement))
+    text = t.built(("text", key, *text_kind(conn)), lambda: text_for(conn, statement))
     return fetch(conn, statement, params) if text is None else fetch_text(conn, text, params)
 
 

@@ -65,13 +65,14 @@ def send(
     Raises DuplicateMessage as `on_duplicate` says, and where the holder cannot be seen, is of
     another topic or object ("replace"), or changes all the time.
     """
-    key = row["b_unique_key"]
+    key, look = row["b_unique_key"], True
     for _ in range(ROUNDS):
-        inserted, found = _inserted(conn, t, row)
+        inserted, found = _inserted(conn, t, row, look=look)
         if inserted is not None:
             return inserted
         if found is None:
             continue
+        look = not t.dialect.latest_by_lock  # the snapshot shows what is seen to have changed
         if found.msg_id == own and not found.kept:
             give_up(conn, t, found, key)
         elif on_duplicate == "raise":
@@ -91,8 +92,11 @@ def send(
     )
 
 
-def _inserted(conn: Connection, t: Tables, row: dict[str, Any]) -> tuple[Any, Holder | None]:
-    """The new msg_id, or the holder; neither if it has ended meanwhile."""
+def _inserted(
+    conn: Connection, t: Tables, row: dict[str, Any], *, look: bool
+) -> tuple[Any, Holder | None]:
+    """The new msg_id, or the holder; neither if it has ended meanwhile. look: at the holder before
+    the INSERT, where that cannot step back."""
     key = row["b_unique_key"]
     if t.dialect.on_conflict:
         names = frozenset(row)
@@ -108,7 +112,7 @@ def _inserted(conn: Connection, t: Tables, row: dict[str, Any]) -> tuple[Any, Ho
 
         made = conn.execute(t.built(("insert unless", names), build), row).first()
         return (None, holder(conn, t, key)) if made is None else (made[0], None)
-    if (found := holder(conn, t, key)) is not None:
+    if look and (found := holder(conn, t, key)) is not None:
         return None, found
     try:
         return insert_one(conn, t, row), None

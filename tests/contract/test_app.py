@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 
+import pytest
 import sqlalchemy as sa
 
 from tests.support.rows import send
@@ -29,6 +30,28 @@ def test_two_apps_share_an_engine_and_one_takes_the_other_s(database, make_app):
         app.add_handler(None, lambda msg: None)
         send(app, "a")
         assert app.drain(linger=0).done == 1
+
+
+def test_apps_of_one_shape_write_to_their_own_schemas(database, make_app):
+    """Their statements are shared, also as texts, and one engine translates schemas."""
+    if database.name != "postgresql":
+        pytest.skip("schemas")
+    engine = database.engine()
+    first = make_app(engine)
+    first.create_schema()
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE SCHEMA other")
+        for name in sa.inspect(conn).get_table_names():
+            conn.exec_driver_sql(f"CREATE TABLE other.{name} (LIKE public.{name} INCLUDING ALL)")
+    mapped = make_app(engine.execution_options(schema_translate_map={None: "other"}))
+    for app in (first, mapped):
+        app.add_handler(None, lambda msg: None)
+        send(app, "a", "a", "b")
+        assert app.drain(linger=0).done == 3
+    with engine.connect() as conn:
+        for schema in ("public", "other"):
+            found = conn.exec_driver_sql(f"SELECT status FROM {schema}.msgworker_message")
+            assert list(found.scalars()) == [2, 2, 2], schema
 
 
 def test_app_names_its_table_and_engine(app, database):

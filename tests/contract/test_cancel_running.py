@@ -72,6 +72,27 @@ def step(one: Instance) -> None:
         one.settler.flush_waiting()
 
 
+def refuse_row(app: App, database: Any, condition: str) -> None:
+    """Make a trigger that refuses an UPDATE."""
+    before = "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message FOR EACH ROW"
+    with app.engine.begin() as conn:
+        if database.name == "postgresql":
+            conn.exec_driver_sql(
+                "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                f"IF {condition} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$"
+            )
+            conn.exec_driver_sql(f"{before} EXECUTE FUNCTION no()")
+        elif database.name == "sqlite":
+            conn.exec_driver_sql(
+                f"{before} WHEN {condition} BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+            )
+        else:
+            conn.exec_driver_sql(
+                f"{before} BEGIN IF {condition} THEN SIGNAL SQLSTATE '45000' "
+                "SET MESSAGE_TEXT = 'not this one'; END IF; END"
+            )
+
+
 def cancel(app: App, *ids: int) -> Any:
     return app.ops.cancel(list(ids), reason="wrong file", actor="anna")
 
@@ -172,6 +193,30 @@ def test_a_message_of_an_instance_that_died_is_not_tried_again(app, table, made,
     assert table.one("error_try_times") == 3
     step(one)
     assert table.one("last_error") == GONE
+
+
+@pytest.mark.parametrize("which", ["waits", "is recovered"])
+def test_a_request_that_the_database_refuses_to_end_stops_no_recovery(
+    app, database, table, made, which
+):
+    """A message that cannot be made dead, because of a trigger."""
+    app.add_handler("t", lambda msg: RetryLater(3600) if msg.object_id == "bad" else None)
+    one, other = made(), made()
+    ids = send(app, "bad", "good")
+    one.fetcher.run_once()
+    cancel(app, ids[0])
+    if which == "waits":
+        one.lanes.ready.clear()
+        lanes = {lane.row.msg_id: lane for lane in one.runtime.hand.lanes}
+        one.lanes.put([lanes[ids[0]]])
+        step(one)
+    refuse_row(app, database, "NEW.object_id = 'bad' AND NEW.error_try_times = 3")
+    with app.engine.begin() as conn:
+        lease.drop(conn, app.tables, one.runtime.identity.id)
+    other.heartbeat.run_once()
+    other.heartbeat.run_once()
+    assert table.statuses == [0 if which == "waits" else -1, -1]
+    assert table.column("claimed_by") == [None, None]
 
 
 def test_a_rerun_is_not_cancelled_by_the_request_before_it(app, table, made, ran):

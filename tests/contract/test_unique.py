@@ -156,6 +156,23 @@ def test_replace_gives_a_message_that_was_never_claimed_the_new_payload(app, tab
     assert other > first
 
 
+def test_replace_sends_where_the_holder_has_ended_since_the_transaction_began(app, database, table):
+    first = send(app, payload=1)
+    plain = plain_engine(database.url)
+    with plain.connect() as conn:
+        assert conn.execute(sa.select(sa.func.count()).select_from(app.tables.message)).scalar()
+        if app.tables.dialect.row_locks:  # on SQLite nobody else writes now
+            with app.engine.begin() as other:
+                other.execute(sa.update(app.tables.message).values(status=2))
+        else:
+            conn.execute(sa.update(app.tables.message).values(status=2))
+        second = app.send(conn, "t", 2, unique_key="k", on_duplicate="replace")
+        conn.commit()
+    plain.dispose()
+    assert second != first
+    assert table.rows("status", "payload") == [(2, "1"), (0, "2")]
+
+
 def test_replace_of_another_topic_or_object_is_refused(app, table):
     first = send(app, payload=1, object_id="a")
     for options, what in (({"topic": "u"}, "topic 't'"), ({"object_id": "b"}, "object 'a'")):

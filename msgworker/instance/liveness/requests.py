@@ -8,7 +8,8 @@ requests to cancel, or limits, further ones read them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
@@ -20,8 +21,10 @@ from msgworker.instance.runtime import Runtime
 from msgworker.store.changing import cancelling, change, pause
 from msgworker.store.changing.cancelling import Asked
 from msgworker.store.claiming import limits
+from msgworker.store.claiming.claim import OF_A_ROW
 
 CANNOT_END = "cannot end a request to cancel a message: %s"
+CANNOT_END_OF = "message {} cannot be cancelled: %s"
 
 
 class Requests:
@@ -144,25 +147,33 @@ class Requests:
         they are not tried again."""
         if not self.open or "ends" in self._refused:
             return
-        tables = self._runtime.tables
-        try:
-            with conn.begin_nested():
-                for one in cancelling.read(conn, tables, ids):
-                    change.end_request(conn, tables, one)
-        except Exception as error:
-            if trouble(error) is not Trouble.REFUSED:
-                raise
-            self._tell_refused("ends", CANNOT_END, error)
+        tables, asked = self._runtime.tables, list[Asked]()
+        with self._refusals(), conn.begin_nested():
+            asked = cancelling.read(conn, tables, ids)
+        for one in asked:
+            with self._refusals(one), conn.begin_nested():
+                change.end_request(conn, tables, one)
 
     def _end(self, one: Asked) -> None:
-        try:
+        with self._refusals(one):
             with self._link.transaction() as conn:
                 cancelled = change.end_request(conn, self._runtime.tables, one)
+            if cancelled:
+                self._log.info("message %s is %s", one.request.msg_id, one.request.text)
+                self._look_now()
+
+    @contextmanager
+    def _refusals(self, one: Asked | None = None) -> Iterator[None]:
+        """Tell once what the database refuses, and go on: recovery comes after this, and with
+        it."""
+        try:
+            yield
         except Exception as error:
-            if trouble(error) is not Trouble.REFUSED:
+            kind = trouble(error)
+            if kind is Trouble.REFUSED:
+                self._tell_refused("ends", CANNOT_END, error)
+            elif one is not None and kind in OF_A_ROW:
+                msg_id = one.request.msg_id
+                self._tell_refused(f"end {msg_id}", CANNOT_END_OF.format(msg_id), error)
+            else:
                 raise
-            self._tell_refused("ends", CANNOT_END, error)
-            return
-        if cancelled:
-            self._log.info("message %s is %s", one.request.msg_id, one.request.text)
-            self._look_now()
