@@ -305,6 +305,27 @@ def test_on_dead_sends_one_message_when_the_tries_are_used_up(app, table, transa
     assert ("payload" if end == "payload" else "no") in one["error"]
 
 
+def test_on_dead_is_sent_also_where_the_table_refuses_the_text_of_the_error(app, database, table):
+    """The text is at fault, not what is sent with it."""
+    if database.name != "sqlite":
+        pytest.skip("the trigger is one of SQLite")
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message WHEN NEW.last_error LIKE '%odd%'"
+            " BEGIN SELECT RAISE(ABORT, 'not this text'); END"
+        )
+
+    def handle(msg: Message[Any]) -> None:
+        raise Reject("odd")
+
+    app.add_handler("t", handle, on_dead="t.dead")
+    send(app, "a")
+    app.drain(**NOW, topics=["t"])
+    assert table.statuses[0] == -1
+    (one,) = about(app, "t.dead")
+    assert one["outcome"] == "dead"
+
+
 def test_a_crash_on_the_last_try_sends_on_dead_in_recovery(app, table):
     app.add_handler("t", lambda msg: None, on_dead="t.dead")
     (msg_id,) = send(app, "a", payload=5)

@@ -174,7 +174,10 @@ class Writer:
         if self._runtime.channel is not None:
             notify(conn, self._runtime.channel)
 
-    def _write_alone(self, lane: Lane, one: Settlement, me: str) -> Settled:
+    def _write_alone(
+        self, lane: Lane, one: Settlement, me: str, whole: Settlement | None = None
+    ) -> Settled:
+        """whole: it with its text, where that is left out to see whether it is what is refused."""
         log, row = self._runtime.log, lane.row
         try:
             with self.link.transaction() as conn:
@@ -187,7 +190,10 @@ class Writer:
             if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                 raise
             if one.sends:
-                return self._write_unsent(lane, one, me, error)
+                if whole is None and one.error not in (None, UNWRITABLE):
+                    bare = one._replace(error=UNWRITABLE, trace=None)
+                    return self._write_alone(lane, bare, me, one)
+                return self._write_unsent(lane, whole or one, me, error)
             if one.error in (None, UNWRITABLE) and one.trace is None:
                 text = "message %s: its outcome is not written: %s"
                 # Without the driver's own text, which may show the row.
