@@ -1,0 +1,61 @@
+"""What operators see of limits: who holds the permits, why a message waits, what a drain leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from msgworker import ConfigError
+from msgworker.errors import ExitCode
+from msgworker.store.looking.explain import Reason
+from tests.support.leases import registered
+from tests.support.ops import why
+from tests.support.rows import edit, send
+
+
+def test_limits_tell_who_holds_the_permits_and_when_the_next_token_comes(app):
+    app.add_handler("t", lambda msg: None, max_running=2)
+    app.add_handler("paced", lambda msg: None, rate="1/h", burst=3)
+    assert app.ops.limits() == []
+    held, _ = send(app, "a", "b")
+    send(app, *range(3), topic="paced")
+    registered(app, "other-1")
+    edit(app, held, status=1, claimed_by="other-1")
+    app.drain(linger=0, topics=["paced"])
+    app.drain(linger=0, topics=["t"])
+    paced, t = app.ops.limits()
+    assert (t.topic, t.max_running, t.running, dict(t.holders)) == ("t", 2, 1, {"other-1": 1})
+    assert (t.rate, t.tokens, t.why) == (None, None, None)
+    assert (paced.rate, paced.burst, paced.tokens) == ("1/h", 3, 0)
+    assert 3500 < (paced.next_seconds or 0) <= 3600
+
+
+def test_explain_names_the_permit_or_the_token_that_a_message_waits_for(app):
+    app.add_handler("t", lambda msg: None, max_running=1)
+    app.add_handler("paced", lambda msg: None, rate="1/h", burst=1)
+    held, waits = send(app, "a", "b")
+    _, late = send(app, "c", "d", topic="paced")
+    registered(app, "other-1")
+    edit(app, held, status=1, claimed_by="other-1")
+    report = app.drain(linger=0)
+    assert (report.done, report.left_by["limited"]) == (1, 2)
+    assert report.exit_code == ExitCode.RETRIES
+    registered(app, "live-1", topics=["t", "paced"])
+    found = app.ops.explain(waits)
+    assert found.reason is Reason.LIMITED
+    assert found.text == "it waits for a permit of t: 1 of 1 running, held by other-1 (1)"
+    assert "a token of paced: its rate is 1/h, the next in 3.6" in app.ops.explain(late).text
+    edit(app, held, status=2, claimed_by=None)
+    assert why(app, waits) is Reason.NEXT
+
+
+def test_a_limit_is_removed_with_an_audit(app):
+    app.add_handler("t", lambda msg: None, max_running=1)
+    app.drain(linger=0)
+    assert app.ops.remove_limit("t", dry_run=True) == 1
+    assert app.ops.remove_limit("t", reason="no longer needed", actor="alice") == 1
+    assert app.ops.limits() == []
+    assert app.ops.remove_limit("t") == 0
+    (entry,) = app.ops.audit()
+    assert (entry.kind, entry.actor, entry.reason) == ("unlimit", "alice", "no longer needed")
+    with pytest.raises(ConfigError):
+        app.ops.remove_limit("")
