@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.dialects import DIALECTS, NAMES, compiler_for
 from msgworker.dialects.catalogue import OTHER_SCHEMAS
+from msgworker.limit import Limit
 from msgworker.message import Outcome, Settlement, State
 from msgworker.store import items, schedules, unique
 from msgworker.store import send as producing
@@ -25,13 +26,24 @@ from msgworker.store.claiming import (
     claim,
     due,
     following,
+    limits,
     slices,
     slices_by_age,
     urgent,
 )
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.claiming.slices import Place
-from msgworker.store.looking import counts, explain, failures, find, instances, left, order, waiting
+from msgworker.store.looking import (
+    counts,
+    explain,
+    failures,
+    find,
+    instances,
+    left,
+    limited,
+    order,
+    waiting,
+)
 from msgworker.store.recovering import lease, recover
 from msgworker.store.rows import Row
 from msgworker.store.settling import settle, tries
@@ -331,6 +343,20 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield candidates.heads, {"after": None, "limit": 10}
     yield candidates.heads, {"after": "o", "limit": 10}
     yield candidates.without_object, {"after": 0, "limit": 10}
+    if t.has("topic"):
+        steps = {"mark": 0, "limit": 10, "span": 100}
+        log.rows["count(*) AS n, max("] = [(3, 7)]
+        for but in (False, True):
+            yield candidates.oldest_among, {"topics": ["a", "b"], "but": but, **steps}
+        numbers = Limit(4, 20, 1, 20)
+        log.rows["FOR UPDATE"] = [(4, 20, 1, 20, 0, 5)]
+        yield limits.lock, {"topic": "default"}
+        log.rows["FOR UPDATE"] = [LOCKED]
+        yield limits.take, {"topic": "a", "free": limits.Free(numbers, 1, 0, 5), "count": 2}
+        for there in (None, limits.Recorded(numbers, 1, "x")):
+            yield limits.declare, {"topic": "a", "limit": numbers, "seen": there, "me": "me"}
+        yield limits.remove, {"topic": "a"}
+        yield limited.topics, {}
     waits = {"linger": 5.0, "retry_linger": 300.0}
     yield due.coming, {"topics": None, "paused": (), **waits}
     yield due.coming, {"topics": ["a", "b"], "paused": ["b"], **waits}

@@ -164,14 +164,14 @@ def oldest_among(
 
     def ends() -> Select[Any]:
         w = pages()
-        return sa.select(sa.func.max(w.k), sa.func.count())
+        return sa.select(sa.func.count().label("n"), sa.func.max(w.k).label("last"))
 
     params = {"mark": mark, "span": span}
     names: dict[str, Any] = {"mw_topics": sorted(topics), "rows": limit}
     rows = as_candidates(fetch(conn, t.built(("oldest_among", but), build), params | names))
     if len(rows) >= limit:
         return Among(rows, rows[-1].msg_id, False)
-    last, read = conn.execute(t.built("oldest_end", ends), params).one()
+    read, last = conn.execute(t.built("oldest_end", ends), params).one()
     return Among(rows, None if last is None else int(last), int(read) < span)
 
 
