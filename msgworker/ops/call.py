@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
+from msgworker.dialects import connecting
 from msgworker.schedules import Schedule
 from msgworker.table import MessageTable, Tables
 
@@ -39,3 +42,11 @@ class Call:
     @property
     def _tables(self) -> Tables:
         return self._found or self.read_tables()
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[Connection, Tables]]:
+        """A connection to read with, and the tables. Those come first: their rule may be read again
+        on a connection of its own, and a pool may have only one."""
+        tables = self._tables
+        with connecting(self._engine) as conn:
+            yield conn, tables

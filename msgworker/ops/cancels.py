@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.dialects import connecting
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.ops import asking
@@ -20,6 +20,7 @@ from msgworker.ops.results import Repaired, Skip, Tell, Why
 from msgworker.ops.writing import Writing
 from msgworker.store.changing import audit, cancelling, change
 from msgworker.store.tables import schema
+from msgworker.table import Tables
 
 _OPEN = (State.NEW, State.FAILED, State.PROCESSING)
 _TOO_LATE = {**WHY, State.DONE: Why.TOO_LATE, State.DEAD: Why.TOO_LATE}
@@ -73,21 +74,22 @@ class Cancels(Writing):
             by = Who(op.actor, op.reason)
         else:
             by = asking.who(actor, reason, needs_reason=None if dry_run else "cancel")
-        choice = self._to_cancel(**asked)
+        there = self._there()
+        choice = self._to_cancel(there, **asked)
         pace = {"rate": asking.rate_of(rate), "progress": progress}
 
         def act(conn: Connection, part: list[int]) -> int:
-            return self._cancel(conn, part, by)
+            return _cancel(conn, choice.tables, part, by)
 
         done = self._change("cancel", choice, asked, by, op, dry_run, pace, act)
         if done.op_id is None:
             return done
-        with connecting(self._engine) as conn:
-            running = audit.running_before(conn, self._tables, done.op_id)
+        with self._reading() as (conn, t):
+            running = audit.running_before(conn, t, done.op_id)
         return replace(done, requested=running)
 
     def _to_cancel(
-        self, ids: list[int] | None, status: str | State | None, **filters: Any
+        self, there: bool, ids: list[int] | None, status: str | State | None, **filters: Any
     ) -> Choice:
         one = asking.word(status, _OPEN, "cannot be cancelled: they have ended")
         wanted = None
@@ -97,35 +99,16 @@ class Cancels(Writing):
             if one is None and all(value is None for value in filters.values()):
                 raise ConfigError("cancel needs ids or a filter: it does not cancel all messages")
             wanted = asking.filter_of(_OPEN if one is None else (one,), **filters)
+        t = self._tables
         return Choice(
             engine=self._engine,
-            tables=self._tables,
+            tables=t,
             words=_OPEN,
             ids=ids,
             wanted=wanted,
             why=_TOO_LATE,
-            unfit=self._unfit,
+            unfit=partial(_unfit, t, there),
         )
-
-    def _unfit(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
-        """The running ones among the messages for which no request can be made."""
-        running = cancelling.running(conn, self._tables, ids)
-        if not running:
-            return {}
-        there = self._there()
-        found = {asked.request.msg_id for asked in self._requests(conn, list(running))}
-        skips = {}
-        for msg_id, (owner, _) in running.items():
-            if owner is None:
-                skips[msg_id] = Skip(msg_id, Why.FOREIGN)
-            elif not there:
-                skips[msg_id] = Skip(msg_id, Why.NO_REQUESTS)
-            elif msg_id in found:
-                skips[msg_id] = Skip(msg_id, Why.REQUESTED)
-        return skips
-
-    def _requests(self, conn: Connection, ids: list[int]) -> list[cancelling.Asked]:
-        return [one for one in cancelling.read(conn, self._tables, ids) if not one.over]
 
     def _there(self) -> bool:
         """Whether requests can be recorded; looked at again if they could not."""
@@ -134,14 +117,34 @@ class Cancels(Writing):
             self._found = replace(self._tables, missing=missing)
         return cancelling.is_there(self._tables)
 
-    def _cancel(self, conn: Connection, part: list[int], by: Who) -> int:
-        """Cancel messages that are locked and recorded."""
-        t = self._tables
-        running = cancelling.running(conn, t, part)
-        waiting = [i for i in part if i not in running]
-        text = cancelling.text_of(by.actor, by.reason)
-        cancelled = change.cancel(conn, t, waiting, text=text)
-        cancelling.drop(conn, t, waiting)
-        owned = {i: (owner, tries) for i, (owner, tries) in running.items() if owner is not None}
-        cancelling.add(conn, t, owned, actor=by.actor, reason=by.reason or "")
-        return cancelled + len(owned)
+
+def _unfit(t: Tables, there: bool, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+    """The running ones among the messages for which no request can be made; `there`: requests can
+    be recorded."""
+    running = cancelling.running(conn, t, ids)
+    if not running:
+        return {}
+    found = {
+        asked.request.msg_id for asked in cancelling.read(conn, t, list(running)) if not asked.over
+    }
+    skips = {}
+    for msg_id, (owner, _) in running.items():
+        if owner is None:
+            skips[msg_id] = Skip(msg_id, Why.FOREIGN)
+        elif not there:
+            skips[msg_id] = Skip(msg_id, Why.NO_REQUESTS)
+        elif msg_id in found:
+            skips[msg_id] = Skip(msg_id, Why.REQUESTED)
+    return skips
+
+
+def _cancel(conn: Connection, t: Tables, part: list[int], by: Who) -> int:
+    """Cancel messages that are locked and recorded."""
+    running = cancelling.running(conn, t, part)
+    waiting = [i for i in part if i not in running]
+    text = cancelling.text_of(by.actor, by.reason)
+    cancelled = change.cancel(conn, t, waiting, text=text)
+    cancelling.drop(conn, t, waiting)
+    owned = {i: (owner, tries) for i, (owner, tries) in running.items() if owner is not None}
+    cancelling.add(conn, t, owned, actor=by.actor, reason=by.reason or "")
+    return cancelled + len(owned)

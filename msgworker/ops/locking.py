@@ -82,12 +82,11 @@ class Locking(Writing):
 
     def _noted(self, by: asking.Who, asked: dict[str, object]) -> int | None:
         """Record it first, so that an interrupted release is in the audit too."""
-        if self._tables.missing & {"msgworker_operation", "msgworker_audit"}:
+        t = self._tables
+        if t.missing & {"msgworker_operation", "msgworker_audit"}:
             return None
         with writing(self._engine) as conn:
-            return audit.begin(
-                conn, self._tables, kind=KIND, actor=by.actor, reason=by.reason, asked=asked
-            )
+            return audit.begin(conn, t, kind=KIND, actor=by.actor, reason=by.reason, asked=asked)
 
     def _done(self, op_id: int, did: int) -> None:
         t = self._tables

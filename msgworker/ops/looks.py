@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 from msgworker.config import whole
-from msgworker.dialects import connecting
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.ops import asking
@@ -52,13 +51,13 @@ class Looks(Call):
 
         Exact on a small table; on a large one `Count.exact` says "at least" or "about".
         """
-        with connecting(self._engine) as conn:
-            return counts.counts(conn, self._tables)
+        with self._reading() as (conn, t):
+            return counts.counts(conn, t)
 
     def unfinished(self) -> int:
         """How many messages are unfinished: `left` in the report of a drain."""
-        with connecting(self._engine) as conn:
-            return find.unfinished(conn, self._tables)
+        with self._reading() as (conn, t):
+            return find.unfinished(conn, t)
 
     def find(
         self,
@@ -81,8 +80,7 @@ class Looks(Call):
         if after is not None:
             whole("after", after, LEAST, MOST)
         word, since = asking.word(status), asking.since_of(since)
-        with connecting(self._engine) as conn:
-            t = self._tables
+        with self._reading() as (conn, t):
             found = find.find(
                 conn,
                 t,
@@ -103,8 +101,7 @@ class Looks(Call):
         None if there is no such message."""
         whole("msg_id", msg_id, LEAST, MOST)
         whole("items", items, 0, MAX_LIMIT)
-        with connecting(self._engine) as conn:
-            t = self._tables
+        with self._reading() as (conn, t):
             found = find.show(conn, t, msg_id)
             if found is None:
                 return None
@@ -127,26 +124,25 @@ class Looks(Call):
         if after is not None and not isinstance(after, str):
             raise ConfigError(f"after must be the key of an item, got {after!r:.80}")
         chosen = None if state is None else asking.item_state(state)
-        with connecting(self._engine) as conn:
-            return fanned.find(conn, self._tables, msg_id, state=chosen, limit=limit, after=after)
+        with self._reading() as (conn, t):
+            return fanned.find(conn, t, msg_id, state=chosen, limit=limit, after=after)
 
     def explain(self, msg_id: int) -> Explanation | None:
         """Why a message is not running, None if there is none."""
         whole("msg_id", msg_id, LEAST, MOST)
-        with connecting(self._engine) as conn:
-            return explain.explain(conn, self._tables, msg_id)
+        with self._reading() as (conn, t):
+            return explain.explain(conn, t, msg_id)
 
     def failures(self, *, limit: int = 50) -> Found[Failures]:
         """Dead and failing messages grouped by error, largest group first."""
         whole("limit", limit, 1, MAX_GROUPS)
-        with connecting(self._engine) as conn:
-            return failures.failures(conn, self._tables, limit=limit)
+        with self._reading() as (conn, t):
+            return failures.failures(conn, t, limit=limit)
 
     def lanes(self, *, limit: int = 50) -> Found[LaneInfo]:
         """Objects that wait: head, its state, how many messages behind it; the longest first."""
         whole("limit", limit, 1, MAX_GROUPS)
-        with connecting(self._engine) as conn:
-            t = self._tables
+        with self._reading() as (conn, t):
             found = waiting.lanes(conn, t, limit=limit)
             heads = ending.told(conn, t, [one.head for one in found])
             found[:] = [replace(one, head=head) for one, head in zip(found, heads, strict=True)]
@@ -154,14 +150,14 @@ class Looks(Call):
 
     def instances(self) -> list[InstanceInfo]:
         """Live instances, since when, with how many messages; then dead and foreign ones."""
-        with connecting(self._engine) as conn:
-            return instances.instances(conn, self._tables)
+        with self._reading() as (conn, t):
+            return instances.instances(conn, t)
 
     def limits(self) -> list[TopicLimit]:
         """The topics with max_running or rate, by name: what runs, who has it, and when the next
         may start."""
-        with connecting(self._engine) as conn:
-            return limited.topics(conn, self._tables)
+        with self._reading() as (conn, t):
+            return limited.topics(conn, t)
 
     def doctor(self) -> list[Finding]:
         """Compare the live schema, rows and server with what is needed; changes nothing.

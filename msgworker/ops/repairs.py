@@ -91,7 +91,7 @@ class Repairs(Writing):
         done_too = bool(asked["force"])
 
         def act(conn: Connection, part: list[int]) -> int:
-            return change.rerun(conn, self._tables, part, done_too=done_too)
+            return change.rerun(conn, choice.tables, part, done_too=done_too)
 
         return self._change("rerun", choice, asked, by, op, dry_run, pace, act)
 
@@ -200,7 +200,7 @@ class Repairs(Writing):
         text = f"{change.DISCARDED}{by.actor}: {by.reason}"
 
         def act(conn: Connection, part: list[int]) -> int:
-            return change.discard(conn, self._tables, part, text=text)
+            return change.discard(conn, choice.tables, part, text=text)
 
         return self._change("discard", choice, asked, by, op, dry_run, pace, act)
 

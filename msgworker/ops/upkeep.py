@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from msgworker.dialects import connecting, writing
+from msgworker.dialects import writing
 from msgworker.message import State
 from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
@@ -21,6 +21,7 @@ from msgworker.store.changing import audit, pause, purge
 from msgworker.store.changing.audit import AuditEntry
 from msgworker.store.changing.pause import Pause
 from msgworker.store.claiming import limits
+from msgworker.table import Tables
 
 MAX_AUDIT = 10_000
 
@@ -80,9 +81,9 @@ class Upkeep(Writing):
         return bulk.result()
 
     def _would_purge(self, old: Old) -> Repaired:
-        with connecting(self._engine) as conn:
-            count = purge.count(conn, self._tables, **old.options)
-            first = purge.chunk(conn, self._tables, **old.options, after=None, limit=SAMPLE)
+        with self._reading() as (conn, t):
+            count = purge.count(conn, t, **old.options)
+            first = purge.chunk(conn, t, **old.options, after=None, limit=SAMPLE)
         return replace(self._would("purge", first, count, []), changed=count)
 
     # ------------------------------------------------------------ pause
@@ -102,8 +103,8 @@ class Upkeep(Writing):
         """
         name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
 
-        def act(conn: Connection) -> bool:
-            return pause.add(conn, self._tables, name, actor=by.actor, reason=by.reason)
+        def act(conn: Connection, t: Tables) -> bool:
+            return pause.add(conn, t, name, actor=by.actor, reason=by.reason)
 
         return self._switch("pause", name, by, dry_run, act)
 
@@ -118,15 +119,14 @@ class Upkeep(Writing):
         """Resume a paused topic. Returns 1, or 0 if it was not paused."""
         name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
 
-        def act(conn: Connection) -> bool:
-            return pause.remove(conn, self._tables, name)
+        def act(conn: Connection, t: Tables) -> bool:
+            return pause.remove(conn, t, name)
 
         return self._switch("resume", name, by, dry_run, act)
 
     def _switch(self, kind: str, topic: str, by: Who, dry_run: bool, act: Any) -> Repaired:
-        t = self._tables
         self._ready()
-        with connecting(self._engine) as conn:
+        with self._reading() as (conn, t):
             paused = topic in pause.topics(conn, t)
         if dry_run or paused == (kind == "pause"):
             would = int(paused != (kind == "pause"))
@@ -143,7 +143,7 @@ class Upkeep(Writing):
                 )
                 op = audit.read(conn, t, op_id)
                 assert op is not None
-                did = int(act(conn))
+                did = int(act(conn, t))
                 audit.advance(conn, t, op, last_id=None, matched=did, changed=did, skipped=0)
                 audit.finish(conn, t, op_id)
         except IntegrityError:  # another process pauses it at the same moment
@@ -164,9 +164,8 @@ class Upkeep(Writing):
         them again. Returns 1, or 0 if the topic has no limits.
         """
         name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
-        t = self._tables
         self._ready()
-        with connecting(self._engine) as conn:
+        with self._reading() as (conn, t):
             there = int(name in limits.read_all(conn, t))
         if dry_run or not there:
             return Repaired(kind="unlimit", matched=there, changed=there, dry_run=dry_run)
@@ -174,8 +173,8 @@ class Upkeep(Writing):
 
     def pauses(self) -> list[Pause]:
         """The topics that are paused."""
-        with connecting(self._engine) as conn:
-            return pause.read_all(conn, self._tables)
+        with self._reading() as (conn, t):
+            return pause.read_all(conn, t)
 
     # ------------------------------------------------------------ audit
 
@@ -184,5 +183,5 @@ class Upkeep(Writing):
         asking.limit_of(limit, MAX_AUDIT)
         asking.ids_of(msg_id)
         self._ready()
-        with connecting(self._engine) as conn:
-            return audit.entries(conn, self._tables, msg_id=msg_id, limit=limit)
+        with self._reading() as (conn, t):
+            return audit.entries(conn, t, msg_id=msg_id, limit=limit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from msgworker.dialects import connecting
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import State, Status
 from msgworker.ops import asking, rerunning
@@ -48,8 +47,8 @@ class Writing(Call):
             raise ConfigError("operation continues with the original selection; give no other one")
         self._ready()
         asking.ids_of(op_id)
-        with connecting(self._engine) as conn:
-            op = audit.read(conn, self._tables, op_id)
+        with self._reading() as (conn, t):
+            op = audit.read(conn, t, op_id)
         if op is None or op.kind != kind:
             raise ConfigError(f"there is no {kind} of number {op_id}; see `msgworker audit`")
         if op.finished_at is not None:
@@ -133,9 +132,9 @@ class Writing(Call):
         """The result of a dry run: how many of `ids`, and the first of them."""
         skips = Skips()
         skips.add(left)
-        with connecting(self._engine) as conn:
-            shown = [find.show(conn, self._tables, i) for i in ids[:SAMPLE]]
-            infos = ending.told(conn, self._tables, [info for info in shown if info is not None])
+        with self._reading() as (conn, t):
+            shown = [find.show(conn, t, i) for i in ids[:SAMPLE]]
+            infos = ending.told(conn, t, [info for info in shown if info is not None])
         return Repaired(
             kind=kind,
             matched=matched,

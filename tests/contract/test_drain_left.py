@@ -15,6 +15,8 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, Context, Message, MessageTable, Report, RetryLater
+from msgworker.instance.claiming.finder import Finder
+from msgworker.message import State
 from msgworker.store.looking.left import Asked, Waits, left
 from msgworker.store.recovering import lease
 from msgworker.testing import Database, drain
@@ -327,6 +329,25 @@ def test_what_an_instance_without_a_heartbeat_has_ends_a_drain_with_6(app, caplo
 def test_a_drain_waits_for_a_lease_that_ends_within_its_linger(app):
     held_by(app, "another", ttl=2.0)
     report = app.drain(linger=60)
+    assert (report.done, report.left) == (1, 0)
+
+
+def test_a_drain_does_not_end_while_its_own_heartbeat_recovers(make_app, app, monkeypatch):
+    """The lease is taken over between its two last looks: at the messages that become due, where
+    the other still has this one, and at the leases that end, of which this is none any more."""
+    quick = make_app(app.engine.url, lease_seconds=3.0)
+    msg_id = held_by(quick, "another")
+    looked = Finder.coming
+
+    def recovered_meanwhile(self: Finder, drain: Any) -> Any:
+        coming = looked(self, drain)
+        if quick.ops.show(msg_id).status is State.PROCESSING:
+            age_lease(quick, "another", silent=700, left=-100)
+            until(lambda: quick.ops.show(msg_id).status is State.FAILED, "it is recovered")
+        return coming
+
+    monkeypatch.setattr(Finder, "coming", recovered_meanwhile)
+    report = quick.drain(linger=60)
     assert (report.done, report.left) == (1, 0)
 
 

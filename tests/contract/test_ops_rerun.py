@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from tenacity import wait_none
 
 from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
+from msgworker import app as app_module
 from msgworker.ops.bulk import Bulk
 from msgworker.ops.results import Progress, Why
 from msgworker.store.changing import change
@@ -85,8 +86,10 @@ def test_ids_that_are_none(sqlite, ids):
     app.engine.dispose()
 
 
-def test_writes_need_one_connection(app, make_app, table):
-    """Of a user's Engine with a small pool; the steps do not run beside the look."""
+def test_calls_need_one_connection(app, make_app, table, monkeypatch):
+    """Of a user's Engine with a small pool; the steps do not run beside the look, and the rule of
+    the table is read again before a step."""
+    monkeypatch.setattr(app_module, "RULE_SECONDS", 0.0)
     args = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 1, "poolclass": sa.QueuePool}
     small = make_app(sa.create_engine(app.engine.url, **args))
     ids = put(app, *[(f"o{i}", FAILED) for i in range(3)])
@@ -96,7 +99,20 @@ def test_writes_need_one_connection(app, make_app, table):
     assert small.ops.rerun(ids, with_successors=True) == 3
     put(app, ("p", RUNNING), claimed_by="gone-1")
     assert small.ops.release("gone-1") == 1
+    assert small.ops.cancel(topic="t", reason="r", dry_run=True).dry_run
+    assert small.ops.pause("t") == 1
+    assert small.ops.resume("t") == 1
     assert small.ops.purge("30d") == 0
+    assert small.ops.find(limit=1)
+    assert small.ops.show(ids[0])
+    assert small.ops.explain(ids[0])
+    assert small.ops.audit(limit=1)
+    assert small.ops.counts()
+    assert small.ops.unfinished()
+    assert small.ops.lanes()
+    assert small.ops.failures()
+    assert not small.ops.instances()
+    assert not small.ops.pauses()
 
 
 def test_a_long_list_of_ids(app, table):

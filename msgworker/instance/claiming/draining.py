@@ -44,6 +44,7 @@ class Draining:
 
     def saw_nothing(self, look: Look) -> bool:
         """Nothing of this look was claimed; True = the drain is over."""
+        recoveries = self._recovery.begun
         then = self.end.saw_nothing(
             look,
             holding=bool(self._runtime.hand.lanes),
@@ -53,6 +54,8 @@ class Draining:
         )
         if then is Next.ASK:
             then = self._ask_what_is_coming()
+            if then is Next.OVER and self._recovery.begun != recoveries:
+                then = Next.LOOK_AFRESH  # its messages may have been read as those of another
         if then is Next.SWEEP:
             self._claimer.resolve_doubt()
         if then in (Next.SWEEP, Next.LOOK_AFRESH):

@@ -42,7 +42,8 @@ class Recovery:
     rest: waits so many seconds; true, perhaps earlier, if the instance stops.
     on_batch: called after each batch that was given back. given_back: called in its transaction.
     more: whether the last round ran out of time; the next one is due at once.
-    under_way: messages are being given back; written by the heartbeat, read by the fetcher.
+    under_way: messages are being given back. begun: how many instances it has begun to recover.
+    Both are written by the heartbeat and read by the fetcher.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Recovery:
         self._refused: set[int] = set()  # rows that cannot be recovered, logged once
         self.more = False
         self.under_way = False
+        self.begun = 0
 
     def run(self, renewed_at: float) -> int:
         """One round, in the beat that began by renewing our lease then (monotonic seconds); returns
@@ -86,6 +88,7 @@ class Recovery:
         try:
             for work in self._due(leases, holders):
                 self.under_way = True
+                self.begun += 1
                 given_back += work()
                 if self._out_of_time():
                     self.more = True
