@@ -14,6 +14,8 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
+from msgworker.instance.claiming import search
+from msgworker.instance.claiming.permits import Permits
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
 from msgworker.limit import Limit
@@ -231,6 +233,57 @@ def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatc
         assert late in {lane.row.msg_id for lane in one.runtime.hand.lanes}
         assert marks
         assert min(marks) > 600
+
+
+class Stalled:
+    """The clock of a machine on which the database answers once after ten minutes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds = 1000.0
+        self.stalls = 600.0
+        read = candidates.oldest_among
+
+        def slowly(*given: Any, **named: Any) -> Any:
+            found = read(*given, **named)
+            if named["but"]:
+                self.seconds, self.stalls = self.seconds + self.stalls, 0.0
+            return found
+
+        monkeypatch.setattr(candidates, "oldest_among", slowly)
+        monkeypatch.setattr(search, "time", self)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    perf_counter = monotonic
+
+
+def test_one_look_that_took_long_keeps_no_other_topic_waiting(app, table, monkeypatch):
+    limited(app, max_running=1)
+    limited(app, "other")
+    (first,) = send(app, "a", topic="other")
+    edit(app, first, status=2)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, i) for i in range(600)])
+    clock = Stalled(monkeypatch)
+    with instance(app) as one:
+        one.fetcher.run_once()
+        edit(app, first, status=0)
+        clock.seconds += 60
+        look = one.finder.look(5, 0)
+        assert [found.msg_id for found in look.candidates] == [first]
+
+
+def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
+    limited(app, max_running=1)
+    clock = [1000.0]
+    runtime = app.runtime()
+    runtime.hold(frozenset(), {"t": Limit(1)})
+    one = Permits(runtime, threads=1, clock=lambda: clock[0])
+    one.looked("t", search.Look(complete=True, seconds=600.0))
+    clock[0] += 30
+    one.woken()
+    assert one.due() == ["t"]
 
 
 @pytest.mark.parametrize("transactional", [False, True])

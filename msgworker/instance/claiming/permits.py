@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from msgworker.instance.claiming.search import Look
+from msgworker.instance.claiming.search import LONGEST_REST_SECONDS, Look
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.runtime import Runtime
 from msgworker.message import topic_of
@@ -116,7 +116,7 @@ class Permits:
     def looked(self, topic: str, look: Look) -> None:
         """After a look for a topic that found nothing."""
         now, of = self._clock(), self._of(topic)
-        rest = LEFT_TO_OTHERS * look.seconds
+        rest = min(LEFT_TO_OTHERS * look.seconds, LONGEST_REST_SECONDS)
         longest = self._runtime.settings.poll_seconds
         waits = Waits.NOTHING if look.saw_all else Waits.NO
         of.again(now, waits, max(rest, min(longest, of.longer())))

@@ -33,8 +33,9 @@ IDLE_OBJECTS = 64
 FORGET_SECONDS = 1.0
 LEAST_SPAN, MOST_SPAN, MOST_STEPS = 256, 16_000, 8
 """How many rows are read at once, and how often in a look, past messages of other topics."""
-READ_AGAIN = 20.0
-"""Rows of other topics are read again after this multiple of the time that it took."""
+READ_AGAIN, LONGEST_REST_SECONDS = 20.0, 30.0
+"""Rows of other topics are read again after this multiple of the time that it took, but not later
+than that: a database that hangs once would keep them waiting for long."""
 DUE_SECONDS = 0.02
 MIN_ID = -(1 << 63)
 
@@ -256,7 +257,8 @@ class Search:
             if whole or count >= size:
                 break
             now = time.monotonic()
-            self._read_again_at = max(self._read_again_at, now) + READ_AGAIN * (now - begun)
+            again_at = max(self._read_again_at, now) + READ_AGAIN * (now - begun)
+            self._read_again_at = min(again_at, now + LONGEST_REST_SECONDS)
             self._span = min(MOST_SPAN, self._span * 2)
         else:
             self._passing = len(pick.own) < enough
@@ -280,7 +282,7 @@ class Search:
                 break
         if len(pick.own) == before and self.tables.dialect.oldest_index:
             now = time.monotonic()
-            self._ring_at = now + READ_AGAIN * (now - begun)
+            self._ring_at = now + min(READ_AGAIN * (now - begun), LONGEST_REST_SECONDS)
         return over
 
     def _look_ring(self, conn: Connection, pick: Pick, want: int) -> bool:
