@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from msgworker import ticks
 from msgworker.config import nearest
-from msgworker.dialects import connecting, writing
+from msgworker.dialects import writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import asking
 from msgworker.ops.results import Repaired
@@ -22,10 +22,11 @@ from msgworker.store.changing import audit
 from msgworker.store.looking import find
 from msgworker.store.schedules import Stored
 from msgworker.store.send import insert_one
+from msgworker.table import Tables
 
 SHOWN_TICKS = 5
 TRIES = 20
-Act = Callable[[Connection, Stored, datetime], bool]
+Act = Callable[[Connection, Tables, Stored, datetime], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,11 @@ class Scheduling(Writing):
         yet, by name."""
         declared = self._declared()
         ours = {one.name: one for one in declared or ()}
-        with connecting(self._engine) as conn:
-            if not store.is_there(conn, self._tables):
+        with self._reading() as (conn, t):
+            if not store.is_there(conn, t):
                 now, rows = store.clock(conn), list[Stored]()
             else:
-                now, rows = store.look(conn, self._tables)
+                now, rows = store.look(conn, t)
         found = [_info(row, now, None if declared is None else row.name in ours) for row in rows]
         there = {row.name for row in rows}
         found += [_unwritten(one, now) for name, one in ours.items() if name not in there]
@@ -95,8 +96,8 @@ class Scheduling(Writing):
         """
         by = asking.who(actor, reason)
 
-        def act(conn: Connection, row: Stored, now: datetime) -> bool:
-            return store.change(conn, self._tables, row, {"paused_at": now, "paused_by": by.actor})
+        def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
+            return store.change(conn, t, row, {"paused_at": now, "paused_by": by.actor})
 
         return self._change_schedule(
             "pause-schedule", name, by, dry_run, act, lambda row: row.paused_at is None
@@ -114,11 +115,11 @@ class Scheduling(Writing):
         Instances notice within a heartbeat. Returns 1, or 0 if it was not paused."""
         by = asking.who(actor, reason)
 
-        def act(conn: Connection, row: Stored, now: datetime) -> bool:
+        def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             after = now if row.last_at is None else max(now, row.last_at)
             next_at = ticks.read(row.spec, row.time_zone).after(after)
             values = {"paused_at": None, "paused_by": None, "next_at": next_at}
-            return store.change(conn, self._tables, row, values)
+            return store.change(conn, t, row, values)
 
         return self._change_schedule(
             "resume-schedule", name, by, dry_run, act, lambda row: row.paused_at is not None
@@ -139,16 +140,16 @@ class Scheduling(Writing):
         by = asking.who(actor, reason)
         sent: list[Any] = []
 
-        def act(conn: Connection, row: Stored, now: datetime) -> bool:
-            (values,) = store.rows_of(self._tables, row, [now])
-            sent[:] = [insert_one(conn, self._tables, values)]
+        def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
+            (values,) = store.rows_of(t, row, [now])
+            sent[:] = [insert_one(conn, t, values)]
             return True
 
         done = self._change_schedule("run-schedule", name, by, dry_run, act, lambda row: True)
         if not sent or dry_run:
             return done
-        with connecting(self._engine) as conn:
-            shown = find.show(conn, self._tables, sent[0])
+        with self._reading() as (conn, t):
+            shown = find.show(conn, t, sent[0])
         sample = () if shown is None else (shown,)
         return Repaired(kind=done.kind, op_id=done.op_id, matched=1, changed=1, sample=sample)
 
@@ -164,8 +165,8 @@ class Scheduling(Writing):
         its next start writes it again, as a new one. Returns 1."""
         by = asking.who(actor, reason)
 
-        def act(conn: Connection, row: Stored, now: datetime) -> bool:
-            return store.delete(conn, self._tables, row)
+        def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
+            return store.delete(conn, t, row)
 
         return self._change_schedule("delete-schedule", name, by, dry_run, act, lambda row: True)
 
@@ -180,13 +181,13 @@ class Scheduling(Writing):
     ) -> Repaired:
         """Change the row of a schedule as it is now, and record it, in one transaction."""
         self._ready()
-        with connecting(self._engine) as conn:
-            if not store.is_there(conn, self._tables):
+        with self._reading() as (conn, t):
+            if not store.is_there(conn, t):
                 raise SchemaError(
                     "table msgworker_schedule is missing. Run App.create_schema() or `msgworker "
                     "init-db`, or see `msgworker ddl`"
                 )
-            row, _ = self._named(conn, name)
+            row, _ = _named(conn, t, name)
         if dry_run or not wanted(row):
             would = int(wanted(row))
             return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
@@ -202,26 +203,27 @@ class Scheduling(Writing):
     ) -> Repaired:
         t = self._tables
         with writing(self._engine) as conn:
-            row, now = self._named(conn, name)
+            row, now = _named(conn, t, name)
             if not wanted(row):
                 return Repaired(kind=kind)
             asked = {"schedule": name}
             op_id = audit.begin(conn, t, kind=kind, actor=by.actor, reason=by.reason, asked=asked)
             op = audit.read(conn, t, op_id)
             assert op is not None
-            if not act(conn, row, now):
+            if not act(conn, t, row, now):
                 raise _Changed
             audit.advance(conn, t, op, last_id=None, matched=1, changed=1, skipped=0)
             audit.finish(conn, t, op_id)
         return Repaired(kind=kind, op_id=op_id, matched=1, changed=1)
 
-    def _named(self, conn: Connection, name: Any) -> tuple[Stored, datetime]:
-        now, rows = store.look(conn, self._tables)
-        for row in rows:
-            if row.name == name:
-                return row, now
-        hint = nearest(str(name), [row.name for row in rows]) if rows else "there are none"
-        raise ConfigError(f"there is no schedule {name!r:.120} in the table; {hint}")
+
+def _named(conn: Connection, t: Tables, name: Any) -> tuple[Stored, datetime]:
+    now, rows = store.look(conn, t)
+    for row in rows:
+        if row.name == name:
+            return row, now
+    hint = nearest(str(name), [row.name for row in rows]) if rows else "there are none"
+    raise ConfigError(f"there is no schedule {name!r:.120} in the table; {hint}")
 
 
 def _info(row: Stored, now: datetime, declared: bool | None) -> ScheduleInfo:

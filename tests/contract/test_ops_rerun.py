@@ -113,6 +113,11 @@ def test_calls_need_one_connection(app, make_app, table, monkeypatch):
     assert small.ops.failures()
     assert not small.ops.instances()
     assert not small.ops.pauses()
+    assert not small.ops.limits()
+    assert not small.ops.schedules()
+    with pytest.raises(ConfigError, match="no schedule"):
+        small.ops.run_now("x")
+    assert small.ops.items(ids[0]) == []
 
 
 def test_a_long_list_of_ids(app, table):
