@@ -139,6 +139,9 @@ class Connection:
         self._alone = True
         return self
 
+    def get_execution_options(self) -> dict[str, Any]:
+        return {}
+
     def invalidate(self) -> None:
         self.invalidated = True
 

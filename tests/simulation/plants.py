@@ -209,14 +209,14 @@ def seen_and_status_ignored() -> Iterator[None]:
 def recover_anybody() -> AbstractContextManager[None]:
     """Rows are given back by id, whoever holds them now."""
 
-    def taken(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str) -> int:
+    def taken(conn: Connection, t: Tables, ids: Sequence[int], **_: Any) -> int:
         c = t.cols()
         found = conn.execute(
             sa.update(t.message)
             .where(c.msg_id.in_(ids), t.running(c))
             .values(status=-1, error_try_times=t.tries(c) + 1, crash_times=1, claimed_by=None)
         )
-        return found.rowcount + 0 * len(dead_id + text)
+        return found.rowcount
 
     return replaced(recover, "recover", taken)
 
@@ -224,7 +224,9 @@ def recover_anybody() -> AbstractContextManager[None]:
 def crash_is_no_try() -> AbstractContextManager[None]:
     """A recovery counts no try."""
 
-    def back(conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str) -> int:
+    def back(
+        conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str, **_: Any
+    ) -> int:
         c = t.cols()
         mine = sa.and_(t.running(c), owner(c) == dead_id)
         values = {"status": -1, "available_at": None, "claimed_by": None, "last_error": text}

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from msgworker.dialects import DIALECTS
 from msgworker.errors import RuleChanged
 from msgworker.message import Outcome, Settlement
-from msgworker.store.changing import change
+from msgworker.store.changing import cancelling, change
 from msgworker.store.claiming import candidates, claim
 from msgworker.store.recovering import lease, recover
 from msgworker.store.settling import settle
@@ -47,6 +47,7 @@ class Base:
         self.tables = {r: tables_for(r.to(MessageTable()), DIALECTS["sqlite"]) for r in RULES}
         with self.engine.begin() as conn:
             for t in self.tables.values():
+                cancelling.table(t)  # which a rerun asks
                 t.message.metadata.create_all(conn)
                 for index in t.message.indexes:
                     index.create(conn, checkfirst=True)

@@ -43,7 +43,8 @@ T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - the text that SQLite keeps has no zone
 EPOCH_DAY = 2461041.5
 OPTIONAL = frozenset(
-    f"msgworker_{name}" for name in ("item", "try", "operation", "audit", "pause", "cancel")
+    f"msgworker_{name}"
+    for name in ("item", "try", "operation", "audit", "pause", "cancel", "limit")
 )
 """Tables that instances do without."""
 
