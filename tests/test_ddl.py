@@ -554,6 +554,7 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield cancelling.look, {}
     yield cancelling.read, {}
     yield cancelling.read, {"ids": some}
+    yield cancelling.read, {"me": "a"}
     yield cancelling.running, {"ids": some}
     yield cancelling.add, {"running": {1: ("a", 0)}, "actor": "me", "reason": "why"}
     yield cancelling.drop, {"ids": some}

@@ -219,6 +219,26 @@ def test_a_request_that_the_database_refuses_to_end_stops_no_recovery(
     assert table.column("claimed_by") == [None, None]
 
 
+def test_requests_that_others_do_not_end_hide_none_of_ours(app, table, made):
+    if not app.tables.dialect.partial_indexes:
+        pytest.skip("many rows, on two databases")
+    app.add_handler("t", lambda msg: None)
+    others = cancelling.BATCH + 1
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, None)] * others)
+    table.edit(status=1, claimed_by="other-1")
+    one = made()
+    (msg_id,) = send(app, "a")
+    one.fetcher.run_once()
+    running = {i: ("other-1", 0) for i in table.column("msg_id")[:others]}
+    with app.engine.begin() as conn:
+        cancelling.add(conn, app.tables, running, actor="anna", reason="wrong file")
+    cancel(app, msg_id)
+    one.heartbeat.requests.read()
+    step(one)
+    assert table.rows("status", "last_error")[-1] == (-1, GONE)
+
+
 def test_a_rerun_is_not_cancelled_by_the_request_before_it(app, table, made, ran):
     """Not by one that is recorded, nor by one that the instance remembers."""
 

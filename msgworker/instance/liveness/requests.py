@@ -129,8 +129,7 @@ class Requests:
         hand, me = runtime.hand, runtime.identity.id
         rows = {row.msg_id: row for lane in list(hand.lanes) for row in (lane.row,)}
         with self._link.transaction() as conn:
-            asked = cancelling.read(conn, runtime.tables)
-        self.open = bool(asked)
+            asked = cancelling.read(conn, runtime.tables, me=me)
         kept = {i: one for i, one in hand.cancels.items() if rows.get(i) is one.row}
         for one in asked:
             row = rows.get(one.request.msg_id)

@@ -23,6 +23,7 @@ from msgworker.message import State, Status, ends_at, word_of
 from msgworker.store.changing import pause
 from msgworker.store.changing.audit import MAX_ACTOR, MAX_REASON, MAX_TABLE
 from msgworker.store.claiming import limits
+from msgworker.store.rows import ME
 from msgworker.table import LONGEST_ID, Tables, lit
 
 NAME = "msgworker_cancel"
@@ -134,9 +135,12 @@ def look(conn: Connection, t: Tables, *, limited: bool = True) -> Seen:
     return Seen(frozenset(row[1] for row in rows if not row[0]), 1 in kinds, 2 in kinds)
 
 
-def read(conn: Connection, t: Tables, ids: Sequence[int] | None = None) -> list[Asked]:
+def read(
+    conn: Connection, t: Tables, ids: Sequence[int] | None = None, *, me: str | None = None
+) -> list[Asked]:
     """The requests, or those of some messages (at most `max_ids`), with what has become of each
-    message; none where the table is not there."""
+    message; none where the table is not there. me: without those of messages that run elsewhere,
+    of which there may be more than `BATCH`."""
     if not is_there(t):
         return []
 
@@ -148,10 +152,15 @@ def read(conn: Connection, t: Tables, ids: Sequence[int] | None = None) -> list[
         query = sa.select(*own, *row).select_from(r.outerjoin(t.message, r.c.msg_id == c.msg_id))
         query = query.where(r.c.table_name == t.spec.bare_name)
         query = query.order_by(r.c.msg_id)
+        if me is not None and c.claimed_by is not None:
+            runs = sa.func.coalesce(c.status, lit(Status.NEW)) == lit(Status.PROCESSING)
+            query = query.where(sa.or_(sa.not_(runs), c.claimed_by == ME))
         return query.limit(BATCH) if ids is None else query.where(t.among(r.c.msg_id))
 
-    params = {} if ids is None else {"mw_ids": list(ids)}
-    rows = conn.execute(t.built(("requests", ids is None), build), params).all()
+    params: dict[str, Any] = {} if ids is None else {"mw_ids": list(ids)}
+    params |= {} if me is None or not t.has("claimed_by") else {"mw_me": me}
+    key = ("requests", ids is None, me is None)
+    rows = conn.execute(t.built(key, build), params).all()
     return [_asked(t, row) for row in rows]
 
 
