@@ -367,9 +367,12 @@ class _Told(logging.Handler):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
+        """Alone: who keeps all records of thousands of rows, as pytest does, needs gigabytes."""
         logger = logging.getLogger("msgworker")
         logger.addHandler(self)
+        before, logger.propagate = logger.propagate, False
         try:
             yield
         finally:
+            logger.propagate = before
             logger.removeHandler(self)
