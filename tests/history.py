@@ -70,6 +70,7 @@ class Rule(StrEnum):
     I8 = "I8"  # an orderly stop leaves no row at 1 and counts no try
     I9 = "I9"  # P3: rows of a killed instance can be claimed within a lease and two heartbeats
     I10 = "I10"  # P6: no message dies that never failed or crashed on its own
+    I11 = "I11"  # limits of topics hold; judged by tests/simulation/permits.py
     FINAL = "FINAL"  # done and dead are final, but for a rerun
 
 

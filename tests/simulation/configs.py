@@ -184,6 +184,25 @@ _ALL = (
         lost=0.05,
         poison=0.05,
     ),
+    # Topics with limits beside others: who holds permits dies, stands still, and gets no answer.
+    Config(
+        name="limits",
+        limits=True,
+        instances=3,
+        objects=4,
+        messages=(2, 3),
+        loose=4,
+        steps=220,
+        kills=2,
+        pauses=2,
+        stalls=3,
+        stops=1,
+        late=0.2,
+        ops=3,
+        lost=0.06,
+        again=0.03,
+        transactional=0.2,
+    ),
     # A schedule: who fires it dies, stands still, gets no answer, and is rolled back.
     Config(
         name="ticks",

@@ -31,6 +31,7 @@ from tests.simulation.world import Act, World
 ACTS = {
     Claimer._flag_together.__code__: Act.CLAIM,
     Claimer._flag_apart.__code__: Act.CLAIM,
+    Claimer._flag_by_limits.__code__: Act.CLAIM,
     Writer.write_once.__code__: Act.SETTLE,
     Writer._write_alone.__code__: Act.SETTLE,
     Caller._settle.__code__: Act.SETTLE,

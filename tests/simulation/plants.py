@@ -41,6 +41,7 @@ from tests.history import Rule
 from tests.simulation.batch_plants import counts_ignored, half_is_committed
 from tests.simulation.cancel_plants import kept_by_a_rerun
 from tests.simulation.configs import CONFIGS
+from tests.simulation.limit_plants import counted_before, free_of_charge, runs_go_on
 from tests.simulation.process import RUN_LIMIT
 from tests.simulation.schedule import Config, Report, search_seeds, world_for
 
@@ -574,6 +575,9 @@ PLANTS = {
         _plant("chains: sent for the lost", "chains", "I6", patch=sends_for_the_lost),
         _plant("chains: sent by itself", "chains", "I6", patch=sends_by_itself),
         _plant("a rerun keeps a request", "cancels", "I3", patch=kept_by_a_rerun),
+        _plant("limits: counted before", "limits", "I11", patch=counted_before),
+        _plant("limits: a run goes on", "limits", "I11", patch=runs_go_on),
+        _plant("limits: starts take no token", "limits", "I11", patch=free_of_charge),
         _plant("ticks: any version", "ticks", "I3", patch=any_version),
         _plant("ticks: computed from now", "ticks", "I3", patch=ticks_from_now),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),

@@ -31,6 +31,7 @@ from msgworker.store.recovering import lease
 from msgworker.store.rows import Bare, Row
 from tests.history import PROCESSING, Kind, Rule, Violation
 from tests.simulation.connections import Engine, Faults, Site
+from tests.simulation.permits import LIMITS
 from tests.simulation.strands import Gone, Stage, Strand
 from tests.simulation.world import Seen, World
 
@@ -130,6 +131,9 @@ class Process:
         registry.add(Handler(SENDING, self._handle))
         registry.add(Handler(BATCH, self._handle_many, transactional=True, batch=4))
         registry.add(Handler(GROUP, self._handle, transactional=True, group=4))
+        if world.permits is not None:
+            for topic, limit in LIMITS.items():
+                registry.add(Handler(topic, self._handle, limit=limit))
         self.runtime = Runtime(
             engine=Engine(self._site),  # type: ignore[arg-type]
             tables=world.t,

@@ -46,6 +46,10 @@ class Found:
     def first(self) -> tuple[Any, ...] | None:
         return self.rows[0] if self.rows else None
 
+    def one(self) -> tuple[Any, ...]:
+        (row,) = self.rows
+        return row
+
     def all(self) -> list[tuple[Any, ...]]:
         return self.rows
 

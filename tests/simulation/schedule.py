@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 
 from msgworker import ticks
 from msgworker.instance import instance
-from msgworker.instance.claiming import pollpace
+from msgworker.instance.claiming import permits, pollpace
 from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.liveness import heartbeat
 from msgworker.instance.settling import settler
@@ -75,6 +75,7 @@ class Config:
     ignores: bool = True  # False: a guard violation raises
     drains: bool = False  # the instances end when nothing is left to do
     priorities: bool = False  # messages have one of several
+    limits: bool = False  # topics have limits, see permits.py
     ticks: int = 0  # a schedule sends messages, every so many seconds; there are no others
     blind: bool = False  # the claim does not see a running message: only the guard excludes
 
@@ -242,6 +243,8 @@ class Schedule:
             (pollpace, "FIRST_PAUSE_SECONDS", 0.5),
             (pollpace, "TICK_SECONDS", self.rng.choice((0.05, 0.3))),
             (pollpace, "GROWTH", 4.0),
+            (permits, "GROWTH", 4.0),
+            (permits, "LONGEST_PAUSE_SECONDS", 5.0),
             (pollpace, "LONGEST_BUSY_SECONDS", self.rng.choice((0.1, 5.0))),
             (instance, "GIVE_UP_SECONDS", 1e6),
             (settler, "LEAST_BESIDE", 1),
@@ -437,6 +440,9 @@ class Schedule:
         topic = "plain"
         if msg_id in self.transactional:
             topic = self.config.batch or TRANSACTIONAL
+        elif self.world.permits is not None:
+            topic = self.world.permits.topic_for(msg_id, self.seed)
+            self.world.permits.topics[msg_id] = topic
         # Not drawn: the other schedules of a seed stay as they are.
         priority = (msg_id * 7919 + self.seed) % 4 if self.config.priorities else 0
         self._commit(Act.PRODUCE, "producer", text, msg_id, object_id, topic, priority)
@@ -662,6 +668,7 @@ def world_for(config: Config, *, guard: bool = True) -> World:
         blind=config.blind,
         guard=guard,
         cancels=bool(config.cancels),
+        limited=config.limits,
     )
 
 

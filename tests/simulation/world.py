@@ -22,6 +22,7 @@ from msgworker.dialects import DIALECTS, Dialect
 from msgworker.message import TRANSITIONS, word_of
 from msgworker.store import schedules
 from msgworker.store.changing import cancelling
+from msgworker.store.claiming import limits
 from msgworker.store.tables import rule
 from msgworker.table import MessageTable, Tables, build_tables
 from tests.history import (
@@ -37,6 +38,7 @@ from tests.history import (
     Rule,
     Violation,
 )
+from tests.simulation.permits import Permits
 from tests.simulation.quick import Quick
 
 T = TypeVar("T")
@@ -122,12 +124,16 @@ class World:
         blind: bool = False,
         guard: bool = True,
         cancels: bool = False,
+        limited: bool = False,
     ) -> None:
         self.clock = Clock()
         self.spec = spec
         self.t: Tables = build_tables(spec, dialect(ignores=ignores))
-        requests = cancelling.table(self.t)
-        object.__setattr__(self.t, "missing", OPTIONAL - ({requests.name} if cancels else set()))
+        requests, limited_topics = cancelling.table(self.t), limits.table(self.t)
+        there = {requests.name: cancels, limited_topics.name: limited}
+        missing = OPTIONAL - {name for name, is_there in there.items() if is_there}
+        object.__setattr__(self.t, "missing", missing)
+        self.limited = limited
         if blind:  # as a snapshot that is too old would be
             object.__setattr__(self.t, "object_is_running", lambda of: sa.false())
         args = {"check_same_thread": False}
@@ -153,7 +159,7 @@ class World:
 
     def reset(self) -> None:
         """Empty tables, a clock at 0, no history."""
-        own = (self.t.lease.name, cancelling.NAME, self.schedule.name)
+        own = (self.t.lease.name, cancelling.NAME, limits.NAME, self.schedule.name)
         for table in (self.t.message.name, *own, "effects"):
             self.raw.execute(f"DELETE FROM {table}")
         self.clock.seconds = self.clock.ahead = 0.0
@@ -167,6 +173,7 @@ class World:
         self.holders: dict[int, str] = {}  # without owners: who has flagged a message
         self.reruns: Counter[int] = Counter()
         self.asked: dict[int, int] = {}  # by message: for which run its cancel was requested
+        self.permits = Permits() if self.limited else None
         self._taken_over: set[str] = set()
         self.moved_at: dict[int, float] = {}  # when a row changed last
         self.place = 0
@@ -254,6 +261,12 @@ class World:
         for row in changed:
             self.moved_at[row.msg_id] = self.clock.seconds
             self._changed(act, who, before.get(row.msg_id), row, read_at)
+        if self.permits is not None:
+            self.violations += self.permits.judge(
+                [row.msg_id for row in self.rows.values() if row.status == PROCESSING],
+                [row.msg_id for row in changed if row.status == PROCESSING],
+                self.clock.seconds + self.clock.ahead,
+            )
         self.observed.append(
             (float(self.place), [(r.object_id, r.msg_id, r.status) for r in self.rows.values()])
         )

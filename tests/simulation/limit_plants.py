@@ -1,0 +1,48 @@
+"""Planted bugs of limits: what must turn the checker red."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.runtime import Runtime
+from msgworker.store.claiming import claim, limits
+from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.rows import Row
+from tests.simulation.batch_plants import replaced
+
+
+def counted_before() -> AbstractContextManager[None]:
+    """What is free is counted in a transaction of its own, before that of the flags."""
+
+    def flag_limited(
+        self: Claimer, topic: str, candidates: list[Candidate], me: str
+    ) -> tuple[list[Row], list[Candidate]]:
+        tables, rows = self._runtime.tables, list[Row]()
+        with self._link.transaction() as conn:
+            free = limits.lock(conn, tables, topic)
+        some = [] if free is None else candidates[: free.starts]
+        if free is not None and some:
+            with self._link.transaction() as conn:
+                rows, _ = claim.flag_apart(conn, tables, some, me=me)
+                limits.take(conn, tables, topic, free, len(rows))
+        self._permits.tried(topic, free, len(rows))
+        return rows, some
+
+    return replaced(Claimer, "_flag_limited", flag_limited)
+
+
+def runs_go_on() -> AbstractContextManager[None]:
+    """A message of a limited topic gets the flag of the one in front of it."""
+
+    def hold(self: Runtime, paused: frozenset[str], of: Mapping[str, Any]) -> None:
+        self.paused, self.limits, self.apart = paused, of, paused
+
+    return replaced(Runtime, "hold", hold)
+
+
+def free_of_charge() -> AbstractContextManager[None]:
+    """A start takes no token."""
+    return replaced(limits, "take", lambda conn, t, topic, free, count: None)
