@@ -40,6 +40,7 @@ from msgworker.instance.running.handlerwatch import HandlerWatch
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.running.outcome import Result
 from msgworker.instance.runtime import Runtime
+from msgworker.instance.settling import chains
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.stopping import (
     AT_EXIT,
@@ -167,6 +168,7 @@ class Instance:
             self._look.set()
 
     def start(self) -> None:
+        chains.check(self.runtime.registry, self.runtime.tables)
         with reaching(self.runtime.engine):
             if self.timer is not None:
                 self.timer.register()

@@ -11,8 +11,17 @@ import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_none
 
-from msgworker import App, Context, HandlerError, HandlerMisuse, Message, Reject, RetryLater
-from msgworker.errors import ConfigError, PayloadError
+from msgworker import (
+    App,
+    Context,
+    HandlerError,
+    HandlerMisuse,
+    Message,
+    MessageTable,
+    Reject,
+    RetryLater,
+)
+from msgworker.errors import ConfigError, PayloadError, SchemaError
 from msgworker.instance.settling import writer
 from msgworker.store.settling import settle
 from msgworker.testing import Crashed, drain
@@ -359,6 +368,32 @@ def test_on_done_and_on_dead_are_refused_where_they_would_never_end(make_app):
     for bad in ("", 5, "x" * 101):
         with pytest.raises(HandlerError, match="must be a topic"):
             app.add_handler("z", lambda msg: None, on_dead=bad)
+
+
+def test_on_dead_of_a_handler_is_not_the_rule_of_the_table(make_app):
+    for word in ("block", "continue"):
+        with pytest.raises(HandlerError, match=rf"MessageTable\(on_dead='{word}'\)"):
+            make_app().add_handler("t", lambda msg: None, on_dead=word)
+    make_app().add_handler("t", lambda msg: None, on_done="block")
+
+
+@pytest.mark.parametrize("lacking", ["topic", "payload"])
+def test_on_done_is_refused_at_the_start_where_the_table_cannot_hold_the_message(tmp_path, lacking):
+    columns = {"id": "INTEGER PRIMARY KEY", "object_id": "VARCHAR(190)"}
+    columns |= {"status": "SMALLINT DEFAULT 0", "error_try_times": "SMALLINT DEFAULT 0"}
+    columns |= {"topic": "VARCHAR(100)", "payload": "TEXT"}
+    del columns[lacking]
+    table = MessageTable("jobs", msg_id="id", **{lacking: None})
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}", table=table)
+    with app.engine.begin() as conn:
+        listed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+        conn.exec_driver_sql(f"CREATE TABLE jobs ({listed})")
+        conn.exec_driver_sql("INSERT INTO jobs (object_id) VALUES ('a')")
+    app.create_schema()
+    app.add_handler(None, lambda msg: None, on_done="told")
+    with pytest.raises(SchemaError, match=rf"no column {lacking}: name it, MessageTable"):
+        app.drain(**NOW)
+    assert Table(app).statuses == [0]
 
 
 def test_a_message_about_one_of_its_own_topic_is_not_sent(app):

@@ -165,6 +165,12 @@ def _check_follow_up(name: str, option: str, value: object, topic: str | None) -
             f"{option} of handler {name} must be a topic, a text of 1 to 100 characters, "
             f"got {value!r:.80}"
         )
+    if option == "on_dead" and value in ("block", "continue"):
+        raise HandlerError(
+            f"on_dead of handler {name} is the topic of a message about each that is dead; whether "
+            f"a dead message blocks its object is a rule of the table: "
+            f"MessageTable(on_dead={value!r})"
+        )
     if value == topic:
         raise HandlerError(
             f"{option} of handler {name} is its own topic {topic!r}: each message would send "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgworker.errors import MsgworkerError
+from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.instance.running.handler import Handler, Registry
 from msgworker.message import Outcome, Outgoing, topic_of
 from msgworker.payload import clean, decode
@@ -17,6 +17,27 @@ from msgworker.store.rows import Row
 from msgworker.table import Tables
 
 DEAD = (Outcome.DEAD, Outcome.SPENT)
+
+
+def check(registry: Registry, tables: Tables) -> None:
+    """Raise SchemaError if handlers tell of their messages and the table cannot hold that: found
+    out when an outcome is written, it would strand the message."""
+    telling = [h for h in list(registry.handlers.values()) if h.on_done or h.on_dead]
+    if not telling:
+        return
+    named = telling[0].topic or "every topic"
+    what = f"on_done and on_dead (of the handler of {named}) send messages"
+    for role in ("topic", "payload"):
+        if not tables.has(role):
+            raise SchemaError(
+                f"{what} with a topic and a payload, and table {tables.spec.name} has no column "
+                f"{role}: name it, MessageTable({role}=...), or add one"
+            )
+    if tables.unfilled:
+        raise SchemaError(
+            f"{what}, and msgworker does not fill column {', '.join(tables.unfilled)} of table "
+            f"{tables.spec.name}, which is NOT NULL and has no default; give it one"
+        )
 
 
 def follow_ups(
