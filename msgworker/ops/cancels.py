@@ -113,7 +113,7 @@ class Cancels(Writing):
     def _there(self) -> bool:
         """Whether requests can be recorded; looked at again if they could not."""
         if not cancelling.is_there(self._tables):
-            missing = schema.missing_ops_tables(self._engine, self._tables)
+            missing = schema.missing_tables(self._engine, self._tables)
             self._found = replace(self._tables, missing=missing)
         return cancelling.is_there(self._tables)
 

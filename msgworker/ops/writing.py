@@ -15,6 +15,7 @@ from msgworker.ops.choosing import Choice
 from msgworker.ops.results import Repaired, Skip, Skips
 from msgworker.store.changing import audit, cancelling
 from msgworker.store.changing.audit import Operation
+from msgworker.store.claiming import limits
 from msgworker.store.looking import ending, find
 from msgworker.store.tables import schema
 
@@ -29,8 +30,8 @@ class Writing(Call):
         """Raise SchemaError if the tables of ops are missing."""
         if not self._tables.missing:
             return
-        missing = schema.missing_ops_tables(self._engine, self._tables)
-        needed = missing - {cancelling.NAME}  # only for running messages, see `Cancels`
+        missing = schema.missing_tables(self._engine, self._tables)
+        needed = missing - {cancelling.NAME, limits.NAME}  # only for who uses them
         if needed:
             raise SchemaError(
                 f"table {', '.join(sorted(needed))} is missing, which records operations. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
 from msgworker import ConfigError
 from msgworker.errors import ExitCode
@@ -46,6 +47,15 @@ def test_explain_names_the_permit_or_the_token_that_a_message_waits_for(app):
     assert "a token of paced: its rate is 1/h, the next in 3.6" in app.ops.explain(late).text
     edit(app, held, status=2, claimed_by=None)
     assert why(app, waits) is Reason.NEXT
+
+
+def test_without_their_table_there_are_no_limits_to_list_and_to_remove(app, make_app):
+    with app.engine.begin() as conn:
+        conn.execute(sa.text("DROP TABLE msgworker_limit"))
+    ops = make_app().ops
+    ops.cancel(ids=[1], reason="looks again at what is missing")
+    assert ops.limits() == []
+    assert ops.remove_limit("t") == 0
 
 
 def test_a_limit_is_removed_with_an_audit(app):

@@ -190,10 +190,10 @@ def _refuse_unfit(
         raise SchemaError(f"table {spec.name} cannot be used: {requirements.told(found)}")
 
 
-def missing_ops_tables(engine: Engine, t: Tables) -> frozenset[str]:
-    """Which of `ops_tables` are not in the database now."""
+def missing_tables(engine: Engine, t: Tables) -> frozenset[str]:
+    """Which of `ops_tables` and `feature_tables` are not in the database now."""
     with connecting(engine) as conn:
-        return _missing(sa.inspect(conn), t, ops_tables(t))
+        return _missing(sa.inspect(conn), t, (*ops_tables(t), *feature_tables(t)))
 
 
 def _missing(inspector: Inspector, t: Tables, wanted: Iterable[sa.Table]) -> frozenset[str]:

@@ -28,7 +28,8 @@ def held(p: Patient) -> list[Finding]:
         return []
     if not _indexed(p.live):  # it would read the whole table; the indexes are needed first
         return []
-    lacking = frozenset(t.name for t in ddl_script.ops_tables(p.live) if not _there(p, t))
+    beside = (*ddl_script.ops_tables(p.live), *ddl_script.feature_tables(p.live))
+    lacking = frozenset(t.name for t in beside if not _there(p, t))
     t = replace(p.live, missing=lacking)
     try:
         found = list(_found(p, t))
