@@ -136,7 +136,9 @@ def _topic_of(fn: Callable[..., Any], handlers: Handlers) -> str:
         return named[0]
     name = getattr(fn, "__name__", "")
     if topics or not name.isidentifier():
-        what = f"handles {len(topics)} topics" if topics else f"has no name ({fn!r:.60})"
+        what = f"has no name ({fn!r:.60})"
+        if topics:
+            what = "handles every topic" if topics == [None] else f"handles {len(topics)} topics"
         raise HandlerError(f"the function below a schedule {what}; give topic=...")
     return name
 

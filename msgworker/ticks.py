@@ -81,9 +81,15 @@ When = Every | Cron
 def every(period: Any) -> Every:
     """From a duration: "5m", 300, a timedelta; whole seconds from 1 on. Raises ConfigError."""
     given = period.total_seconds() if isinstance(period, timedelta) else period
-    length = seconds("every", given, 1.0, YEAR_SECONDS)
+    try:
+        length = seconds("every", given, 1.0, YEAR_SECONDS)
+    except ConfigError:
+        length = 0.5
     if length != int(length):
-        raise ConfigError(f"every must be a whole number of seconds, got {period!r:.60}")
+        raise ConfigError(
+            'every must be a duration of whole seconds from 1 s to 366 days, such as "5m", '
+            f"got {period!r:.60}"
+        )
     return Every(int(length))
 
 

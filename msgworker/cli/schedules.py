@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from msgworker.cli.failing import Usage
+from msgworker.cli.failing import NothingMatched, Usage
 from msgworker.cli.options import as_json, common
 from msgworker.cli.output import Column, print_json, print_with_text
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, safe, since, when
 from msgworker.config import nearest
+from msgworker.errors import ConfigError
 from msgworker.ops.results import Repaired
 from msgworker.ops.scheduling import ScheduleInfo
 
@@ -28,7 +29,7 @@ COLUMNS = (
     Column("TOPIC", share=1),
     Column("STATE", share=1),
     Column("LAST"),
-    Column("NEXT TICKS", share=2),
+    Column("NEXT TICKS (UTC)", share=2),
 )
 LATE_SECONDS = 60.0
 
@@ -66,7 +67,14 @@ def schedules(
         _list(app.ops.schedules(), as_json)
         return
     method, word, already = ACTIONS[action]
-    done: Repaired = getattr(app.ops, method)(name, dry_run=dry_run, **said)
+    try:
+        done: Repaired = getattr(app.ops, method)(name, dry_run=dry_run, **said)
+    except ConfigError as error:
+        if name in {one.name for one in app.ops.schedules() if one.stored}:
+            raise
+        raise NothingMatched(str(error)) from None
+    if not done and action == "resume":  # as with topics
+        raise NothingMatched(f"schedule {safe(name)} {already}")
     sent = done.sample[0].msg_id if done.sample else None
     if as_json:
         told = {"operation": done.op_id, "schedule": name, "action": action, "changed": int(done)}

@@ -187,7 +187,7 @@ class Scheduling(Writing):
                     "table msgworker_schedule is missing. Run App.create_schema() or `msgworker "
                     "init-db`, or see `msgworker ddl`"
                 )
-            row, _ = _named(conn, t, name)
+            row, _ = self._named(conn, t, name)
         if dry_run or not wanted(row):
             would = int(wanted(row))
             return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
@@ -203,7 +203,7 @@ class Scheduling(Writing):
     ) -> Repaired:
         t = self._tables
         with writing(self._engine) as conn:
-            row, now = _named(conn, t, name)
+            row, now = self._named(conn, t, name)
             if not wanted(row):
                 return Repaired(kind=kind)
             asked = {"schedule": name}
@@ -216,14 +216,15 @@ class Scheduling(Writing):
             audit.finish(conn, t, op_id)
         return Repaired(kind=kind, op_id=op_id, matched=1, changed=1)
 
-
-def _named(conn: Connection, t: Tables, name: Any) -> tuple[Stored, datetime]:
-    now, rows = store.look(conn, t)
-    for row in rows:
-        if row.name == name:
-            return row, now
-    hint = nearest(str(name), [row.name for row in rows]) if rows else "there are none"
-    raise ConfigError(f"there is no schedule {name!r:.120} in the table; {hint}")
+    def _named(self, conn: Connection, t: Tables, name: Any) -> tuple[Stored, datetime]:
+        now, rows = store.look(conn, t)
+        for row in rows:
+            if row.name == name:
+                return row, now
+        hint = nearest(str(name), [row.name for row in rows]) if rows else "there are none"
+        if any(one.name == name for one in self._declared() or ()):
+            hint = "the App declares it, and the first start of an instance or a drain writes it"
+        raise ConfigError(f"there is no schedule {name!r:.120} in the table; {hint}")
 
 
 def _info(row: Stored, now: datetime, declared: bool | None) -> ScheduleInfo:

@@ -30,6 +30,8 @@ def test_schedules_lists_them_with_their_next_ticks(crm: Cli, folder: Path, app)
     assert "nightly" in text
     assert "0 2 * * * (Asia/Shanghai)" in text
     assert "not started yet" in text
+    early = crm("schedules", "pause", "nightly", "--app", "crm:app")
+    assert (early.exit_code, "the first start of an instance" in early.stderr) == (5, True)
     crm("drain", "crm:app", "--linger", "0")
     (one,) = json.loads(crm("schedules", "crm:app", "--json").stdout)
     assert len(one["next_times"]) == 5
@@ -51,11 +53,12 @@ def test_schedules_pauses_resumes_sends_and_deletes(crm: Cli, folder: Path, app)
     assert sent.stdout == "sent the message of schedule nightly: message 1\n"
     told = json.loads(crm("schedules", "resume", "nightly", *AT, "--json").stdout)
     assert (told["changed"], told["action"], told["dry_run"]) == (1, "resume", False)
+    assert crm("schedules", "resume", "nightly", *AT).exit_code == 5  # as a topic's
     dry = crm("schedules", "delete", "nightly", *AT, "--dry-run")
     assert dry.stdout == "would have deleted schedule nightly\n"
     assert crm("schedules", "delete", "nightly", *AT).exit_code == 0
     gone = crm("schedules", "delete", "nightly", *AT)
-    assert (gone.exit_code, "no schedule 'nightly'" in gone.stderr) == (2, True)
+    assert (gone.exit_code, "no schedule 'nightly'" in gone.stderr) == (5, True)
 
 
 def test_schedules_refuses_what_it_does_not_know(crm: Cli, folder: Path) -> None:

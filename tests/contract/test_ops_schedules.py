@@ -83,7 +83,7 @@ def test_a_deleted_schedule_comes_back_only_with_a_start_of_who_declares_it(time
     assert "schedule hourly was deleted" in caplog.text
     assert rows(timed) == {}
     role.ended()
-    with pytest.raises(ConfigError, match="no schedule 'hourly' in the table; there are none"):
+    with pytest.raises(ConfigError, match="no schedule 'hourly' in the table; the App declares it"):
         timed.ops.delete_schedule("hourly")
     timer(timed).ended()
     assert list(rows(timed)) == ["hourly"]

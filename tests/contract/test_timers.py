@@ -120,6 +120,13 @@ def test_a_function_of_several_topics_must_name_one(sqlite_app):
         app.every("5m")(fn)
     app.every("5m", topic="b")(fn)
 
+    def rest(msg):
+        pass
+
+    app.add_handler(None, rest)
+    with pytest.raises(HandlerError, match=r"handles every topic; give topic"):
+        app.every("5m")(rest)
+
 
 def test_schedules_need_their_table_and_others_do_not(app, make_app):
     with app.engine.begin() as conn:
