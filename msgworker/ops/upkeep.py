@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,6 +25,7 @@ from msgworker.store.claiming import limits
 from msgworker.table import Tables
 
 MAX_AUDIT = 10_000
+Act = Callable[[Connection, Tables], bool]
 
 
 class Upkeep(Writing):
@@ -124,7 +126,7 @@ class Upkeep(Writing):
 
         return self._switch("resume", name, by, dry_run, act)
 
-    def _switch(self, kind: str, topic: str, by: Who, dry_run: bool, act: Any) -> Repaired:
+    def _switch(self, kind: str, topic: str, by: Who, dry_run: bool, act: Act) -> Repaired:
         self._ready()
         with self._reading() as (conn, t):
             paused = topic in pause.topics(conn, t)
@@ -133,7 +135,7 @@ class Upkeep(Writing):
             return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
         return self._recorded(kind, topic, by, act)
 
-    def _recorded(self, kind: str, topic: str, by: Who, act: Any) -> Repaired:
+    def _recorded(self, kind: str, topic: str, by: Who, act: Act) -> Repaired:
         t = self._tables
         try:
             with writing(self._engine) as conn:
@@ -169,7 +171,7 @@ class Upkeep(Writing):
             there = int(name in limits.read_all(conn, t))
         if dry_run or not there:
             return Repaired(kind="unlimit", matched=there, changed=there, dry_run=dry_run)
-        return self._recorded("unlimit", name, by, lambda conn: limits.remove(conn, t, name))
+        return self._recorded("unlimit", name, by, lambda conn, t: limits.remove(conn, t, name))
 
     def pauses(self) -> list[Pause]:
         """The topics that are paused."""
