@@ -55,7 +55,14 @@ class Timer(Role):
 
     def register(self) -> None:
         """Write the declarations and fire what is due, before the instance looks for messages.
-        Raises SchemaError if there is no table of schedules."""
+        Raises SchemaError if there is no table of schedules, or no column for a payload."""
+        tables = self._runtime.tables
+        with_payload = [one.name for one in self._declared.values() if one.payload is not None]
+        if with_payload and not tables.has("payload"):
+            raise SchemaError(
+                f"table {tables.spec.name} has no payload column; give schedule {with_payload[0]} "
+                "none"
+            )
         try:
             with self.link.statement() as conn:
                 there = store.is_there(conn, self._runtime.tables)

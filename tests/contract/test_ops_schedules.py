@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, ConfigError, SchemaError
+from msgworker import App, ConfigError, MessageTable, SchemaError
 from msgworker import ticks as pure
 from msgworker.config import load
 from msgworker.store import schedules as store
@@ -120,6 +120,20 @@ def test_without_its_table_ops_say_what_to_do(app):
         for statement in found.mend:
             conn.exec_driver_sql(statement)
     assert [one for one in needed(app) if "msgworker_schedule" in one.text] == []
+
+
+def test_a_payload_is_refused_at_the_start_where_the_table_has_no_column_for_it(tmp_path):
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}", table=MessageTable("jobs", payload=None))
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE jobs (msg_id INTEGER PRIMARY KEY, object_id VARCHAR(190), "
+            "status SMALLINT DEFAULT 0, error_try_times SMALLINT DEFAULT 0)"
+        )
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    app.every("5m", topic="t", payload={"a": 1})
+    with pytest.raises(SchemaError, match=r"no payload column; give schedule t none"):
+        app.drain(linger=0)
 
 
 def told(app: App) -> list[str]:
