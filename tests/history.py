@@ -1,4 +1,4 @@
-"""The history of a run, and the checker of the rules I1 to I10 over it: a pure function.
+"""The history of a run, and the checker of the rules I1 to I11 over it: a pure function.
 
 The one rule to know: a recorder sees a statement only from outside, so what changed the table is an
 interval. `since` was read before the deciding statement was sent, `at` after its commit was known;
@@ -47,12 +47,13 @@ class Kind(StrEnum):
 
 class Outcome(StrEnum):
     """What a settle wrote. LOST: it found 0 rows and wrote nothing. LATER: the handler asked to be
-    called again later, which uses no try up."""
+    called again later, which uses no try up. CANCELLED: dead, because an operator asked for it."""
 
     DONE = "done"
     FAILED = "failed"
     DEAD = "dead"
     LATER = "later"
+    CANCELLED = "cancelled"
     RELEASED = "released"
     LOST = "lost"
 
@@ -70,7 +71,7 @@ class Rule(StrEnum):
     I8 = "I8"  # an orderly stop leaves no row at 1 and counts no try
     I9 = "I9"  # P3: rows of a killed instance can be claimed within a lease and two heartbeats
     I10 = "I10"  # P6: no message dies that never failed or crashed on its own
-    I11 = "I11"  # limits of topics hold; judged by tests/simulation/permits.py
+    I11 = "I11"  # limits of topics hold: max_running here, more in tests/simulation/permits.py
     FINAL = "FINAL"  # done and dead are final, but for a rerun
 
 
@@ -411,6 +412,8 @@ class _Settings:
     orderly: bool
     transactional: Collection[int] | bool
     finished: bool
+    limited: Collection[int]
+    max_running: int
 
 
 @dataclass(slots=True, eq=False)
@@ -583,6 +586,8 @@ def _closes(story: _Story, max_tries: int) -> Iterator[_Close]:
             continue
         if t.outcome == Outcome.DONE:
             yield _Close(mark, "done", t.generation, t)
+        elif t.outcome == Outcome.CANCELLED:
+            yield _Close(mark, "discarded", t.generation, t)
         elif t.outcome == Outcome.DEAD or (last and (t.recovered or t.outcome == Outcome.FAILED)):
             yield _Close(mark, "dead", t.generation, t)
     for discard in story.discards:
@@ -606,6 +611,8 @@ def check(
     orderly: bool = False,
     transactional: Collection[int] | bool = frozenset(),
     finished: bool = True,
+    limited: Collection[int] = frozenset(),
+    max_running: int = 1,
 ) -> list[Violation]:
     """Every broken rule, one rule after the other; empty for a correct run.
 
@@ -613,8 +620,11 @@ def check(
     instance all the while. `orderly`: every instance was stopped within its grace time.
     `transactional`: the ids whose effects are recorded as EFFECT, or True for all.
     `finished=False`: the run was cut, so unfinished messages are no fault.
+    `limited`: the ids of which at most `max_running` may run at once.
     """
-    settings = _Settings(max_tries, on_dead, ttl, heartbeat, orderly, transactional, finished)
+    settings = _Settings(
+        max_tries, on_dead, ttl, heartbeat, orderly, transactional, finished, limited, max_running
+    )
     book = _write_book(events, final, settings)
     return [violation for rule in _RULES for violation in rule(book)]
 
@@ -1135,6 +1145,28 @@ def _not_alone(holds: list[_Hold]) -> Iterator[Violation]:
         current.append(hold)
 
 
+def _within_limit(book: _Book) -> Iterator[Violation]:
+    """I11: no more handlers of limited messages at once than allowed, between instances that hold
+    their lease."""
+    intervals = [
+        interval._replace(until=min(interval.until, book.lost_at(interval.instance)))
+        for msg_id in book.set.limited
+        if msg_id in book.stories
+        for interval in _intervals(book, book.stories[msg_id])
+    ]
+    running: list[_Interval] = []
+    for interval in sorted(intervals, key=attrgetter("start")):
+        running = [other for other in running if other.until > interval.start]
+        if interval.until > interval.start:
+            running.append(interval)
+        if len(running) > book.set.max_running:
+            at = interval.run.start.event.at
+            ids = [other.story.msg_id for other in running]
+            text = f"messages {ids} ran at once at {at:.10g}, max_running is "
+            text += str(book.set.max_running)
+            yield _violation(Rule.I11, text, *(other.run.start for other in running))
+
+
 def _finality(book: _Book) -> Iterator[Violation]:
     """FINAL: done and dead stay so until a rerun."""
     for story in book.stories.values():
@@ -1191,5 +1223,6 @@ _RULES: tuple[Callable[[_Book], Iterator[Violation]], ...] = (
     _orderly,
     _recovery_time,
     _own_death,
+    _within_limit,
     _finality,
 )

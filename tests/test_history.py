@@ -405,6 +405,39 @@ def zombie_writes_down_late_what_it_did_before() -> Tale:
     return tale.begin("a", 1, 3).finish("a", 1).ends({1: (2, 2)})
 
 
+def cancelled_while_it_ran() -> Tale:
+    tale = Tale().insert(1, 2).run("a", 1, Outcome.CANCELLED).run("a", 2)
+    return tale.effect(2).ends({1: DEAD, 2: DONE}, transactional=True)
+
+
+def cancelled_before_it_started() -> Tale:
+    tale = Tale().insert(1, 2).claim("a", 1).settle("a", 1, Outcome.CANCELLED).run("a", 2)
+    return tale.ends({1: DEAD, 2: DONE})
+
+
+def cancelled_when_it_was_recovered() -> Tale:
+    tale = Tale().insert(1, 2).begin("k", 1).kill("k").recover("a", 1, "k").discard(1).run("a", 2)
+    return tale.ends({1: DEAD, 2: DONE})
+
+
+def two_of_a_limit_of_two() -> Tale:
+    tale = Tale().insert(1, 2, 3, obj=None).begin("a", 1).begin("b", 2).finish("a", 1)
+    tale.begin("a", 3).finish("b", 2).finish("a", 3)
+    return tale.ends({1: DONE, 2: DONE, 3: DONE}, limited={1, 2, 3}, max_running=2)
+
+
+def zombies_beside_a_limit() -> Tale:
+    """The permit of a dead instance is free with its lease, though its handler may still run."""
+    tale = Tale().insert(1, 2, obj=None).begin("z", 1).lose("z").recover("a", 1, "z")
+    tale.begin("a", 2).end("z", 1).settle("z", 1, LOST).finish("a", 2).run("a", 1)
+    return tale.ends({1: (2, 1), 2: DONE}, limited={1, 2})
+
+
+def killed_beside_a_limit() -> Tale:
+    tale = Tale().insert(1, 2, obj=None).begin("k", 1).kill("k").recover("a", 1, "k")
+    return tale.run("a", 2).run("a", 1).ends({1: (2, 1), 2: DONE}, limited={1, 2})
+
+
 GOOD = [tell for tell in list(globals().values())
         if getattr(tell, "__annotations__", None) == {"return": "Tale"}] + [Tale]  # fmt: skip
 
@@ -766,6 +799,22 @@ def i10_last_try_after_a_crash_not_alone() -> Tale:
     return tale.ends({1: (2, 2), 2: DONE})
 
 
+def i11_two_of_a_limit_of_one() -> Tale:
+    tale = Tale().insert(1, 2, obj=None).begin("a", 1).begin("a", 2).finish("a", 1)
+    return tale.finish("a", 2).ends({1: DONE, 2: DONE}, limited={1, 2})
+
+
+def i11_three_of_a_limit_of_two() -> Tale:
+    tale = Tale().insert(1, 2, 3, 4, obj=None).begin("a", 1).begin("b", 2).begin("b", 4)
+    tale.finish("a", 1).begin("c", 3).finish("b", 2).finish("b", 4).finish("c", 3)
+    return tale.ends({i: DONE for i in (1, 2, 3, 4)}, limited={1, 2, 3, 4}, max_running=2)
+
+
+def final_cancelled_runs() -> Tale:
+    tale = Tale().insert(1).run("a", 1, Outcome.CANCELLED).run("b", 1, FAILED)
+    return tale.ends({1: DEAD})
+
+
 def final_done_runs_again() -> Tale:
     return Tale().insert(1).run("a", 1).run("b", 1).ends({1: DONE})
 
@@ -794,7 +843,7 @@ def final_done_undone_in_the_table() -> Tale:
 
 
 BAD = [tell for name, tell in list(globals().items()) if name.startswith(("i1_", "i2_", "i3_",
-       "i4_", "i5_", "i6_", "i7_", "i8_", "i9_", "i10_", "final_"))]  # fmt: skip
+       "i4_", "i5_", "i6_", "i7_", "i8_", "i9_", "i10_", "i11_", "final_"))]  # fmt: skip
 
 
 @pytest.mark.parametrize("tell", BAD, ids=lambda tell: tell.__name__)

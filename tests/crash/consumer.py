@@ -12,10 +12,13 @@ its payload:
     "hogs": 3                    its handler takes all memory that there is, in so many tries
     "items": ["x", "hang"]       items of a fan-out, counted up; in "fails" tries: see `misbehave`
 
+    "sends": true                with --all-topics: its handler sends a message, see topics.py
+    "slow": 1.5                  with --all-topics: seconds that it takes unless it is cancelled
     "raises": true               in a batch it raises for all, where it fails; else it is named
 
 Topics: `plain`; `exact`, whose transactional handler writes a row into the effects table; `batch`
-and `group`, which do so in batches; `fan`, whose handler fans out.
+and `group`, which do so in batches; `fan`, whose handler fans out; with --all-topics those of
+topics.py.
 Prints "ready" when its instances run. Logs warnings to stderr. SIGTERM and SIGINT stop it in order;
 SIGUSR1 writes to stderr what every thread is at.
 """
@@ -44,6 +47,7 @@ from msgworker.coordination import Partitions, Segments
 from msgworker.coordination.centres import open_centre
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.instance.claiming.seat import Scope
+from tests.crash.topics import add_topics, send_on
 from tests.crash.witness import Witness
 from tests.history import Recorder
 
@@ -106,6 +110,7 @@ def make_app(options: argparse.Namespace, number: int) -> App:
 
     @app.handler("plain", wait=BACKOFF)
     def plain(msg: Message[Any], ctx: Context) -> None:
+        send_on(msg, ctx)
         act(msg, ctx.attempt)
 
     def effect(msg: Message[Any], ctx: Context | BatchContext) -> dict[str, Any]:
@@ -120,6 +125,7 @@ def make_app(options: argparse.Namespace, number: int) -> App:
             row = COUNTERS.c.name == name
             ctx.connection.execute(COUNTERS.update().where(row).values(n=COUNTERS.c.n + 1))
             time.sleep(COUNTING_SECONDS)
+        send_on(msg, ctx)
         act(msg, ctx.attempt)
 
     @app.handler("batch", transactional=True, batch=20, wait=BACKOFF)
@@ -144,6 +150,8 @@ def make_app(options: argparse.Namespace, number: int) -> App:
 
         ctx.fan_out(run, msg.payload["items"], threads=2).raise_for_failed()
 
+    if options.all_topics:
+        add_topics(app, act, wait=BACKOFF)
     return app
 
 
@@ -265,6 +273,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--drain", action="store_true")
     parser.add_argument("--linger", type=float, default=2.0)
     parser.add_argument("--outage-limit", type=float, default=60.0)
+    parser.add_argument("--all-topics", action="store_true", help="those of topics.py too")
     parser.add_argument("--immune", action="store_true", help="die at no point")
     parser.add_argument("--memory", type=int, default=0, help="MiB that it may take besides")
     parser.add_argument("--wall", type=float, default=0.0, help="shift time.time by seconds")

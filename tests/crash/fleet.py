@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,7 +100,7 @@ class Consumer:
             text = f"process {self.pid} has not ended in {seconds:g} s: {self.err.read_text()}"
             raise AssertionError(text) from None
 
-    def note_life(self) -> None:
+    def notelife(self) -> None:
         """Called again and again: when was it last seen alive, when found dead."""
         now = time.monotonic()
         if self.running:
@@ -137,7 +137,7 @@ def load(count: int, objects: int, chance: random.Random, *, work: float = 0.004
     """Messages as life brings them: most end well; some fail, die, come back, have no object."""
     made: list[Load] = []
     for _ in range(count):
-        does = _life(chance, work)
+        does = life(chance, work)
         object_id = None if chance.random() < 0.1 else f"o{chance.randrange(objects)}"
         made.append((object_id, chance.choice(("plain", "exact")), does))
     return made
@@ -149,14 +149,15 @@ def load_of_batches(count: int, chance: random.Random) -> list[Load]:
     made: list[Load] = []
     for topic in ("batch", "group"):
         for _ in range(count):
-            does = _life(chance, 0.002) if chance.random() < 0.2 else {}
+            does = life(chance, 0.002) if chance.random() < 0.2 else {}
             does["raises"] = chance.random() < 0.3
             object_id = None if chance.random() < 0.1 else f"{topic}{chance.randrange(4)}"
             made.append((object_id, topic if chance.random() < 0.95 else "exact", does))
     return made
 
 
-def _life(chance: random.Random, work: float) -> dict[str, Any]:
+def life(chance: random.Random, work: float) -> dict[str, Any]:
+    """What one message does."""
     does: dict[str, Any] = {"work": round(chance.uniform(0, work), 4)}
     dice = chance.random()
     if dice < 0.05:
@@ -311,6 +312,21 @@ class Trial:
             for n in mine:
                 self.sent[n] = Sent(*facts[n], since if certain else begun, at, certain)
 
+    def send_keyed(self, key: str, object_id: str | None, topic: str, does: dict[str, Any]) -> int:
+        """Send one message with a unique key, in a transaction of its own; returns the msg_id of
+        it, or of the one that holds the key."""
+        with self._lock:
+            n = self._last_number = getattr(self, "_last_number", 0) + 1
+        since = time.monotonic()
+        payload = {"n": n, **does}
+        try:
+            with self.app.engine.begin() as conn:
+                return self.app.send(
+                    conn, topic, payload, object_id=object_id, unique_key=key, on_duplicate="skip"
+                )
+        finally:
+            self.sent[n] = Sent(object_id, topic, since, time.monotonic(), certain=False)
+
     def send_late(self, object_id: str, topic: str, hold: float) -> None:
         """A transaction with the lower id of an object stays open while a higher one commits."""
         with self.sending() as add:
@@ -326,7 +342,7 @@ class Trial:
 
     def _note_lives(self) -> None:
         for consumer in list(self.consumers):
-            consumer.note_life()
+            consumer.notelife()
 
     def _look(self) -> None:
         """The observer of I7: one SELECT."""
@@ -342,6 +358,11 @@ class Trial:
         query = sa.text(f"SELECT {columns} FROM {self.app.table.name} WHERE {where}")
         with self.reader.connect() as conn:
             return list(conn.execute(query))
+
+    def select(self, *columns: Any) -> list[Any]:
+        """All rows, with their values as Python has them."""
+        with self.reader.connect() as conn:
+            return list(conn.execute(sa.select(*columns)))
 
     def instances(self) -> list[str]:
         """The ids in the lease table."""
@@ -412,14 +433,23 @@ class Trial:
         return {pid_of(event.instance) for event in self.events()}
 
     def _numbers(self) -> dict[int, int]:
-        """msg_id -> n, of every row."""
+        """msg_id -> n, of every row that the trial has sent."""
         rows = self.read("msg_id, payload")
-        return {row[0]: int(re.search(r'"n": ?(\d+)', row[1])[1]) for row in rows}  # type: ignore[index]
+        found = ((row[0], _NUMBER.match(row[1] or "")) for row in rows)
+        return {msg_id: int(number[1]) for msg_id, number in found if number}
 
     # ------------------------------------------------------------ verdict
 
-    def judge(self, *, orderly: bool = False) -> Verdict:
-        """Stop watching, put everything together, and ask the checker."""
+    def judge(
+        self,
+        *,
+        orderly: bool = False,
+        also: Iterable[Event] = (),
+        limited: Collection[int] = (),
+        max_running: int = 1,
+    ) -> Verdict:
+        """Stop watching, put everything together, and ask the checker. also: events that neither
+        the consumers nor our own sends tell; limited: ids of which max_running may run at once."""
         self._over.set()
         for watcher in self._watchers:
             watcher.join(10)
@@ -431,7 +461,7 @@ class Trial:
             row[0]: Row(*row[1:])
             for row in self.read("msg_id, object_id, status, error_try_times, claimed_by")
         }
-        events = [*self._told(rows), *self._inserted(of_n), *self._effects()]
+        events = [*self._told(rows), *self._inserted(of_n), *self._effects(), *also]
         exact = {n for n, sent in self.sent.items() if sent.topic in EXACT and n in of_n}
         violations = history.check(
             events,
@@ -440,6 +470,8 @@ class Trial:
             heartbeat=self.lease / 3 + MARGIN_SECONDS,
             orderly=orderly,
             transactional={of_n[n] for n in exact},
+            limited=limited,
+            max_running=max_running,
         )
         return Verdict(rows, of_n, sorted(events, key=lambda e: e.at), violations)
 
@@ -490,6 +522,7 @@ class Trial:
                 )
 
 
+_NUMBER = re.compile(r'\{"n": ?(\d+)')
 _PID = re.compile(r"-(\d+)-[0-9a-f]{16}$")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import NAMES
 from tests.crash import torture
+from tests.crash.feature_rules import LIMITED, ON_DONE, SENT_BY
 from tests.crash.sessions import Cutter
 from tests.servers import CannotHave
 
@@ -31,10 +32,14 @@ def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:
             verdict = run.run(SECONDS)
     except CannotHave as reason:
         pytest.skip(str(reason))
-    assert not verdict.violations, torture.report(run, verdict)
+    assert not verdict.violations + run.broken, torture.report(run, verdict)
     assert not [row for row in verdict.rows.values() if row.status in (0, 1)]
     assert len(verdict.rows) > 100
     assert torture.behind(run) > 0
+    features = run.features
+    assert all(features.count(topic) for topic in (SENT_BY, ON_DONE, LIMITED))
+    assert features.sends
+    assert features.asked
     assert run.score.kills + run.score.pauses + run.score.orderly > 0
     assert run.score.crashes > 0 or name == "sqlite"
 

@@ -1,5 +1,5 @@
 """Everything at once, for as long as asked: kill -9, pauses beyond the lease, lost sessions, server
-crashes, late commits; then peace, and the verdict.
+crashes, late commits, cancels; then peace, and the verdict.
 
     python -m tests.crash.torture --seconds 60 --database postgresql --processes 8
 
@@ -30,6 +30,8 @@ from msgworker import MessageTable
 from tests import servers
 from tests.crash import points
 from tests.crash.batch_witness import BEHIND
+from tests.crash.feature_rules import CHAIN, LIMITED, MAX_RUNNING, Broken
+from tests.crash.features import Features, extend
 from tests.crash.fleet import EXACT, Consumer, Trial, Verdict, load, load_of_batches
 from tests.crash.sessions import Cutter, consumer_url
 from tests.engines import plain_engine
@@ -77,8 +79,10 @@ class Torture:
 
     def __post_init__(self) -> None:
         self.over = threading.Event()
+        self.features = Features(self.trial, self.chance)
         self.can_commit_late = self.trial.app.engine.dialect.name != "sqlite"
         self.lives: list[Consumer] = []
+        self.broken: list[Broken] = []
         self.cutter.when = lambda: 2 * len(self._ready()) > self.processes
 
     def run(self, seconds: float) -> Verdict:
@@ -87,10 +91,12 @@ class Torture:
         producers = [threading.Thread(target=self._produce, args=(i,)) for i in range(2)]
         for producer in producers:
             producer.start()
+        self.features.start()
         with self.cutter.cutting() if self.server else contextlib.nullcontext():
             self._faults(time.monotonic() + seconds)
         self.score.cuts = self.cutter.count
         self.over.set()
+        self.features.peace()
         for producer in producers:
             producer.join()
         return self._peace()
@@ -119,7 +125,7 @@ class Torture:
         return [(act, every, begin + self.chance.uniform(0, every)) for act, every in acts]
 
     def _spawn(self) -> Consumer:
-        options: dict[str, object] = {}
+        options: dict[str, object] = {"all_topics": True}
         if self.scope:
             options["scope"] = self.scope
         if self.redis is not None:
@@ -209,14 +215,19 @@ class Torture:
                 if self.trial.unfinished() > 1500:
                     continue
                 messages = load(30, OBJECTS, chance) + load_of_batches(15, chance)
+                extend(messages, OBJECTS, chance)
                 if chance.random() < 0.02:
                     place = chance.randrange(len(messages))  # a batch has it in its middle
                     messages[place] = (*messages[place][:2], self._deadly(chance))
+                if chance.random() < 0.01:
+                    messages.append((None, CHAIN, {**self._deadly(chance), "crashes": 99}))
                 if self.can_commit_late and chance.random() < 0.2:
                     object_id = f"o{chance.randrange(OBJECTS)}"
                     self.trial.send_late(object_id, chance.choice(("plain", *EXACT)), 0.2)
                     self.score.late += 1
                 self.trial.send_many(messages)
+                for _ in range(3):
+                    self.features.send_keyed(chance)
             except Exception:  # the server is away: what was sent is not certain, which is noted
                 self.score.unsure += 1
                 self.over.wait(0.5)
@@ -246,7 +257,14 @@ class Torture:
             if life.running and not life.told_to_stop:
                 life.ready()
         self.trial.stop_all()
-        return self.trial.judge()
+        lines = self.features.read()
+        verdict = self.trial.judge(
+            also=self.features.events(),
+            limited={line.msg_id for line in lines if line.topic == LIMITED},
+            max_running=MAX_RUNNING,
+        )
+        self.broken = self.features.wrong()
+        return verdict
 
 
 def behind(torture: Torture) -> int:
@@ -273,9 +291,11 @@ def report(torture: Torture, verdict: Verdict) -> str:
         f"duplicates  {again} plain handlers ended well more than once (at least once is promised)",
         f"effects     {count[Kind.EFFECT]} of transactional handlers",
         f"batches     {behind(torture)} times a message was handled behind the head of its object",
-        f"violations  {len(verdict.violations)}",
+        str(torture.features),
+        f"violations  {len(verdict.violations)} of the history, {len(torture.broken)} besides",
     ]
-    return "\n".join([*lines, *map(str, verdict.violations[:10])])
+    wrong = [*verdict.violations[:10], *torture.broken[:10]]
+    return "\n".join([*lines, *map(str, wrong)])
 
 
 @contextlib.contextmanager
@@ -347,7 +367,7 @@ def torture(name: str, options: argparse.Namespace) -> int:
         verdict = run.run(options.seconds)
         print(report(run, verdict), flush=True)
         left = sum(row.status in (0, 1) for row in verdict.rows.values())
-        return 1 if verdict.violations or left else 0
+        return 1 if verdict.violations or run.broken or left else 0
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ class Witness:
     # ------------------------------------------------------------ claims
 
     def _watch_claims(self) -> None:
-        look, flag, read_runs = Finder.look, Claimer._flag, Claimer._read_runs
+        look, flag, read_runs = Finder._look_by, Claimer._flag, Claimer._read_runs
+        flag_limited = Claimer._flag_limited
 
         def watched_look(self: Finder, *args: Any, **kw: Any) -> Any:
             now.looked_at = witness._tell.now()
@@ -79,6 +80,15 @@ class Witness:
 
         def watched_flag(self: Claimer, candidates: Any, me: str, *args: Any) -> Any:
             rows = flag(self, candidates, me, *args)
+            flagged(self, rows, me)
+            return rows
+
+        def watched_flag_limited(self: Claimer, topic: str, candidates: Any, me: str) -> Any:
+            rows, asked = flag_limited(self, topic, candidates, me)
+            flagged(self, rows, me)
+            return rows, asked
+
+        def flagged(self: Claimer, rows: Any, me: str) -> None:
             for row in rows:
                 die_at(AFTER_CLAIM, row.payload, row.tries + 1)
                 if wants(FREEZE, row.payload, row.tries + 1):
@@ -87,7 +97,6 @@ class Witness:
                     ):  # no other thread is writing
                         os.kill(os.getpid(), signal.SIGSTOP)
                 witness._claimed(me, row, now.looked_at)
-            return rows
 
         def watched_read_runs(self: Claimer, lanes: Sequence[Lane], *args: Any) -> None:
             since = witness._tell.now()
@@ -105,8 +114,9 @@ class Witness:
         witness = self
         store_flag = claim.flag
         claim.flag = watched_store_flag
-        Finder.look = watched_look  # type: ignore[method-assign]
+        Finder._look_by = watched_look  # type: ignore[method-assign]
         Claimer._flag = watched_flag  # type: ignore[method-assign]
+        Claimer._flag_limited = watched_flag_limited  # type: ignore[method-assign]
         Claimer._read_runs = watched_read_runs  # type: ignore[method-assign]
 
     def _claimed(self, me: str, row: Any, since: float) -> None:
