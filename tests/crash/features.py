@@ -218,7 +218,7 @@ class Features:
     def __str__(self) -> str:
         waited = sum(one.at_once for one in self.asked)
         dead = sum(line.cancelled for line in self.lines)
-        own = sum(line.topic == CHAIN and line.dead for line in self.lines)
+        own = sum(line.topic == CHAIN and line.dead and not line.cancelled for line in self.lines)
         most = max((count for _, count in self.at_1), default=0)
         held = len(self.sends) - self.count(KEYED)
         ended = sum(line.topic == CHAIN and line.status == DONE for line in self.lines)
