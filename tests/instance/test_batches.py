@@ -103,6 +103,7 @@ class Waiting:
             stopping=SimpleNamespace(is_set=lambda: False),
             quiesce=SimpleNamespace(active=False),
             is_paused=lambda row: row.topic in self.paused,
+            is_apart=lambda row: row.topic in self.paused,
         )
         self.paused: set[str] = set()
         self.lanes = Lanes(cast(Any, self.runtime), beat_now=lambda: None)
