@@ -348,6 +348,10 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
         log.rows["count(*) AS n, max("] = [(3, 7)]
         for but in (False, True):
             yield candidates.oldest_among, {"topics": ["a", "b"], "but": but, **steps}
+        log.rows["count(*) AS n, max("] = [(3, "o")]
+        for after in (None, "o"):
+            those = candidates.Those(["a", "b"], but=True)
+            yield candidates.heads, {"after": after, "limit": 10, "those": those}
         numbers = Limit(4, 20, 1, 20)
         log.rows["FOR UPDATE"] = [(4, 20, 1, 20, 0, 5)]
         yield limits.lock, {"topic": "default"}

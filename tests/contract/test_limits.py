@@ -286,6 +286,29 @@ def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
     assert one.due() == ["t"]
 
 
+def test_who_finds_a_record_locked_again_and_again_looks_more_rarely(app):
+    limited(app, max_running=1)
+    runtime = app.runtime()
+    runtime.hold(frozenset(), {"t": Limit(1)})
+    one = Permits(runtime, threads=1, clock=lambda: 1000.0)
+    waits = []
+    for _ in range(12):
+        one.tried("t", None, 0)
+        waits.append(one.wait() or 0.0)
+    assert 0 < waits[0] <= 0.02
+    assert min(waits[-3:]) > 0.04
+    assert max(waits) <= 0.1
+
+
+def test_who_loses_every_race_for_heads_does_not_look_again_at_once(app):
+    limited(app, max_running=4)
+    runtime = app.runtime()
+    runtime.hold(frozenset(), {"t": Limit(4)})
+    one = Permits(runtime, threads=4, clock=lambda: 1000.0)
+    one.tried("t", limits.Free(Limit(4), 1, 0, 1), 0)
+    assert 0 < (one.wait() or 0.0) < 0.02
+
+
 @pytest.mark.parametrize("transactional", [False, True])
 def test_a_permit_is_held_until_the_outcome_is_committed(app, table, transactional):
     counts: list[int] = []

@@ -53,6 +53,23 @@ def test_heads_gives_the_first_open_row_of_each_object(store):
     assert after is None
 
 
+@pytest.mark.parametrize("but", [False, True])
+def test_heads_of_some_topics_are_read_without_those_of_others(store, monkeypatch, but):
+    """Only a head counts: what stands behind another topic's is none."""
+    monkeypatch.setattr(candidates, "PAGE", 4)
+    ours, others = ("t", "u")[but], ("u", "t")[but]
+    a = send(store.app, "a", "c", "f", "f", topic=ours)
+    send(store.app, "a", "b", "d", "e", "g", topic=others)
+    those, found, after = candidates.Those(["t"], but), [], None
+    for _ in range(10):
+        some, after = store(candidates.heads, after=after, limit=2, those=those)
+        found += [(c.object_id, c.msg_id) for c in some]
+        if after is None:
+            break
+    assert found == [("a", a[0]), ("c", a[1]), ("f", a[2])]
+    assert after is None
+
+
 def test_heads_shows_heads_that_cannot_go(store):
     """A head that runs, waits or blocks is shown as such: nothing behind it is offered instead."""
     ids = send(store.app, "a", "a", "b", "b")

@@ -162,16 +162,35 @@ class Claimer:
     def _flag_limited(
         self, topic: str, candidates: list[Candidate], me: str
     ) -> tuple[list[Row], list[Candidate]]:
+        if not self._refusals:
+            try:
+                return self._flag_with_permits(topic, candidates, me, apart=False)
+            except claim.LeftAlone:
+                pass
+            except DBAPIError as error:
+                if trouble(error) not in claim.OF_A_ROW:
+                    raise
+        return self._flag_with_permits(topic, candidates, me, apart=True)
+
+    def _flag_with_permits(
+        self, topic: str, candidates: list[Candidate], me: str, *, apart: bool
+    ) -> tuple[list[Row], list[Candidate]]:
+        """apart: so that one that is refused affects no other; more statements."""
         tables, rows, refused = self._runtime.tables, list[Row](), dict[int, DBAPIError]()
         with self._link.transaction() as conn:
             free = limits.lock(conn, tables, topic)
             some = [] if free is None else candidates[: free.starts]
             if free is not None and some:
-                claim.refuse_at_once(conn, tables)
-                rows, refused = claim.flag_apart(conn, tables, some, me=me)
-                limits.take(conn, tables, topic, free, len(rows))
+                if apart:
+                    claim.refuse_at_once(conn, tables)
+                    rows, refused = claim.flag_apart(conn, tables, some, me=me)
+                else:
+                    rows = claim.flag(conn, tables, some, me=me)
+                if rows:
+                    limits.take(conn, tables, topic, free, len(rows))
         self._permits.tried(topic, free, len(rows))
-        self._hear(some, refused)
+        if apart:
+            self._hear(some, refused)
         return rows, some
 
     def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:

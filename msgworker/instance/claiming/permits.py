@@ -4,7 +4,8 @@ A try is a look for heads of the topic and, if there are any, a claim under the 
 (store/claiming/limits.py). What finds no permit is left at 0: it holds no thread, flag or try. How
 often to try follows from what the last one found: at once while permits and tokens are left; when
 the next token comes; at the end of a message of ours, or more and more rarely, while all that may
-run are running; as rarely as the look was long, if there was nothing to claim.
+run are running; a little later each time while others are claiming, so that several instances do
+not spend their time looking; as rarely as the look was long, if there was nothing to claim.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from msgworker.store.claiming.limits import Free
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 GROWTH = 1.5
-LOCKED_SECONDS = 0.01
+RACE_SECONDS = 0.01
 TOKENS_SECONDS = 0.1
 """Tokens are taken in portions that come in this time, if the bucket is large enough for them."""
 LEFT_TO_OTHERS = 20.0
@@ -100,7 +101,7 @@ class Permits:
         locked."""
         now, of = self._clock(), self._of(topic)
         if free is None:
-            of.again(now, Waits.LOCK, LOCKED_SECONDS * random.uniform(0.5, 1.5))
+            of.again(now, Waits.LOCK, min(of.longer(), TOKENS_SECONDS) * random.uniform(0.5, 1.0))
         elif free.starts <= 0 and free.permits > 0:
             of.token_at = now + free.next_in
             of.again(now, Waits.TOKEN, max(free.next_in, self._portion(free)))
@@ -108,7 +109,9 @@ class Permits:
             of.again(now, Waits.PERMIT, of.longer())
         else:
             of.pause = FIRST_PAUSE_SECONDS
-            if won < free.starts or free.permits > free.tokens:
+            if not won:  # others have claimed what was found
+                of.again(now, Waits.NO, RACE_SECONDS * random.uniform(0.5, 1.5))
+            elif won < free.starts or free.permits > free.tokens:
                 of.again(now, Waits.NO, 0.0 if won < free.starts else self._portion(free))
             else:  # all permits are taken now
                 of.again(now, Waits.PERMIT, of.longer())

@@ -23,7 +23,7 @@ from msgworker.instance.claiming import urgency
 from msgworker.instance.claiming.pick import Pick
 from msgworker.instance.claiming.urgency import Urgent
 from msgworker.store.claiming import candidates, urgent
-from msgworker.store.claiming.candidates import Candidate
+from msgworker.store.claiming.candidates import Candidate, Those
 from msgworker.store.claiming.urgent import Ranked
 from msgworker.table import Tables
 
@@ -295,8 +295,10 @@ class Search:
         rows: list[Candidate] = []
         # Else the objects are through, and those without one under way.
         if self._no_object_after == MIN_ID:
+            among = self.only or self.but
+            those = Those(among, not self.only) if among else None
             rows, self._ring_after = candidates.heads(
-                conn, self.tables, after=self._ring_after, limit=objects
+                conn, self.tables, after=self._ring_after, limit=objects, those=those
             )
         round_is_over = self._ring_after is None
         if round_is_over:

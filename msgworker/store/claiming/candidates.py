@@ -1,6 +1,7 @@
 """Candidates for a claim: by age, by instant, by object.
 
-They are hints: the flagging statement (claim.py) checks everything again.
+They are hints: the flagging statement (claim.py) checks everything again. One file, because all
+ways to find them read the same columns, and filter topics by the same comparison.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from msgworker.dialects import (
     recollated,
     whole_number,
 )
-from msgworker.message import DEFAULT_TOPIC, Status
+from msgworker.message import DEFAULT_TOPIC, Status, topic_of
 from msgworker.store.rows import INT, key_column, or_zero, sent_often, types_of
 from msgworker.table import Cols, Tables, lit, text_lit
 
@@ -204,21 +205,37 @@ def due_rows(t: Tables, from_start: bool, *more: ColumnElement[Any]) -> Select[A
     return query.limit(bindparam("rows", type_=sa.Integer()))
 
 
-def heads(conn: Connection, t: Tables, *, after: Any, limit: int) -> tuple[list[Candidate], Any]:
+class Those(NamedTuple):
+    """The messages of some topics (but: of all others)."""
+
+    topics: Collection[str]
+    but: bool
+
+    def has(self, one: Candidate) -> bool:
+        return (topic_of(one.topic) in self.topics) is not self.but
+
+
+def heads(
+    conn: Connection, t: Tables, *, after: Any, limit: int, those: Those | None = None
+) -> tuple[list[Candidate], Any]:
     """The head of each object behind the object `after` (None = from the first), and the next
     cursor.
 
     The cursor is None after the last object. Costs one index step per object, or a page
-    of index entries per statement, never the rows of a deep object.
+    of index entries per statement, never the rows of a deep object. those: heads of other messages
+    are not read; then it ends with the first page that has none of them.
     """
-    return (
-        _hop(conn, t, after, limit)
-        if t.dialect.recursive_skip_scan
-        else _page(conn, t, after, limit)
-    )
+    hop = _hop if t.dialect.recursive_skip_scan else _page
+    return hop(conn, t, after, limit, those)
 
 
-def _hop(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Candidate], Any]:
+def _names(those: Those | None) -> dict[str, Any]:
+    return {} if those is None else {"mw_topics": sorted(those.topics)}
+
+
+def _hop(
+    conn: Connection, t: Tables, after: Any, limit: int, those: Those | None
+) -> tuple[list[Candidate], Any]:
     def build(from_start: bool) -> Select[Any]:
         first_row = t.message.alias("f")
         first = t.cols(first_row)
@@ -254,20 +271,28 @@ def _hop(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Cand
             .scalar_subquery()
         )
         c = t.cols()
-        return sa.select(*hint_columns(t, c), ring.c.k).select_from(
+        query = sa.select(*hint_columns(t, c), ring.c.k).select_from(
             ring.join(t.message, c.msg_id == head)
         )
+        if those is None:
+            return query
+        assert c.topic is not None
+        last = ring.c.k >= bindparam("objects", type_=sa.Integer())  # the next cursor
+        return query.where(sa.or_(topic_among(t, c.topic, but=those.but), last))
 
-    key = ("hop", after is None)
+    key = ("hop", after is None, those and those.but)
     statement = t.built(key, lambda: build(after is None))
-    found = fetch(conn, statement, {"after": after, "objects": limit})
+    found = fetch(conn, statement, {"after": after, "objects": limit} | _names(those))
     found = sorted(found, key=lambda row: row[-1])
     rows = as_candidates([row[:-1] for row in found])
-    return rows, found[-1][1] if len(found) >= limit else None
+    cursor = found[-1][1] if found and found[-1][-1] >= limit else None
+    return rows if those is None else list(filter(those.has, rows)), cursor
 
 
-def _page(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Candidate], Any]:
-    def build(from_start: bool) -> Select[Any]:
+def _page(
+    conn: Connection, t: Tables, after: Any, limit: int, those: Those | None
+) -> tuple[list[Candidate], Any]:
+    def read(from_start: bool, ends: bool = False) -> sa.Subquery:
         source = t.message.alias("p")
         p = t.cols(source)
         key = t.open_object(p)
@@ -277,30 +302,57 @@ def _page(conn: Connection, t: Tables, after: Any, limit: int) -> tuple[list[Can
             page = page.where(key.is_not(None))
         else:
             page = page.where(key > bindparam("after", type_=t.key_type))
+        if ends:
+            page = page.where(key <= bindparam("last", type_=t.key_type))
         page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
-        w = page.subquery("w")
+        return page.subquery("w")
+
+    def ends(from_start: bool) -> Any:
+        w = read(from_start)
+        return sa.select(sa.func.count().label("n"), sa.func.max(w.c.o).label("last"))
+
+    def build(from_start: bool) -> Select[Any]:
+        w = read(from_start, those is not None)
         first = (
             sa.select(w.c.o.label("o"), sa.func.min(w.c.i).label("i"), sa.func.count().label("n"))
             .group_by(w.c.o)
             .subquery("g")
         )
         c = t.cols()
-        return (
+        query = (
             sa.select(*hint_columns(t, c), first.c.o, first.c.n)
             .select_from(first.join(t.message, c.msg_id == first.c.i))
             .order_by(first.c.o)
         )
+        if those is None:
+            return query
+        assert c.topic is not None
+        return query.where(topic_among(t, c.topic, but=those.but))
 
     seen: list[Candidate] = []
     rows_read = max(PAGE, limit)
+    if those is not None and not those.but:  # few are wanted
+        rows_read = max(PAGE // 4, limit)
     while len(seen) < limit:
         from_start = after is None
-        statement = t.built(("page", from_start), partial(build, from_start))
-        found = fetch(conn, statement, {"after": after, "rows": rows_read})
-        seen += as_candidates([row[:-2] for row in found if row[1] is not None])
-        if sum(row[-1] for row in found) < rows_read:
+        key, params = ("page", from_start, those and those.but), {"after": after, "rows": rows_read}
+        if those is not None:
+            # Its end is read first: rows that end meanwhile would move it past others.
+            end = t.built(("page_end", from_start), partial(ends, from_start))
+            read_rows, last = conn.execute(end, params).one()
+            if last is None:
+                return seen, None
+            params |= {"last": last, "rows": rows_read + PAGE} | _names(those)
+        found = fetch(conn, t.built(key, partial(build, from_start)), params)
+        rows = as_candidates([row[:-2] for row in found if row[1] is not None])
+        seen += rows
+        if those is None:
+            read_rows, last = sum(row[-1] for row in found), found[-1][-2] if found else None
+        if read_rows < rows_read:
             return seen, None
-        after = found[-1][-2]
+        after = last
+        if those is not None and not rows:
+            break
     return seen, after
 
 
