@@ -203,6 +203,19 @@ _ALL = (
         again=0.03,
         transactional=0.2,
     ),
+    # Two producers with the same keys, while what holds them fails, is recovered and ends.
+    Config(
+        name="keys",
+        keys=10,
+        steps=200,
+        kills=1,
+        pauses=1,
+        stalls=2,
+        stops=1,
+        lost=0.06,
+        again=0.03,
+        habits=Habits(0.3, 0.1, 0.1),
+    ),
     # A schedule: who fires it dies, stands still, gets no answer, and is rolled back.
     Config(
         name="ticks",

@@ -41,6 +41,7 @@ from tests.history import Rule
 from tests.simulation.batch_plants import counts_ignored, half_is_committed
 from tests.simulation.cancel_plants import kept_by_a_rerun
 from tests.simulation.configs import CONFIGS
+from tests.simulation.key_plants import free_between_tries, held_by_the_dead
 from tests.simulation.limit_plants import counted_before, free_of_charge, runs_go_on
 from tests.simulation.process import RUN_LIMIT
 from tests.simulation.schedule import Config, Report, search_seeds, world_for
@@ -578,6 +579,8 @@ PLANTS = {
         _plant("limits: counted before", "limits", "I11", patch=counted_before),
         _plant("limits: a run goes on", "limits", "I11", patch=runs_go_on),
         _plant("limits: starts take no token", "limits", "I11", patch=free_of_charge),
+        _plant("keys: free between tries", "keys", "I7", patch=free_between_tries),
+        _plant("keys: held by the dead", "keys", "I7", patch=held_by_the_dead),
         _plant("ticks: any version", "ticks", "I3", patch=any_version),
         _plant("ticks: computed from now", "ticks", "I3", patch=ticks_from_now),
         _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),

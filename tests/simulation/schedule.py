@@ -11,6 +11,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from msgworker.instance.liveness import heartbeat
 from msgworker.instance.settling import settler
 from msgworker.message import Outgoing
 from msgworker.schedules import Schedule as Declared
-from msgworker.store import schedules
+from msgworker.store import schedules, send, unique
 from msgworker.store.changing import cancelling, change
 from msgworker.store.claiming import following
 from msgworker.store.recovering import lease, recover
@@ -32,6 +33,7 @@ from msgworker.store.settling import settle
 from msgworker.table import MessageTable, Tables
 from tests.history import DONE, FAILED, NEW, PROCESSING, Kind, Rule, Violation, check
 from tests.simulation.connections import Faults, deliver
+from tests.simulation.keys import KEYS
 from tests.simulation.process import BEAT, EFFECT, TRANSACTIONAL, Habits, Process
 from tests.simulation.strands import STEP_SECONDS, Condition, Stage, Strand, replaced_in
 from tests.simulation.world import Act, World
@@ -76,6 +78,7 @@ class Config:
     drains: bool = False  # the instances end when nothing is left to do
     priorities: bool = False  # messages have one of several
     limits: bool = False  # topics have limits, see permits.py
+    keys: int = 0  # two producers send so many messages each with unique keys; there are no others
     ticks: int = 0  # a schedule sends messages, every so many seconds; there are no others
     blind: bool = False  # the claim does not see a running message: only the guard excludes
 
@@ -170,7 +173,7 @@ class Schedule:
 
     def _messages(self) -> list[tuple[int, str | None]]:
         rng, config = self.rng, self.config
-        if config.ticks:
+        if config.ticks or config.keys:
             return []
         names: list[str | None] = [None] * config.loose
         for i in range(config.objects):
@@ -206,6 +209,9 @@ class Schedule:
         """Everything that happens; yields who is to run next."""
         if self.plan:
             self._add("producer", self._producer())
+        if self.config.keys:
+            self._add("sender-1", self._sender("sender-1"))
+            self._add("sender-2", self._sender("sender-2"))
         if self.config.delayed:
             self._add("network", self._network())
         for _ in range(self.config.instances):
@@ -447,6 +453,28 @@ class Schedule:
         priority = (msg_id * 7919 + self.seed) % 4 if self.config.priorities else 0
         self._commit(Act.PRODUCE, "producer", text, msg_id, object_id, topic, priority)
 
+    def _sender(self, name: str) -> Steps[None]:
+        """Sends messages with the same keys as the other one."""
+        world, t, rng = self.world, self.world.t, self.rng
+        assert world.keys is not None
+        for _ in range(self.config.keys):
+            for _ in range(rng.choice((1, 5, 30))):
+                yield None
+            key = rng.choice(list(KEYS))
+            how = rng.choice(("skip", "skip", "replace"))
+            row = send.row_values(
+                t,
+                topic="plain",
+                object_id=KEYS[key],
+                payload=None,
+                delay=None,
+                at=None,
+                unique_key=key,
+            )
+            work = partial(unique.send, t=t, row=row, on_duplicate=how)
+            msg_id = world.commit(Act.PRODUCE, name, work)
+            world.violations += world.keys.answered(key, msg_id)
+
     def _commit(self, act: Act, who: str, text: str, *values: object) -> int:
         def work(_: Connection) -> int:
             return self.world.raw.execute(text, values).rowcount
@@ -624,6 +652,8 @@ class Schedule:
             return False
         if len(self.world.rows) < len(self.plan) or self._busy("ops"):
             return False
+        if self._busy("sender-1") or self._busy("sender-2"):
+            return False
         if any(i.alive and i.stopping for i in self.processes):
             return False
         most = self.world.spec.max_tries
@@ -669,6 +699,7 @@ def world_for(config: Config, *, guard: bool = True) -> World:
         guard=guard,
         cancels=bool(config.cancels),
         limited=config.limits,
+        keys=bool(config.keys),
     )
 
 

@@ -61,7 +61,7 @@ def test_a_move_that_nobody_may_make_is_told() -> None:
     world.close()
 
 
-@pytest.mark.parametrize("name", ["mixed", "answers"])
+@pytest.mark.parametrize("name", ["mixed", "answers", "ticks", "keys", "limits"])
 def test_seed_replays_exactly(name: str) -> None:
     world = world_for(CONFIGS[name])
     first = Schedule(world, CONFIGS[name], 11).run(tell=True)

@@ -38,6 +38,7 @@ from tests.history import (
     Rule,
     Violation,
 )
+from tests.simulation.keys import Keys
 from tests.simulation.permits import Permits
 from tests.simulation.quick import Quick
 
@@ -125,6 +126,7 @@ class World:
         guard: bool = True,
         cancels: bool = False,
         limited: bool = False,
+        keys: bool = False,
     ) -> None:
         self.clock = Clock()
         self.spec = spec
@@ -146,6 +148,7 @@ class World:
         raw.create_function("strftime", -1, self.clock.strftime)
         raw.create_function("julianday", 1, self.clock.julianday)
         self.schedule = schedules.table(self.t)
+        self.keys = Keys(raw, spec) if keys else None
         self.t.message.metadata.create_all(self._real)
         self.conn = cast(sa.Connection, Quick(self._real, raw, self.t))
         raw.execute("CREATE TABLE effects (msg_id INTEGER)")
@@ -160,7 +163,7 @@ class World:
     def reset(self) -> None:
         """Empty tables, a clock at 0, no history."""
         own = (self.t.lease.name, cancelling.NAME, limits.NAME, self.schedule.name)
-        for table in (self.t.message.name, *own, "effects"):
+        for table in (self.t.message.name, *own, "effects", "sqlite_sequence"):
             self.raw.execute(f"DELETE FROM {table}")
         self.clock.seconds = self.clock.ahead = 0.0
         self.events: list[Event] = []
@@ -261,6 +264,8 @@ class World:
         for row in changed:
             self.moved_at[row.msg_id] = self.clock.seconds
             self._changed(act, who, before.get(row.msg_id), row, read_at)
+        if self.keys is not None:
+            self.violations += self.keys.judge()
         if self.permits is not None:
             self.violations += self.permits.judge(
                 [row.msg_id for row in self.rows.values() if row.status == PROCESSING],
