@@ -210,6 +210,8 @@ class Torture:
     def _produce(self, number: int) -> None:
         """Messages as fast as they are done, about; some commit late, some kill their process."""
         chance = random.Random(f"{self.chance.random()}-{number}")
+        if number == 0:  # one at least whose on_dead is left to who recovers it
+            self.trial.send(None, CHAIN, crash=points.IN_HANDLER, crashes=99)
         while not self.over.wait(0.1):
             try:
                 if self.trial.unfinished() > 1500:
