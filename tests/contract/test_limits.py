@@ -286,6 +286,30 @@ def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds(app):
     assert one.due() == ["t"]
 
 
+def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, monkeypatch):
+    limited(sqlite_app, max_running=1)
+    with sqlite_app.engine.begin() as conn:
+        sqlite_app.send_many(conn, "t", [(None, i) for i in range(600)])
+    one = search.Search(sqlite_app.tables, None)
+    one.but = frozenset(["t"])
+    running = candidates.Candidate(1, "x", 1, 0, 0, "free", 0)
+    by_age = candidates.Among([running], 1, False)
+    monkeypatch.setattr(candidates, "oldest_among", lambda *_, **__: by_age)
+    clock = Stalled(monkeypatch)
+    clock.stalls = 0.0
+    steps, real = [], candidates.heads
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        steps.append(named["after"])
+        clock.seconds += 0.1
+        return real(*given, **named)
+
+    monkeypatch.setattr(candidates, "heads", slowly)
+    with sqlite_app.engine.connect() as conn:
+        one.look(conn, want=1, in_hand=0)
+    assert len(steps) == 1
+
+
 def test_who_finds_a_record_locked_again_and_again_looks_more_rarely(app):
     limited(app, max_running=1)
     runtime = app.runtime()

@@ -36,6 +36,8 @@ LEAST_SPAN, MOST_SPAN, MOST_STEPS = 256, 16_000, 8
 READ_AGAIN, LONGEST_REST_SECONDS = 20.0, 30.0
 """Rows of other topics are read again after this multiple of the time that it took, but not later
 than that: a database that hangs once would keep them waiting for long."""
+RING_SECONDS = 0.02
+"""No further step over objects of other topics in a look where rows are read by age too."""
 DUE_SECONDS = 0.02
 MIN_ID = -(1 << 63)
 
@@ -279,6 +281,8 @@ class Search:
         for _ in range(MOST_STEPS):
             over = self._look_ring(conn, pick, enough - before)
             if over or len(pick.own) > before:
+                break
+            if self.tables.dialect.oldest_index and time.monotonic() - begun > RING_SECONDS:
                 break
         if len(pick.own) == before and self.tables.dialect.oldest_index:
             now = time.monotonic()
