@@ -145,6 +145,7 @@ class Worker(Working[Report]):
         if instance is None:
             return True
         if instance.is_within:
+            instance.lanes.close()  # nothing else starts until the waiting thread has noticed
             instance.leave()
             return False
         return self._stop(instance, grace)

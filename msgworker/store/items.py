@@ -258,7 +258,9 @@ def shown(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> Items | No
 
     At most window.SCAN records are counted.
     """
-    by_status = conn.execute(t.built("items_counts", lambda: _counts(t)), _params(t, msg_id))
+    by_status = conn.execute(
+        t.built(("items_counts", window.SCAN), lambda: _counts(t)), _params(t, msg_id)
+    )
     counts: dict[int, int] = {status: count for status, count in by_status}
     if not counts:
         return None
@@ -266,7 +268,9 @@ def shown(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> Items | No
     failed = sum(counts.values()) - done
     total = None
     if t.keeps(t.item.c.total):
-        total = conn.scalar(t.built("items_total", lambda: _total(t)), _params(t, msg_id))
+        total = conn.scalar(
+            t.built(("items_total", window.SCAN), lambda: _total(t)), _params(t, msg_id)
+        )
     listed: list[ItemInfo] = []
     for state in (ItemState.FAILED, ItemState.DONE):
         if len(listed) < limit:

@@ -169,10 +169,11 @@ def oldest_among(
 
     params = {"mark": mark, "span": span}
     names: dict[str, Any] = {"mw_topics": sorted(topics), "rows": limit}
+    # The end first: rows that finish between the two let the second one read further, not less.
+    read, last = conn.execute(t.built("oldest_end", ends), params).one()
     rows = as_candidates(fetch(conn, t.built(("oldest_among", but), build), params | names))
     if len(rows) >= limit:
         return Among(rows, rows[-1].msg_id, False)
-    read, last = conn.execute(t.built("oldest_end", ends), params).one()
     return Among(rows, None if last is None else int(last), int(read) < span)
 
 

@@ -47,7 +47,7 @@ def _candidates(p: Patient, t: Tables) -> tuple[Any, dict[str, Any], str]:
         return t.built("oldest", _never), {"mark": window.LEAST, "rows": 100}, index
     candidates.heads(p.conn, t, after=None, limit=1)
     index = t.spec.index_name("object")
-    return t.built(("page", True), _never), {"after": None, "rows": 100}, index
+    return t.built(("page", True, None), _never), {"after": None, "rows": 100}, index
 
 
 def _never() -> Any:
