@@ -189,7 +189,8 @@ def test_a_signal_after_two_seconds_stops_at_once_and_gives_back_what_has_not_st
     threads = 4 // processes
     child = start("run", "service:app", "--processes", processes, "--threads", threads)
     until(lambda: len(started(folder) & slow) == 4, "handlers run")
-    until(lambda: states(app)["processing"] > 4, "more is claimed than runs")
+    if processes == 1:  # one of several gives them back to the others after two seconds
+        until(lambda: states(app)["processing"] > 4, "more is claimed than runs")
     child.send_signal(signal.SIGTERM)
     time.sleep(INSISTING_SECONDS)
     assert child.poll() is None
