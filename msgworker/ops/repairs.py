@@ -85,6 +85,9 @@ class Repairs(Writing):
         op = self._resumed("rerun", operation, asked) if operation is not None else None
         asked = asked if op is None else asking.again(op, asked["ids"])
         choice = self._to_rerun(**asked)
+        if not dry_run:
+            self._ready()
+            choice = replace(choice, tables=self._tables)  # with what was created since
         pace = {"rate": asking.rate_of(rate), "progress": progress}
         if asked["with_successors"]:
             return self._rerun_objects(choice, asked, by, op, dry_run, pace)

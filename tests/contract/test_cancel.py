@@ -83,6 +83,19 @@ def test_without_its_table_only_waiting_messages_are_cancelled(app, make_app, ta
     assert other.ops.cancel(ids, reason="r").requested == 1
 
 
+def test_a_rerun_sees_the_table_of_requests_that_was_created_since(app, make_app, table):
+    (one,) = put(app, ("a", RUNNING))
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("DROP TABLE msgworker_cancel")
+    before = make_app().ops
+    assert before.show(one)
+    app.create_schema()
+    assert app.ops.cancel([one], reason="r").requested == 1
+    table.edit(status=-1, error_try_times=3, claimed_by=None)
+    assert before.rerun([one]) == 1
+    assert requested(app) == []
+
+
 def test_an_interrupted_cancel_goes_on_where_it_stopped(app):
     ids = put(app, *[(f"o{i}", NEW) for i in range(250)], ("r", RUNNING))
     with pytest.raises(Cut):
