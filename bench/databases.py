@@ -6,7 +6,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -51,6 +51,16 @@ def scratch(kind: str) -> Iterator[sa.URL]:
     finally:
         force = " WITH (FORCE)" if kind == "postgresql" else ""
         _admin(server, kind, f"DROP DATABASE IF EXISTS {name}{force}")
+
+
+def kept(kind: str, name: str) -> sa.URL:
+    """The URL of the database of this name, created if it does not exist; raises NotAvailable."""
+    if kind == "sqlite":
+        return make_url(f"sqlite:///{name}")
+    server = _server(kind)
+    with suppress(NotAvailable):
+        _admin(server, kind, f"CREATE DATABASE {name}")
+    return server.set(database=name)
 
 
 def _server(kind: str) -> sa.URL:

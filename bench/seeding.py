@@ -22,12 +22,14 @@ class Rows:
     """So many rows of one kind.
 
     objects: 0 = without object, else spread over so many objects. prefix: the start of their names.
-    values: further columns and their values, as SQL.
+    topics: how many; more than one are "bench0", "bench1", ... values: further columns and their
+    values, as SQL of the row's number i.
     """
 
     count: int
     objects: int = 0
     prefix: str = "obj"
+    topics: int = 1
     values: tuple[tuple[str, str], ...] = ()
 
 
@@ -59,12 +61,22 @@ def insert(conn: sa.Connection, rows: Rows, start: int, count: int) -> None:
     """Insert rows number start+1 to start+count of a kind."""
     database = kind_of(conn.dialect)
     columns = ["topic", "object_id", "payload", *(name for name, _ in rows.values)]
-    values = [f"'{TOPIC}'", _object(database, rows), _payload(database)]
+    values = [_topic(database, rows), _object(database, rows), _payload(database)]
     values += [value for _, value in rows.values]
     if database == "mysql":
         conn.exec_driver_sql(f"SET SESSION cte_max_recursion_depth = {CHUNK + 1}")
     text = f"INSERT INTO {TABLE} ({', '.join(columns)}) SELECT {', '.join(values)}"
     conn.exec_driver_sql(f"{text} FROM ({_numbers(database, start, count)}) numbers")
+
+
+def _topic(database: str, rows: Rows) -> str:
+    if rows.topics == 1:
+        return f"'{TOPIC}'"
+    number = f"((i * 7919) % {rows.topics})"  # as the object, so that each object has one topic
+    if database in ("mysql", "mariadb"):
+        return f"CONCAT('{TOPIC}', MOD(i * 7919, {rows.topics}))"
+    text = f"'{TOPIC}' || {number}"
+    return text if database == "sqlite" else text.replace("%", "%%")
 
 
 def _object(database: str, rows: Rows) -> str:

@@ -27,6 +27,8 @@ if typing.TYPE_CHECKING:
         RetryLater,
         RuleChanged,
         SchemaError,
+        SelectionChanged,
+        TookTooLong,
     )
     from msgworker.instance.fan_out.fanned import FanOut
     from msgworker.instance.report import Report
@@ -64,6 +66,8 @@ __all__ = [
     "RetryLater",
     "RuleChanged",
     "SchemaError",
+    "SelectionChanged",
+    "TookTooLong",
     "Worker",
     "Workers",
     "__version__",

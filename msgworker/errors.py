@@ -8,6 +8,8 @@ MsgworkerError
 +-- SchemaError                  a table, column or index is missing or of a wrong kind  exit 4
 +-- PayloadError (ValueError)    a payload is not JSON, too large or not of its type
 +-- DuplicateMessage             the unique key of a message that was sent is taken
++-- TookTooLong                  a read took longer than the time that it was given
++-- SelectionChanged             a write would not change as many messages as were expected
 +-- RuleChanged                  max_tries or on_dead of the table changed meanwhile      exit 75
 +-- LostClaim                    a message of this instance was recovered, edited or deleted
 +-- LeaseBusy                    a lock is held by another owner
@@ -119,6 +121,36 @@ class DuplicateMessage(MsgworkerError):
         super().__init__(f"the unique key {unique_key!r} is held by {whose}: {why}")
         self.msg_id = msg_id
         self.unique_key = unique_key
+
+
+class TookTooLong(MsgworkerError):
+    """A read was ended because it took longer than the time of `ops.within`.
+
+    seconds: that time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the database had not answered after {seconds:g} s, so the read was ended; ask for "
+            "less (a narrower filter, fewer rows), or again when the database is less busy"
+        )
+        self.seconds = seconds
+
+
+class SelectionChanged(MsgworkerError):
+    """A write would not change as many messages as it was told to expect; nothing was changed.
+
+    expected: the number that was given. found: how many messages it would change now.
+    """
+
+    def __init__(self, kind: str, expected: int, found: int) -> None:
+        super().__init__(
+            f"{kind} was to change {expected:,} messages, but would change {found:,} now: the "
+            "selection has changed since it was counted, and nothing was done. Count again (a dry "
+            "run), then give that number"
+        )
+        self.expected = expected
+        self.found = found
 
 
 class RuleChanged(MsgworkerError):

@@ -42,8 +42,12 @@ from msgworker.store.looking import (
     left,
     limited,
     order,
+    overview,
+    pages,
+    place,
     waiting,
 )
+from msgworker.store.looking.capped import cursor_text
 from msgworker.store.recovering import lease, recover
 from msgworker.store.rows import Row
 from msgworker.store.settling import settle, tries
@@ -432,6 +436,25 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     filters = {"topic": "t", "object_id": "o", "error": "e", "since": datetime.now(UTC), "after": 1}
     yield find.find, filters
     yield find.show, {"msg_id": 1}
+    late = cursor_text([1, ["2026-11-22 10:00:00.000000", 1]])
+    for word in (None, *State):
+        for newest in (True, False):
+            yield pages.page, {"wanted": pages.Wanted(word), "newest": newest}
+            behind = cursor_text([0, 1, None, None] if word == "done" and newest else [0, 1])
+            chosen = {name: value for name, value in filters.items() if name != "after"}
+            wanted = pages.Wanted(word, **chosen)
+            yield pages.page, {"wanted": wanted, "newest": newest, "after": behind}
+    yield pages.page, {"wanted": pages.Wanted(State.NEW), "after": late}
+    yield pages.page, {"wanted": pages.Wanted(State.DONE), "after": cursor_text([2, 9, 8, 5])}
+    for newest in (True, False):
+        group = pages.Wanted(fingerprint="a" * 16, topic="t")
+        yield pages.page, {"wanted": group, "newest": newest, "after": cursor_text([1])}
+    some = log.rows
+    log.rows = {"min(w.i)": [(None, 0)], "min(m.i)": [(None, 0)], "AND (": [("o", "o")]} | some
+    yield place.place, {"msg_id": 1}
+    log.rows = {"FROM DUAL": [(datetime.now(UTC),)]} | some
+    yield overview.overview, {}
+    log.rows = some
     yield failures.failures, {}
     yield waiting.lanes, {}
     some = log.rows

@@ -37,6 +37,8 @@ PUBLIC = {
     "RetryLater",
     "RuleChanged",
     "SchemaError",
+    "SelectionChanged",
+    "TookTooLong",
     "Worker",
     "Workers",
     "__version__",

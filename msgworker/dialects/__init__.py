@@ -63,6 +63,7 @@ from msgworker.dialects.ddl import (
     taking_null,
     zone_is_lost,
 )
+from msgworker.dialects.deadlines import deadline, is_overtime
 from msgworker.dialects.drivers import committing_each, is_aborted, listen, sever, wait_for_notice
 from msgworker.dialects.engines import (
     beside,
@@ -163,6 +164,7 @@ __all__ = [
     "connecting",
     "created_default",
     "cutting",
+    "deadline",
     "dialect_of",
     "dropping_check",
     "dropping_index",
@@ -184,6 +186,7 @@ __all__ = [
     "instants_of",
     "invalid_indexes",
     "is_aborted",
+    "is_overtime",
     "is_there",
     "joining_widely",
     "json_text",

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import connecting
+from msgworker.config import number
+from msgworker.dialects import connecting, deadline, is_overtime
+from msgworker.errors import TookTooLong
 from msgworker.schedules import Schedule
 from msgworker.table import MessageTable, Tables
+
+MOST_SECONDS = 3600.0
+C = TypeVar("C", bound="Call")
 
 
 class Call:
@@ -35,6 +43,17 @@ class Call:
         self._names_rule = names_rule
         self._schedules = declared
         self._found: Tables | None = None  # newer than those of the App
+        self._seconds: float | None = None
+
+    def within(self: C, seconds: float) -> C:
+        """The same calls, whose reads the database ends after so many seconds (0.001 to 3,600).
+
+        Such a read raises TookTooLong. Each statement has this time; on SQLite the whole read has.
+        Writes have no deadline. Raises ConfigError.
+        """
+        other = copy.copy(self)
+        other._seconds = number("seconds", seconds, 0.001, MOST_SECONDS)
+        return other
 
     def _declared(self) -> Sequence[Schedule] | None:
         return None if self._schedules is None else self._schedules()
@@ -49,4 +68,13 @@ class Call:
         on a connection of its own, and a pool may have only one."""
         tables = self._tables
         with connecting(self._engine) as conn:
-            yield conn, tables
+            if self._seconds is None:
+                yield conn, tables
+                return
+            try:
+                with deadline(conn, self._seconds):
+                    yield conn, tables
+            except DBAPIError as error:
+                if is_overtime(error):
+                    raise TookTooLong(self._seconds) from error
+                raise

@@ -27,6 +27,9 @@ from msgworker.store.looking import (
     find,
     instances,
     limited,
+    overview,
+    pages,
+    place,
     waiting,
 )
 from msgworker.store.looking.counts import Count
@@ -36,11 +39,14 @@ from msgworker.store.looking.failures import Failures
 from msgworker.store.looking.info import MessageInfo
 from msgworker.store.looking.instances import InstanceInfo
 from msgworker.store.looking.limited import TopicLimit
+from msgworker.store.looking.overview import Overview
+from msgworker.store.looking.place import LanePlace
 from msgworker.store.looking.waiting import LaneInfo
 from msgworker.store.looking.window import LEAST, MOST, Found
 
 MAX_LIMIT = 10_000
 MAX_GROUPS = 500
+MAX_PAGE = 200
 
 
 class Looks(Call):
@@ -53,6 +59,12 @@ class Looks(Call):
         """
         with self._reading() as (conn, t):
             return counts.counts(conn, t)
+
+    def overview(self) -> Overview:
+        """Counts up to 10,000 by state and by topic, the oldest message of each topic, pauses,
+        limits, and how many instances are alive; at the same cost on any table."""
+        with self._reading() as (conn, t):
+            return overview.overview(conn, t)
 
     def unfinished(self) -> int:
         """How many messages are unfinished: `left` in the report of a drain."""
@@ -94,6 +106,44 @@ class Looks(Call):
             )
             found[:] = ending.told(conn, t, found)
         return found
+
+    def messages(
+        self,
+        *,
+        status: str | State | None = None,
+        topic: str | None = None,
+        object_id: Any = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        fingerprint: str | None = None,
+        newest: bool = True,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Found[MessageInfo]:
+        """A page of at most 200 messages by filter, newest or oldest first, without payloads.
+
+        The filters are those of `find`; fingerprint: of a group of `failures`. after: `next_after`
+        of the page before, an opaque text. A list, with `next_after` (None = no more) and
+        `complete` (False = it stopped after a bounded part of the table; there may be more behind
+        `next_after`, also if this page is short or empty). Messages of one object: the unfinished
+        ones first; new ones that wait for an instant: after the others, the next one first; done
+        ones behind a large backlog: before those that stand among it. Raises ConfigError.
+        """
+        whole("limit", limit, 1, MAX_PAGE)
+        asking.filter_of((), topic=topic, object_id=object_id, error=error, since=since)
+        asking.filter_of((), fingerprint=fingerprint)
+        allowed = tuple(State) if fingerprint is None else (State.FAILED, State.DEAD)
+        word = asking.word(status, allowed, "are in no group of failures")
+        wanted = pages.Wanted(word, topic, object_id, error, since, fingerprint)
+        with self._reading() as (conn, t):
+            return pages.page(conn, t, wanted, newest=newest, limit=limit, after=after)
+
+    def place(self, msg_id: int) -> LanePlace | None:
+        """Where a message stands among the unfinished ones of its object, and how many wait behind
+        it, counted up to 1,000. None if it has no object, has ended, or does not exist."""
+        whole("msg_id", msg_id, LEAST, MOST)
+        with self._reading() as (conn, t):
+            return place.place(conn, t, msg_id)
 
     def show(self, msg_id: int, *, items: int = 20) -> MessageInfo | None:
         """One message with its payload, its failed tries with their tracebacks, and the items of

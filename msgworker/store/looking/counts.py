@@ -105,9 +105,13 @@ def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
     for status, left, topic, count, oldest in conn.execute(query.group_by(*keys)).all():
         word = word_of(status, 0 if left else t.spec.max_tries, t.spec.max_tries)
         oldest = None if oldest is None else float(oldest)
-        topic = topic if topic is None or isinstance(topic, str) else shown(topic)
-        found.append(Count(word, topic, int(count), oldest))
+        found.append(Count(word, topic_text(topic), int(count), oldest))
     return _merged(found, Exact.EXACT)
+
+
+def topic_text(topic: Any) -> str | None:
+    """A topic as it stands in a row; what is no text (a BLOB in SQLite) as one."""
+    return topic if topic is None or isinstance(topic, str) else shown(topic)
 
 
 _Parts = list[tuple[sa.Subquery, bool]]

@@ -1,0 +1,89 @@
+"""Ends statements that take too long: by the server where it can, in the driver elsewhere."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+_STEPS = 1_000
+"""SQLite asks after so many steps of its virtual machine."""
+
+
+@contextmanager
+def deadline(conn: sa.Connection, seconds: float) -> Iterator[None]:
+    """The database ends each statement of the block that takes longer than this; SQLite, whose
+    statements read on as their rows are fetched, ends what takes longer than this in all.
+
+    `conn` is one of `connecting`. A statement that was ended raises an error that `is_overtime`
+    knows.
+    """
+    name = conn.dialect.name
+    if name == "sqlite":
+        with _progress(conn, seconds):
+            yield
+    elif name == "oracle":
+        with _call_timeout(conn, seconds):
+            yield
+    else:
+        begin, end = _settings(conn, seconds)
+        conn.exec_driver_sql(begin)
+        try:
+            yield
+        finally:
+            if not (conn.closed or conn.invalidated):
+                conn.exec_driver_sql(end)
+
+
+def _settings(conn: sa.Connection, seconds: float) -> tuple[str, str]:
+    milliseconds = max(1, round(seconds * 1000))
+    if conn.dialect.name == "postgresql":
+        return f"SET statement_timeout = {milliseconds}", "RESET statement_timeout"
+    if getattr(conn.dialect, "is_mariadb", False):
+        variable, value = "max_statement_time", f"{milliseconds / 1000:.3f}"
+    else:
+        variable, value = "max_execution_time", str(milliseconds)
+    return f"SET SESSION {variable} = {value}", f"SET SESSION {variable} = DEFAULT"
+
+
+@contextmanager
+def _progress(conn: sa.Connection, seconds: float) -> Iterator[None]:
+    raw: Any = conn.connection.driver_connection
+    until = time.monotonic() + seconds
+    raw.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+    try:
+        yield
+    finally:
+        raw.set_progress_handler(None, 0)
+
+
+@contextmanager
+def _call_timeout(conn: sa.Connection, seconds: float) -> Iterator[None]:
+    raw: Any = conn.connection.driver_connection
+    before = raw.call_timeout
+    raw.call_timeout = max(1, round(seconds * 1000))
+    try:
+        yield
+    finally:
+        if not (conn.closed or conn.invalidated):
+            raw.call_timeout = before
+
+
+_MYSQL = (1969, 3024)
+_ORACLE = re.compile(r"DPY-4024|DPI-1067|ORA-0?3156|ORA-0*1013\b")
+
+
+def is_overtime(error: BaseException) -> bool:
+    """Whether a statement was ended because it took too long."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    code = cause.args[0] if cause is not None and cause.args else None
+    if code in _MYSQL or getattr(cause, "sqlstate", None) == "57014":
+        return True
+    if type(cause).__module__.startswith("sqlite3"):
+        return str(cause) == "interrupted"
+    return _ORACLE.match(str(cause)) is not None
