@@ -43,6 +43,8 @@ from msgworker.table import COLUMNS, MessageTable, Tables
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
     from tenacity.wait import wait_base
+
+    from msgworker.web.application import Dashboard
 from msgworker.producing import (
     Borrowed,
     Unique,
@@ -704,6 +706,59 @@ class App:
             scope=scope,
             schedules=tuple(self.timers.all()),
             events=Events(self.events),
+        )
+
+    @property
+    def heartbeats(self) -> dict[str, bool]:
+        """The instances of this App that run in this process, by their ids: whether each has
+        renewed its lease in time."""
+        with self._workers_lock:
+            running = [worker.instance for worker in self._workers]
+        identities = [one.runtime.identity for one in running if one is not None]
+        return {identity.id: identity.trusted() for identity in identities}
+
+    def web(
+        self,
+        *,
+        auth: Callable[[Any], Any] | None = None,
+        role: str | None = None,
+        root_path: str = "",
+        actions: bool = False,
+        allowed_hosts: Iterable[str] = (),
+        trusted_proxies: Iterable[str] = (),
+        redact: Iterable[str] | Callable[[Any], Any] = (),
+        label: str = "",
+        key: str | None = None,
+    ) -> Dashboard:
+        """The dashboard and the JSON API as an ASGI application, to mount in Starlette, FastAPI or
+        Django; needs the extra `web`. See docs/web.md.
+
+        auth: gets each request (a Starlette HTTPConnection) and returns the name of the viewer, a
+        `msgworker.web.access.Viewer`, or None to refuse; it may be async. Without it only programs
+        of this machine are admitted, and none behind a proxy. role: of viewers without one of their
+        own: "viewer" (the default with auth), "operator" or "admin". actions: without it everyone
+        is a viewer. root_path: where it is served, if the server does not say so. allowed_hosts:
+        the names, with port where it is not the default one, that browsers know it by, beside those
+        of this machine; a request to another name is refused (421). trusted_proxies: addresses
+        whose X-Forwarded-Host and -Proto are believed. redact: paths of payloads that are hidden,
+        such as "customer.card" or "**.iban", or a callable that returns what may be shown.
+        label: shown beside the name, such as "PROD". key: signs sessions, the same in all processes
+        that serve it, 32 characters or more; None = a new one.
+        Raises ConfigError.
+        """
+        from msgworker.web import make
+
+        return make(
+            self,
+            auth=auth,
+            role=role,
+            root_path=root_path,
+            actions=actions,
+            allowed_hosts=allowed_hosts,
+            trusted_proxies=trusted_proxies,
+            redact=redact,
+            label=label,
+            key=key,
         )
 
     @property

@@ -18,7 +18,7 @@ from msgworker.errors import ConfigError
 
 @click.command("config")
 @app_option
-@flags(*(name for name in SETTINGS if name not in ("columns", "log_level", "log_format")))
+@flags(*(n for n, s in SETTINGS.items() if n != "columns" and s.group not in ("log", "web")))
 @as_json
 @common
 @click.pass_context

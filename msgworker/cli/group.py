@@ -34,6 +34,7 @@ COMMANDS = {
     "ddl": ("schema", "Print the script that creates the schema, for a DBA."),
     "run": ("work", "Handle messages until a signal arrives."),
     "drain": ("work", "Handle messages until none is due now or soon."),
+    "web": ("web", "Serve the dashboard and the JSON API."),
     "send": ("produce", "Send one message; print its id."),
     "status": ("look", "Count messages by state and topic."),
     "list": ("look", "List messages by filter, the oldest first."),

@@ -129,6 +129,8 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+SECRET = ("WEB_TOKEN", "WEB_KEY")
+"""Variables of `msgworker web` that no file and no flag has, and `config` does not list."""
 _SERVICE_LINK = re.compile(
     r"(?:[A-Z0-9_]+_)?"
     r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
@@ -146,7 +148,7 @@ def _foreign(variable: str, value: str) -> bool:
     with a bare number, a person has meant it as a setting.
     """
     rest = variable.removeprefix(PREFIX)
-    if rest.startswith("TEST_") or _SERVICE_LINK.fullmatch(rest):
+    if rest.startswith("TEST_") or rest in SECRET or _SERVICE_LINK.fullmatch(rest):
         return True
     named = rest == "PORT" or rest.endswith("_PORT")
     return named and _SERVICE_URL.match(value) is not None
@@ -162,6 +164,9 @@ def _section(path: Path) -> dict[str, Any]:
 
 IN_SCOPE = {"kind": "scope", "segments": "segments", "on_outage": "on_outage", "locks": "locks"}
 """The keys of the table [scope] in a file, and the setting of each."""
+IN_WEB = {name.removeprefix("web_"): name for name, s in SETTINGS.items() if s.group == "web"}
+SECTIONS: dict[str, Mapping[str, str]] = {"scope": IN_SCOPE, "web": IN_WEB}
+"""Tables of a file whose keys are settings."""
 
 
 TABLES = ("schedule",)
@@ -169,17 +174,19 @@ TABLES = ("schedule",)
 
 
 def _known(found: Mapping[str, Any], where: str, tables: tuple[str, ...] = ()) -> dict[str, Any]:
-    if isinstance(found.get("scope"), Mapping):
-        table = dict(found["scope"])
+    for section, keys in SECTIONS.items():
+        if not isinstance(found.get(section), Mapping):
+            continue
+        table = dict(found[section])
+        found = {name: value for name, value in found.items() if name != section}
         for name in table:
-            if name not in IN_SCOPE:
+            if name not in keys:
                 raise ConfigError(
-                    f"unknown setting {name!r:.60} in [scope] of {where}; {nearest(name, IN_SCOPE)}"
+                    f"unknown setting {name!r:.60} in [{section}] of {where}; {nearest(name, keys)}"
                 )
-            if name != "kind" and IN_SCOPE[name] in found:
-                raise ConfigError(f"{name} is set twice in {where}: in [scope] and beside it")
-        found = {name: value for name, value in found.items() if name != "scope"}
-        found = {**found, **{IN_SCOPE[name]: value for name, value in table.items()}}
+            if keys[name] in found:
+                raise ConfigError(f"{name} is set twice in {where}: in [{section}] and beside it")
+        found = {**found, **{keys[name]: value for name, value in table.items()}}
     for name in found:
         if name not in SETTINGS and name not in tables:
             hint = nearest(name, (*SETTINGS, *tables))

@@ -1,4 +1,7 @@
-"""All settings with their limits and defaults."""
+"""All settings with their limits and defaults.
+
+One file, because it is a table: a row for each setting, in the order of the documentation.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ class Settings:
 
 
 Kind = Literal["text", "seconds", "whole", "flag", "choice", "texts", "names", "layout"]
-Group = Literal["database", "table", "app", "work", "locks", "log"]
+Group = Literal["database", "table", "app", "work", "locks", "log", "web"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,7 @@ class Setting:
 
     kind: "texts" is a list of texts, "names" a table of role = column name (false = no column).
     group: the part that reads it: the engine, MessageTable, App, `run` and `drain`, the lock
-    centre, or the log.
+    centre, the log, or `msgworker web`.
     """
 
     name: str
@@ -327,11 +330,95 @@ SETTINGS: dict[str, Setting] = {
             default="text",
             choices=("text", "json"),
         ),
+        Setting(
+            name="web_host",
+            kind="text",
+            group="web",
+            about="the address that the dashboard listens on",
+            default="127.0.0.1",
+        ),
+        Setting(
+            name="web_port",
+            kind="whole",
+            group="web",
+            about="the port of the dashboard; 0 = a free one",
+            default=8080,
+            most=65_535,
+        ),
+        Setting(
+            name="web_token_file",
+            kind="text",
+            group="web",
+            about="a file of mode 0600 with a TOKEN, or lines of NAME ROLE TOKEN",
+        ),
+        Setting(
+            name="web_allow_actions",
+            kind="flag",
+            group="web",
+            about="let operators and admins act; else all only look",
+            default=False,
+        ),
+        Setting(
+            name="web_role",
+            kind="choice",
+            group="web",
+            about="the role of those who have none of their own",
+            default="admin",
+            choices=("viewer", "operator", "admin"),
+        ),
+        Setting(
+            name="web_root_path",
+            kind="text",
+            group="web",
+            about="the path below which a proxy serves the dashboard, such as /queue",
+        ),
+        Setting(
+            name="web_allowed_hosts",
+            kind="texts",
+            group="web",
+            about="names, with their port, that browsers know the dashboard by",
+            default=(),
+        ),
+        Setting(
+            name="web_trusted_proxies",
+            kind="texts",
+            group="web",
+            about="addresses of proxies whose X-Forwarded-Host and -Proto are believed",
+            default=(),
+        ),
+        Setting(
+            name="web_trusted_proxy_header",
+            kind="text",
+            group="web",
+            about="the header in which a trusted proxy names the user it has let in",
+        ),
+        Setting(
+            name="web_redact",
+            kind="texts",
+            group="web",
+            about="paths of payloads that are hidden, such as customer.card or **.iban",
+            default=(),
+        ),
+        Setting(
+            name="web_label",
+            kind="text",
+            group="web",
+            about="shown beside the name on every page, such as PROD",
+        ),
     )
 }
 """All settings, in the order of the documentation."""
 
 
 def flag_of(name: str) -> str:
-    """The command line's flag of a setting."""
-    return {"topics": "--topic"}.get(name, "--" + name.replace("_", "-"))
+    """The command line's flag of a setting; those of `msgworker web` have no prefix there."""
+    if name in _SINGULAR:
+        return _SINGULAR[name]
+    return "--" + name.removeprefix("web_").replace("_", "-")
+
+
+_SINGULAR = {
+    "topics": "--topic",
+    "web_allowed_hosts": "--allowed-host",
+    "web_trusted_proxies": "--trusted-proxy",
+}

@@ -43,6 +43,7 @@ from msgworker.store.looking.overview import Overview
 from msgworker.store.looking.place import LanePlace
 from msgworker.store.looking.waiting import LaneInfo
 from msgworker.store.looking.window import LEAST, MOST, Found
+from msgworker.store.tables import rule
 
 MAX_LIMIT = 10_000
 MAX_GROUPS = 500
@@ -65,6 +66,13 @@ class Looks(Call):
         limits, and how many instances are alive; at the same cost on any table."""
         with self._reading() as (conn, t):
             return overview.overview(conn, t)
+
+    def probe(self) -> bool:
+        """Whether the database answers and the tables are there; True, or raises
+        DatabaseUnavailable or SchemaError."""
+        with self._reading() as (conn, t):
+            rule.read(conn, t)
+        return True
 
     def unfinished(self) -> int:
         """How many messages are unfinished: `left` in the report of a drain."""

@@ -18,6 +18,7 @@ REST: dict[str, tuple[str, ...]] = {
     "ddl": ("--dialect", "oracle"),
     "run": ("--time-limit", "0", "--quiet"),
     "drain": ("--linger", "0", "--time-limit", "0", "--json"),
+    "web": ("--host", "0.0.0.0"),
     "send": ("settle", "--object-id", "crm:app"),
     "status": ("--json",),
     "list": ("--object-id", "C-0"),
@@ -42,8 +43,8 @@ REST: dict[str, tuple[str, ...]] = {
     "partitions": ("--json",),
     "deal": ("asA", "--once"),
 }
-REFUSED = {"deal": 4}
-"""Commands that this table is not made for."""
+REFUSED = {"deal": 4, "web": 2}
+"""Commands that this table is not made for, and the one that would serve without end."""
 
 
 def test_every_command_but_demo_takes_an_app() -> None:

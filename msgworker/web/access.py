@@ -1,0 +1,197 @@
+"""Who may see the dashboard, and who may act.
+
+A door admits a request, or does not; the guard asks it for every request but those of `/healthz`,
+`/readyz`, the login form and static files. Secrets are compared by `hmac.compare_digest`, names by
+`==`; no pattern decides who a viewer is.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.requests import HTTPConnection
+
+from msgworker.errors import ConfigError
+from msgworker.payload import clean
+from msgworker.web.addresses import Network, address_of, is_of
+from msgworker.web.sessions import Session
+from msgworker.web.tokens import MOST_NAME, Entry, Role
+
+FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""Headers by which a proxy tells of the client behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who sees a page. by: how it was admitted: token, basic, session, proxy, local or callable.
+
+    A browser sends the proof of some of these by itself, so writes need more, see `guard.Writes`.
+    """
+
+    name: str
+    role: Role
+    by: str = "callable"
+
+    @property
+    def sent_on_purpose(self) -> bool:
+        """Whether no browser sends the proof by itself, for a form of another site too."""
+        return self.by == "token"
+
+
+class Door(Protocol):
+    """Admits requests."""
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether a browser may log in with a token, by a form."""
+
+    @property
+    def challenge(self) -> str:
+        """WWW-Authenticate of a refusal; "" = none."""
+
+    @property
+    def why(self) -> str:
+        """What a refusal says."""
+
+    async def admit(self, request: HTTPConnection) -> Viewer | None:
+        """Who it is; None refuses."""
+
+    def again(self, session: Session) -> Viewer | None:
+        """Who has logged in with this session, if it is still valid."""
+
+
+# ---------------- doors
+
+
+@dataclass(frozen=True)
+class Local:
+    """Admits programs of this machine, without a proxy between. For loopback only."""
+
+    role: Role = Role.ADMIN
+    logs_in = False
+    challenge = ""
+    why = (
+        "without authentication the dashboard is for this machine only, and not behind a proxy; "
+        "set a token, --trusted-proxy-header, or auth="
+    )
+
+    async def admit(self, request: HTTPConnection) -> Viewer | None:
+        peer = address_of(request)
+        if peer is None or not peer.is_loopback:
+            return None
+        if any(name in request.headers for name in FORWARDED):
+            return None  # the proxy is of this machine, its client may not be
+        return Viewer("local", self.role, "local")
+
+    def again(self, session: Session) -> Viewer | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Admits who has a token: `Authorization: Bearer TOKEN`, basic with NAME:TOKEN, or the form."""
+
+    entries: tuple[Entry, ...]
+    role: Role = Role.ADMIN
+    logs_in = True
+    challenge = 'Bearer realm="msgworker"'
+    why = "log in with a token"
+
+    async def admit(self, request: HTTPConnection) -> Viewer | None:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self.viewer(given.strip(), "token")
+        if scheme.lower() == "basic":
+            try:
+                text = base64.b64decode(given.strip(), validate=True).decode("utf-8")
+            except ValueError:
+                return None
+            name, _, token = text.partition(":")
+            found = self.viewer(token, "basic")
+            return found if found is not None and found.name == name else None
+        return None
+
+    def viewer(self, token: str, by: str) -> Viewer | None:
+        """Whose token it is. All are compared, so the time does not tell how near a guess was."""
+        given, found = token.encode("utf-8", "surrogatepass"), None
+        for entry in self.entries:
+            if hmac.compare_digest(given, entry.token.encode("utf-8")):
+                found = entry
+        return None if found is None else Viewer(found.name, found.role or self.role, by)
+
+    def entry_of(self, name: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.name == name), None)
+
+    def again(self, session: Session) -> Viewer | None:
+        entry = self.entry_of(session.name)
+        if entry is None or not hmac.compare_digest(entry.proof, session.proof):
+            return None
+        return Viewer(entry.name, entry.role or self.role, "session")
+
+
+@dataclass(frozen=True)
+class Proxied:
+    """Admits whom a trusted proxy names in a header. proxies: the networks it connects from."""
+
+    header: str
+    proxies: Sequence[Network]
+    role: Role = Role.ADMIN
+    logs_in = False
+    challenge = ""
+
+    @property
+    def why(self) -> str:
+        return f"the proxy in front has to name the user in {self.header}"
+
+    async def admit(self, request: HTTPConnection) -> Viewer | None:
+        if not is_of(self.proxies, request):
+            return None
+        given = request.headers.getlist(self.header)
+        name = clean(given[0].strip(), MOST_NAME) if len(given) == 1 else ""
+        return Viewer(name, self.role, "proxy") if name else None
+
+    def again(self, session: Session) -> Viewer | None:
+        return None
+
+
+Asked = Callable[[HTTPConnection], Any]
+"""Of a program that mounts the dashboard: a Viewer, the name of one, or None to refuse; or a
+coroutine of that."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Admits whom a callable of the mounting program names."""
+
+    fn: Asked
+    role: Role = Role.VIEWER
+    logs_in = False
+    challenge = ""
+    why = "the program that serves this dashboard does not admit you"
+
+    async def admit(self, request: HTTPConnection) -> Viewer | None:
+        found = self.fn(request)
+        if inspect.isawaitable(found):
+            found = await _awaited(found)
+        if isinstance(found, str):
+            return Viewer(clean(found, MOST_NAME), self.role) if found else None
+        if found is None or isinstance(found, Viewer):
+            return None if found is None else Viewer(found.name, found.role, "callable")
+        raise ConfigError(
+            f"auth returns a Viewer, a name, or None to refuse; got {type(found).__name__}"
+        )
+
+    def again(self, session: Session) -> Viewer | None:
+        return None
+
+
+async def _awaited(found: Awaitable[Any]) -> Any:
+    return await found
+
+
+__all__ = ["Asking", "Door", "Local", "Proxied", "Role", "Tokens", "Viewer"]

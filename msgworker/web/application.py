@@ -1,0 +1,128 @@
+"""The application: its options, its routes, and the guards around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from msgworker.errors import ConfigError
+from msgworker.web import access, addresses, api, guard, health, pages, shown, writes
+from msgworker.web.access import Asking, Door, Local
+from msgworker.web.sessions import Sessions
+from msgworker.web.site import DEADLINE_SECONDS, Options, Site
+from msgworker.web.tokens import Role
+
+if TYPE_CHECKING:
+    from msgworker import App
+
+STATIC = Path(__file__).parent / "static"
+
+
+class Dashboard:
+    """The ASGI application, with its guards around it. `site`: what its routes work with."""
+
+    def __init__(self, site: Site, guarded: ASGIApp) -> None:
+        self.site = site
+        self._guarded = guarded
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._guarded(scope, receive, send)
+
+
+def dashboard(
+    app: App,
+    *,
+    auth: access.Asked | Door | None = None,
+    role: Role | str | None = None,
+    root_path: str = "",
+    actions: bool = False,
+    allowed_hosts: Iterable[str] = (),
+    trusted_proxies: Iterable[str] = (),
+    redact: shown.Hiding = (),
+    label: str = "",
+    key: str | None = None,
+    deadline: float = DEADLINE_SECONDS,
+) -> Dashboard:
+    """See `App.web`."""
+    options = Options(
+        root_path=checked_root(root_path),
+        actions=bool(actions),
+        hosts=tuple(guard.checked_host(name) for name in allowed_hosts),
+        proxies=addresses.networks_of(trusted_proxies),
+        redact=shown.Redaction.of(redact),
+        label=label,
+        deadline=deadline,
+    )
+    site = Site(app, options, door_of(auth, role), Sessions(key), pages.NAV)
+    return Dashboard(site, guarded(site))
+
+
+def door_of(auth: access.Asked | Door | None, role: Role | str | None) -> Door:
+    """The door for a value of `auth`; raises ConfigError."""
+    given = None if role is None else Role.of(role)
+    if auth is None:
+        return Local() if given is None else Local(given)
+    if isinstance(auth, access.Local | access.Tokens | access.Proxied | access.Asking):
+        return auth
+    if not callable(auth):
+        raise ConfigError(
+            f"auth is a callable that names the viewer of a request, got {type(auth).__name__}"
+        )
+    return Asking(auth) if given is None else Asking(auth, given)
+
+
+def checked_root(root_path: str) -> str:
+    """ "" or "/a/b"; raises ConfigError."""
+    text = root_path.rstrip("/")
+    parts = urlsplit(text)
+    if text and (not text.startswith("/") or text.startswith("//") or parts.path != text):
+        raise ConfigError(f"root_path is a path such as /queue, got {root_path!r:.80}")
+    return text
+
+
+def guarded(site: Site) -> ASGIApp:
+    """The application within its guards, from the inside out."""
+    inner: ASGIApp = application(site)
+    options, refuse = site.settings, site.refuse
+    inner = writes.Writes(inner, sessions=site.sessions, refuse=refuse)
+    inner = guard.Gate(
+        inner, door=site.door, sessions=site.sessions, actions=options.actions, refuse=refuse
+    )
+    inner = guard.Bodies(inner, refuse=refuse)
+    inner = guard.Hosts(inner, allowed=options.hosts, proxies=options.proxies, refuse=refuse)
+    return guard.Answers(inner, root_path=options.root_path, refuse=refuse)
+
+
+def application(site: Site) -> Starlette:
+    """The routes, and how an error of one becomes an answer."""
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        found = site.refuse(request, error.status_code, error.detail)
+        found.headers.update(error.headers or {})
+        return found
+
+    made = Starlette(routes=list(routes()), exception_handlers={HTTPException: refused})
+    made.state.site = site
+    site.starlette = made
+    return made
+
+
+def routes() -> Sequence[BaseRoute]:
+    """All routes."""
+    return [
+        *health.routes,
+        *pages.routes,
+        Mount("/api/v1", routes=api.routes, name="api"),
+        Mount("/static", StaticFiles(directory=STATIC), name="static"),
+    ]

@@ -1,0 +1,150 @@
+"""Pictures as SVG, from numbers. Each has a title and a description for screen readers, and classes
+in place of styles. Pure.
+
+Texts get into the markup by `Markup.format` only, which escapes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from markupsafe import Markup
+
+from msgworker.web import shown
+
+WIDTH, HEIGHT = 720, 120
+LEFT, BOTTOM = 44, 16
+"""Room for the numbers at the left side, and the times below."""
+STATES = ("done", "processing", "new", "failed", "dead")
+"""The order in a bar of states, from the left."""
+Series = Mapping[str, Sequence[float | None]]
+
+
+def bars(series: Series, *, title: str, about: str, ticks: Sequence[str] = ()) -> Markup:
+    """Columns of numbers, one column for each place; what stands later in `series` is stacked upon
+    what stands before it, and its name is its class. ticks: labels below, evenly spread."""
+    columns = [[value or 0.0 for value in column] for column in zip(*series.values(), strict=True)]
+    most = _rounded(max((sum(column) for column in columns), default=0.0))
+    step = (WIDTH - LEFT) / max(1, len(columns))
+    tall = HEIGHT - BOTTOM
+    parts = []
+    for place, column in enumerate(columns):
+        top = float(tall)
+        for name, value in zip(series, column, strict=True):
+            height = value / most * (tall - 4)
+            if height <= 0:
+                continue
+            top -= height
+            parts.append(
+                Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>').format(
+                    name, _n(LEFT + place * step), _n(top), _n(max(0.5, step - 0.6)), _n(height)
+                )
+            )
+    return _drawn(parts, most, title, about, ticks, shown.number)
+
+
+def lines(series: Series, *, title: str, about: str, ticks: Sequence[str] = ()) -> Markup:
+    """A line for each series, whose name is its class; None leaves a gap. In seconds."""
+    values = [value for one in series.values() for value in one if value is not None]
+    most = _rounded(max(values, default=0.0))
+    tall, parts = HEIGHT - BOTTOM, []
+    for name, one in series.items():
+        step = (WIDTH - LEFT) / max(1, len(one) - 1)
+        for run in _runs(one):
+            points = [
+                (LEFT + place * step, tall - value / most * (tall - 4)) for place, value in run
+            ]
+            if len(points) == 1:
+                parts.append(
+                    Markup('<circle class="{}" cx="{}" cy="{}" r="1.5"/>').format(
+                        name, _n(points[0][0]), _n(points[0][1])
+                    )
+                )
+                continue
+            text = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
+            parts.append(Markup('<polyline class="{}" points="{}"/>').format(name, text))
+    return _drawn(parts, most, title, about, ticks, lambda top: shown.age(float(top)))
+
+
+def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
+    """What is there without a gap, with its places."""
+    run: list[tuple[int, float]] = []
+    for place, value in enumerate(values):
+        if value is not None:
+            run.append((place, value))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _drawn(
+    parts: Sequence[Markup],
+    most: float,
+    title: str,
+    about: str,
+    ticks: Sequence[str],
+    say: Callable[[int | float], str],
+) -> Markup:
+    """The picture with its frame."""
+    tall, frame = HEIGHT - BOTTOM, []
+    for share in (0.5, 1.0):
+        y, top = tall - share * (tall - 4), most * share
+        frame.append(
+            Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(
+                LEFT, WIDTH, _n(y), _n(y)
+            )
+        )
+        said = say(int(top) if top == int(top) else top)
+        frame.append(
+            Markup('<text class="end" x="{}" y="{}">{}</text>').format(LEFT - 4, _n(y + 6), said)
+        )
+    for place, tick in enumerate(ticks):
+        x = LEFT + (WIDTH - LEFT) * place / max(1, len(ticks) - 1)
+        where = "end" if place == len(ticks) - 1 else "mid" if place else "begin"
+        frame.append(
+            Markup('<text class="{}" x="{}" y="{}">{}</text>').format(
+                where, _n(x), HEIGHT - 3, tick
+            )
+        )
+    return Markup(
+        '<svg class="chart" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none">'
+        "<title>{}</title><desc>{}</desc>{}</svg>"
+    ).format(WIDTH, HEIGHT, title, about, Markup("").join([*frame, *parts]))
+
+
+def states(counts: Mapping[str, int], *, title: str) -> Markup:
+    """One bar of how many are in each state, in the order of STATES."""
+    total = sum(counts.get(name, 0) for name in STATES)
+    about = ", ".join(f"{counts[name]:,} {name}" for name in STATES if counts.get(name)) or "none"
+    parts, x = [], 0.0
+    for name in STATES:
+        width = 100 * counts.get(name, 0) / total if total else 0
+        if width:
+            width = max(width, 1.5)  # a single failure is seen beside a million that are done
+            parts.append(
+                Markup('<rect class="{}" x="{}" y="0" width="{}" height="8"/>').format(
+                    name, _n(min(x, 98.5)), _n(width)
+                )
+            )
+            x += width
+    return Markup(
+        '<svg class="states" role="img" viewBox="0 0 100 8" preserveAspectRatio="none">'
+        "<title>{}</title><desc>{}</desc>{}</svg>"
+    ).format(title, about, Markup("").join(parts))
+
+
+def _rounded(most: float) -> float:
+    """The next 1, 2 or 5 times a power of ten, which is the top of a picture."""
+    size = 1e-3
+    while size < 1e15:
+        for factor in (1, 2, 5):
+            if factor * size >= most:
+                return factor * size
+        size *= 10
+    return most
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".rstrip("0").rstrip(".")

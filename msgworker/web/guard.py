@@ -1,0 +1,311 @@
+"""What every request has to pass, from the outside in: Answers, Hosts, Bodies, Gate, and
+`writes.Writes`.
+
+Plain ASGI, around the whole application, so that no route can forget any of it, and errors, files
+and redirects have the headers too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from msgworker.errors import ConfigError
+from msgworker.logs import logger
+from msgworker.web.access import Door, Role, Viewer
+from msgworker.web.addresses import Network, is_of
+from msgworker.web.sessions import COOKIE, Session, Sessions
+
+MOST_BODY = 64 * 1024
+BODY_SECONDS = 10.0
+READING = ("GET", "HEAD")
+OPEN = ("/healthz", "/readyz", "/login")
+"""What is answered to all; static files too."""
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+log = logger("msgworker.web")
+Refuse = Callable[[Request, int, str], Response]
+"""A page or a problem document, as the client wants it."""
+
+
+def route_of(scope: Scope) -> str:
+    """The path below the place where the dashboard is served, such as /messages."""
+    return str(scope["state"]["route"])
+
+
+def root_of(scope: Scope) -> str:
+    """The path where the dashboard is served, "" or such as /queue."""
+    return str(scope["state"]["root"])
+
+
+class Answers:
+    """Outermost: finds the path below root_path, sets the headers, logs one line for each request
+    that is not a look, and turns an unexpected error into a 500 that tells nothing.
+
+    root_path: where a proxy serves the dashboard; it may pass the prefix on or take it off.
+    """
+
+    def __init__(self, inner: ASGIApp, *, root_path: str, refuse: Refuse) -> None:
+        self._inner = inner
+        self._root = root_path
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        scope = self._placed(scope)
+        status, begun = 0, time.monotonic()
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                if route_of(scope).startswith("/static/"):  # asked for anew only if changed
+                    headers["cache-control"] = "no-cache"
+                headers.setdefault("x-robots-tag", "noindex")
+                del headers["server"]
+            await send(message)
+
+        try:
+            await self._inner(scope, receive, sent)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if status == 0:
+                text = "an error of the dashboard; its log says more"
+                await self._refuse(Request(scope), 500, text)(scope, receive, sent)
+        _tell(scope, status, time.monotonic() - begun)
+
+    def _placed(self, scope: Scope) -> Scope:
+        scope = {**scope, "state": dict(scope.get("state") or {})}
+        path, root = str(scope["path"]), str(scope.get("root_path") or self._root)
+        route = path[len(root) :] if path == root or path.startswith(f"{root}/") else path
+        route = route or "/"
+        scope["root_path"], scope["path"] = root, root + route
+        scope["state"] |= {"root": root, "route": route, "viewer": None}
+        return scope
+
+
+def _tell(scope: Scope, status: int, seconds: float) -> None:
+    viewer = scope["state"].get("viewer")
+    quiet = scope["method"] in READING and status < 500 and status not in (401, 403, 421)
+    write = log.debug if quiet else log.info
+    write(
+        "%s %s %d %.0f ms by %s",
+        scope["method"],
+        scope["path"],  # without its query, which may hold what was searched for
+        status,
+        seconds * 1000,
+        "nobody" if viewer is None else f"{viewer.name} ({viewer.role}, {viewer.by})",
+    )
+
+
+class Hosts:
+    """Answers only to the names it is known by: with another one a page of another site, whose name
+    was pointed at our address, would be of our origin (DNS rebinding)."""
+
+    def __init__(
+        self, inner: ASGIApp, *, allowed: Iterable[str], proxies: Iterable[Network], refuse: Refuse
+    ) -> None:
+        self._inner = inner
+        self._allowed = frozenset(checked_host(name) for name in allowed)
+        self._proxies = tuple(proxies)
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        request = Request(scope)
+        if is_of(self._proxies, request):
+            _take_over(scope, request.headers)
+        given = request.headers.getlist("host")
+        if len(given) != 1 or given[0].lower() not in self._allowed | _own(scope):
+            text = "this name is not one of the dashboard; --allowed-host NAME[:PORT] adds one"
+            await self._refuse(request, 421, text)(scope, receive, send)
+            return
+        await self._inner(scope, receive, send)
+
+
+def _own(scope: Scope) -> frozenset[str]:
+    """The names of loopback with the port that was connected to."""
+    server = scope.get("server") or ("", None)
+    if server[1] is None:
+        return frozenset()
+    bare = [""] if server[1] == 80 else []
+    names = ("localhost", "127.0.0.1", "[::1]")
+    return frozenset(f"{name}{end}" for name in names for end in [f":{server[1]}", *bare])
+
+
+def _take_over(scope: Scope, headers: Headers) -> None:
+    """What a trusted proxy says about the way before it."""
+    scheme = headers.get("x-forwarded-proto", "").strip().lower()
+    if scheme in ("http", "https"):
+        scope["scheme"] = scheme
+    host = headers.get("x-forwarded-host", "").strip()
+    if host and "," not in host:
+        others = [(k, v) for k, v in scope["headers"] if k != b"host"]
+        scope["headers"] = [*others, (b"host", host.encode("latin-1", "replace"))]
+
+
+def checked_host(name: str) -> str:
+    """A name as it stands in the header Host, with its port if it has one; raises ConfigError."""
+    try:
+        parts = urlsplit(f"//{name}")
+        fine = bool(parts.hostname) and parts.netloc == name and "@" not in name and "*" not in name
+        _ = parts.port
+    except ValueError:
+        fine = False
+    if not fine or any(c.isspace() for c in name):
+        raise ConfigError(
+            f"an allowed host is NAME or NAME:PORT as browsers send it, got {name!r:.80}"
+        )
+    return name.lower()
+
+
+class Bodies:
+    """Reads the body of a write, up to MOST_BODY bytes and BODY_SECONDS."""
+
+    def __init__(self, inner: ASGIApp, *, refuse: Refuse) -> None:
+        self._inner = inner
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in READING:
+            await self._inner(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            body = await asyncio.wait_for(_read(request), BODY_SECONDS)
+        except TimeoutError:
+            await self._refuse(request, 408, "the body did not arrive in time")(
+                scope, receive, send
+            )
+            return
+        if body is None:
+            text = f"a body has at most {MOST_BODY:,} bytes"
+            await self._refuse(request, 413, text)(scope, receive, send)
+            return
+        scope["state"]["body"] = body
+        again = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def replay() -> Message:
+            for message in again:
+                return message
+            return await receive()
+
+        await self._inner(scope, replay, send)
+
+
+async def _read(request: Request) -> bytes | None:
+    """None if it is too long; no more than that is kept."""
+    told = request.headers.get("content-length", "0")
+    if not told.isdecimal() or int(told) > MOST_BODY:
+        return None
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MOST_BODY:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+class Gate:
+    """Asks the door who it is. scope["state"] gets `viewer` and `session`."""
+
+    def __init__(
+        self, inner: ASGIApp, *, door: Door, sessions: Sessions, actions: bool, refuse: Refuse
+    ) -> None:
+        self._inner = inner
+        self._door = door
+        self._sessions = sessions
+        self._actions = actions
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        request = Request(scope)
+        session = self._sessions.read(request.cookies.get(COOKIE))
+        viewer = await self._door.admit(request)
+        if viewer is None and session is not None and session.name:
+            viewer = self._door.again(session)
+        if viewer is not None and not self._actions:
+            viewer = Viewer(viewer.name, Role.VIEWER, viewer.by)
+        route = route_of(scope)
+        scope["state"]["viewer"] = viewer
+        if viewer is None and route not in OPEN and not route.startswith("/static/"):
+            await self._refused(request)(scope, receive, send)
+            return
+        fresh = session is None
+        scope["state"]["session"] = session = session or self._sessions.begin()
+
+        async def sent(message: Message) -> None:
+            wanted = scope["state"].get("session")
+            changed = wanted is not session
+            is_page = fresh and is_html(message)
+            if message["type"] == "http.response.start" and (changed or is_page):
+                set_cookie(scope, message, self._sessions, wanted)
+            await send(message)
+
+        await self._inner(scope, receive, sent)
+
+    def _refused(self, request: Request) -> Response:
+        if self._door.logs_in and request.method == "GET" and wants_html(request):
+            return RedirectResponse(f"{root_of(request.scope)}/login", 303)
+        found = self._refuse(request, 401 if self._door.challenge else 403, self._door.why)
+        if self._door.challenge:
+            found.headers["www-authenticate"] = self._door.challenge
+        return found
+
+
+def set_cookie(scope: Scope, message: Message, sessions: Sessions, session: Session | None) -> None:
+    """Set or remove the session's cookie in the start of a response."""
+    made = Response()
+    path = root_of(scope) or "/"
+    made.set_cookie(
+        COOKIE,
+        "" if session is None else sessions.text_of(session),
+        max_age=0 if session is None else sessions.seconds,
+        path=path,
+        secure=scope.get("scheme") == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    MutableHeaders(scope=message).append("set-cookie", made.headers["set-cookie"])
+
+
+def is_html(message: Message) -> bool:
+    """Whether a response begins that is a page."""
+    if message["type"] != "http.response.start":
+        return False
+    return Headers(scope=message).get("content-type", "").startswith("text/html")
+
+
+def wants_html(request: HTTPConnection) -> bool:
+    """Whether a refusal should be a page."""
+    return not route_of(request.scope).startswith("/api/") and "text/html" in request.headers.get(
+        "accept", ""
+    )

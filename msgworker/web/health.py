@@ -1,0 +1,55 @@
+"""Whether the process works, and whether its database does.
+
+Both are answered without authentication: they say a word, and no more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from msgworker.logs import logger
+
+if TYPE_CHECKING:
+    from msgworker.web.site import Site
+
+log = logger("msgworker.web")
+
+
+async def healthz(request: Request) -> Response:
+    """200 while the process answers."""
+    return JSONResponse({"status": "ok"})
+
+
+def checks(site: Site) -> dict[str, bool]:
+    """What has to work; the instances only if this process runs some."""
+    found = {"database": site.ops.probe()}
+    beats = site.app.heartbeats
+    if beats:
+        found["heartbeat"] = all(beats.values())
+    return found
+
+
+async def readyz(request: Request) -> Response:
+    """200 if the database answers, the tables are there, and the instances of this process renew
+    their leases; else 503 with the names of what does not."""
+    site = request.app.state.site
+    try:
+        found = await site.ask(checks, site)
+    except HTTPException as error:
+        log.warning("not ready: %s", error.detail)
+        found = {"database": False}
+    fine = all(found.values())
+    words = {name: "ok" if ok else "failed" for name, ok in found.items()}
+    body = {"status": "ok" if fine else "failed", "checks": words}
+    return JSONResponse(body, 200 if fine else 503)
+
+
+routes = [
+    Route("/healthz", healthz, name="healthz"),
+    Route("/readyz", readyz, name="readyz"),
+]

@@ -1,0 +1,67 @@
+"""Logging in with a token, logging out, and the colours: forms that every page has."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from msgworker.logs import logger
+from msgworker.web import access, guard, writes
+from msgworker.web.site import THEME_COOKIE, THEMES, site_of
+
+NAV = None
+log = logger("msgworker.web")
+
+
+async def login_page(request: Request) -> Response:
+    site = site_of(request)
+    if not site.door.logs_in:
+        raise HTTPException(404, "there is nothing to log in to")
+    return site.render(request, "login.html", wrong=False)
+
+
+async def log_in(request: Request) -> Response:
+    site = site_of(request)
+    door = site.door
+    if not isinstance(door, access.Tokens):
+        raise HTTPException(404, "there is nothing to log in to")
+    found = door.viewer(writes.form_of(request).get("token", "").strip(), "session")
+    if found is None:
+        log.warning("a log-in with a wrong token, from %s", request.client and request.client.host)
+        return site.render(request, "login.html", 401, wrong=True)
+    request.state.viewer = found
+    request.state.session = site.sessions.begin(door.entry_of(found.name))
+    return RedirectResponse(site.url(request, "overview"), 303)
+
+
+async def log_out(request: Request) -> Response:
+    request.state.session = None
+    return RedirectResponse(site_of(request).url(request, "overview"), 303)
+
+
+async def theme(request: Request) -> Response:
+    site, form = site_of(request), writes.form_of(request)
+    wanted = form.get("theme", "")
+    if wanted not in THEMES:
+        raise HTTPException(400, f"a theme is one of {', '.join(THEMES)}")
+    found = site.back(request, form.get("next"), "overview")
+    found.set_cookie(
+        THEME_COOKIE,
+        wanted,
+        max_age=366 * 86_400,
+        path=guard.root_of(request.scope) or "/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return found
+
+
+routes = [
+    Route("/login", login_page, methods=["GET"], name="login"),
+    Route("/login", log_in, methods=["POST"]),
+    Route("/logout", log_out, methods=["POST"], name="logout"),
+    Route("/theme", theme, methods=["POST"], name="theme"),
+]

@@ -1,0 +1,154 @@
+"""`msgworker web`: its options, checked before anything listens, and the server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from msgworker.errors import ConfigError
+from msgworker.web import access, addresses, need, tokens
+from msgworker.web.access import Door
+from msgworker.web.tokens import Role
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from msgworker import App
+    from msgworker.web.application import Dashboard
+
+KEY_VARIABLE = "MSGWORKER_WEB_KEY"
+STOP_SECONDS = 5
+"""How long answers that are under way may take at a stop; event streams are ended."""
+EVERYWHERE = ("0.0.0.0", "::", "")
+
+
+def dashboard_for(app: App, conf: Mapping[str, Any], environ: Mapping[str, str]) -> Dashboard:
+    """The dashboard that settings describe; raises ConfigError if it would be open to others.
+
+    conf: the settings `web_*` by name.
+    """
+    need("starlette", "jinja2", "uvicorn")
+    from msgworker.web.application import dashboard
+
+    host, port = conf["web_host"], conf["web_port"]
+    door = door_for(conf, environ)
+    if isinstance(door, access.Local) and not addresses.is_loopback(host):
+        raise ConfigError(
+            f"--host {host} can be reached from other machines, and there is no authentication: "
+            f"set {tokens.TOKEN_VARIABLE}, or give --token-file FILE, or --trusted-proxy-header "
+            "NAME with --trusted-proxy ADDRESS; or leave --host at 127.0.0.1"
+        )
+    hosts = list(conf["web_allowed_hosts"])
+    if host in EVERYWHERE and not hosts:
+        raise ConfigError(
+            f"--host {host} is every address of this machine: name those that browsers use with "
+            f"--allowed-host NAME:{port}"
+        )
+    if host not in EVERYWHERE and port:
+        hosts.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return dashboard(
+        app,
+        auth=door,
+        root_path=conf["web_root_path"] or "",
+        actions=conf["web_allow_actions"],
+        allowed_hosts=hosts,
+        trusted_proxies=conf["web_trusted_proxies"],
+        redact=conf["web_redact"],
+        label=conf["web_label"] or "",
+        key=environ.get(KEY_VARIABLE),
+    )
+
+
+def door_for(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Door:
+    """The authentication that settings ask for; raises ConfigError."""
+    role = Role.of(conf["web_role"])
+    file, header = conf["web_token_file"], conf["web_trusted_proxy_header"]
+    found = tokens.tokens_from(environ)
+    if file is not None:
+        found = tokens.checked([*found, *tokens.read_tokens(file)], f"--token-file {file}")
+    if header is not None and found:
+        raise ConfigError("give tokens or --trusted-proxy-header, not both")
+    if header is not None:
+        proxies = addresses.networks_of(conf["web_trusted_proxies"])
+        if not proxies:
+            raise ConfigError(
+                "--trusted-proxy-header needs --trusted-proxy ADDRESS: from others the header "
+                "could name any user"
+            )
+        return access.Proxied(addresses.header_name(header), proxies, role)
+    return access.Tokens(found, role) if found else access.Local(role)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens; raises ConfigError if the address is not free or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        made = socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {host} port {port}: {why}") from None
+    made.setblocking(False)
+    return made
+
+
+def serve(dashboard: Dashboard, listener: socket.socket) -> None:
+    """Answer until SIGTERM or SIGINT; then answers under way may take STOP_SECONDS. A second
+    signal ends it at once."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        dashboard,
+        log_config=None,  # one event, one line, by our own logger
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,
+        lifespan="off",
+        ws="none",
+        limit_concurrency=1000,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        h11_max_incomplete_event_size=32 * 1024,
+    )
+    server = uvicorn.Server(config)
+    with _stopping(server, dashboard), listener:
+        asyncio.run(server.serve(sockets=[listener]))
+    dashboard.site.close()
+
+
+@contextmanager
+def _stopping(server: uvicorn.Server, dashboard: Dashboard) -> Iterator[None]:
+    """Ours instead of uvicorn's handlers, which raise the signal again after an orderly stop."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+        dashboard.site.stopping()
+
+    server.capture_signals = _nothing  # type: ignore[method-assign]
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def address(listener: socket.socket, root_path: str | None) -> str:
+    """Where a browser finds it."""
+    host, port, *_ = listener.getsockname()
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}{root_path or ''}/"
+
+
+__all__ = ["address", "dashboard_for", "listening", "serve"]

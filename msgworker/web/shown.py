@@ -1,0 +1,147 @@
+"""How values look on a page, and what is hidden of them. Pure; templates use these as filters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+from markupsafe import Markup
+
+from msgworker.errors import ConfigError
+
+HIDDEN = "***"
+MOST_TEXT = 200
+MOST_PAYLOAD = 20_000
+STATUS = {one.value: one.phrase for one in HTTPStatus}
+Hiding = Iterable[str] | Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Redaction:
+    """What is hidden of payloads. paths: of dots, with `*` for any one key or place and `**` for
+    any depth: `customer.card`, `items.*.iban`, `**.password`. fn: gets the payload and returns what
+    may be shown; an error in it hides everything."""
+
+    paths: tuple[tuple[str, ...], ...] = ()
+    fn: Callable[[Any], Any] | None = None
+
+    @classmethod
+    def of(cls, given: Hiding) -> Redaction:
+        """From the setting; raises ConfigError."""
+        if callable(given):
+            return cls(fn=given)
+        paths = []
+        for text in [given] if isinstance(given, str) else given:
+            parts = tuple(text.split(".")) if isinstance(text, str) else ()
+            if not all(parts) or not parts:
+                raise ConfigError(f"redact has paths such as customer.card, got {text!r:.80}")
+            paths.append(parts)
+        return cls(tuple(paths))
+
+    def __call__(self, value: Any) -> Any:
+        """The value without what is hidden; it is not changed itself."""
+        if self.fn is not None:
+            try:
+                return self.fn(value)
+            except Exception:  # better nothing than what should be hidden
+                return HIDDEN
+        return _hidden(value, self.paths) if self.paths else value
+
+
+def _hidden(value: Any, paths: Iterable[tuple[str, ...]]) -> Any:
+    """paths: of what is inside the value."""
+    if isinstance(value, Mapping):
+        return {key: _below(str(key), one, paths) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_below(str(place), one, paths) for place, one in enumerate(value)]
+    return value
+
+
+def _below(key: str, value: Any, paths: Iterable[tuple[str, ...]]) -> Any:
+    rest = []
+    for path in paths:
+        rest += _after(key, path)
+    return HIDDEN if () in rest else _hidden(value, rest)
+
+
+def _after(key: str, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """What is left of a path behind a key."""
+    if path[0] == "**":
+        return [path, *(_after(key, path[1:]) if len(path) > 1 else [()])]
+    return [path[1:]] if path[0] in ("*", key) else []
+
+
+def payload(value: Any, redaction: Redaction, *, most: int = MOST_PAYLOAD) -> str:
+    """A payload as text: redacted, indented and cut."""
+    if isinstance(value, str | bytes):  # as it stands in the row; what cannot be read is not shown
+        try:
+            value = json.loads(value)
+        except ValueError:
+            if redaction.paths or redaction.fn is not None:
+                return f"(not JSON, {len(value):,} characters; not shown, because of redact)"
+            return cut(value if isinstance(value, str) else repr(value), most)
+    return cut(json.dumps(redaction(value), indent=2, ensure_ascii=False, default=str), most)
+
+
+def cut(value: Any, most: int = MOST_TEXT) -> str:
+    """A text of at most `most` characters and a sign that it was cut. Control characters and those
+    that turn the direction of writing are escapes."""
+    text = "" if value is None else str(value)
+    rest = f"… ({len(text):,} characters)" if len(text) > most else ""
+    return "".join(map(_seen, text[:most])) + rest
+
+
+def _seen(char: str) -> str:
+    if char in "\n\t" or (char.isprintable() and char not in _TURNING):
+        return char
+    return repr(char)[1:-1] if not char.isprintable() else f"\\u{ord(char):04x}"
+
+
+_TURNING = set("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def number(value: int | float | None, *, most: int | None = None) -> str:
+    """1,204; "10,000+" for what is more than `most`."""
+    if value is None:
+        return "–"
+    if most is not None and value > most:
+        return f"{most:,}+"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def age(seconds: float | None) -> str:
+    """6m 12s, 2d 4h; a dash for None."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{max(0.0, seconds) * 1000:.0f}ms"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    left = int(seconds)
+    parts: list[str] = []
+    for name, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count}{name}")
+    return " ".join(parts[:2])
+
+
+def instant(value: datetime | None) -> Markup:
+    """An instant in UTC, which the script shows in the browser's time zone, with UTC in `title`."""
+    if value is None:
+        return Markup("–")
+    utc = value.astimezone(UTC)
+    text, iso = f"{utc:%Y-%m-%d %H:%M:%S}", f"{utc:%Y-%m-%dT%H:%M:%SZ}"
+    return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(iso, text, text)
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "cut": cut,
+    "number": number,
+    "age": age,
+    "instant": instant,
+}

@@ -1,0 +1,301 @@
+"""What routes work with: templates, and reads of the database in threads with a deadline.
+
+A page reads by `Site.look` (shared by all viewers for a moment) or `Site.ask`, never
+itself: the event loop must not wait for a database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import jinja2
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import NoMatchFound
+
+from msgworker import __version__, dialects
+from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError, TookTooLong
+from msgworker.logs import logger
+from msgworker.ops import Ops
+from msgworker.web import guard, shown
+from msgworker.web.access import Door, Viewer
+from msgworker.web.addresses import Network
+from msgworker.web.sessions import Session, Sessions
+from msgworker.web.tokens import Role
+
+if TYPE_CHECKING:
+    from msgworker import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+HERE = Path(__file__).parent
+THREADS = 8
+"""The most reads at once; each has a connection of the App's pool."""
+WAITING = 64
+"""The most requests that wait for one of them; more are refused with 503."""
+DEADLINE_SECONDS = 10.0
+SHARED_SECONDS = 2.0
+SHARED_MOST = 256
+THEMES = ("auto", "light", "dark")
+THEME_COOKIE = "msgworker_theme"
+log = logger("msgworker.web")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is set for the whole dashboard.
+
+    root_path: where a proxy or the mounting program serves it. actions: whether viewers may do more
+    than look. hosts: further names that it answers to. proxies: whose X-Forwarded-Host and -Proto
+    are believed. redact: what is hidden of payloads, see `shown.Redaction`. label: shown beside the
+    name, such as PROD. deadline: the most seconds of a read.
+    """
+
+    root_path: str = ""
+    actions: bool = False
+    hosts: tuple[str, ...] = ()
+    proxies: tuple[Network, ...] = ()
+    redact: shown.Redaction = field(default_factory=shown.Redaction)
+    label: str = ""
+    deadline: float = DEADLINE_SECONDS
+
+
+class Busy(HTTPException):
+    """Too many reads wait for the database, or one took too long."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(503, text, {"Retry-After": "5"})
+
+
+class Site:
+    """What routes work with: `request.app.state.site`."""
+
+    def __init__(
+        self,
+        app: App,
+        options: Options,
+        door: Door,
+        sessions: Sessions,
+        nav: Sequence[tuple[str, str]],
+    ) -> None:
+        self.app = app
+        self.settings = options
+        self.door = door
+        self.sessions = sessions
+        self.nav = nav
+        self.secrets = dialects.secrets_of(app.engine.url)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="msgworker-web")
+        self._waiting = 0
+        self._shared: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
+        self.templates = _templates()
+        self.starlette: Starlette
+
+    def close(self) -> None:
+        """End the threads; a read that still runs ends at its deadline."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def stopping(self) -> None:
+        """End the event streams, so that the server can stop; any thread and signal handler may
+        call this."""
+
+    # ------------------------------------------------------------ the database
+
+    @property
+    def ops(self) -> Ops:
+        """For reads: what takes longer than the deadline is ended by the database. Writes, which
+        are short steps, go by `app.ops`."""
+        return self.app.ops.within(self.settings.deadline)
+
+    async def ask(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function of `ops`, or of `app.ops`, in a thread; returns its result.
+
+        Raises HTTPException: 503 if the database cannot be used, is too slow or too many wait; 400
+        for a ConfigError, which is about a value that was given.
+        """
+        if self._waiting >= WAITING:
+            raise Busy("too many requests wait for the database; try again")
+        self._waiting += 1
+        loop, limit = asyncio.get_running_loop(), self.settings.deadline
+        call = functools.partial(fn, *args, **kwargs)
+        try:
+            asked = loop.run_in_executor(self._threads, call)
+            return await asyncio.wait_for(asked, limit + 1)
+        except (TimeoutError, TookTooLong):
+            raise Busy(f"the database did not answer within {limit:g} s") from None
+        except ConfigError as error:
+            raise HTTPException(400, self.without(str(error))) from error
+        except (DatabaseUnavailable, SchemaError) as error:
+            raise HTTPException(503, self.without(str(error))) from error
+        except (DBAPIError, PoolTimeout) as error:
+            if dialects.trouble(error) is dialects.Trouble.AGAIN:
+                raise Busy("the database is busy; try again") from error
+            text = str(dialects.refusal(self.app.engine, error))
+            raise HTTPException(503, self.without(text)) from error
+        finally:
+            self._waiting -= 1
+
+    async def look(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """`ask`, shared: those who look at the same within 2 s get one answer. For reads whose
+        arguments are hashable and whose result no caller changes."""
+        key = (getattr(fn, "__qualname__", fn), args, tuple(sorted(kwargs.items())))
+        now = time.monotonic()
+        begun, found = self._shared.get(key, (0.0, None))
+        loop = asyncio.get_running_loop()
+        if found is None or now - begun > SHARED_SECONDS or found.get_loop() is not loop:
+            found = asyncio.ensure_future(self.ask(fn, *args, **kwargs))
+            found.add_done_callback(_seen)
+            if len(self._shared) >= SHARED_MOST:
+                self._shared.clear()
+            self._shared[key] = (now, found)
+        result: R = await asyncio.shield(found)
+        return result
+
+    def without(self, text: str) -> str:
+        """The text without the secrets of the database's URL."""
+        return dialects.without(text, self.secrets)
+
+    # ------------------------------------------------------------ who
+
+    def viewer(self, request: HTTPConnection) -> Viewer:
+        """Who asks."""
+        found = request.state.viewer
+        if found is None:
+            raise HTTPException(401)
+        assert isinstance(found, Viewer)
+        return found
+
+    def may(self, request: HTTPConnection, role: Role) -> bool:
+        """Whether the viewer has the role."""
+        found = request.state.viewer
+        return found is not None and found.role >= role
+
+    def need(self, request: HTTPConnection, role: Role) -> Viewer:
+        """The viewer, who has the role; raises HTTPException 403."""
+        viewer = self.viewer(request)
+        if viewer.role < role:
+            why = (
+                f"this needs the role {role}; yours is {viewer.role}"
+                if self.settings.actions
+                else "this dashboard is for reading only; --allow-actions (actions=True) changes it"
+            )
+            raise HTTPException(403, why)
+        return viewer
+
+    def actor(self, request: HTTPConnection) -> str:
+        """Who it is in the audit: the name, and where from."""
+        viewer, peer = self.viewer(request), request.client.host if request.client else "?"
+        return f"{viewer.name} (web, {viewer.by}, {peer})"
+
+    # ------------------------------------------------------------ answers
+
+    def url(
+        self,
+        request: HTTPConnection,
+        name: str,
+        /,
+        query: Mapping[str, Any] | None = None,
+        **path: Any,
+    ) -> str:
+        """The path of a route, below root_path; of the query what is None or "" is left out."""
+        found = str(request.app.url_path_for(name, **path))
+        given = {k: v for k, v in (query or {}).items() if v is not None and v != ""}
+        return f"{guard.root_of(request.scope)}{found}" + (
+            f"?{urlencode(given, doseq=True)}" if given else ""
+        )
+
+    def render(
+        self, request: Request, template: str, /, status: int = 200, **values: Any
+    ) -> HTMLResponse:
+        """A page; templates have `viewer`, `url`, `may`, `csrf` and the filters of `shown`."""
+        session: Session | None = getattr(request.state, "session", None)
+        theme = request.cookies.get(THEME_COOKIE, "auto")
+        text = self.templates.get_template(template).render(
+            request=request,
+            site=self,
+            viewer=request.state.viewer,
+            csrf="" if session is None else self.sessions.form_token(session),
+            url=functools.partial(self.url, request),
+            may=lambda word: self.may(request, Role.of(word)),
+            theme=theme if theme in THEMES else "auto",
+            here=guard.route_of(request.scope),
+            nav=self.nav,
+            now=datetime.now(UTC),
+            version=__version__,
+            **values,
+        )
+        return HTMLResponse(text, status)
+
+    def refuse(self, request: Request, status: int, text: str) -> Response:
+        """A page, or a problem document (RFC 9457) for the API and other programs."""
+        title = shown.STATUS.get(status, "Error")
+        if not guard.wants_html(request):
+            body = {"type": "about:blank", "title": title, "status": status, "detail": text}
+            return JSONResponse(body, status, media_type="application/problem+json")
+        return self.render(request, "error.html", status, title=title, text=text, code=status)
+
+    def back(self, request: Request, given: str | None, default: str) -> RedirectResponse:
+        """After a POST: to a page of ours that the form names, else to a named route."""
+        text = given or ""
+        ours = text.startswith(f"{guard.root_of(request.scope)}/") and not text.startswith("//")
+        safe = ours and text.isprintable() and "\\" not in text and not urlsplit(text).netloc
+        return RedirectResponse(text if safe else self.url(request, default), 303)
+
+    def route(self, name: str) -> str:
+        """The path of a route without parameters, below root_path."""
+        return str(self.starlette.url_path_for(name))
+
+    def has(self, name: str) -> bool:
+        """Whether there is a route of this name, without parameters."""
+        try:
+            self.starlette.url_path_for(name)
+        except NoMatchFound:
+            return False
+        return True
+
+    @property
+    def place(self) -> str:
+        """The table and its database, without secrets."""
+        return f"{self.app.table.name} in {dialects.masked(self.app.engine.url)}"
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """An error that no request waits for any more."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(shown.FILTERS)
+    environment.filters["safe"] = _no_safe
+    return environment
+
+
+def _no_safe(_: Any) -> str:
+    raise TypeError("nothing is safe: a page escapes all it shows; make markup in charts.py")
+
+
+def site_of(request: HTTPConnection) -> Site:
+    """The site of a request."""
+    found = request.app.state.site
+    assert isinstance(found, Site)
+    return found
