@@ -6,7 +6,6 @@ One file, because it is the user's view: half of it is the documentation of its 
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -32,6 +31,7 @@ from msgworker.logs import logger
 from msgworker.message import Outgoing
 from msgworker.ops import Ops
 from msgworker.payload import clean
+from msgworker.processlock import ProcessLock
 from msgworker.schedules import OWN, Schedule, Schedules, configured
 from msgworker.store import send as store
 from msgworker.store import unique as keys
@@ -53,6 +53,7 @@ from msgworker.producing import (
     connection_of,
     is_session,
     outgoing,
+    refuse_topic,
     row_of,
     seconds_of,
 )
@@ -102,14 +103,14 @@ class App:
         self.registry = Registry()
         self.events = Events()
         self.timers = Schedules()
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._tables: Tables | None = None
         self._fit = False
         self._names_rule = True
         self._rule_read_at = 0.0  # on the monotonic clock
         # Workers to wake. Weak: the threads of a running worker keep it alive.
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
-        self._workers_lock = threading.Lock()
+        self._workers_lock = ProcessLock()
         self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
         self._turns = Turns()
         self._drains = 0
@@ -438,6 +439,7 @@ class App:
         """
         connection = connection_of(conn, self.engine)
         tables = self.tables
+        self._refuse_topic(tables, topic)
         message = outgoing(
             tables,
             topic,
@@ -475,6 +477,7 @@ class App:
         """
         connection = connection_of(conn, self.engine)
         tables = self.tables
+        self._refuse_topic(tables, topic)
         seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
         rule = checked_unique(unique, on_duplicate)
         count = 0
@@ -491,6 +494,11 @@ class App:
                 by = Unique() if key is None else rule
                 rows.append(row_of(tables, topic, one[0], one[1], seconds, at, rank, key, by))
                 keyed |= key is not None
+            if rule != Unique() and not (keyed or count):
+                raise ConfigError(
+                    "unique and on_duplicate are about unique keys, and no message has one; send "
+                    "(payload, object_id, unique_key) triples"
+                )
             if keyed:
                 keys.send_all(connection, tables, [Outgoing(row, on_duplicate) for row in rows])
             else:
@@ -499,6 +507,11 @@ class App:
         if count:
             self._sent(conn, connection)
         return count
+
+    def _refuse_topic(self, tables: Tables, topic: object) -> None:
+        """Raise ConfigError if a handler here would never get its messages of this topic."""
+        if isinstance(topic, str) and topic in self.registry.handlers:
+            refuse_topic(tables, topic)
 
     def _sent(self, target: Connection | Session, connection: Connection) -> None:
         """Wake up the workers when the caller has committed."""

@@ -98,22 +98,56 @@ class Databases:
         object_id: Any = None,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
+        priority: int | None = None,
+        unique_key: str | None = None,
+        unique: str = "open",
+        on_duplicate: str = "skip",
     ) -> Any:
         """`App.send` in the object's home, which must be the database of `conn`; a message without
         an object goes to the database of `conn`. Returns its msg_id there.
 
-        Raises ConfigError for a connection of another database; nothing is inserted then.
+        A unique key is one of its database: give it with an object that it belongs to, so that all
+        who send it send it there. Raises ConfigError for a connection of another database, and for
+        a unique key without an object, which would go to any; nothing is inserted then.
         """
+        self._refuse_anywhere(object_id, unique_key)
         name = self._place_of(conn, object_id)
-        return self.apps[name].send(conn, topic, payload, object_id=object_id, delay=delay, at=at)
+        return self.apps[name].send(
+            conn,
+            topic,
+            payload,
+            object_id=object_id,
+            delay=delay,
+            at=at,
+            priority=priority,
+            unique_key=unique_key,
+            unique=unique,
+            on_duplicate=on_duplicate,
+        )
 
-    def split(self, messages: Iterable[tuple[Any, Any]]) -> list[tuple[App, list[tuple[Any, Any]]]]:
-        """(payload, object_id) pairs by the App of their home, in order: for `App.send_many` in a
-        transaction per database."""
-        parts: dict[str, list[tuple[Any, Any]]] = {}
-        for payload, object_id in messages:
-            parts.setdefault(self.name_of(object_id), []).append((payload, object_id))
+    def split(self, messages: Iterable[tuple[Any, ...]]) -> list[tuple[App, list[tuple[Any, ...]]]]:
+        """(payload, object_id) pairs, and (payload, object_id, unique_key) triples, by the App of
+        their home, in order: for `App.send_many` in a transaction per database. Raises ConfigError
+        for anything else, and for a unique key without an object."""
+        parts: dict[str, list[tuple[Any, ...]]] = {}
+        for one in messages:
+            if not isinstance(one, tuple | list) or len(one) not in (2, 3):
+                raise ConfigError(
+                    "split takes (payload, object_id) pairs, and (payload, object_id, unique_key) "
+                    f"triples; got {one!r:.80}"
+                )
+            if len(one) == 3:
+                self._refuse_anywhere(one[1], one[2])
+            parts.setdefault(self.name_of(one[1]), []).append(tuple(one))
         return [(self.apps[name], parts[name]) for name in self.apps if name in parts]
+
+    def _refuse_anywhere(self, object_id: Any, unique_key: str | None) -> None:
+        """Raise ConfigError if a message with a key could go to any of several databases."""
+        if unique_key is not None and object_id is None and len(self.apps) > 1:
+            raise ConfigError(
+                "a unique_key is unique in one database, and a message without an object may go to "
+                "any of them; give an object_id, or send with the App of one: databases.apps[name]"
+            )
 
     def _place_of(self, conn: Connection | Session, object_id: Any) -> str:
         """The database of a send; raises ConfigError if `conn` belongs to another of ours."""

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from msgworker import dialects
 from msgworker.config import number
 from msgworker.errors import ConfigError, PayloadError, SchemaError
-from msgworker.message import ON_DUPLICATE, UNIQUE, Outgoing
+from msgworker.message import DEFAULT_TOPIC, ON_DUPLICATE, UNIQUE, Outgoing
 from msgworker.payload import encode, is_text
 from msgworker.store import send as store
 from msgworker.table import MAX_KEY, MAX_OBJECT_ID, MOST_PRIORITY, Tables
@@ -89,6 +89,16 @@ def row_of(
         unique_key=checked_key(unique_key, rule, tables),
         kept=rule.unique == "kept",
     )
+
+
+def refuse_topic(tables: Tables, topic: object) -> None:
+    """Raise ConfigError if a message of this topic would come to the handler of another one."""
+    if not tables.has("topic") and topic != DEFAULT_TOPIC:
+        raise ConfigError(
+            f"table {tables.spec.name} has no topic column: each of its messages is of the topic "
+            f'"{DEFAULT_TOPIC}", and {topic!r:.80} would be lost. Send it as "{DEFAULT_TOPIC}", or '
+            "name a column, MessageTable(topic=...)"
+        )
 
 
 class Borrowed:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "msgworker"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
-    {"errors", "clock"},
+    {"errors", "clock", "processlock"},
     {"message", "payload", "config", "logs", "events", "ticks", "limit"},
     {"dialects"},
     {"table", "schedules"},

@@ -18,7 +18,7 @@ from msgworker.store.changing.audit import AuditEntry
 
 COLUMNS = (
     Column("OPERATION", "right"),
-    Column("WHAT"),
+    Column("WHAT", share=1),
     Column("CHANGED", "right"),
     Column("SKIPPED", "right"),
     Column("AGE", "right"),
@@ -58,7 +58,9 @@ def audit(
 
 
 def _row(entry: AuditEntry) -> list[Any]:
-    kind = entry.kind if entry.finished_at is not None else f"{entry.kind} (unfinished)"
+    kind = entry.kind if entry.about is None else f"{entry.kind} {entry.about}"
+    if entry.finished_at is None:
+        kind += " (unfinished)"
     counts = [f"{entry.changed:,}", f"{entry.skipped:,}"]
     return [
         entry.op_id,

@@ -213,6 +213,10 @@ class Runtime:
         topic is paused, or is limited, so that it needs a permit."""
         return bool(self.apart) and topic_of(row.topic) in self.apart
 
+    def needs_permit(self, row: Row) -> bool:
+        """Whether the message may be flagged only where a permit is free: its topic is limited."""
+        return bool(self.limits) and topic_of(row.topic) in self.limits
+
     def is_paused(self, row: Row) -> bool:
         """Whether the message's handler may not start now because its topic is paused."""
         if not self.paused:

@@ -55,14 +55,10 @@ class Timer(Role):
 
     def register(self) -> None:
         """Write the declarations and fire what is due, before the instance looks for messages.
-        Raises SchemaError if there is no table of schedules, or no column for a payload."""
+        Raises SchemaError if there is no table of schedules, or no column for what they send."""
         tables = self._runtime.tables
-        with_payload = [one.name for one in self._declared.values() if one.payload is not None]
-        if with_payload and not tables.has("payload"):
-            raise SchemaError(
-                f"table {tables.spec.name} has no payload column; give schedule {with_payload[0]} "
-                "none"
-            )
+        for one in self._declared.values():
+            store.refuse(tables, one.name, one.topic, one.payload)
         try:
             with self.link.statement() as conn:
                 there = store.is_there(conn, self._runtime.tables)
@@ -212,6 +208,7 @@ class Timer(Role):
     def _insert(self, one: Schedule, now: datetime) -> None:
         first = ticks.read(one.spec, one.tz).after(now)
         values = _values(one) | {"next_at": first, "declared_by": self._runtime.identity.id}
+        values["version"] = store.first_version(now)
         try:
             with self.link.transaction() as conn:
                 store.insert(conn, self._runtime.tables, values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -19,12 +19,14 @@ from sqlalchemy import Connection, bindparam
 from msgworker import dialects
 from msgworker.dialects import UtcDateTime, instant_text, now, read_instant, real_instant
 from msgworker.errors import SchemaError
+from msgworker.message import DEFAULT_TOPIC
 from msgworker.store.send import insert_many, row_values
 from msgworker.table import MAX_OBJECT_ID, MAX_SCHEDULE, Tables
 
 MAX_TABLE = 128
 MAX_SPEC = 200
 MAX_ZONE = 64
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class Stored:
     """A schedule as it stands in its row.
 
     payload: JSON. next_at: its next tick; None if the row holds no valid instant. last_at: the tick
-    it fired last. version: grows with every change of the row. declared_by: the instance that has
+    it fired last. version: grows with every change of the row, and does not begin again when a row
+    of this name is deleted and made anew. declared_by: the instance that has
     written the declaration.
     """
 
@@ -118,6 +121,15 @@ def insert(conn: Connection, t: Tables, values: dict[str, Any]) -> None:
     )
 
 
+def first_version(at: datetime) -> int:
+    """The version of a row that is made at this time of the database: its microseconds.
+
+    A row of this name that was deleted before has counted from an earlier time, by less than one
+    in a microsecond, so who has seen that one does not take this one for it.
+    """
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
 def change(conn: Connection, t: Tables, seen: Stored, values: dict[str, Any]) -> bool:
     """Change the columns in `values`, if the row is as it was seen; False if it is not."""
 
@@ -183,11 +195,22 @@ def rows_of(t: Tables, of: Stored, ticks: Sequence[datetime]) -> list[dict[str, 
             f"table {t.spec.name} cannot be sent to: msgworker does not fill its column "
             f"{', '.join(t.unfilled)}, which is NOT NULL and has no default"
         )
-    if of.payload is not None and not t.has("payload"):
-        raise SchemaError(f"table {t.spec.name} has no payload column; give the schedule none")
+    refuse(t, of.name, of.topic, of.payload)
     held = object_of(t, of.object_id)
     message = {"topic": of.topic, "object_id": held, "payload": of.payload}
     return [row_values(t, **message, delay=None, at=None, scheduled_for=tick) for tick in ticks]
+
+
+def refuse(t: Tables, name: str, topic: str, payload: str | None) -> None:
+    """Raise SchemaError if the message table has no columns for what a schedule sends."""
+    if payload is not None and not t.has("payload"):
+        raise SchemaError(f"table {t.spec.name} has no payload column; give schedule {name} none")
+    if topic != DEFAULT_TOPIC and not t.has("topic"):
+        raise SchemaError(
+            f"table {t.spec.name} has no topic column: each of its messages is of the topic "
+            f'"{DEFAULT_TOPIC}". Give schedule {name} that topic, or name a column, '
+            "MessageTable(topic=...)"
+        )
 
 
 def object_of(t: Tables, text: str | None) -> Any:

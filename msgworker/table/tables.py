@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from sqlalchemy.types import TypeEngine
 from msgworker import dialects
 from msgworker.dialects import Dialect, Instants, now, now_plus
 from msgworker.message import Status, ends_at
+from msgworker.processlock import ProcessLock
 from msgworker.table.columns import Cols, lit
 from msgworker.table.names import (
     MAX_ERROR,
@@ -60,7 +60,7 @@ class Tables(ABC):
     error_room: int = MAX_ERROR
     instants: Instants = field(default_factory=Instants)
     _built: dict[Any, Any] = field(default_factory=dict)
-    _building: threading.RLock = field(default_factory=threading.RLock)
+    _building: ProcessLock = field(default_factory=ProcessLock)
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
         """The statement under `key`, built once per shape of table and database."""

@@ -317,6 +317,13 @@ def test_pause_and_resume(crm: Cli, folder: Path) -> None:
     assert "no handler here takes topic setle" in crm("pause", "setle", *AT).stderr
 
 
+def test_the_audit_names_the_topic_that_was_paused(crm: Cli) -> None:
+    crm("pause", "settle", *AT)
+    crm("resume", "settle", *AT)
+    lines = crm("audit", *AT).stdout.splitlines()
+    assert [line.split()[1:3] for line in lines[1:]] == [["resume", "settle"], ["pause", "settle"]]
+
+
 def test_audit_of_all_and_of_one(crm: Cli, folder: Path) -> None:
     assert crm("audit", *AT).exit_code == 5
     nothing = crm("audit", *AT, "--json")

@@ -11,6 +11,7 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, BatchContext, Context, HandlerMisuse, Message, Reject, RetryLater
 from msgworker.events import Dead, FellBack, Later, Retried
+from msgworker.limit import Limit
 from msgworker.testing import drain
 from tests.support.batches import EFFECTS, Calls, claimed
 from tests.support.rows import Table, send
@@ -146,6 +147,27 @@ def test_a_failure_named_before_its_topic_was_paused_is_written(
         one.lanes.close()
         assert one.handlers.join(10)
     assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (0, 0)]
+
+
+def test_a_failure_named_after_its_topic_was_limited_takes_no_permit(
+    app: App, calls: Calls, table: Table
+) -> None:
+    """The flag is the permit. Nothing of that message was committed: it runs again, with one."""
+    calls.add(transactional=True, batch=500)
+    ids = send(app, "a", "a", "a")
+    calls.names = {ids[1]: ValueError("no")}
+    with claimed(app) as (one, _):
+        lane = one.lanes.next()
+        assert lane is not None
+        batch = one.batches.gathering.gather(lane)
+        assert batch is not None
+        one.runtime.hold(frozenset(), {"t": Limit(max_running=1)})
+        (ended,) = one.batches.handle(batch)
+        assert calls.of == [ids, ids[:1]]
+        assert ended.settled is False
+        one.settler.add(ended, True)
+        assert not one.runtime.hand.lanes
+    assert table.rows("status", "error_try_times") == [(2, 0), (0, 0), (0, 0)]
 
 
 def test_a_failure_named_before_a_stop_at_once_is_written(

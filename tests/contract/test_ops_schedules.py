@@ -12,7 +12,9 @@ from msgworker import App, ConfigError, MessageTable, SchemaError
 from msgworker import ticks as pure
 from msgworker.config import load
 from msgworker.store import schedules as store
+from msgworker.store.looking.doctor import Severity
 from tests.support.doctor import needed
+from tests.support.tables import topicless
 from tests.support.timers import clock, edit_row, put_back, rows, ticks_of, timer
 
 
@@ -134,6 +136,32 @@ def test_a_payload_is_refused_at_the_start_where_the_table_has_no_column_for_it(
     app.every("5m", topic="t", payload={"a": 1})
     with pytest.raises(SchemaError, match=r"no payload column; give schedule t none"):
         app.drain(linger=0)
+
+
+def test_a_topic_is_refused_at_the_start_where_the_table_has_no_column_for_it(tmp_path):
+    app = topicless(App(f"sqlite:///{tmp_path / 'jobs.db'}", table=MessageTable("jobs")))
+    app.add_handler(None, lambda msg: None)
+    app.every("5m", topic="t")
+    with pytest.raises(SchemaError, match=r"no topic column.*Give schedule t that"):
+        app.drain(linger=0)
+    other = App(app.engine.url, table=MessageTable("jobs"))
+    other.add_handler(None, lambda msg: None)
+    other.every("5m", topic="default")
+    assert other.drain(linger=0).done == 0
+
+
+def test_doctor_advises_the_table_of_schedules_where_it_cannot_know_who_needs_it(app, make_app):
+    with app.engine.begin() as conn:
+        conn.execute(sa.schema.DropTable(store.table(app.tables)))
+    (found,) = [one for one in app.ops.doctor() if "msgworker_schedule" in one.text]
+    assert found.severity is Severity.ADVISED
+    other = make_app()
+    other.add_handler("t", lambda msg: None)  # it declares none
+    assert not [one for one in other.ops.doctor() if "msgworker_schedule" in one.text]
+    with app.engine.begin() as conn:
+        for statement in found.mend:
+            conn.exec_driver_sql(statement)
+    assert not [one for one in app.ops.doctor() if "msgworker_schedule" in one.text]
 
 
 def told(app: App) -> list[str]:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from msgworker import Message, MessageTable
-from tests.support.rows import send
+from msgworker import App, ConfigError, Message, MessageTable
+from tests.support.rows import Table, send
+from tests.support.tables import topicless
 from tests.support.watching import Watch
 
 
@@ -53,6 +54,30 @@ def test_send_many_of_nothing_sends_nothing(app, table):
         assert app.send_many(conn, "t", []) == 0
         assert app.send_many(conn, "t", iter(())) == 0
     assert table.statuses == []
+
+
+def test_a_topic_is_refused_where_its_handler_would_never_get_it(tmp_path):
+    """On a table without topics; a handler would send to itself."""
+    app = topicless(App(f"sqlite:///{tmp_path / 'jobs.db'}", table=MessageTable("jobs")))
+    told = []
+    app.add_handler("default", lambda msg, ctx: told.append(try_to_send(ctx)))
+    app.add_handler("t", lambda msg: None)
+    with app.engine.begin() as conn:
+        for one in ([(None, "a")], [(None, "a")] * 9):
+            with pytest.raises(ConfigError, match=r"no topic column.*'t' would be lost"):
+                app.send_many(conn, "t", one)
+        with pytest.raises(ConfigError, match="MessageTable"):
+            app.send(conn, "t", object_id="a")
+        app.send(conn, "default", object_id="a")
+    assert app.drain(linger=0).done == 1
+    assert "no topic column" in told[0]
+    assert Table(app).statuses == [2]
+
+
+def try_to_send(ctx):
+    with pytest.raises(ConfigError) as found:
+        ctx.send("next")
+    return str(found.value)
 
 
 def test_a_plain_insert_is_enough(app, table):

@@ -186,6 +186,39 @@ def test_of_all_instances_that_see_a_tick_one_sends_its_message(app, make_app):
     assert ticks_of(app) == [tick, *_every(tick, 3600, 2)]
 
 
+def test_who_saw_a_schedule_before_it_was_deleted_and_made_anew_fires_nothing(
+    app, make_app, monkeypatch
+):
+    """The new row has none of the versions that the old one had."""
+    app.add_handler("t", lambda msg: None)
+    app.every("1h", topic="t", catch_up="all")
+    slow, other, again = timer(app), timer(app), an_app(make_app)
+    again.every("5m", topic="u", name="t")
+    tick = put_back(app, "t", 60)
+    made: list[store.Stored] = []
+    real = store.look
+
+    def look(conn, t):
+        """All of it happens behind the first look, which is that of the slow one."""
+        found = real(conn, t)
+        if not made:
+            made.append(found[1][0])
+            other.round_once()
+            assert ticks_of(app) == [tick]
+            app.ops.delete_schedule("t")
+            timer(again).ended()
+            made.append(real(conn, t)[1][0])
+        return found
+
+    monkeypatch.setattr(store, "look", look)
+    slow.round_once()
+    assert made[0].topic == "t"
+    assert rows(app) == {"t": made[1]}
+    assert (made[1].topic, ticks_of(app)) == ("u", [tick])
+    for role in (slow, other):
+        role.ended()
+
+
 def _every(first: datetime, period: int, count: int) -> list[datetime]:
     tick, found = first, []
     for _ in range(count):

@@ -269,9 +269,18 @@ def test_a_bad_option_of_a_key_is_refused(app, options):
         send(app, **options)
 
 
-def test_options_of_keys_need_a_key(app):
+def test_options_of_keys_need_a_key(app, table):
     with pytest.raises(ConfigError, match="give one too"):
         send(app, None, unique="kept")
+    for options in ({"unique": "kept"}, {"on_duplicate": "raise"}):
+        for rows in ([(1, "a"), (2, "b")], [(1, "a", None)]):
+            with app.engine.begin() as conn, pytest.raises(ConfigError, match="triples"):
+                app.send_many(conn, "t", rows, **options)
+        with app.engine.begin() as conn:
+            assert app.send_many(conn, "t", [], **options) == 0
+    assert table.statuses == []
+    with app.engine.begin() as conn:  # some have keys
+        assert app.send_many(conn, "t", [(1, "a"), (2, "b", "k")], unique="kept") == 2
 
 
 def test_another_unique_index_is_not_taken_for_that_of_the_keys(app):

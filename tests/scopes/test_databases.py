@@ -18,6 +18,7 @@ from msgworker import (
     ConfigError,
     Databases,
     DatabaseUnavailable,
+    DuplicateMessage,
     MessageTable,
     Report,
     Reports,
@@ -164,6 +165,38 @@ def test_many_messages_are_split_by_home_in_their_order(make):
     assert sorted(pair for _, part in parts for pair in part) == sorted(pairs)
     for app, part in parts:
         assert part == [pair for pair in pairs if databases.of(pair[1]) is app]
+
+
+def test_keys_and_priorities_go_to_the_home_of_the_object(make):
+    databases = make()
+    app = databases.of("C-1")
+    with app.engine.begin() as conn:
+        first = databases.send(conn, "t", 1, object_id="C-1", priority=7, unique_key="k")
+        assert databases.send(conn, "t", 2, object_id="C-1", unique_key="k") == first
+        with pytest.raises(DuplicateMessage):
+            databases.send(conn, "t", 2, object_id="C-1", unique_key="k", on_duplicate="raise")
+        kept = {"unique_key": "l", "unique": "kept"}
+        databases.send(conn, "t", 3, object_id="C-1", **kept)
+    table = Table(app)
+    assert table.rows("priority", "unique_key", "unique_kept") == [(7, "k", None), (0, "l", 1)]
+    rows = [(n, f"C-{n}", f"k{n}") for n in range(20)]
+    parts = databases.split(rows)
+    assert sorted(row for _, part in parts for row in part) == rows
+    for one, part in parts:
+        with one.engine.begin() as conn:
+            assert one.send_many(conn, "t", part) == len(part)
+
+
+def test_a_key_without_an_object_is_refused_as_it_would_be_unique_in_one_of_them(make):
+    databases = make()
+    one = pytest.raises(ConfigError, match="unique in one database")
+    with databases.apps["a"].engine.begin() as conn, one:
+        databases.send(conn, "t", unique_key="k")
+    with pytest.raises(ConfigError, match="unique in one database"):
+        databases.split([(1, None, "k")])
+    with pytest.raises(ConfigError, match="triples"):
+        databases.split([(1,)])
+    assert [Table(app).statuses for app in databases.apps.values()] == [[], [], []]
 
 
 def test_shards_with_unfinished_messages_away_from_home_are_told(make):

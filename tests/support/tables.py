@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgworker import MessageTable
+from msgworker import App, MessageTable
 from tests.support.doctor import run
 
 OTHER_NAMES = {
@@ -46,6 +46,17 @@ def seed_table(database: Any, objects: str = "VARCHAR(50)", quote: str = "") -> 
     )
     with database.engine().begin() as conn:
         conn.exec_driver_sql(f"CREATE TABLE tb_cus_msg ({columns})")
+
+
+def topicless(app: App) -> App:
+    """The table of this App, in a file of SQLite, with the four columns alone."""
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE {app.table.name} (msg_id INTEGER PRIMARY KEY, object_id VARCHAR(190), "
+            "status SMALLINT DEFAULT 0, error_try_times SMALLINT DEFAULT 0)"
+        )
+    app.create_schema()
+    return app
 
 
 def foreign_table(database: Any, **changed: str) -> None:

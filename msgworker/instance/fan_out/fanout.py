@@ -265,7 +265,7 @@ def _hands(asked: Wanted, fence: Fence, ended: SimpleQueue[Ended]) -> Threads | 
     def make_run() -> Plain | Transactional:
         return Transactional(asked.fn, fence) if asked.exact else Plain(asked.fn, fence)
 
-    return Threads(asked.count, make_run, fence.may_start, ended)
+    return Threads(asked.count, make_run, fence, ended)
 
 
 def _refuse_on_a_loop() -> None:

@@ -28,7 +28,7 @@ class Fence:
         self.lost = False
         self.closing = False
         self.total: int | None = None
-        self._running = running
+        self.running = running
         limits = [limit for limit in (until, running.until) if limit is not None]
         self._until = min(limits, default=None)
 
@@ -40,7 +40,7 @@ class Fence:
     @property
     def over(self) -> bool:
         """Items may no longer start."""
-        if self.closing or self._running.cancelled or self.gone:
+        if self.closing or self.running.cancelled or self.gone:
             return True
         return self._until is not None and time.monotonic() > self._until
 
@@ -56,11 +56,9 @@ class Fence:
                 "timeout in the middle of a fan-out; its finished items are recorded, "
                 "the next try runs the others"
             )
-        if self._running.cancel_reason is not None:
-            return Stopped(
-                0, f"cancelled in the middle of a fan-out: {self._running.cancel_reason}"
-            )
-        if self._running.cancelled:
+        if self.running.cancel_reason is not None:
+            return Stopped(0, f"cancelled in the middle of a fan-out: {self.running.cancel_reason}")
+        if self.running.cancelled:
             return Stopped(0, "stopped in the middle of a fan-out; the rest runs later")
         return HandlerMisuse("the handler ended while its fan-out ran; wait for it")
 

@@ -26,6 +26,7 @@ from msgworker.errors import (
     PayloadError,
 )
 from msgworker.instance.fan_out.fence import Fence
+from msgworker.instance.fan_out.inside import ITEM_OF, AsItem
 from msgworker.instance.forks import end_if_forked, no_child_returns
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Stage, lent
 from msgworker.instance.settling.untilknown import Failures, Fate, repeatable, until_known
@@ -218,12 +219,12 @@ class Threads:
         self,
         count: int,
         make_run: Callable[[], Plain | Transactional],
-        may_start: Callable[[], bool],
+        fence: Fence,
         ended: SimpleQueue[Ended],
     ) -> None:
         self._count = count
         self._make_run = make_run
-        self._may_start = may_start
+        self._fence = fence
         self._ended = ended
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -237,6 +238,7 @@ class Threads:
             within = (
                 copy_context()
             )  # the handler's: so that the thread counts as one of the instance
+            within.run(ITEM_OF.set, self._fence.running)
             thread = threading.Thread(target=within.run, args=(self._work,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -256,7 +258,7 @@ class Threads:
         try:
             while (task := self._tasks.get()) is not None:
                 try:
-                    ended = run(task) if self._may_start() else Ended(task, skipped=True)
+                    ended = run(task) if self._fence.may_start() else Ended(task, skipped=True)
                 except (
                     BaseException
                 ) as error:  # a task without an answer is waited for indefinitely
@@ -279,7 +281,7 @@ class Remote:
     ) -> None:
         self._pid = fence.runtime.pid
         self._executor = executor
-        self._fn = fn
+        self._fn = AsItem(fn, fence.running)
         self._ended = ended
         self._open: set[Future[Any]] = set()
 

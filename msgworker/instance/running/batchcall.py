@@ -180,7 +180,7 @@ class BatchCaller:
         self._check_time(handler, running)
         for part in parts:
             if not self._transaction.is_cancelled(part.lane):
-                part.lane.result = DONE
+                part.lane.result = part.done()
         self._without(parts, failures, handler)
 
     def _tell_of_failed(self, failed: Failed, before: int, parts: list[Part]) -> None:
@@ -285,7 +285,7 @@ class BatchCaller:
             arguments = (messages, context) if handler.takes_context else (messages,)
             value = self._of_handler(handler, running, *arguments)
         finally:
-            context._end()
+            Part.share_out(context._ended_with(), parts)
         result = self._caller.judge.returned(value, handler, attempt)
         if result is not DONE:
             raise _NotDone(result)

@@ -14,7 +14,7 @@ from msgworker.errors import HandlerMisuse
 from msgworker.instance.running.context import Cancellable, Context, Sends
 from msgworker.instance.running.traces import came_from
 from msgworker.logs import logger
-from msgworker.message import Message
+from msgworker.message import Message, Outgoing
 from msgworker.payload import quoted
 
 
@@ -60,9 +60,7 @@ class BatchContext(Context):
         """
         if self._ended:
             raise HandlerMisuse("ctx.fail after the handler has returned; call it before that")
-        if self._ids is None:
-            self._ids = {one.msg_id for one in self._messages}
-        if not isinstance(message, Message) or message.msg_id not in self._ids:
+        if not self._is_ours(message):
             raise HandlerMisuse(
                 f"ctx.fail takes a message of this batch, got {_named(message)}; pass one of the "
                 "messages that the handler was called with"
@@ -79,14 +77,36 @@ class BatchContext(Context):
         came_from(error, sys._getframe(1))
         self._failures[message.msg_id] = error
 
-    def send(self, topic: str, payload: Any = None, **options: Any) -> Any:
-        """As Context.send, in the transaction of the whole batch; HandlerMisuse without one."""
-        if self._connection is None:
+    def send(
+        self, topic: str, payload: Any = None, *, of: Message[Any] | None = None, **options: Any
+    ) -> Any:
+        """As Context.send. of: the message of this batch with whose outcome it is sent.
+
+        With transactional=True all outcomes are one transaction, and `of` says no more than whose
+        unique key is free for what is sent (default: that of the first message). Without it the
+        outcomes of a batch are written apart, so `of` is needed: what is sent for a message that
+        fails, or is lost, is not sent, while the others send theirs.
+
+        Raises what Context.send raises; HandlerMisuse without `of`, where it is needed, and if it
+        is no message of this batch.
+        """
+        if of is None and self._connection is None:
             raise HandlerMisuse(
-                "ctx.send is part of one message's outcome, and those of a batch are written "
-                "apart; add transactional=True, or leave out batch=..."
+                "ctx.send sends with the outcome of one message, and those of a batch are written "
+                "apart: say of which, ctx.send(..., of=message), or add transactional=True"
             )
-        return super().send(topic, payload, **options)
+        if of is not None and not self._is_ours(of):
+            raise HandlerMisuse(
+                f"ctx.send takes of=..., a message of this batch, got {_named(of)}; pass one of "
+                "the messages that the handler was called with"
+            )
+        message = self._outgoing(topic, payload, **options)
+        return self._send(message, self._msg.msg_id if of is None else of.msg_id)
+
+    def _is_ours(self, message: Any) -> bool:
+        if self._ids is None:
+            self._ids = {one.msg_id for one in self._messages}
+        return isinstance(message, Message) and message.msg_id in self._ids
 
     def fan_out(self, *_: Any, **__: Any) -> NoReturn:
         """Raises HandlerMisuse: items are recorded under one message."""
@@ -113,9 +133,14 @@ class BatchContext(Context):
             self._log = logging.LoggerAdapter(logger("msgworker.handler", of_user=True), extra)
         return self._log
 
-    def _end(self) -> None:
-        """For the package: the handler has returned."""
+    def _ended_with(self) -> dict[Any, list[Outgoing]]:
+        """For the package: the handler has returned; what a plain one has sent, by the msg_id of
+        the message with whose outcome it is sent."""
         self._ended = True
+        sent: dict[Any, list[Outgoing]] = {}
+        for msg_id, message in self._sent() or ():
+            sent.setdefault(msg_id, []).append(message)
+        return sent
 
     def _counted(self) -> dict[Any, BaseException]:
         """For the package: the failures that the handler has named, by msg_id.

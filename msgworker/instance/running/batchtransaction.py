@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection
@@ -12,11 +12,11 @@ from msgworker.errors import HandlerMisuse, LostClaim
 from msgworker.instance.links import Stage, lent
 from msgworker.instance.running.calling import Caller
 from msgworker.instance.running.hand import Lane
-from msgworker.instance.running.outcome import DONE, cancelled
+from msgworker.instance.running.outcome import DONE, Result, cancelled
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.settling.chains import follow_ups
 from msgworker.instance.settling.settlements import settlement
-from msgworker.message import Message, Outcome
+from msgworker.message import Message, Outcome, Outgoing
 from msgworker.store.recovering import recover
 from msgworker.store.settling import batch as store
 from msgworker.store.settling import done
@@ -26,10 +26,22 @@ from msgworker.store.unique import send_all
 
 @dataclass(slots=True)
 class Part:
-    """A lane, and its messages in the batch."""
+    """A lane, and its messages in the batch. sends: what a plain handler has sent with the outcome
+    of its message."""
 
     lane: Lane
     messages: list[Message[Any]]
+    sends: list[Outgoing] = field(default_factory=list)
+
+    @staticmethod
+    def share_out(sent: dict[Any, list[Outgoing]], parts: list[Part]) -> None:
+        """Give each part what its handler has sent, by msg_id, with the outcome of its message."""
+        for part in parts if sent else ():
+            part.sends = sent.get(part.messages[0].msg_id, [])
+
+    def done(self) -> Result:
+        """The result of a plain handler that has returned."""
+        return Result(Outcome.DONE, sends=tuple(self.sends)) if self.sends else DONE
 
 
 class Failed(Exception):
@@ -149,8 +161,10 @@ class BatchTransaction:
             lane = part.lane
             self._caller.before_settle(lane)
             ahead = settlement(lane, self._runtime).next_id
-            if lane.verdict is not None and lane.next_row is not None:
-                ahead = lane.next_row.msg_id
+            failed = lane.next_row if lane.verdict is not None else None
+            # Also of a paused topic, and at a stop: it has run, and only its failure is written.
+            if failed is not None and not self._runtime.needs_permit(failed):
+                ahead = failed.msg_id
             followers = [message.msg_id for message in part.messages[1:]]
             shares.append(Share(lane.row.msg_id, followers, ahead))
         first = parts[0].lane

@@ -186,7 +186,7 @@ class Caller:
                 sent = context._sent()
             result = self.judge.returned(value, handler, attempt)
             if sent and result is DONE:
-                return Result(Outcome.DONE, sends=tuple(sent))
+                return Result(Outcome.DONE, sends=tuple(message for _, message in sent))
             return result
         finally:
             fans.close()

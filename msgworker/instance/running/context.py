@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
@@ -15,9 +14,11 @@ from msgworker.errors import (
     HandlerMisuse,
 )
 from msgworker.instance.fan_out.fanned import FanOut
+from msgworker.instance.fan_out.inside import ITEM_OF
 from msgworker.logs import logger
 from msgworker.message import Message, Outgoing
-from msgworker.producing import outgoing
+from msgworker.processlock import ProcessLock
+from msgworker.producing import outgoing, refuse_topic
 from msgworker.store import send as store
 from msgworker.store import unique as keys
 from msgworker.table import Tables
@@ -49,8 +50,9 @@ class Sends(Protocol):
     def channel(self) -> str | None: ...
 
 
-_SENDING = threading.Lock()
-_RETURNED: list[Outgoing] = []
+SENDING = ProcessLock()
+"""Held for a moment by each call of ctx.send in a plain handler."""
+_RETURNED: list[tuple[Any, Outgoing]] = []
 """In the place of the messages that a handler has sent, once it has returned."""
 
 
@@ -95,7 +97,7 @@ class Context:
         self._connection = connection
         self._fans = fans
         self._runtime = runtime
-        self._sends: list[Outgoing] | None = None
+        self._sends: list[tuple[Any, Outgoing]] | None = None
         self._session: Session | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
@@ -149,12 +151,9 @@ class Context:
         thread of the handler may call it, until the handler returns. See docs/chains.md.
 
         Raises what App.send raises for bad arguments; HandlerMisuse after the handler has returned,
-        in a plain handler with batch=..., and for on_duplicate="raise" in a plain handler.
+        in an item of a fan-out, and for on_duplicate="raise" in a plain handler.
         """
-        assert self._runtime is not None
-        tables = self._runtime.tables
-        message = outgoing(
-            tables,
+        message = self._outgoing(
             topic,
             payload,
             object_id=object_id,
@@ -165,8 +164,25 @@ class Context:
             unique=unique,
             on_duplicate=on_duplicate,
         )
+        return self._send(message, self._msg.msg_id)
+
+    def _outgoing(self, topic: str, *what: Any, **options: Any) -> Outgoing:
+        """The message to send, checked."""
+        assert self._runtime is not None
+        if ITEM_OF.get() is self._running:
+            raise HandlerMisuse(
+                "ctx.send in an item of a fan-out: an item that is done does not run again when "
+                "its message is tried again, so what it has sent would be missing; return from the "
+                "item what is to be sent, and call ctx.send after fan_out has returned"
+            )
+        refuse_topic(self._runtime.tables, topic)
+        return outgoing(self._runtime.tables, topic, *what, **options)
+
+    def _send(self, message: Outgoing, of: Any) -> Any:
+        """Send a message with the outcome of that of the msg_id `of`."""
+        assert self._runtime is not None
         if self._connection is not None:
-            msg_id = keys.send_one(self._connection, tables, message, own=self._msg.msg_id)
+            msg_id = keys.send_one(self._connection, self._runtime.tables, message, own=of)
             if self._runtime.channel is not None:
                 store.notify(self._connection, self._runtime.channel)
             return msg_id
@@ -175,7 +191,7 @@ class Context:
                 'on_duplicate="raise" cannot raise in a plain handler, whose messages are sent '
                 'when it has returned; use "skip" or "replace", or transactional=True'
             )
-        with _SENDING:
+        with SENDING:
             if self._sends is _RETURNED:
                 raise HandlerMisuse(
                     "ctx.send after the handler has returned: the outcome is being written; call "
@@ -183,11 +199,12 @@ class Context:
                 )
             if self._sends is None:
                 self._sends = []
-            self._sends.append(message)
+            self._sends.append((of, message))
         return None
 
-    def _sent(self) -> list[Outgoing] | None:
-        """For the package: the handler has returned; what it has sent."""
+    def _sent(self) -> list[tuple[Any, Outgoing]] | None:
+        """For the package: the handler has returned; what it has sent, each message with the msg_id
+        of that with whose outcome it is sent."""
         sent, self._sends = self._sends, _RETURNED
         return sent
 

@@ -73,6 +73,17 @@ class AuditEntry:
     was_claimed_by: str | None = None
     was_error: str | None = None
 
+    @property
+    def about(self) -> str | None:
+        """The topic, schedule, lock or instance that it is about; None = messages."""
+        asked = self.filter
+        found = asked.get("schedule") or asked.get("lock")
+        if "lived" in asked:
+            found = asked.get("instance")
+        elif asked.keys() == {"topic"}:
+            found = asked["topic"]
+        return None if found is None else str(found)
+
 
 # ---------------------------------------------------------------- tables
 

@@ -22,10 +22,14 @@ def schedules(p: Patient) -> list[Finding]:
     """The table, if the App needs it, and every row."""
     there_is = dialects.is_there(p.inspector, store.table(p.ideal))
     if not there_is:
-        if not p.declared or there_is is None:
+        create = p.create(store.table(p.ideal))
+        if there_is is None or p.declared == []:
             return []
+        if p.declared is None:
+            text = "table msgworker_schedule is missing: nothing can be declared without it"
+            return [advised("schedules", text, *create)]
         text = "table msgworker_schedule is missing, and this App declares schedules"
-        return [needed("schedules", text, *p.create(store.table(p.ideal)))]
+        return [needed("schedules", text, *create)]
     try:
         now, rows = store.look(p.conn, p.ideal)
     except DBAPIError:  # no right to read, or a column is missing: another check tells
