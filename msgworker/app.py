@@ -783,6 +783,7 @@ class App:
             self.table,
             names_rule=self._names_rule,
             declared=lambda: self.schedules if self.registry.handlers or self.schedules else None,
+            history_seconds=self.settings.history_seconds,
         )
 
 

@@ -22,6 +22,11 @@ from msgworker.logs import logger
 log = logger("msgworker.events")
 
 
+Span = tuple[float, float | None]
+"""Seconds that the handler of a message ran (of a batch, its share), and seconds from its sending
+to its start; None for what is not its first start, and where created_at is unknown."""
+
+
 class Facts(Protocol):
     """A message in an event."""
 
@@ -74,22 +79,24 @@ class Started(Event):
 @dataclass(frozen=True, slots=True)
 class Settled(Event):
     """Outcomes of a batch were written. done: the messages that are done; every other outcome has
-    an event of its own, before this one."""
+    an event of its own, before this one. spans: of each of them; None where it is unknown."""
 
     done: Sequence[Facts]
+    spans: Sequence[Span | None] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Retried(Event):
     """A try has failed; the message is tried again after `delay_seconds` (None = at once).
 
-    raised: what the handler raised, None if it was no exception.
+    raised: what the handler raised, None if it was no exception. span: None if no handler ran.
     """
 
     message: Facts
     error: str
     delay_seconds: float | None
     raised: BaseException | None = None
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,7 @@ class Dead(Event):
     message: Facts
     error: str
     raised: BaseException | None = None
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +115,7 @@ class Cancelled(Event):
 
     message: Facts
     error: str
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,7 @@ class Later(Event):
     delay_seconds: float | None
     times: int
     raised: BaseException | None = None
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)

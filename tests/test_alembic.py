@@ -33,6 +33,7 @@ OURS = {
     "msgworker_cancel",
     "msgworker_lock",
     "msgworker_schedule",
+    "msgworker_history",
 }
 
 

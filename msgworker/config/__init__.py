@@ -8,6 +8,7 @@ layers      precedence of keyword, flag, environment and files
 from msgworker.config.layers import Configuration, fill, load
 from msgworker.config.settings import (
     BACKOFF_SECONDS,
+    HISTORY_SECONDS,
     MAX_PROCESSES,
     MAX_THREADS,
     MAX_TRIES,
@@ -19,6 +20,7 @@ from msgworker.config.values import YEAR_SECONDS, nearest, number, seconds, whol
 
 __all__ = [
     "BACKOFF_SECONDS",
+    "HISTORY_SECONDS",
     "MAX_PROCESSES",
     "MAX_THREADS",
     "MAX_TRIES",

@@ -26,6 +26,7 @@ MAX_PROCESSES = 256
 PREFIX = "MSGWORKER_"
 MAX_TRIES = 1000
 BACKOFF_SECONDS = 20.0
+HISTORY_SECONDS = 7 * 86_400.0
 
 _LIMITS: dict[str, tuple[float, float]] = {
     "lease_seconds": (0.3, 86_400),
@@ -34,6 +35,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "lanes_limit": (1, 100_000),
     "foreign_stale_after": (1, YEAR_SECONDS),
     "backoff_seconds": (0, 480),
+    "history_seconds": (0, YEAR_SECONDS),
 }
 
 
@@ -55,6 +57,8 @@ class Settings:
     backoff_seconds: the pause after a first failed try; each further one is five times as long,
     plus up to a quarter at random, so that retries spread, at most 600 s. 0 = none. A
     handler's own `wait` has precedence.
+    history_seconds: how long the history for charts is kept (a row for each minute with work, topic
+    and instance); 0 = this instance writes none.
     """
 
     lease_seconds: float = 30.0
@@ -64,6 +68,7 @@ class Settings:
     notify: bool = False
     foreign_stale_after: float | None = None
     backoff_seconds: float = BACKOFF_SECONDS
+    history_seconds: float = HISTORY_SECONDS
 
     def __post_init__(self) -> None:
         number("lease_seconds", self.lease_seconds, *_LIMITS["lease_seconds"])
@@ -73,6 +78,7 @@ class Settings:
         if self.foreign_stale_after is not None:
             number("foreign_stale_after", self.foreign_stale_after, *_LIMITS["foreign_stale_after"])
         number("backoff_seconds", self.backoff_seconds, *_LIMITS["backoff_seconds"])
+        number("history_seconds", self.history_seconds, *_LIMITS["history_seconds"])
         if not isinstance(self.notify, bool):
             raise ConfigError(f"notify must be True or False, got {self.notify!r}")
 
@@ -226,6 +232,7 @@ SETTINGS: dict[str, Setting] = {
             "recover messages of a foreign consumer after this time; unset: never",
         ),
         _app("backoff_seconds", "seconds", "the pause after a first failed try; then 5 times it"),
+        _app("history_seconds", "seconds", "how long the history for charts is kept; 0: none"),
         Setting(
             name="threads",
             kind="whole",

@@ -17,6 +17,8 @@ timer       sends the messages of schedules at their ticks
 listener    wakes the claim loop when a message was sent
 forks       ends what a handler forks
 stopping    signals, and who asked for a stop
+spans       how long handlers ran and messages waited
+minutes     counts by minute and topic, from the events
 telling     what of the events goes to the log
 report      what a drain returns
 """

@@ -33,6 +33,7 @@ from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.role import Away
 from msgworker.instance.running.hand import Hand
 from msgworker.instance.running.handler import Registry
+from msgworker.instance.spans import Spans
 from msgworker.limit import Limit
 from msgworker.logs import logger
 from msgworker.message import topic_of
@@ -131,7 +132,7 @@ class Runtime:
     not part of it. spare_links: connections that may be closed if none are left. clock: monotonic
     seconds, for the objects that decide without a thread of their own.
 
-    identity, hand, quiesce, refusals, away, tally: see their classes for their writers.
+    identity, hand, quiesce, refusals, away, tally, spans: see their classes for their writers.
     events: the event stream, for the log, the tally and subscribers of the App.
     paused: topics of which no handler starts; limits: of topics, over all instances; apart: the
     topics of both; written by the heartbeat (`hold`), read by the fetcher, by handler threads and
@@ -167,6 +168,7 @@ class Runtime:
     events: Events = field(default_factory=Events)
     away: Away = field(init=False)
     tally: Tally = field(default_factory=Tally)
+    spans: Spans = field(default_factory=Spans)
     paused: frozenset[str] = frozenset()
     limits: Mapping[str, Limit] = field(default_factory=dict)
     apart: frozenset[str] = frozenset()

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.config import number
+from msgworker.config import HISTORY_SECONDS, number
 from msgworker.dialects import connecting, deadline, is_overtime
 from msgworker.errors import TookTooLong
 from msgworker.schedules import Schedule
@@ -25,7 +25,8 @@ class Call:
     """The database and its tables, which are read when first needed.
 
     names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
-    schedules of the App; None if it says nothing of that.
+    schedules of the App; None if it says nothing of that. history_seconds: how long the history for
+    charts is kept.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class Call:
         *,
         names_rule: bool = True,
         declared: Callable[[], Sequence[Schedule] | None] | None = None,
+        history_seconds: float = HISTORY_SECONDS,
     ) -> None:
         self._engine = engine
         self.read_tables = tables
         self._spec = spec
         self._names_rule = names_rule
         self._schedules = declared
+        self._history_seconds = history_seconds
         self._found: Tables | None = None  # newer than those of the App
         self._seconds: float | None = None
 

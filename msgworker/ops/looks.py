@@ -19,6 +19,7 @@ from msgworker.store import items as fanned
 from msgworker.store.changing import cancelling
 from msgworker.store.items import ItemInfo, ItemState
 from msgworker.store.looking import (
+    charts,
     counts,
     doctor,
     ending,
@@ -32,6 +33,7 @@ from msgworker.store.looking import (
     place,
     waiting,
 )
+from msgworker.store.looking.charts import WINDOWS, History
 from msgworker.store.looking.counts import Count
 from msgworker.store.looking.doctor import Finding
 from msgworker.store.looking.explain import Explanation
@@ -216,6 +218,20 @@ class Looks(Call):
         may start."""
         with self._reading() as (conn, t):
             return limited.topics(conn, t)
+
+    def history(self, window: str = "1h", *, topic: str | None = None) -> History:
+        """What instances did in the last hour by minute ("1h"), in 6 hours by 5 minutes ("6h"), or
+        in 24 hours by quarters of an hour ("24h"): outcomes, p50 and p95. topic: only of this one.
+
+        Read from a table that instances write each minute; `History.recorded` says whether it is
+        there. Raises ConfigError.
+        """
+        if window not in WINDOWS:
+            raise ConfigError(f"window must be one of {', '.join(WINDOWS)}; got {window!r:.80}")
+        if topic is not None and not isinstance(topic, str):
+            raise ConfigError(f"topic must be a text, got {topic!r:.80}")
+        with self._reading() as (conn, t):
+            return charts.read(conn, t, window=window, topic=topic)
 
     def doctor(self) -> list[Finding]:
         """Compare the live schema, rows and server with what is needed; changes nothing.

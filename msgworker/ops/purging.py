@@ -10,11 +10,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import Trouble, connecting, reason_of, trouble
+from msgworker.dialects import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.ops.choosing import CHUNK
 from msgworker.ops.results import Skip, Why
+from msgworker.store import history
 from msgworker.store.changing import purge as store
 from msgworker.store.changing.purge import Archive
 from msgworker.table import Tables
@@ -77,6 +78,19 @@ def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive 
             part = ids[start : start + bulk.pace.size]
             start += len(part)
             _one_step(bulk, t, old, part, into, beside)
+
+
+def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
+    """Delete what is older of the history for charts, an hour of it in a transaction. What cannot
+    be deleted now is left to the instances."""
+    more = history.is_there(t)
+    try:
+        while more:
+            with writing(engine) as conn:
+                more = bool(history.forget(conn, t, keep_seconds))
+    except DBAPIError as error:
+        if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
+            raise
 
 
 def _one_step(

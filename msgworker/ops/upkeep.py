@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
+from msgworker.config import HISTORY_SECONDS
 from msgworker.dialects import writing
 from msgworker.message import State
 from msgworker.ops import asking, purging
@@ -53,7 +54,7 @@ class Upkeep(Writing):
         older_than: seconds, "30d", a timedelta, or an aware datetime in the past. dead: also dead
         ones, except those that hold their object back. archive_to: copy them into this table in the
         same transaction; it is created if it does not exist. rate, operation, progress: as in
-        `rerun`.
+        `rerun`. The history for charts that is older than `history_seconds` of the App goes too.
         """
         t = self._tables
         purging.needs_age(t)
@@ -79,6 +80,7 @@ class Upkeep(Writing):
         pace = {"rate": asking.rate_of(rate), "progress": progress}
         bulk = self._bulk("purge", by, asked, op, pace)
         purging.purge_all(bulk, self._engine, t, old, into)
+        purging.forget_history(self._engine, self._tables, self._history_seconds or HISTORY_SECONDS)
         bulk.finish()
         return bulk.result()
 

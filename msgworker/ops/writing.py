@@ -13,6 +13,7 @@ from msgworker.ops.bulk import Bulk
 from msgworker.ops.call import Call
 from msgworker.ops.choosing import Choice
 from msgworker.ops.results import Repaired, Skip, Skips
+from msgworker.store import history
 from msgworker.store.changing import audit, cancelling
 from msgworker.store.changing.audit import Operation
 from msgworker.store.claiming import limits
@@ -31,7 +32,7 @@ class Writing(Call):
         if not self._tables.missing:
             return
         missing = schema.missing_tables(self._engine, self._tables)
-        needed = missing - {cancelling.NAME, limits.NAME}  # only for who uses them
+        needed = missing - {cancelling.NAME, limits.NAME, history.NAME}  # only for who uses them
         if needed:
             raise SchemaError(
                 f"table {', '.join(sorted(needed))} is missing, which records operations. "

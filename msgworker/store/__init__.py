@@ -13,6 +13,7 @@ items       the items of a fan-out
 recovering  leases, and the messages of instances without one
 sharing     locks, shards and flags by which instances share a table
 looking     what operators read, bounded: nothing here writes
+history     what instances did in each minute
 changing    what operators change, and the audit of it
 rows        rows of messages, as the others read them
 """

@@ -65,6 +65,7 @@ BESIDE = (
     "cancel",
     "lock",
     "schedule",
+    "history",
 )
 """msgworker's own tables, without `msgworker_`."""
 OWN_PREFIX = "mw_"

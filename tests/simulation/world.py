@@ -47,7 +47,7 @@ EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - the text that SQLite keeps has no
 EPOCH_DAY = 2461041.5
 OPTIONAL = frozenset(
     f"msgworker_{name}"
-    for name in ("item", "try", "operation", "audit", "pause", "cancel", "limit")
+    for name in ("item", "try", "operation", "audit", "pause", "cancel", "limit", "history")
 )
 """Tables that instances do without."""
 

@@ -25,6 +25,7 @@ from msgworker.errors import (
 from msgworker.events import LeaseLost
 from msgworker.instance.claiming.claimer import Claimer, nothing_flagged
 from msgworker.instance.claiming.seat import Seat
+from msgworker.instance.liveness.chronicle import Chronicle
 from msgworker.instance.liveness.identity import new_instance_id
 from msgworker.instance.liveness.ownlease import TRUST, OwnLease
 from msgworker.instance.liveness.recovery import Recovery
@@ -79,6 +80,7 @@ class Heartbeat(Role):
         self._file = dialects.DatabaseFile(runtime.engine)
         self._lost_as = ""  # the id whose lease was lost, until there is a new one
         self.requests = Requests(runtime, self._link, log=self.log, look_now=look_now)
+        self.chronicle = Chronicle(runtime, self._link, log=self.log)
         self.recovery = Recovery(
             runtime,
             self._link,
@@ -92,6 +94,7 @@ class Heartbeat(Role):
         """Load paused and limited topics, and take the lease on our own id: before the first
         claim."""
         self.requests.read()
+        self.chronicle.look_at_clock()
         patience = self._runtime.settings.lease_seconds
         identity = self._runtime.identity
         identity.registered(self._lease.register(identity.id, patience))
@@ -112,7 +115,9 @@ class Heartbeat(Role):
         self.requests.read()
         self._handlers.overtime()
         self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)
-        return self.recovery.run(self._runtime.identity.renewed_at)
+        did = self.recovery.run(self._runtime.identity.renewed_at)
+        self.chronicle.write()
+        return did
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the renewal, so that a long beat does not cost the lease."""
@@ -139,13 +144,15 @@ class Heartbeat(Role):
             for attempt in range(1, LEAVE_TRIES + 1):
                 try:
                     with self._cut_after(LEAVE_SECONDS):
-                        return self._leave()
+                        left = self._leave()
+                    break
                 except Exception as error:
                     mild = trouble(error) in (Trouble.LOST, Trouble.AGAIN)
                     if not mild or attempt == LEAVE_TRIES or self._runtime.gave_up():
                         raise
                     time.sleep(outage_pause(attempt))
-            raise AssertionError("unreachable")
+            self._write_last()
+            return left
         finally:
             self.close()
 
@@ -157,10 +164,19 @@ class Heartbeat(Role):
         try:
             with self._cut_after(TELL_SECONDS):
                 self._lease.tell_stopped()
+            self._write_last()
         except Exception as error:  # it is only for operators
             self.log.debug("the stop is not recorded in the lease: %s", reason_of(error))
         finally:
             self.close()
+
+    def _write_last(self) -> None:
+        """The last part of the history; without it the stop is as good."""
+        try:
+            with self._cut_after(TELL_SECONDS):
+                self.chronicle.write(last=True)
+        except Exception as error:
+            self.log.debug("the last part of the history is not written: %s", reason_of(error))
 
     @contextmanager
     def _cut_after(self, seconds: float) -> Iterator[None]:

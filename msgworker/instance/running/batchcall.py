@@ -90,15 +90,15 @@ class BatchCaller:
             self._together(batch)
         ended = [lane for lane in batch.lanes if lane.result is not None]
         again = [lane for lane in batch.lanes if lane.result is None]
-        now = time.monotonic()
-        self._lanes.took((now - begin) / len(batch.lanes))
+        seconds = (now := time.monotonic()) - begin
+        self._lanes.took(seconds / len(batch.lanes))
         size = self.gathering.size(batch.handler)
         if again:
             size.failed()
         else:
-            size.took(messages, now - begin)
+            size.took(messages, seconds)
         for lane in ended:
-            lane.finished_at = now
+            lane.finished_at, lane.started_at, lane.ran_seconds = now, begin, seconds / messages
         for lane in again:  # those of the batch, and no others: then it may be claimed again
             lane.rows = lane.rows[: ends[lane]]
             lane.alone, lane.width, lane.verdict = True, 1, None

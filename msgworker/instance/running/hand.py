@@ -24,11 +24,13 @@ class Lane:
     claimed under. part: of the slice in which its head was found.
     settled: a transactional handler has settled it; whether it continues. alone: its messages run
     in no batch, to its end. verdict: the result of the next message, known before it is flagged.
+    started_at: when the handler of its message started (monotonic), 0 = it did not; ran_seconds:
+    for how long it ran, of a batch its share.
     """
 
     __slots__ = (
-        *("alone", "finished_at", "head", "owner", "part", "place", "result", "row", "rows"),
-        *("settled", "verdict", "width"),
+        *("alone", "finished_at", "head", "owner", "part", "place", "ran_seconds", "result"),
+        *("row", "rows", "settled", "started_at", "verdict", "width"),
     )
 
     def __init__(self, owner: str, rows: Iterable[Bare]) -> None:
@@ -44,6 +46,8 @@ class Lane:
         self.alone = False
         self.verdict: Result | None = None
         self.finished_at = 0.0
+        self.started_at = 0.0
+        self.ran_seconds = 0.0
 
     @property
     def next_row(self) -> Row | None:
@@ -76,6 +80,7 @@ class Lane:
         self.width = 1
         self.row = Row(*self.rows[self.place])
         self.result, self.verdict, self.settled = self.verdict, None, None
+        self.started_at = 0.0
 
 
 @dataclass(slots=True)

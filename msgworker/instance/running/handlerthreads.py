@@ -81,13 +81,15 @@ class HandlerThreads:
             elif runtime.registry.most > 1 and self._in_batch(lane):
                 continue
             else:
-                self._timed(lane)
+                self.run(lane)
             self._settle(lane, not lanes.ready)
 
-    def _timed(self, lane: Lane) -> None:
+    def run(self, lane: Lane) -> None:
+        """Run the handler of a lane, and record for how long."""
         begin = time.monotonic()
         self._handle(lane)
         lane.finished_at = end = time.monotonic()
+        lane.started_at, lane.ran_seconds = begin, end - begin
         self._lanes.took(end - begin)
 
     def _in_batch(self, lane: Lane) -> bool:

@@ -22,6 +22,7 @@ from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.running.outcome import DONE, Result
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.settling.writer import Writer
+from msgworker.instance.spans import Ran
 from msgworker.message import Outcome, Settled
 from msgworker.store.rows import Row
 
@@ -227,18 +228,20 @@ class Settler:
             became = writer.write(open_lanes, me)
             if became:
                 self._answered()
-        written: list[Row] = []
+        written, ran = list[Row](), list[Ran]()
         going_on: list[Lane] = []
         for lane in mine:
             # Nearly all are done and go on; what is rare is looked at there.
             usual = lane.result is DONE and lane.settled is None and lane.width == 1
             if usual and became.get(lane.row.msg_id) is Settled.WENT_ON:
                 written.append(lane.row)
+                ran.append((lane.started_at, lane.ran_seconds))
                 lane.go_on()
                 going_on.append(lane)
-            elif self._after(lane, became, written):
+            elif self._after(lane, became, written, ran):
                 going_on.append(lane)
-        runtime.events.emit(events.Settled(me, written))
+        spans = runtime.spans.of(written, ran) if written else ()
+        runtime.events.emit(events.Settled(me, written, spans))
         if runtime.registry.tells:
             self._on_progress()  # messages about these may be claimed
         return going_on
@@ -254,8 +257,11 @@ class Settler:
                 finally:
                     writer.lock.release()
 
-    def _after(self, lane: Lane, became: dict[int, Settled], written: list[Row]) -> bool:
-        """Record the result of a lane; True if it continues. written: collects done messages."""
+    def _after(
+        self, lane: Lane, became: dict[int, Settled], written: list[Row], ran: list[Ran]
+    ) -> bool:
+        """Record the result of a lane; True if it continues. written, ran: collect done
+        messages."""
         if lane.settled is not None:
             fate = Settled.WENT_ON if lane.settled else Settled.ENDED
         else:
@@ -266,8 +272,9 @@ class Settler:
             return False
         if lane.result is None or lane.result is DONE:
             written += lane.taken()
+            ran += [(lane.started_at, lane.ran_seconds)] * lane.width
         else:
-            self._tell(lane, lane.result, written)
+            self._tell(lane, lane.result, written, ran)
         if fate is Settled.ENDED:
             self._runtime.hand.lanes.discard(lane)
             self._runtime.hand.blocked.discard(lane.row.same)  # its object is free for us
@@ -291,25 +298,28 @@ class Settler:
         runtime.hand.lanes.discard(lane)
         runtime.events.emit(events.Lost(lane.owner, lane.row))
 
-    def _tell(self, lane: Lane, result: Result, written: list[Row]) -> None:
+    def _tell(self, lane: Lane, result: Result, written: list[Row], ran: list[Ran]) -> None:
         """Emit the event of a written outcome."""
         runtime, row, me, outcome = self._runtime, lane.row, lane.owner, result.outcome
         raised, result.raised = result.raised, None
         error = result.error or ""
+        times = (lane.started_at, lane.ran_seconds)
+        span = runtime.spans.of([row], [times])[0]
         event: events.Event
         if outcome is Outcome.FAILED and row.tries + 1 < runtime.tables.spec.max_tries:
-            event = events.Retried(me, row, error, result.delay_seconds, raised)
+            event = events.Retried(me, row, error, result.delay_seconds, raised, span)
         elif outcome in (Outcome.FAILED, Outcome.DEAD, Outcome.SPENT):
-            event = events.Dead(me, row, error, raised)
+            event = events.Dead(me, row, error, raised, span)
         elif outcome is Outcome.LATER:
-            seconds, times = result.delay_seconds, row.later_times + 1
-            event = events.Later(me, row, error, seconds, times, raised)
+            seconds, asked = result.delay_seconds, row.later_times + 1
+            event = events.Later(me, row, error, seconds, asked, raised, span)
         elif outcome is Outcome.CANCELLED:
-            event = events.Cancelled(me, row, error)
+            event = events.Cancelled(me, row, error, span)
         elif outcome is Outcome.RELEASED:
             event = events.Released(me, row, runtime.stopping.is_set())
         else:
             written += lane.taken()
+            ran += [times] * lane.width
             self._on_progress()  # what was sent with it may be claimed
             return
         runtime.events.emit(event)

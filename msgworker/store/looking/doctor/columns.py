@@ -36,6 +36,7 @@ HIDDEN = {"priority": URGENT_RANK, "unique_kept": HELD_KEY}
 WITHOUT_OPS = ": ops cannot write or pause without it"
 WITHOUT_FEATURE = {
     "msgworker_limit": ": no handler can have max_running or rate without it",
+    "msgworker_history": ": no history for charts is written without it",
     "msgworker_cancel": ": running messages cannot be cancelled without it",
 }
 NOT_MISSED = ("shard", "instance_type")

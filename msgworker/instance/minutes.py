@@ -1,0 +1,154 @@
+"""Count what is done by minute and topic, from the events of an instance; for the history.
+
+Minutes are those of the database's clock, as far as it is known: `ahead`. Kept in memory until they
+are written (liveness/chronicle.py); the numbers of minutes and topics are bounded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import repeat
+
+from msgworker import events
+from msgworker.latency import RAN, WAITED, bucket
+from msgworker.message import topic_of
+from msgworker.payload import is_text
+from msgworker.store.changing.pause import MAX_TOPIC
+from msgworker.store.history import Counts, Minute
+
+MOST_TOPICS = 100
+"""Topics told apart in one minute."""
+OTHERS = "(others)"
+"""The name under which all others are counted."""
+MOST_MINUTES = 60
+"""Minutes that wait to be written, while the database is away; then the oldest are dropped."""
+
+
+class Minutes:
+    """Counts of an instance. clock: ours, seconds since 1970. ahead: how many seconds the
+    database's clock is before it.
+
+    Emitted events add to the counts, in any thread; the heartbeat takes what is over.
+    """
+
+    def __init__(self, stream: events.Events, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self._off = self._subscribe(stream)
+        self._lock = threading.Lock()
+        self._now: int | None = None  # the minute that is counted, in minutes since 1970
+        self._instance = ""
+        self._topics: dict[str, Counts] = {}
+        self._over: deque[Minute] = deque(maxlen=MOST_MINUTES)
+        self._ended: deque[int] = deque(maxlen=MOST_MINUTES)
+        self.ahead = 0.0
+
+    def _subscribe(self, stream: events.Events) -> list[Callable[[], None]]:
+        return [
+            stream.on(events.Settled, self._settled),
+            stream.on(events.Retried, self._retried),
+            stream.on(events.Dead, self._dead),
+            stream.on(events.Cancelled, self._dead),
+            stream.on(events.Later, self._later),
+        ]
+
+    def end(self) -> None:
+        """Count no more."""
+        for off in self._off:
+            off()
+
+    def over(self, *, last: bool = False) -> list[Minute]:
+        """The minutes that are over, oldest first; they stay until `forget`. last: the present
+        one too."""
+        with self._lock:
+            if last:
+                self._end()
+            else:
+                self._turn()
+            return list(self._over)
+
+    def forget(self, minutes: list[Minute]) -> None:
+        """These are written."""
+        with self._lock:
+            self._over = deque((m for m in self._over if m not in minutes), maxlen=MOST_MINUTES)
+
+    # ------------------------------------------------------------ counting
+
+    def _settled(self, event: events.Settled) -> None:
+        if not event.done:
+            return
+        with self._lock:
+            self._turn(event.instance)
+            topic, counts = None, None
+            for message, span in zip(event.done, event.spans or repeat(None), strict=False):
+                if counts is None or message.topic != topic:  # nearly always the one before
+                    topic = message.topic
+                    counts = self._of(topic)
+                counts.done += 1
+                if span is not None:
+                    _measure(counts, span)
+
+    def _retried(self, event: events.Retried) -> None:
+        with self._lock:
+            self._one(event.instance, event).retried += 1
+
+    def _dead(self, event: events.Dead | events.Cancelled) -> None:
+        with self._lock:
+            self._one(event.instance, event).dead += 1
+
+    def _later(self, event: events.Later) -> None:
+        with self._lock:
+            self._one(event.instance, event).postponed += 1
+
+    def _one(
+        self,
+        instance: str,
+        event: events.Retried | events.Dead | events.Cancelled | events.Later,
+    ) -> Counts:
+        self._turn(instance)
+        counts = self._of(event.message.topic)
+        if event.span is not None:
+            _measure(counts, event.span)
+        return counts
+
+    def _of(self, topic: object) -> Counts:
+        name = topic_of(topic) if topic is None or isinstance(topic, str) else OTHERS
+        found = self._topics.get(name)
+        if found is None:
+            fits = len(name) <= MAX_TOPIC and is_text(name) and "\0" not in name
+            if not fits or len(self._topics) >= MOST_TOPICS:
+                name = OTHERS
+            found = self._topics.setdefault(name, Counts())
+        return found
+
+    def _turn(self, instance: str = "") -> None:
+        """End the minute if another one has begun. After the clock was put back, a minute that has
+        ended already does not begin again: it is written."""
+        now = int((self.clock() + self.ahead) // 60)
+        if now != self._now and now not in self._ended:
+            self._end()
+            self._now = now
+        if not self._topics:
+            self._instance = instance or self._instance
+
+    def _end(self) -> None:
+        if self._now is None:
+            return
+        if self._topics:
+            at = datetime.fromtimestamp(self._now * 60, UTC)
+            self._over.append(Minute(at, self._instance, self._topics))
+            self._topics = {}
+            self._ended.append(self._now)
+        self._now = None
+
+
+def _measure(counts: Counts, span: events.Span) -> None:
+    seconds, waited = span
+    counts.ran_seconds += seconds
+    counts.ran[bucket(RAN, seconds)] += 1
+    if waited is not None:
+        counts.waited_seconds += waited
+        counts.waited[bucket(WAITED, waited)] += 1

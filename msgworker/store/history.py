@@ -1,0 +1,143 @@
+"""What instances did in each minute, by topic: for charts, so that no message has to be read.
+
+A row is written once, after its minute, and never changed: an instance writes a minute once, and
+its id is never used again. So a row that is there already was written by a COMMIT without answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from msgworker import dialects
+from msgworker.dialects import UtcDateTime, now_ms, now_plus
+from msgworker.latency import RAN, WAITED
+from msgworker.store.changing.audit import MAX_TABLE
+from msgworker.store.changing.pause import MAX_TOPIC
+from msgworker.table import LONGEST_ID, Tables
+
+NAME = "msgworker_history"
+COUNTED = ("done", "retried", "dead", "postponed")
+SUMS = ("ran_ms", "waited_ms")
+RAN_COUNTS = tuple(f"ran_{i}" for i in range(len(RAN) + 1))
+WAITED_COUNTS = tuple(f"waited_{i}" for i in range(len(WAITED) + 1))
+NUMBERS = (*COUNTED, *SUMS, *RAN_COUNTS, *WAITED_COUNTS)
+"""The columns that are added up."""
+STEP_OF_FORGETTING = timedelta(hours=1)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done of a topic: messages by outcome; sums in seconds, and counts by the bounds of
+    latency.py, of handlers (tries that failed, too) and of the waits before a first start."""
+
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+    postponed: int = 0
+    ran_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    ran: list[int] = field(default_factory=lambda: [0] * len(RAN_COUNTS))
+    waited: list[int] = field(default_factory=lambda: [0] * len(WAITED_COUNTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """What an instance did in one minute, by topic. at: its begin, UTC."""
+
+    at: datetime
+    instance: str
+    topics: dict[str, Counts]
+
+
+def table(t: Tables) -> sa.Table:
+    """One row for each minute, instance and topic with work.
+
+    ran_N, waited_N: how many took so long, by the bounds of latency.py.
+    """
+
+    def build() -> sa.Table:
+        def number(name: str) -> sa.Column[Any]:
+            kind = sa.BigInteger() if name in SUMS else sa.Integer()
+            return sa.Column(name, kind, nullable=False, server_default=sa.text("0"))
+
+        return sa.Table(
+            NAME,
+            t.message.metadata,
+            sa.Column("table_name", dialects.key_text(MAX_TABLE), primary_key=True),
+            sa.Column("minute_at", UtcDateTime(), primary_key=True),
+            sa.Column("instance", dialects.key_text(LONGEST_ID), primary_key=True),
+            sa.Column("topic", dialects.key_text(MAX_TOPIC), primary_key=True),
+            *(number(name) for name in NUMBERS),
+            schema=t.spec.schema,
+            **dialects.engine_options(t.dialect.name),
+        )
+
+    return t.built("history_table", build)
+
+
+def is_there(t: Tables) -> bool:
+    """Whether the table exists."""
+    return NAME not in t.missing
+
+
+def database_seconds(conn: Connection, t: Tables) -> float:
+    """The database's clock, as seconds since 1970."""
+    query = t.built("history_clock", lambda: sa.select(now_ms()))
+    return int(conn.execute(query).scalar_one()) / 1000
+
+
+def written(
+    conn: Connection, t: Tables, minutes: Sequence[Minute]
+) -> set[tuple[str, datetime | None]]:
+    """Those of the minutes that are written already: instance and begin."""
+    c = table(t).c
+    at = [minute.at for minute in minutes]
+    instances = sorted({minute.instance for minute in minutes})
+    query = sa.select(c.instance, c.minute_at).distinct()
+    query = query.where(c.table_name == t.spec.bare_name, c.minute_at >= min(at))
+    query = query.where(c.minute_at <= max(at), c.instance.in_(instances))
+    return {(row[0], row[1]) for row in conn.execute(query)}
+
+
+def write(conn: Connection, t: Tables, minutes: Iterable[Minute]) -> None:
+    """Write minutes that are over. In the caller's transaction. Raises IntegrityError if one is
+    written already."""
+    rows = [
+        {
+            "table_name": t.spec.bare_name,
+            "minute_at": minute.at,
+            "instance": minute.instance,
+            "topic": topic,
+            **_numbers(counts),
+        }
+        for minute in minutes
+        for topic, counts in minute.topics.items()
+    ]
+    if rows:
+        conn.execute(t.built("history_write", lambda: sa.insert(table(t))), rows)
+
+
+def _numbers(counts: Counts) -> dict[str, int]:
+    sums = (round(counts.ran_seconds * 1000), round(counts.waited_seconds * 1000))
+    of_outcomes = (counts.done, counts.retried, counts.dead, counts.postponed)
+    return dict(zip(NUMBERS, (*of_outcomes, *sums, *counts.ran, *counts.waited), strict=True))
+
+
+def forget(conn: Connection, t: Tables, keep_seconds: float) -> int:
+    """Delete the rows of the oldest hour, as far as they are older than this; returns how many. In
+    the caller's transaction."""
+    c = table(t).c
+    ours = c.table_name == t.spec.bare_name
+    oldest = conn.scalar(sa.select(sa.func.min(c.minute_at, type_=UtcDateTime())).where(ours))
+    if oldest is None:
+        return 0
+    until = sa.literal(oldest + STEP_OF_FORGETTING, UtcDateTime())
+    old = now_plus(sa.literal(-keep_seconds, sa.Float()))
+    gone = sa.delete(table(t)).where(ours, c.minute_at < old, c.minute_at < until)
+    return int(conn.execute(gone).rowcount)

@@ -1,0 +1,118 @@
+"""The history for charts: what was done in each step of a window, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from msgworker.dialects import UtcDateTime
+from msgworker.latency import RAN, WAITED, percentile
+from msgworker.store import history
+from msgworker.table import Tables
+
+WINDOWS = {"1h": (60, 60), "6h": (360, 300), "24h": (1440, 900)}
+"""The windows: their minutes, and the seconds of a step."""
+Sums = list[int]
+"""Sums of `history.NUMBERS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPoint:
+    """One step. at: its begin, UTC. done, retried, dead, postponed: messages by outcome; retried:
+    failed tries with a further try, dead: cancelled ones too.
+
+    busy_seconds: handlers have run, in all. ran_p50, ran_p95: the seconds within which half, and 95
+    of 100, handlers have ended, of a batch the share of a message. waited_p50, waited_p95: the
+    seconds from the sending of a message to its first start. They are told from counts by fixed
+    bounds, so they are about right; None if there was none.
+    """
+
+    at: datetime
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+    postponed: int = 0
+    busy_seconds: float = 0.0
+    ran_p50: float | None = None
+    ran_p95: float | None = None
+    waited_p50: float | None = None
+    waited_p95: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What instances did in a window, up to now.
+
+    points: one for each step of `step_seconds`, oldest first, the last one being the present step;
+    a minute is written when it is over, within a third of the lease. recorded: False if the table
+    of the history is missing; then there are no points.
+    """
+
+    window: str
+    topic: str | None
+    step_seconds: int
+    recorded: bool
+    points: list[HistoryPoint]
+
+
+def read(conn: Connection, t: Tables, *, window: str, topic: str | None) -> History:
+    """The history of a window of `WINDOWS`; topic: only of this one."""
+    minutes, step = WINDOWS[window]
+    if not history.is_there(t):
+        return History(window, topic, step, recorded=False, points=[])
+    last = int(history.database_seconds(conn, t) // step)
+    first = last - minutes * 60 // step + 1
+    begin = datetime.fromtimestamp(first * step, UTC)
+    sums = {place: [0] * len(history.NUMBERS) for place in range(first, last + 1)}
+    for row in _by_minute(conn, t, begin, topic):
+        numbers: list[Any] = list(row[1:])
+        place = int(row[0].timestamp() // step)
+        if place in sums:  # not ahead of the clock, which may have been put back
+            sums[place] = [a + int(b) for a, b in zip(sums[place], numbers, strict=True)]
+    length = timedelta(seconds=step)
+    points = [_point(begin + i * length, one) for i, one in enumerate(sums.values())]
+    return History(window, topic, step, recorded=True, points=points)
+
+
+def _by_minute(
+    conn: Connection, t: Tables, begin: datetime, topic: str | None
+) -> Iterable[sa.Row[Any]]:
+    """The sums of each minute from `begin` on: a range of the primary key."""
+    table = history.table(t)
+    c = table.c
+
+    def build() -> sa.Select[Any]:
+        query = sa.select(c.minute_at, *(sa.func.sum(c[name]) for name in history.NUMBERS))
+        since = sa.bindparam("mw_begin", type_=UtcDateTime())
+        query = query.where(c.table_name == t.spec.bare_name, c.minute_at >= since)
+        if topic is not None:
+            query = query.where(c.topic == sa.bindparam("mw_topic", type_=c.topic.type))
+        return query.group_by(c.minute_at)
+
+    params: dict[str, Any] = {"mw_begin": begin}
+    if topic is not None:
+        params["mw_topic"] = topic
+    return conn.execute(t.built(("history", topic is None), build), params)
+
+
+def _point(at: datetime, sums: Sums) -> HistoryPoint:
+    numbers = dict(zip(history.NUMBERS, sums, strict=True))
+    ran = [numbers[name] for name in history.RAN_COUNTS]
+    waited = [numbers[name] for name in history.WAITED_COUNTS]
+    return HistoryPoint(
+        at,
+        done=numbers["done"],
+        retried=numbers["retried"],
+        dead=numbers["dead"],
+        postponed=numbers["postponed"],
+        busy_seconds=numbers["ran_ms"] / 1000,
+        ran_p50=percentile(RAN, ran, 0.5),
+        ran_p95=percentile(RAN, ran, 0.95),
+        waited_p50=percentile(WAITED, waited, 0.5),
+        waited_p95=percentile(WAITED, waited, 0.95),
+    )
