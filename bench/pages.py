@@ -203,7 +203,11 @@ def reads(app: App) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "message: items", lambda: ops.items(last, limit=200)
     yield "message: audit", lambda: ops.audit(last)
     yield "failures", ops.failures
+    yield "failures of a topic, since", lambda: ops.failures(topic=f"{TOPIC}3", since=hour)
     yield "lanes", lambda: ops.lanes(limit=200)
+    by_object = partial(ops.lanes, by="object", limit=200)
+    yield "lanes by object", by_object
+    yield "lanes by object, page 2", partial(by_object, after=by_object().next_after)
     yield "instances", ops.instances
     yield "limits", ops.limits
     yield "schedules", ops.schedules

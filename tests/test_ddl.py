@@ -456,6 +456,13 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     yield overview.overview, {}
     log.rows = some
     yield failures.failures, {}
+    small = cursor_text([1, "a"])
+    yield failures.failures, {"topic": "t", "since": datetime.now(UTC), "after": small}
+    some = log.rows
+    log.rows = {"SELECT e.o, count": [("o", 2)]} | some
+    yield waiting.by_object, {}
+    yield waiting.by_object, {"after": cursor_text(["o"])}
+    log.rows = some
     yield waiting.lanes, {}
     some = log.rows
     log.rows = {"OFFSET": [("o",)], "u.p": []} | some  # more objects than are looked at

@@ -26,21 +26,35 @@ KEPT_IDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """The actor and the reason."""
+    """The actor, the reason, and from where it was asked."""
 
     actor: str
     reason: str | None
+    source: str | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As the audit records them."""
+        return {"actor": self.actor, "reason": self.reason, "source": self.source}
 
 
-def who(actor: str | None, reason: str | None, *, needs_reason: str | None = None) -> Who:
-    """The actor (default: user and host of this process) and the reason; raises ConfigError."""
-    for name, value, most in (("actor", actor, MAX_ACTOR), ("reason", reason, MAX_REASON)):
+def who(
+    actor: str | None,
+    reason: str | None,
+    *,
+    source: str | None = None,
+    needs_reason: str | None = None,
+) -> Who:
+    """The actor (default: user and host of this process), reason and source; raises ConfigError."""
+    texts = (("actor", actor, MAX_ACTOR), ("reason", reason, MAX_REASON))
+    for name, value, most in (*texts, ("source", source, MAX_ACTOR)):
         if value is not None and (not isinstance(value, str) or len(value) > most):
             raise ConfigError(f"{name} is a text of at most {most} characters, got {value!r:.80}")
     if needs_reason is not None and not (reason or "").strip():
         raise ConfigError(f"{needs_reason} needs a reason; it is kept in the audit")
     named = (actor or "").strip() or _user()
-    return Who(clean(named, MAX_ACTOR), clean(reason, MAX_REASON) if reason else None)
+    why = clean(reason, MAX_REASON) if reason else None
+    return Who(clean(named, MAX_ACTOR), why, clean(source, MAX_ACTOR) if source else None)
 
 
 def _user() -> str:

@@ -139,9 +139,7 @@ class Bulk:
     ) -> Bulk:
         """Record a new operation in the audit."""
         with writing(engine) as conn:
-            op_id = audit.begin(
-                conn, tables, kind=kind, actor=by.actor, reason=by.reason, asked=asked
-            )
+            op_id = audit.begin(conn, tables, kind=kind, **by.fields, asked=asked)
             op = audit.read(conn, tables, op_id)
         assert op is not None
         return cls(engine, tables, op, **more)

@@ -42,6 +42,7 @@ class Cancels(Writing):
         since: datetime | None = None,
         fingerprint: str | None = None,
         dry_run: bool = False,
+        expected_count: int | None = None,
         actor: str | None = None,
         rate: float | None = None,
         operation: int | None = None,
@@ -57,7 +58,7 @@ class Cancels(Writing):
         fails or is released, it is dead instead of being tried again.
 
         Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
-        rate, operation, progress: as in `rerun`.
+        expected_count, rate, operation, progress: as in `rerun`.
         """
         chosen = {
             "status": status,
@@ -71,9 +72,9 @@ class Cancels(Writing):
         op = self._resumed("cancel", operation, asked) if operation is not None else None
         asked = asked if op is None else asking.again(op, asked["ids"])
         if op is not None:
-            by = Who(op.actor, op.reason)
+            by = Who(op.actor, op.reason, op.source)
         else:
-            by = asking.who(actor, reason, needs_reason=None if dry_run else "cancel")
+            by = self._who(actor, reason, needs_reason=None if dry_run else "cancel")
         there = self._there()
         choice = self._to_cancel(there, **asked)
         pace = {"rate": asking.rate_of(rate), "progress": progress}
@@ -81,7 +82,7 @@ class Cancels(Writing):
         def act(conn: Connection, part: list[int]) -> int:
             return _cancel(conn, choice.tables, part, by)
 
-        done = self._change("cancel", choice, asked, by, op, dry_run, pace, act)
+        done = self._change("cancel", choice, asked, by, op, dry_run, pace, act, expected_count)
         if done.op_id is None:
             return done
         with self._reading() as (conn, t):

@@ -49,7 +49,7 @@ class Locking(Writing):
         audit, if its tables exist. Raises ConfigError, LocksUnavailable.
         """
         check_name(name)
-        by = asking.who(actor, reason)
+        by = self._who(actor, reason)
         with self._centre(centre) as where:
             lease = where.holder(name)
             if lease is None:
@@ -86,7 +86,7 @@ class Locking(Writing):
         if t.missing & {"msgworker_operation", "msgworker_audit"}:
             return None
         with writing(self._engine) as conn:
-            return audit.begin(conn, t, kind=KIND, actor=by.actor, reason=by.reason, asked=asked)
+            return audit.begin(conn, t, kind=KIND, **by.fields, asked=asked)
 
     def _done(self, op_id: int, did: int) -> None:
         t = self._tables

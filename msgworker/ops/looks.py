@@ -193,17 +193,45 @@ class Looks(Call):
         with self._reading() as (conn, t):
             return explain.explain(conn, t, msg_id)
 
-    def failures(self, *, limit: int = 50) -> Found[Failures]:
-        """Dead and failing messages grouped by error, largest group first."""
-        whole("limit", limit, 1, MAX_GROUPS)
-        with self._reading() as (conn, t):
-            return failures.failures(conn, t, limit=limit)
+    def failures(
+        self,
+        *,
+        topic: str | None = None,
+        since: datetime | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> Found[Failures]:
+        """Dead and failing messages grouped by error, largest group first; their members are
+        `messages(fingerprint=...)`.
 
-    def lanes(self, *, limit: int = 50) -> Found[LaneInfo]:
-        """Objects that wait: head, its state, how many messages behind it; the longest first."""
+        topic: messages of this topic only. since: those whose last try ended at or after this
+        instant. Reads the newest 5,000 failed messages: `complete` says whether these are all.
+        after: `next_after` of the page before. Raises ConfigError.
+        """
         whole("limit", limit, 1, MAX_GROUPS)
+        asking.filter_of((), topic=topic, since=since)
+        chosen: dict[str, Any] = {"topic": topic, "since": since, "after": after}
         with self._reading() as (conn, t):
-            found = waiting.lanes(conn, t, limit=limit)
+            return failures.failures(conn, t, limit=limit, **chosen)
+
+    def lanes(
+        self, *, by: str = "behind", limit: int = 50, after: str | None = None
+    ) -> Found[LaneInfo]:
+        """Objects that wait: head, its state, how many messages behind it.
+
+        by: "behind", the longest first, one page; or "object", in the order of their ids, in pages:
+        `after` = `next_after` of the page before. Raises ConfigError.
+        """
+        whole("limit", limit, 1, MAX_GROUPS)
+        if by not in ("behind", "object"):
+            raise ConfigError(f'by must be "behind" or "object", got {by!r:.80}')
+        if by == "behind" and after is not None:
+            raise ConfigError('lanes have pages only by="object"')
+        with self._reading() as (conn, t):
+            if by == "object":
+                found = waiting.by_object(conn, t, limit=limit, after=after)
+            else:
+                found = waiting.lanes(conn, t, limit=limit)
             heads = ending.told(conn, t, [one.head for one in found])
             found[:] = [replace(one, head=head) for one, head in zip(found, heads, strict=True)]
         return found

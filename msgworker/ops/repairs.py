@@ -49,6 +49,7 @@ class Repairs(Writing):
         with_successors: bool = False,
         also_done: bool = False,
         dry_run: bool = False,
+        expected_count: int | None = None,
         actor: str | None = None,
         reason: str | None = None,
         rate: float | None = None,
@@ -67,6 +68,10 @@ class Repairs(Writing):
         object, so that they run again in order; done ones behind it stay done, unless also_done. If
         one of them runs, all are skipped.
 
+        expected_count: as many as a dry run said would be changed; if it would be another number
+        by now, SelectionChanged is raised and nothing is done. Messages that match only later may
+        still be changed.
+
         rate: the most messages a second. operation: the op_id of an interrupted one to continue;
         nothing is changed or counted twice. More than 10,000 ids are not stored: give them again
         with it. progress: called after each transaction.
@@ -81,7 +86,7 @@ class Repairs(Writing):
         }
         asked = {"ids": asking.ids_of(ids)} | chosen
         asked |= {"force": force, "with_successors": with_successors, "also_done": also_done}
-        by = asking.who(actor, reason)
+        by = self._who(actor, reason)
         op = self._resumed("rerun", operation, asked) if operation is not None else None
         asked = asked if op is None else asking.again(op, asked["ids"])
         choice = self._to_rerun(**asked)
@@ -90,13 +95,13 @@ class Repairs(Writing):
             choice = replace(choice, tables=self._tables)  # with what was created since
         pace = {"rate": asking.rate_of(rate), "progress": progress}
         if asked["with_successors"]:
-            return self._rerun_objects(choice, asked, by, op, dry_run, pace)
+            return self._rerun_objects(choice, asked, by, op, dry_run, pace, expected_count)
         done_too = bool(asked["force"])
 
         def act(conn: Connection, part: list[int]) -> int:
             return change.rerun(conn, choice.tables, part, done_too=done_too)
 
-        return self._change("rerun", choice, asked, by, op, dry_run, pace, act)
+        return self._change("rerun", choice, asked, by, op, dry_run, pace, act, expected_count)
 
     def _to_rerun(
         self,
@@ -141,11 +146,14 @@ class Repairs(Writing):
         op: Operation | None,
         dry_run: bool,
         pace: dict[str, Any],
+        expected: int | None,
     ) -> Repaired:
         heads, left = rerunning.heads_of(choice, None if op is None else op.last_id)
         also_done = bool(asked["also_done"])
-        if dry_run:
+        if dry_run or (expected is not None and op is None):
             found = rerunning.would(choice, heads, also_done=also_done)
+            self._as_expected("rerun", expected, len(found.ids))
+        if dry_run:
             left = [skip for skip in left if skip.msg_id not in found.ids] + found.skips
             told = self._would("rerun", sorted(found.ids), len(found.ids) + len(left), left)
             return replace(told, done_again=len(found.done), stay_done=found.stay_done)
@@ -172,6 +180,7 @@ class Repairs(Writing):
         since: datetime | None = None,
         fingerprint: str | None = None,
         dry_run: bool = False,
+        expected_count: int | None = None,
         actor: str | None = None,
         rate: float | None = None,
         operation: int | None = None,
@@ -181,7 +190,7 @@ class Repairs(Writing):
 
         By ids, or by at least one filter. New, failed and dead ones; never running ones (release
         their instance first) or done ones. A filter without a status selects unfinished messages.
-        A reason is required. rate, operation, progress: as in `rerun`.
+        A reason is required. expected_count, rate, operation, progress: as in `rerun`.
         """
         chosen = {
             "status": status,
@@ -195,9 +204,9 @@ class Repairs(Writing):
         op = self._resumed("discard", operation, asked) if operation is not None else None
         asked = asked if op is None else asking.again(op, asked["ids"])
         if op is not None:
-            by = Who(op.actor, op.reason)
+            by = Who(op.actor, op.reason, op.source)
         else:
-            by = asking.who(actor, reason, needs_reason=None if dry_run else "discard")
+            by = self._who(actor, reason, needs_reason=None if dry_run else "discard")
         choice = self._to_discard(**asked)
         pace = {"rate": asking.rate_of(rate), "progress": progress}
         text = f"{change.DISCARDED}{by.actor}: {by.reason}"
@@ -205,7 +214,7 @@ class Repairs(Writing):
         def act(conn: Connection, part: list[int]) -> int:
             return change.discard(conn, choice.tables, part, text=text)
 
-        return self._change("discard", choice, asked, by, op, dry_run, pace, act)
+        return self._change("discard", choice, asked, by, op, dry_run, pace, act, expected_count)
 
     def _to_discard(
         self, ids: list[int] | None, status: str | State | None, **filters: Any
@@ -254,7 +263,7 @@ class Repairs(Writing):
         refused. Messages locked by other transactions are skipped and left to recovery. Raises
         MsgworkerError if it is alive or is being recovered.
         """
-        by = asking.who(actor, reason)
+        by = self._who(actor, reason)
         t = self._tables
         held = releasing.held_by(self._engine, t, instance)
         releasing.refuse_living(held, force)
@@ -296,7 +305,7 @@ class Repairs(Writing):
         table without `claimed_by` it means every message at 1, and MsgworkerError is raised
         while an instance is alive. Raises ConfigError for a wrong age.
         """
-        by = asking.who(actor, reason)
+        by = self._who(actor, reason)
         t = self._tables
         before = releasing.before_of(self._engine, t, older_than, any_age)
         releasing.refuse_owners_unknown(self._engine, t)

@@ -94,7 +94,7 @@ class Scheduling(Writing):
 
         Messages that it has sent are handled. Raises ConfigError for an unknown name.
         """
-        by = asking.who(actor, reason)
+        by = self._who(actor, reason)
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             return store.change(conn, t, row, {"paused_at": now, "paused_by": by.actor})
@@ -113,7 +113,7 @@ class Scheduling(Writing):
     ) -> Repaired:
         """Let a paused schedule fire again, from its next tick on: those of the pause are left out.
         Instances notice within a heartbeat. Returns 1, or 0 if it was not paused."""
-        by = asking.who(actor, reason)
+        by = self._who(actor, reason)
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             after = now if row.last_at is None else max(now, row.last_at)
@@ -137,7 +137,7 @@ class Scheduling(Writing):
 
         `scheduled_for` of the message is this instant. Returns 1; `sample` holds the message.
         """
-        by = asking.who(actor, reason)
+        by = self._who(actor, reason)
         sent: list[Any] = []
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
@@ -163,7 +163,7 @@ class Scheduling(Writing):
     ) -> Repaired:
         """Delete a schedule from the table; its messages stay. Where a program still declares it,
         its next start writes it again, as a new one. Returns 1."""
-        by = asking.who(actor, reason)
+        by = self._who(actor, reason)
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             return store.delete(conn, t, row)
@@ -207,7 +207,7 @@ class Scheduling(Writing):
             if not wanted(row):
                 return Repaired(kind=kind)
             asked = {"schedule": name}
-            op_id = audit.begin(conn, t, kind=kind, actor=by.actor, reason=by.reason, asked=asked)
+            op_id = audit.begin(conn, t, kind=kind, **by.fields, asked=asked)
             op = audit.read(conn, t, op_id)
             assert op is not None
             if not act(conn, t, row, now):

@@ -23,6 +23,7 @@ from msgworker.store.changing import audit, pause, purge
 from msgworker.store.changing.audit import AuditEntry
 from msgworker.store.changing.pause import Pause
 from msgworker.store.claiming import limits
+from msgworker.store.looking.window import Found
 from msgworker.table import Tables
 
 MAX_AUDIT = 10_000
@@ -58,7 +59,7 @@ class Upkeep(Writing):
         """
         t = self._tables
         purging.needs_age(t)
-        by = asking.who(actor, reason)
+        by = self._who(actor, reason)
         asking.filter_of((State.DONE,), topic=topic)
         if archive_to is not None:
             purge.archive_name(t, archive_to)
@@ -105,7 +106,7 @@ class Upkeep(Writing):
         Running handlers continue to their end. Messages of the topic wait, and so do those behind
         them of the same object. Returns 1, or 0 if it was paused already.
         """
-        name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
+        name, by = asking.topic_to_pause(topic), self._who(actor, reason)
 
         def act(conn: Connection, t: Tables) -> bool:
             return pause.add(conn, t, name, actor=by.actor, reason=by.reason)
@@ -121,7 +122,7 @@ class Upkeep(Writing):
         reason: str | None = None,
     ) -> Repaired:
         """Resume a paused topic. Returns 1, or 0 if it was not paused."""
-        name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
+        name, by = asking.topic_to_pause(topic), self._who(actor, reason)
 
         def act(conn: Connection, t: Tables) -> bool:
             return pause.remove(conn, t, name)
@@ -142,9 +143,7 @@ class Upkeep(Writing):
         try:
             with writing(self._engine) as conn:
                 asked = {"topic": topic}
-                op_id = audit.begin(
-                    conn, t, kind=kind, actor=by.actor, reason=by.reason, asked=asked
-                )
+                op_id = audit.begin(conn, t, kind=kind, **by.fields, asked=asked)
                 op = audit.read(conn, t, op_id)
                 assert op is not None
                 did = int(act(conn, t))
@@ -167,7 +166,7 @@ class Upkeep(Writing):
         For a topic whose handlers declare none any more; an instance whose handler does records
         them again. Returns 1, or 0 if the topic has no limits.
         """
-        name, by = asking.topic_to_pause(topic), asking.who(actor, reason)
+        name, by = asking.topic_to_pause(topic), self._who(actor, reason)
         self._ready()
         with self._reading() as (conn, t):
             there = int(name in limits.read_all(conn, t))
@@ -182,10 +181,34 @@ class Upkeep(Writing):
 
     # ------------------------------------------------------------ audit
 
-    def audit(self, msg_id: int | None = None, *, limit: int = 50) -> list[AuditEntry]:
-        """What operators did, newest first: to one message, or all operations on this table."""
+    def audit(
+        self,
+        msg_id: int | None = None,
+        *,
+        kind: str | None = None,
+        actor: str | None = None,
+        since: datetime | None = None,
+        limit: int = 50,
+        after: int | None = None,
+    ) -> Found[AuditEntry]:
+        """What operators did, newest first: to one message, or all operations on this table.
+
+        kind: "rerun", "pause", ... actor: exactly. since: started at or after this instant. A list
+        with `next_after` (None = no more), which is `after` of the next page. Raises ConfigError.
+        """
         asking.limit_of(limit, MAX_AUDIT)
         asking.ids_of(msg_id)
+        asking.ids_of(after)
+        asking.filter_of((), topic=kind, error=actor, since=since)
         self._ready()
         with self._reading() as (conn, t):
-            return audit.entries(conn, t, msg_id=msg_id, limit=limit)
+            return audit.entries(
+                conn,
+                t,
+                msg_id=msg_id,
+                kind=kind,
+                actor=actor,
+                since=since,
+                limit=limit,
+                after=after,
+            )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from msgworker.errors import ConfigError, SchemaError
+from msgworker.config import whole
+from msgworker.errors import ConfigError, SchemaError, SelectionChanged
 from msgworker.message import State, Status
 from msgworker.ops import asking, rerunning
 from msgworker.ops.asking import Who
@@ -18,14 +20,34 @@ from msgworker.store.changing import audit, cancelling
 from msgworker.store.changing.audit import Operation
 from msgworker.store.claiming import limits
 from msgworker.store.looking import ending, find
+from msgworker.store.looking.window import MOST
 from msgworker.store.tables import schema
 
 SAMPLE = 10
 LOOK_AHEAD_SECONDS = 20
+W = TypeVar("W", bound="Writing")
 
 
 class Writing(Call):
     """Helpers of the writes."""
+
+    _actor: str | None = None
+    _source: str | None = None
+
+    def acting(self: W, *, actor: str | None = None, source: str | None = None) -> W:
+        """The same calls, whose writes are recorded in the audit as of this actor, where the call
+        names none, and from this source, such as "web 10.0.0.7" (at most 200 characters each).
+        Raises ConfigError."""
+        by = asking.who(actor, None, source=source)
+        other = copy.copy(self)
+        other._actor, other._source = None if actor is None else by.actor, by.source
+        return other
+
+    def _who(
+        self, actor: str | None, reason: str | None, *, needs_reason: str | None = None
+    ) -> Who:
+        given = self._actor if actor is None else actor
+        return asking.who(given, reason, source=self._source, needs_reason=needs_reason)
 
     def _ready(self) -> None:
         """Raise SchemaError if the tables of ops are missing."""
@@ -90,9 +112,13 @@ class Writing(Call):
         dry_run: bool,
         pace: dict[str, Any],
         act: rerunning.Change,
+        expected: int | None = None,
     ) -> Repaired:
-        if dry_run:
-            return self._would_change(kind, choice)
+        if dry_run or (expected is not None and op is None):
+            would = self._would_change(kind, choice)
+            self._as_expected(kind, expected, would.changed)
+            if dry_run:
+                return would
         self._ready()
         if pace["rate"] is not None:  # pages that are read ahead must not become stale
             ahead = int(pace["rate"] * LOOK_AHEAD_SECONDS)
@@ -105,6 +131,12 @@ class Writing(Call):
             return Repaired(kind=kind)
         bulk.finish()
         return bulk.result()
+
+    @staticmethod
+    def _as_expected(kind: str, expected: int | None, found: int) -> None:
+        """Raise SelectionChanged if another number of messages would be changed."""
+        if expected is not None and whole("expected_count", expected, 0, MOST) != found:
+            raise SelectionChanged(kind, expected, found)
 
     def _would_change(self, kind: str, choice: Choice) -> Repaired:
         first: list[int] = []

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, ConfigError, TookTooLong
+from msgworker import App, ConfigError, SelectionChanged, TookTooLong
 from msgworker.message import State
-from msgworker.store.looking import counts, overview, pages
+from msgworker.store.looking import counts, overview, pages, window
 from msgworker.store.looking.capped import Capped, cursor_place, cursor_text
 from msgworker.store.looking.window import Found
 from msgworker.store.settling import tries
@@ -247,3 +247,102 @@ def test_a_deadline_is_a_number_of_seconds(app):
     for seconds in (0, -1, float("nan"), "1s", True, 1e9):
         with pytest.raises(ConfigError, match="seconds"):
             app.ops.within(seconds)
+
+
+def test_groups_are_paged_and_filtered_by_topic_and_time(app):
+    letters = "abcde"
+    for n, letter in enumerate(letters):
+        error = f"ValueError: no {letter}"
+        put(app, *((f"{letter}{i}", FAILED) for i in range(n + 1)), last_error=error, topic=letter)
+    found, after = [], None
+    while True:
+        page = app.ops.failures(limit=2, after=after)
+        found += [(group.topics, group.count) for group in page]
+        after = page.next_after
+        assert page.complete == (after is None)
+        if after is None:
+            break
+    assert found == [((letter,), n + 1) for n, letter in reversed(list(enumerate(letters)))]
+    (only,) = app.ops.failures(topic="c")
+    assert (only.topics, only.count) == (("c",), 3)
+    assert app.ops.failures(topic="nothing") == []
+    with app.engine.begin() as conn:
+        (a,) = app.ops.find(topic="a")
+        tries.keep(conn, app.tables, [Failure(a.msg_id, Kind.FAILED, "new")], instance="i")
+    now = datetime.now(UTC)
+    assert [group.topics for group in app.ops.failures(since=now - timedelta(hours=1))] == [("a",)]
+    assert app.ops.failures(since=now + timedelta(hours=1)) == []
+    assert app.ops.failures(since=now - timedelta(hours=1), topic="b") == []
+    with pytest.raises(ConfigError, match="no cursor"):
+        app.ops.failures(after="x")
+
+
+def test_lanes_are_paged_by_object(app, monkeypatch):
+    put(app, *((name, NEW) for name in "cab" for _ in range(3)), ("d", DONE), (None, NEW))
+    for scan in (100, 4):
+        monkeypatch.setattr(window, "OPEN_SCAN", scan)
+        found, after = [], None
+        while True:
+            page = app.ops.lanes(by="object", limit=2, after=after)
+            found += [(lane.object_id, lane.behind) for lane in page]
+            after = page.next_after
+            if after is None:
+                break
+        assert found == [("a", 2), ("b", 2), ("c", 2)]
+    for wrong in ({"by": "age"}, {"after": "x"}, {"by": "object", "after": "x"}):
+        with pytest.raises(ConfigError):
+            app.ops.lanes(**wrong)
+
+
+def test_the_audit_has_pages_filters_and_where_it_was_asked_from(app):
+    ids = put(app, *((f"o{n}", FAILED) for n in range(3)))
+    ops = app.ops.acting(actor="anna", source="web 10.0.0.7")
+    for msg_id in ids:
+        ops.rerun(msg_id, reason="again")
+    ops.pause("t", actor="bob")
+    app.ops.resume("t", actor="bob")
+    told = [(one.kind, one.actor, one.source) for one in app.ops.audit()]
+    assert told == [("resume", "bob", None), ("pause", "bob", "web 10.0.0.7")] + 3 * [
+        ("rerun", "anna", "web 10.0.0.7")
+    ]
+    assert all("source" not in one.filter for one in app.ops.audit())
+    assert app.ops.audit(ids[0])[0].source == "web 10.0.0.7"
+    first = app.ops.audit(limit=2)
+    second = app.ops.audit(limit=2, after=first.next_after)
+    rest = app.ops.audit(limit=2, after=second.next_after)
+    assert [len(first), len(second), len(rest), rest.next_after] == [2, 2, 1, None]
+    assert len({one.op_id for one in (*first, *second, *rest)}) == 5
+    assert len(app.ops.audit(kind="rerun")) == 3
+    assert len(app.ops.audit(actor="bob")) == len(app.ops.audit(actor="bob", kind="pause")) + 1
+    assert app.ops.audit(since=datetime.now(UTC) + timedelta(hours=1)) == []
+    for wrong in ({"after": 2**70}, {"kind": ""}, {"since": 3}):
+        with pytest.raises(ConfigError):
+            app.ops.audit(**wrong)
+    with pytest.raises(ConfigError, match="source"):
+        app.ops.acting(source="x" * 201)
+
+
+def test_a_write_that_expects_another_number_changes_nothing(app, table):
+    ids = put(app, *((f"o{n}", FAILED) for n in range(3)), ("n", NEW))
+    would = app.ops.rerun(topic="t", dry_run=True)
+    assert would.changed == 3
+    put(app, ("late", FAILED))
+    for expected in (2, 3, 0):
+        with pytest.raises(SelectionChanged) as caught:
+            app.ops.rerun(topic="t", expected_count=expected)
+        assert (caught.value.expected, caught.value.found) == (expected, 4)
+    with pytest.raises(SelectionChanged):
+        app.ops.rerun(ids[:3], with_successors=True, expected_count=2)
+    with pytest.raises(SelectionChanged):
+        app.ops.discard(topic="t", reason="x", expected_count=4)
+    with pytest.raises(SelectionChanged):
+        app.ops.cancel([ids[3]], reason="x", expected_count=0)
+    with pytest.raises(ConfigError, match="expected_count"):
+        app.ops.rerun(topic="t", expected_count="4")
+    assert app.ops.audit() == []
+    assert table.statuses == [FAILED, FAILED, FAILED, NEW, FAILED]
+    assert app.ops.rerun(topic="t", expected_count=4) == 4
+    assert app.ops.rerun(topic="t", expected_count=0) == 0
+    assert app.ops.cancel([ids[3]], reason="x", expected_count=1) == 1
+    assert app.ops.discard([ids[0]], reason="x", expected_count=1) == 1
+    assert app.ops.rerun([ids[3]], with_successors=True, expected_count=1) == 1

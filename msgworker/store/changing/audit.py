@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,19 +18,23 @@ from sqlalchemy import Connection, bindparam
 from msgworker import dialects
 from msgworker.dialects import UtcDateTime, now
 from msgworker.message import State, Status, word_of
+from msgworker.store.looking.window import Found
 from msgworker.table import Tables, lit
 
 MAX_ACTOR = 200
 MAX_REASON = 1000
 MAX_WAS_ERROR = 500
 MAX_TABLE = 128
+SOURCE = "source"
+"""Where an operation was asked from, beside its selection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An operation in its present state.
 
-    filter: its selection. last_id: its progress, by msg_id. steps: transactions so far.
+    filter: its selection. last_id: its progress, by msg_id. steps: transactions so far. source:
+    from where it was asked, None = a program or the command line.
     finished_at: None while it runs, or if it was interrupted.
     """
 
@@ -46,11 +50,14 @@ class Operation:
     matched: int = 0
     changed: int = 0
     skipped: int = 0
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     """An operation in the audit; with `msg_id`, what it did to that message.
+
+    source: from where it was asked, such as "web 10.0.0.7"; None = a program or the command line.
 
     was_...: the message before the change. finished_at: None while the operation runs, or if it
     was interrupted.
@@ -72,6 +79,7 @@ class AuditEntry:
     was_tries: int | None = None
     was_claimed_by: str | None = None
     was_error: str | None = None
+    source: str | None = None
 
     @property
     def about(self) -> str | None:
@@ -154,8 +162,10 @@ def begin(
     actor: str,
     reason: str | None,
     asked: dict[str, Any],
+    source: str | None = None,
 ) -> int:
     """Record the start of an operation; return its op_id. In the caller's transaction."""
+    asked = asked if source is None else asked | {SOURCE: source}
     values = {
         "table_name": t.spec.bare_name,
         "kind": kind,
@@ -241,15 +251,20 @@ def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     row = conn.execute(query).first()
     if row is None:
         return None
-    return Operation(*row[:4], _filter(row[4]), *row[5:])
+    asked, source = _filter(row[4])
+    return Operation(*row[:4], asked, *row[5:], source=source)
 
 
-def _filter(text: str | None) -> dict[str, Any]:
+def _filter(text: str | None) -> tuple[dict[str, Any], str | None]:
+    """The selection of an operation, and from where it was asked."""
     try:
         found = json.loads(text or "{}")
     except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return {}, None
+    if not isinstance(found, dict):
+        return {}, None
+    source = found.pop(SOURCE, None)
+    return found, None if source is None else str(source)
 
 
 # ---------------------------------------------------------------- messages
@@ -305,8 +320,19 @@ def running_before(conn: Connection, t: Tables, op_id: int) -> int:
     return int(conn.execute(query).scalar_one())
 
 
-def entries(conn: Connection, t: Tables, *, msg_id: int | None, limit: int) -> list[AuditEntry]:
-    """The latest operations on this table, or all that changed one message; newest first."""
+def entries(
+    conn: Connection,
+    t: Tables,
+    *,
+    msg_id: int | None,
+    limit: int,
+    kind: str | None = None,
+    actor: str | None = None,
+    since: datetime | None = None,
+    after: int | None = None,
+) -> Found[AuditEntry]:
+    """The latest operations on this table before the op_id `after`, or those that changed one
+    message; newest first."""
     c, a = operations(t).c, lines(t).c
     columns: list[Any] = [
         c.op_id,
@@ -325,12 +351,20 @@ def entries(conn: Connection, t: Tables, *, msg_id: int | None, limit: int) -> l
         more = [a.msg_id, a.changed_at, a.was_status, a.was_tries, a.was_claimed_by, a.was_error]
         query = sa.select(*columns, *more).join(lines(t), a.op_id == c.op_id)
         query = query.where(a.msg_id == msg_id)
+    wanted = {c.kind: kind, c.actor: actor}
+    query = query.where(*(column == value for column, value in wanted.items() if value is not None))
+    if since is not None:
+        query = query.where(c.started_at >= since)
+    if after is not None:
+        query = query.where(c.op_id < sa.literal(after, sa.BigInteger()))
     query = query.where(c.table_name == t.spec.bare_name).order_by(c.op_id.desc()).limit(limit)
-    return [_entry(t, row) for row in conn.execute(query)]
+    rows = [_entry(t, row) for row in conn.execute(query)]
+    return Found(rows, next_after=rows[-1].op_id if len(rows) == limit else None)
 
 
 def _entry(t: Tables, row: Any) -> AuditEntry:
-    values = [*row[:4], _filter(row[4]), *row[5:]]
+    asked, source = _filter(row[4])
+    values = [*row[:4], asked, *row[5:]]
     if len(values) > 10:
         values[12] = word_of(values[12], values[13], t.spec.max_tries)
-    return AuditEntry(*values)
+    return replace(AuditEntry(*values), source=source)

@@ -11,6 +11,7 @@ from typing import Any
 from msgworker.errors import ConfigError
 
 MOST_CURSOR = 2_000
+NO_CURSOR = "after is no cursor of this list; leave it out to begin anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,7 @@ def cursor_text(place: list[Any]) -> str:
 def cursor_place(text: str, *kinds: type | tuple[type, ...]) -> list[Any]:
     """The place that `cursor_text` was given. Raises ConfigError for any other text, or if its
     parts are not of these types."""
-    wrong = ConfigError(
-        f"after is no cursor of this list: {text!r:.60}; leave it out to begin anew"
-    )
+    wrong = ConfigError(NO_CURSOR)
     if not isinstance(text, str) or not text.isascii() or len(text) > MOST_CURSOR:
         raise wrong
     try:

@@ -13,10 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.dialects import real_instant
+from msgworker.dialects import UtcDateTime, real_instant
 from msgworker.message import State
 from msgworker.payload import shown
 from msgworker.store.looking import window
+from msgworker.store.looking.capped import cursor_place, cursor_text
 from msgworker.store.looking.find import in_state
 from msgworker.store.looking.window import Found
 from msgworker.store.settling import tries
@@ -63,6 +64,10 @@ class _Group:
     waiting: int = 0
     text: str | None = None
 
+    @property
+    def count(self) -> int:
+        return self.dead + self.failing
+
     def add(
         self,
         topic: str | None,
@@ -84,29 +89,65 @@ class _Group:
 
 
 def failures(
-    conn: Connection, t: Tables, *, limit: int = 50, newest: int = READ
+    conn: Connection,
+    t: Tables,
+    *,
+    topic: str | None = None,
+    since: datetime | None = None,
+    limit: int = 50,
+    after: str | None = None,
+    newest: int = READ,
 ) -> Found[Failures]:
-    """The groups, largest first; `complete` is False if only the newest messages were read."""
+    """The groups, largest first, behind the cursor `after`; `complete` is False if only the newest
+    messages were read. topic, since: of failures of this topic, and since this instant."""
     groups: dict[str, _Group] = {}
-    params = {"mw_table": t.message.name, "newest": newest}
+    params: dict[str, Any] = {"mw_table": t.message.name, "newest": newest}
+    params |= {"topic": topic, "since": since}
+    asked = (topic is not None, since is not None)
+    grouped = t.built(("failures", asked), lambda: _grouped(t, *asked))
     read = 0
     bare = False
-    for key, *facts in conn.execute(t.built("failures", lambda: _grouped(t)), params).all():
+    for key, *facts in conn.execute(grouped, params).all():
         read += int(facts[2])
         bare |= key is None
         if key is not None:
             groups.setdefault(key, _Group()).add(*facts)
     if bare:
-        for text, *facts in conn.execute(t.built("failures_bare", lambda: _bare(t)), params).all():
+        statement = t.built(("failures_bare", asked), lambda: _bare(t, *asked))
+        for text, *facts in conn.execute(statement, params).all():
             text = text if text is None or isinstance(text, str) else shown(text, len(text))
             group = groups.setdefault(fingerprint(text or ""), _Group())
             group.add(*facts)
             group.text = text
-    chosen = sorted(groups.items(), key=lambda g: (-g[1].dead - g[1].failing, g[0]))[:limit]
+    ranked = sorted(groups.items(), key=lambda g: (-g[1].count, g[0]))
+    if after is not None:
+        count, last = cursor_place(after, int, str)
+        ranked = [g for g in ranked if (-g[1].count, g[0]) > (-count, last)]
+    chosen = ranked[:limit]
     samples = tries.of(conn, t, [group.sample for _, group in chosen])
     rows = [_shown(key, group, samples) for key, group in chosen]
-    complete = read < newest and len(groups) <= limit
-    return Found(rows, complete=complete, looked_at=read)
+    following = None
+    if len(ranked) > limit:
+        following = cursor_text([chosen[-1][1].count, chosen[-1][0]])
+    all_read = read < newest if asked == (False, False) else _failed_rows(conn, t, newest) < newest
+    return Found(
+        rows,
+        complete=all_read and following is None,
+        next_after=following,
+        looked_at=read,
+    )
+
+
+def _failed_rows(conn: Connection, t: Tables, newest: int) -> int:
+    """How many failed rows there are, counted up to `newest`."""
+
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        query = t.hinted(sa.select(c.msg_id), t.message, "failed").where(t.failed_rows(c))
+        rows = bindparam("newest", type_=sa.Integer())
+        return sa.select(sa.func.count()).select_from(query.limit(rows).subquery("q"))
+
+    return int(conn.scalar(t.built("failed_rows", build), {"newest": newest}) or 0)
 
 
 def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Failures:
@@ -168,19 +209,32 @@ def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:
     return sa.case((waits, c.object_id))
 
 
-def _grouped(t: Tables) -> sa.Select[Any]:
+def _asked(t: Tables, f: Any, topic: bool, since: bool) -> list[ColumnElement[bool]]:
+    """The conditions of a narrower question."""
+    where: list[ColumnElement[bool]] = []
+    if topic:
+        own = bindparam("topic", type_=sa.String())
+        where.append(f.t == own if t.has("topic") else sa.false())
+    if since:
+        where.append(sa.func.coalesce(f.at, f.f) >= bindparam("since", type_=UtcDateTime()))
+    return where
+
+
+def _grouped(t: Tables, by_topic: bool, since: bool) -> sa.Select[Any]:
     f = _failed(t).c
     topic: list[Any] = [f.t] if t.has("topic") else []
     seen = (sa.func.min(f.at), sa.func.max(f.at), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
     columns = (f.p, *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
-    return sa.select(*columns).group_by(f.p, f.l, *topic)
+    where = _asked(t, f, by_topic, since)
+    return sa.select(*columns).where(*where).group_by(f.p, f.l, *topic)
 
 
-def _bare(t: Tables) -> sa.Select[Any]:
+def _bare(t: Tables, by_topic: bool, since: bool) -> sa.Select[Any]:
     """The same of rows without a try, by their error."""
     f = _failed(t).c
     topic: list[Any] = [f.t] if t.has("topic") else []
     text: list[Any] = [f.e] if t.has("last_error") else []
     seen = (sa.func.min(f.f), sa.func.max(f.f), sa.func.max(f.i), sa.func.count(sa.distinct(f.w)))
     columns = (*(text or [sa.null()]), *(topic or [sa.null()]), f.l, sa.func.count(), *seen)
-    return sa.select(*columns).where(f.p.is_(None)).group_by(f.l, *topic, *text).limit(TEXTS)
+    where = (f.p.is_(None), *_asked(t, f, by_topic, since))
+    return sa.select(*columns).where(*where).group_by(f.l, *topic, *text).limit(TEXTS)

@@ -20,7 +20,7 @@ from msgworker.dialects import AnyText, instant_of, instant_text, read_instant
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.store.looking import ending, find, window
-from msgworker.store.looking.capped import cursor_place, cursor_text
+from msgworker.store.looking.capped import NO_CURSOR, cursor_place, cursor_text
 from msgworker.store.looking.info import MessageInfo, columns_of, info_of
 from msgworker.store.looking.window import Found
 from msgworker.store.settling.fingerprint import fingerprint
@@ -28,7 +28,6 @@ from msgworker.table import Cols, Tables
 
 WALK = 100_000
 """Rows that one page walks over at most, where its filter is not that of an index."""
-NO_CURSOR = "after is no cursor of this list; leave it out to begin anew"
 GROUP_WALK = 5_000
 """Failed rows that one page of a group looks at, as `failures` does."""
 

@@ -7,7 +7,7 @@ messages among the first window.OPEN_SCAN entries of the index. Then each of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,8 +15,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
+from msgworker.dialects import AnyText
+from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.store.looking import find, window
+from msgworker.store.looking.capped import NO_CURSOR, cursor_place, cursor_text
 from msgworker.store.looking.info import MessageInfo
 from msgworker.store.looking.instances import UNKNOWN, Started, leased
 from msgworker.store.looking.window import Found
@@ -61,9 +64,59 @@ def lanes(
     heads = _heads(conn, t, list(keys))
     place = {key: number for number, key in enumerate(keys)}
     ranked = sorted(heads.items(), key=lambda item: (-item[1][1], place[item[0]]))[:limit]
-    infos = find.by_ids(conn, t, [head for _, (head, _) in ranked])
+    rows = _infos(conn, t, heads, [key for key, _ in ranked])
+    return Found(rows, complete=entries < scan and objects <= len(rows), looked_at=entries)
+
+
+def by_object(
+    conn: Connection,
+    t: Tables,
+    *,
+    limit: int = 50,
+    after: str | None = None,
+) -> Found[LaneInfo]:
+    """The same of every object in the order of its key, behind the cursor `after`.
+
+    One page goes over window.OPEN_SCAN unfinished messages at most: of more it has fewer objects.
+    """
+    scan = window.OPEN_SCAN
+    last = None if after is None else _key_of(t, after)
+
+    def build() -> sa.Select[Any]:
+        query, key, order = _entries(t)
+        if last is not None:
+            query = query.where(key > bindparam("last", type_=t.key_type))
+        e = query.order_by(key, order).limit(bindparam("scan", type_=sa.Integer())).subquery("e").c
+        most = bindparam("rows", type_=sa.Integer())
+        return sa.select(e.o, sa.func.count()).group_by(e.o).order_by(e.o).limit(most)
+
+    params = {"scan": scan, "rows": limit} | ({} if last is None else {"last": last})
+    statement = t.built(("lanes_by_object", last is None), build)
+    found = conn.execute(statement, params).all()
+    keys = [row[0] for row in found]
+    entries = sum(int(row[1]) for row in found)
+    rows = _infos(conn, t, _heads(conn, t, keys), keys)
+    more = len(keys) == limit or entries >= scan
+    return Found(rows, next_after=cursor_text([str(keys[-1])]) if more else None, looked_at=entries)
+
+
+def _key_of(t: Tables, after: str) -> Any:
+    """The key in a cursor."""
+    (text,) = cursor_place(after, str)
+    try:
+        text_key = isinstance(t.key_type, sa.String | AnyText)
+        return text if text_key else t.key_type.python_type(text)
+    except (ValueError, TypeError, ArithmeticError):
+        raise ConfigError(NO_CURSOR) from None
+
+
+def _infos(
+    conn: Connection, t: Tables, heads: Mapping[Any, tuple[int, int]], keys: Sequence[Any]
+) -> list[LaneInfo]:
+    """The objects of these keys, in this order."""
+    infos = find.by_ids(conn, t, [heads[key][0] for key in keys if key in heads])
     started = _started(conn, t, infos.values())
-    rows = [
+    return [
         LaneInfo(
             infos[head].object_id,
             infos[head],
@@ -71,10 +124,9 @@ def lanes(
             count - 1 > BEHIND,
             *started.get(head, UNKNOWN),
         )
-        for _, (head, count) in ranked
+        for head, count in (heads[key] for key in keys if key in heads)
         if head in infos
     ]
-    return Found(rows, complete=entries < scan and objects <= len(rows), looked_at=entries)
 
 
 def _started(conn: Connection, t: Tables, heads: Iterable[MessageInfo]) -> dict[int, Started]:
