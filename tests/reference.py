@@ -24,8 +24,9 @@ from msgworker.coordination import (
 from msgworker.instance.working import Working
 from msgworker.ops import Ops
 from msgworker.ops.results import Repaired
-from msgworker.store.changing.audit import AuditEntry, Operation
+from msgworker.store.changing.audit import Operation
 from msgworker.store.changing.pause import Pause
+from msgworker.store.looking.audited import AuditEntry
 from msgworker.store.looking.counts import Count
 from msgworker.store.looking.doctor import Finding
 from msgworker.store.looking.explain import Explanation

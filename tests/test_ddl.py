@@ -34,6 +34,7 @@ from msgworker.store.claiming import (
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.claiming.slices import Place
 from msgworker.store.looking import (
+    audited,
     counts,
     explain,
     failures,
@@ -459,7 +460,7 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
     small = cursor_text([1, "a"])
     yield failures.failures, {"topic": "t", "since": datetime.now(UTC), "after": small}
     some = log.rows
-    log.rows = {"SELECT e.o, count": [("o", 2)]} | some
+    log.rows = {"SELECT e.o, count": [("o", 2)], "u.p": []} | some
     yield waiting.by_object, {}
     yield waiting.by_object, {"after": cursor_text(["o"])}
     log.rows = some
@@ -604,8 +605,8 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield audit.advance, {"seen": operation} | counts
     yield audit.record, {"op_id": 1, "ids": some}
     yield audit.touched, {"op_id": 1, "ids": some}
-    yield audit.entries, {"msg_id": None, "limit": 10}
-    yield audit.entries, {"msg_id": 1, "limit": 10}
+    yield audited.entries, {"msg_id": None, "limit": 10}
+    yield audited.entries, {"msg_id": 1, "limit": 10}
     yield audit.finish, {"op_id": 1}
     yield pause.read_all, {}
     yield pause.add, {"topic": "t", "actor": "me", "reason": None}

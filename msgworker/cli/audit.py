@@ -14,7 +14,7 @@ from msgworker.cli.output import Column, print_json, print_text, print_with_text
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, safe, since, when
 from msgworker.errors import SchemaError
-from msgworker.store.changing.audit import AuditEntry
+from msgworker.store.looking.audited import AuditEntry
 
 COLUMNS = (
     Column("OPERATION", "right"),

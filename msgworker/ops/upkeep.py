@@ -20,9 +20,10 @@ from msgworker.ops.renamed import renamed
 from msgworker.ops.results import Repaired, Tell
 from msgworker.ops.writing import SAMPLE, Writing
 from msgworker.store.changing import audit, pause, purge
-from msgworker.store.changing.audit import AuditEntry
 from msgworker.store.changing.pause import Pause
 from msgworker.store.claiming import limits
+from msgworker.store.looking import audited
+from msgworker.store.looking.audited import AuditEntry
 from msgworker.store.looking.window import Found
 from msgworker.table import Tables
 
@@ -202,7 +203,7 @@ class Upkeep(Writing):
         asking.filter_of((), topic=kind, error=actor, since=since)
         self._ready()
         with self._reading() as (conn, t):
-            return audit.entries(
+            return audited.entries(
                 conn,
                 t,
                 msg_id=msg_id,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,8 +17,7 @@ from sqlalchemy import Connection, bindparam
 
 from msgworker import dialects
 from msgworker.dialects import UtcDateTime, now
-from msgworker.message import State, Status, word_of
-from msgworker.store.looking.window import Found
+from msgworker.message import Status
 from msgworker.table import Tables, lit
 
 MAX_ACTOR = 200
@@ -51,46 +50,6 @@ class Operation:
     changed: int = 0
     skipped: int = 0
     source: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """An operation in the audit; with `msg_id`, what it did to that message.
-
-    source: from where it was asked, such as "web 10.0.0.7"; None = a program or the command line.
-
-    was_...: the message before the change. finished_at: None while the operation runs, or if it
-    was interrupted.
-    """
-
-    op_id: int
-    kind: str
-    actor: str
-    reason: str | None
-    filter: dict[str, Any]
-    started_at: datetime
-    finished_at: datetime | None
-    matched: int
-    changed: int
-    skipped: int
-    msg_id: int | None = None
-    changed_at: datetime | None = None
-    was_status: State | None = None
-    was_tries: int | None = None
-    was_claimed_by: str | None = None
-    was_error: str | None = None
-    source: str | None = None
-
-    @property
-    def about(self) -> str | None:
-        """The topic, schedule, lock or instance that it is about; None = messages."""
-        asked = self.filter
-        found = asked.get("schedule") or asked.get("lock")
-        if "lived" in asked:
-            found = asked.get("instance")
-        elif asked.keys() == {"topic"}:
-            found = asked["topic"]
-        return None if found is None else str(found)
 
 
 # ---------------------------------------------------------------- tables
@@ -251,11 +210,11 @@ def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     row = conn.execute(query).first()
     if row is None:
         return None
-    asked, source = _filter(row[4])
+    asked, source = filter_of(row[4])
     return Operation(*row[:4], asked, *row[5:], source=source)
 
 
-def _filter(text: str | None) -> tuple[dict[str, Any], str | None]:
+def filter_of(text: str | None) -> tuple[dict[str, Any], str | None]:
     """The selection of an operation, and from where it was asked."""
     try:
         found = json.loads(text or "{}")
@@ -318,53 +277,3 @@ def running_before(conn: Connection, t: Tables, op_id: int) -> int:
     query = sa.select(sa.func.count()).select_from(lines(t))
     query = query.where(c.op_id == op_id, c.was_status == lit(Status.PROCESSING))
     return int(conn.execute(query).scalar_one())
-
-
-def entries(
-    conn: Connection,
-    t: Tables,
-    *,
-    msg_id: int | None,
-    limit: int,
-    kind: str | None = None,
-    actor: str | None = None,
-    since: datetime | None = None,
-    after: int | None = None,
-) -> Found[AuditEntry]:
-    """The latest operations on this table before the op_id `after`, or those that changed one
-    message; newest first."""
-    c, a = operations(t).c, lines(t).c
-    columns: list[Any] = [
-        c.op_id,
-        c.kind,
-        c.actor,
-        c.reason,
-        c.op_filter,
-        c.started_at,
-        c.finished_at,
-        c.matched,
-        c.changed,
-        c.skipped,
-    ]
-    query = sa.select(*columns)
-    if msg_id is not None:
-        more = [a.msg_id, a.changed_at, a.was_status, a.was_tries, a.was_claimed_by, a.was_error]
-        query = sa.select(*columns, *more).join(lines(t), a.op_id == c.op_id)
-        query = query.where(a.msg_id == msg_id)
-    wanted = {c.kind: kind, c.actor: actor}
-    query = query.where(*(column == value for column, value in wanted.items() if value is not None))
-    if since is not None:
-        query = query.where(c.started_at >= since)
-    if after is not None:
-        query = query.where(c.op_id < sa.literal(after, sa.BigInteger()))
-    query = query.where(c.table_name == t.spec.bare_name).order_by(c.op_id.desc()).limit(limit)
-    rows = [_entry(t, row) for row in conn.execute(query)]
-    return Found(rows, next_after=rows[-1].op_id if len(rows) == limit else None)
-
-
-def _entry(t: Tables, row: Any) -> AuditEntry:
-    asked, source = _filter(row[4])
-    values = [*row[:4], asked, *row[5:]]
-    if len(values) > 10:
-        values[12] = word_of(values[12], values[13], t.spec.max_tries)
-    return replace(AuditEntry(*values), source=source)
