@@ -30,6 +30,7 @@ QUICK += ("without owners, operators release", "what cannot be recovered is forg
 QUICK += ("the look does not wait", "batch: failures", "batch: followers without status = 0")
 QUICK += ("permits: a kill", "permits counted before the lock")
 QUICK += ("ticks: a kill", "ticks without the version")
+QUICK += ("chain: a kill, a zombie, an answer lost", "chain: sent for a lost message")
 QUICK += ("blame: a batch with max_tries 1", "locks: foreign, claim, ops")
 with_spin = pytest.mark.usefixtures("spin")
 

@@ -7,6 +7,8 @@
  * LAST the last one is there.
  *   LAST       catch_up="last"                    BACK     the clock is put back once
  *   CHANGE     the period changes from 1 to 2     LOST     an answer to a COMMIT is lost
+ *   REMADE     it is deleted and declared anew, once
+ *   B_ZERO     ... and then begins at version 0
  *   B_NOCHECK  the UPDATE does not ask for the version that was seen
  *   B_APART    the message is inserted in a transaction of its own
  *   B_FROMNOW  the next tick is computed from now
@@ -120,6 +122,18 @@ proctype Program() {                    /* starts with another period: Timer._de
        fi }
   od }
 #endif
+#ifdef REMADE
+proctype Remade() {                     /* ops.delete_schedule, then Timer._insert */
+  atomic {
+    next_at>now && version>0 -> next_at=AFTER(now,period); last_at=0;
+#ifdef B_ZERO
+    version=0;
+#else
+    version++;
+#endif
+    printf("it is deleted and declared anew\n") }
+  }
+#endif
 proctype Clock() {
   do
   :: now<T -> now++; printf("... it is %d\n", now)
@@ -148,5 +162,8 @@ init {
     run Clock(); run Verdict();
 #ifdef CHANGE
     run Program()
+#endif
+#ifdef REMADE
+    run Remade()
 #endif
   } }
