@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from msgworker.errors import ConfigError
-from msgworker.web import access, addresses, api, guard, health, pages, shown, writes
+from msgworker.web import access, addresses, api, guard, health, live, pages, shown, writes
 from msgworker.web.access import Asking, Door, Local
 from msgworker.web.sessions import Sessions
 from msgworker.web.site import DEADLINE_SECONDS, Options, Site
@@ -63,7 +63,7 @@ def dashboard(
         label=label,
         deadline=deadline,
     )
-    site = Site(app, options, door_of(auth, role), Sessions(key), pages.NAV)
+    site = Site(app, options, door_of(auth, role), Sessions(key), pages.NAV, pages.PARTS)
     return Dashboard(site, guarded(site))
 
 
@@ -122,6 +122,7 @@ def routes() -> Sequence[BaseRoute]:
     """All routes."""
     return [
         *health.routes,
+        *live.routes,
         *pages.routes,
         Mount("/api/v1", routes=api.routes, name="api"),
         Mount("/static", StaticFiles(directory=STATIC), name="static"),

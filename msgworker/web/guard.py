@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from msgworker.errors import ConfigError
@@ -93,8 +93,15 @@ class Answers:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if status == 0:
                 text = "an error of the dashboard; its log says more"
-                await self._refuse(Request(scope), 500, text)(scope, receive, sent)
+                await self._last_word(Request(scope), text)(scope, receive, sent)
         _tell(scope, status, time.monotonic() - begun)
+
+    def _last_word(self, request: Request, text: str) -> Response:
+        try:
+            return self._refuse(request, 500, text)
+        except Exception:
+            log.exception("not even the page of the error can be made")
+            return PlainTextResponse(text, 500)
 
     def _placed(self, scope: Scope) -> Scope:
         scope = {**scope, "state": dict(scope.get("state") or {})}

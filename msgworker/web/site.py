@@ -33,6 +33,7 @@ from msgworker.ops import Ops
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Viewer
 from msgworker.web.addresses import Network
+from msgworker.web.live import Live, Part
 from msgworker.web.sessions import Session, Sessions
 from msgworker.web.tokens import Role
 
@@ -90,12 +91,14 @@ class Site:
         door: Door,
         sessions: Sessions,
         nav: Sequence[tuple[str, str]],
+        parts: Mapping[str, Part],
     ) -> None:
         self.app = app
         self.settings = options
         self.door = door
         self.sessions = sessions
         self.nav = nav
+        self.live = Live(self, parts)
         self.secrets = dialects.secrets_of(app.engine.url)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="msgworker-web")
         self._waiting = 0
@@ -110,6 +113,7 @@ class Site:
     def stopping(self) -> None:
         """End the event streams, so that the server can stop; any thread and signal handler may
         call this."""
+        self.live.stop()
 
     # ------------------------------------------------------------ the database
 
@@ -163,6 +167,10 @@ class Site:
         result: R = await asyncio.shield(found)
         return result
 
+    def forget(self) -> None:
+        """What was looked at is out of date."""
+        self._shared.clear()
+
     def without(self, text: str) -> str:
         """The text without the secrets of the database's URL."""
         return dialects.without(text, self.secrets)
@@ -210,11 +218,9 @@ class Site:
         **path: Any,
     ) -> str:
         """The path of a route, below root_path; of the query what is None or "" is left out."""
-        found = str(request.app.url_path_for(name, **path))
+        found = guard.root_of(request.scope) + str(self.starlette.url_path_for(name, **path))
         given = {k: v for k, v in (query or {}).items() if v is not None and v != ""}
-        return f"{guard.root_of(request.scope)}{found}" + (
-            f"?{urlencode(given, doseq=True)}" if given else ""
-        )
+        return f"{found}?{urlencode(given, doseq=True)}" if given else found
 
     def render(
         self, request: Request, template: str, /, status: int = 200, **values: Any
@@ -231,6 +237,7 @@ class Site:
             may=lambda word: self.may(request, Role.of(word)),
             theme=theme if theme in THEMES else "auto",
             here=guard.route_of(request.scope),
+            this=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             nav=self.nav,
             now=datetime.now(UTC),
             version=__version__,

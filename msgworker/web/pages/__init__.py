@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute
 
+from msgworker.web.live import Part
 from msgworker.web.pages import login, overview, system
 
 PAGES = (overview, system, login)
 NAV: list[tuple[str, str]] = [page.NAV for page in PAGES if page.NAV is not None]
+PARTS: dict[str, Part] = {
+    name: part for page in PAGES for name, part in getattr(page, "PARTS", {}).items()
+}
 routes: list[BaseRoute] = [route for page in PAGES for route in page.routes]

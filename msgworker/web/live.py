@@ -1,0 +1,145 @@
+"""One poller for all viewers, and the event stream that tells them what to load anew.
+
+A part is a name and a function of the site that returns what matters of it: a page of ops, without
+ages. While a viewer follows a part, the poller calls that function every POLL_SECONDS and sends the
+name when the value has changed, and every AGES_SECONDS, because ages grow. All viewers load at that
+moment, and `Site.look` gives all of them the answer of the first. So many viewers cost the database
+what one does. The poller starts with the first viewer and ends with the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from msgworker.logs import logger
+
+if TYPE_CHECKING:
+    from msgworker.web.site import Site
+
+POLL_SECONDS = 2.0
+AGES_SECONDS = 15.0
+BEAT_SECONDS = 15.0
+"""A comment after so long without an event: a stream whose reader is gone is noticed."""
+MOST_STREAMS = 200
+Part = Callable[["Site"], Any]
+log = logger("msgworker.web")
+
+
+@dataclass(eq=False)
+class Stream:
+    """What one viewer follows. waiting: names that were not sent yet."""
+
+    parts: frozenset[str]
+    waiting: set[str] = field(default_factory=set)
+    bell: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self, names: Iterable[str]) -> None:
+        """A stream that is read slowly gets each name once."""
+        self.waiting |= self.parts & frozenset(names)
+        if self.waiting:
+            self.bell.set()
+
+
+class Live:
+    """The poller and its streams. Used on the event loop only, but for `stop`."""
+
+    def __init__(
+        self, site: Site, parts: Mapping[str, Part], *, poll_seconds: float = POLL_SECONDS
+    ) -> None:
+        self._site = site
+        self._parts = parts
+        self._poll_seconds = poll_seconds
+        self._streams: set[Stream] = set()
+        self._poller: asyncio.Task[None] | None = None
+        self._seen: dict[str, tuple[Any, float]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.stopped = False
+        self.polls = 0
+        """How many reads the poller has made."""
+
+    def stop(self) -> None:
+        """End all streams; any thread and a signal handler may call it."""
+        self.stopped = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        for stream in self._streams:
+            stream.bell.set()
+
+    async def follow(self, names: Iterable[str]) -> AsyncIterator[str]:
+        """The text of an event stream; ends with `stop`. Raises HTTPException 400, 503."""
+        wanted = frozenset(names)
+        if not wanted or not wanted <= self._parts.keys():
+            raise HTTPException(400, f"parts to follow are {', '.join(sorted(self._parts))}")
+        if len(self._streams) >= MOST_STREAMS:
+            raise HTTPException(503, "too many viewers follow; load the page again to see more")
+        return self._events(Stream(wanted))
+
+    async def _events(self, stream: Stream) -> AsyncIterator[str]:
+        self._streams.add(stream)
+        self._loop = asyncio.get_running_loop()
+        try:
+            if self._poller is None or self._poller.done():
+                self._seen.clear()
+                self._poller = asyncio.create_task(self._poll())
+            yield "retry: 5000\n\n"
+            while not self.stopped:
+                try:
+                    await asyncio.wait_for(stream.bell.wait(), BEAT_SECONDS)
+                except TimeoutError:
+                    yield ": \n\n"
+                stream.bell.clear()
+                names, stream.waiting = sorted(stream.waiting), set()
+                for name in names:
+                    yield f"event: part\ndata: {name}\n\n"
+        finally:
+            self._streams.discard(stream)
+            if not self._streams and self._poller is not None:
+                self._poller.cancel()
+                self._poller = None
+
+    async def _poll(self) -> None:
+        while True:
+            wanted = frozenset().union(*(stream.parts for stream in self._streams))
+            changed = [name for name in sorted(wanted) if await self._has_changed(name)]
+            for stream in list(self._streams):
+                stream.tell(changed)
+            await asyncio.sleep(self._poll_seconds)
+
+    async def _has_changed(self, name: str) -> bool:
+        before, told = self._seen.get(name, (None, 0.0))
+        now = time.monotonic()
+        try:
+            self.polls += 1
+            value: Any = repr(await self._site.ask(self._parts[name], self._site))
+        except HTTPException as error:  # a page that is loaded now says it too
+            value = error.detail
+        except Exception:
+            log.exception("the part %s cannot be read", name)
+            return False
+        if value == before and now - told < AGES_SECONDS:
+            return False
+        self._seen[name] = (value, now)
+        self._site.forget()  # what is loaded now must not be older than this
+        return True
+
+
+async def events(request: Request) -> Response:
+    """The event stream; `part` names what to follow, as often as needed."""
+    site = request.app.state.site
+    text = await site.live.follow(request.query_params.getlist("part"))
+    headers = {"X-Accel-Buffering": "no"}
+    return StreamingResponse(text, media_type="text/event-stream", headers=headers)
+
+
+routes = [Route("/events", events, name="events")]

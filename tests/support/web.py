@@ -1,0 +1,147 @@
+"""The dashboard as a browser and as a program see it, without a server."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from msgworker import App
+from msgworker.web.application import Dashboard
+
+HERE = "http://127.0.0.1:8080"
+TOKEN = "a-token-of-the-tests-1234"
+VOID = {"meta", "link", "input", "br", "hr", "img", "rect", "line", "circle", "polyline"}
+
+
+class Browser(TestClient):
+    """Sends what a browser sends: cookies, Accept, with POST also Origin and the form's token."""
+
+    def __init__(self, dashboard: Any, *, base_url: str = HERE, peer: str = "127.0.0.1") -> None:
+        super().__init__(
+            dashboard,
+            base_url=base_url,
+            client=(peer, 50_000),
+            raise_server_exceptions=False,
+            follow_redirects=False,
+            headers={"accept": "text/html"},
+        )
+
+    def csrf(self, page: str = "/") -> str:
+        """The token in the forms of a page."""
+        found = re.search(r'name="csrf" value="([0-9a-f]+)"', self.get(page).text)
+        assert found, f"{page} has no form"
+        return found[1]
+
+    def submit(self, path: str, fields: dict[str, Any], *, page: str = "/") -> Any:
+        """Send a form of a page."""
+        headers = {"origin": str(self.base_url).rstrip("/")}
+        return self.post(path, data={"csrf": self.csrf(page), **fields}, headers=headers)
+
+    def log_in(self, token: str = TOKEN) -> Any:
+        return self.submit("/login", {"token": token}, page="/login")
+
+
+def browse(app: App, **options: Any) -> Browser:
+    """A browser on this machine, at the dashboard of an App; the options are those of App.web."""
+    return Browser(app.web(**options))
+
+
+def dashboard_with(app: App, *lines: str, **options: Any) -> Dashboard:
+    """A dashboard for those who have a token: lines of a token file, or TOKEN alone."""
+    from msgworker.web import access, application, tokens
+
+    entries = [
+        tokens.entry(words[-1], "test", name=words[0], role=tokens.Role.of(words[1]))
+        if len(words) == 3
+        else tokens.entry(words[0], "test")
+        for words in map(str.split, lines or (TOKEN,))
+    ]
+    return application.dashboard(app, auth=access.Tokens(tuple(entries)), **options)
+
+
+URLS = ("href", "src", "action", "formaction", "hx-get", "hx-post", "data-events")
+
+
+def _leads_away(url: str) -> bool:
+    return ":" in url.split("/")[0].split("?")[0] or url.startswith("//")
+
+
+class Page(HTMLParser):
+    """A page as a browser parses it: elements in their order, with their attributes, and texts.
+
+    faults: what a hostile text could have done: scripts and styles inline, handlers of events, URLs
+    of a scheme, elements that do not match.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.faults: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        self.faults += [f"<{tag}> is not closed" for tag in self._open]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.elements.append((tag, given))
+        for name, value in attrs:
+            if name.startswith("on") or name == "style":
+                self.faults.append(f"<{tag} {name}={value!r}>")
+            if name in URLS and _leads_away(value or ""):
+                self.faults.append(f"<{tag} {name}={value!r}>")
+        if tag == "style" or (tag == "script" and "src" not in given):
+            self.faults.append(f"<{tag}> inline")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        optional = ("p", "li", "tr", "td", "th", "dt", "dd", "option")
+        while self._open and self._open[-1] != tag and self._open[-1] in optional:
+            self._open.pop()
+        if self._open and self._open[-1] == tag:
+            self._open.pop()
+        elif tag not in VOID:
+            self.faults.append(f"</{tag}> closes nothing")
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def shape(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Elements with the names of their attributes: what texts must not change."""
+        return [(tag, tuple(sorted(attrs))) for tag, attrs in self.elements]
+
+    @property
+    def text(self) -> str:
+        """All texts, with single spaces."""
+        return " ".join(" ".join(self.texts).split())
+
+    def links(self) -> list[str]:
+        """All URLs in the page, those of forms too."""
+        return [v for _, attrs in self.elements for n in URLS if (v := attrs.get(n)) is not None]
+
+
+XSS = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title></textarea></pre><svg onload=alert(1)>",
+    "javascript:alert(1)",
+    "{{7*7}}{% raw %}",
+    "<!--",
+    "]]>",
+    "&lt;b&gt;",
+    "\u202eevil\u2066",
+    "\x00\x1b[31m\r\nSet-Cookie: a=b",
+)
+"""Texts that try to become markup, a script, a template or a header."""

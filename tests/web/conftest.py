@@ -1,0 +1,26 @@
+"""A dashboard on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from msgworker import App
+from tests.support.web import Browser, browse
+
+
+@pytest.fixture
+def browser(sqlite_app: App) -> Iterator[Browser]:
+    """A browser on this machine, at a dashboard that may act."""
+    with browse(sqlite_app, actions=True) as found:
+        yield found
+
+
+@pytest.fixture
+def full_app(sqlite_app: App) -> App:
+    """An App with messages of two topics."""
+    with sqlite_app.engine.begin() as conn:
+        sqlite_app.send_many(conn, "settle", [({"n": n}, f"C-{n % 3}") for n in range(9)])
+        sqlite_app.send_many(conn, "print", [({"n": n}, None) for n in range(4)])
+    return sqlite_app

@@ -1,0 +1,224 @@
+"""What every request has to pass."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from msgworker import App
+from msgworker.errors import ConfigError
+from msgworker.web import guard
+from tests.support.web import HERE, TOKEN, Browser, Page, browse, dashboard_with
+
+PATHS = ("/", "/system", "/healthz", "/readyz", "/nothing", "/static/page.css", "/api/v1/nothing")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_answer_of_the_dashboard_has_the_headers_that_confine_it(
+    browser: Browser, path: str
+) -> None:
+    headers = browser.get(path).headers
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    for name in ("style-src", "script-src", "form-action", "connect-src", "img-src"):
+        assert policy[name] == "'self'"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == ("no-cache" if "static" in path else "no-store")
+    assert not [name for name in headers if name.startswith("access-control-")]
+
+
+def test_refusals_and_errors_have_the_headers_too(sqlite_app: App) -> None:
+    found = browse(sqlite_app)
+    sqlite_app.engine.dispose()
+    odd = found.get("/", headers={"host": "evil.example"})
+    assert (odd.status_code, odd.headers["x-content-type-options"]) == (421, "nosniff")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1:80",
+        "127.0.0.1",
+        "localhost:8081",
+        "a@localhost:8080",
+        "",
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/healthz", "/static/page.css"])
+def test_a_request_to_another_name_is_refused_also_a_look(
+    browser: Browser, host: str, path: str
+) -> None:
+    assert browser.get(path, headers={"host": host}).status_code == 421
+
+
+def test_a_name_that_was_allowed_is_answered_with_its_port_only(sqlite_app: App) -> None:
+    found = browse(sqlite_app, allowed_hosts=["ops.example.com:8443"])
+    assert found.get("/", headers={"host": "OPS.example.com:8443"}).status_code == 200
+    assert found.get("/", headers={"host": "ops.example.com"}).status_code == 421
+    assert found.get("/", headers={"host": "ops.example.com.evil:8443"}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "name", ["", "*", "*.example.com", "http://a", "a b", "a/b", "a@b", "a:99999"]
+)
+def test_an_allowed_host_that_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="NAME"):
+        guard.checked_host(name)
+
+
+def test_forwarded_headers_count_from_a_trusted_proxy_only(sqlite_app: App) -> None:
+    sent = {
+        "host": "127.0.0.1:8080",
+        "x-forwarded-host": "ops.example.com",
+        "x-forwarded-proto": "https",
+    }
+    options = {"auth": lambda r: r.url.scheme, "allowed_hosts": ["ops.example.com"]}
+    trusting = sqlite_app.web(trusted_proxies=["10.0.0.0/8"], **options)
+    near = Browser(trusting, peer="10.1.2.3").get("/", headers=sent)
+    far = Browser(trusting, peer="192.0.2.1").get("/", headers=sent)
+    assert "https, viewer" in near.text
+    assert "; Secure" in near.headers["set-cookie"]
+    assert "http, viewer" in far.text
+    evil = {**sent, "x-forwarded-host": "evil.example"}
+    assert Browser(trusting, peer="10.1.2.3").get("/", headers=evil).status_code == 421
+    assert Browser(trusting, peer="192.0.2.1").get("/", headers=evil).status_code == 200
+
+
+def test_a_body_is_read_up_to_its_limit_only(browser: Browser) -> None:
+    over = b"x" * (guard.MOST_BODY + 1)
+    assert browser.post("/theme", content=over).status_code == 413
+    parts = iter([over[:40_000], over[:40_000]])  # without a content-length
+    assert browser.post("/theme", content=parts).status_code == 413
+    assert browser.post("/theme", content=b"x", headers={"content-length": "-1"}).status_code == 413
+
+
+# ---------------------------------------------------------------- writes
+
+
+def test_a_form_of_ours_is_taken(browser: Browser) -> None:
+    found = browser.submit("/theme", {"theme": "dark", "next": "/system"})
+    assert (found.status_code, found.headers["location"]) == (303, "/system")
+    assert 'data-theme="dark"' in browser.get("/").text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "null"},
+        {"origin": "http://evil.example"},
+        {"origin": "http://127.0.0.1:8081"},
+        {"origin": "http://127.0.0.1:8080.evil.example"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+        {"sec-fetch-site": "cross-site", "origin": HERE},
+    ],
+    ids=str,
+)
+def test_a_write_from_another_site_is_refused_although_it_has_the_token(
+    browser: Browser, headers: dict[str, str]
+) -> None:
+    data = {"csrf": browser.csrf(), "theme": "dark"}
+    assert browser.post("/theme", data=data, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("token", [None, "", "0" * 64, "ü"])
+def test_a_write_without_the_token_of_its_session_is_refused(
+    browser: Browser, token: str | None
+) -> None:
+    browser.get("/")
+    data = {"theme": "dark"} | ({} if token is None else {"csrf": token})
+    assert browser.post("/theme", data=data, headers={"origin": HERE}).status_code == 403
+
+
+def test_the_token_of_another_session_is_refused(browser: Browser, sqlite_app: App) -> None:
+    other = Browser(browser.app)  # the same dashboard
+    data = {"csrf": other.csrf(), "theme": "dark"}
+    assert other.post("/theme", data=data, headers={"origin": HERE}).status_code == 303
+    browser.get("/")
+    assert browser.post("/theme", data=data, headers={"origin": HERE}).status_code == 403
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "X"])
+def test_no_other_method_comes_past_the_guard(browser: Browser, method: str) -> None:
+    assert browser.request(method, "/theme").status_code == 403
+
+
+def test_a_write_with_a_bearer_token_needs_no_form(sqlite_app: App) -> None:
+    dashboard = dashboard_with(sqlite_app, actions=True)
+    found = Browser(dashboard).post(
+        "/theme", data={"theme": "dark"}, headers={"authorization": f"Bearer {TOKEN}"}
+    )
+    assert found.status_code == 303
+
+
+def test_one_with_basic_or_a_session_needs_it(sqlite_app: App) -> None:
+    """A browser sends these by itself."""
+    dashboard = dashboard_with(sqlite_app, actions=True)
+    client = Browser(dashboard)
+    found = client.post("/theme", data={"theme": "dark"}, auth=("token", TOKEN))
+    assert found.status_code == 403
+    assert client.log_in().status_code == 303
+    assert client.post("/theme", data={"theme": "dark"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "place", ["//evil.example", "/\\evil.example", "https://evil.example", "x", ""]
+)
+def test_after_a_form_the_browser_stays_here(browser: Browser, place: str) -> None:
+    found = browser.submit("/theme", {"theme": "dark", "next": place})
+    assert found.headers["location"] == "/"
+
+
+# ---------------------------------------------------------------- answers
+
+
+def test_a_refusal_is_a_page_for_people_and_a_problem_for_programs(browser: Browser) -> None:
+    page = Page(browser.get("/nothing").text)
+    assert "404 Not Found" in page.text
+    found = browser.get("/nothing", headers={"accept": "application/json"})
+    assert found.headers["content-type"] == "application/problem+json"
+    assert found.json()["status"] == 404
+
+
+def test_an_error_of_ours_tells_nothing_of_itself(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("hunter2\nin a second line")
+
+    monkeypatch.setattr("msgworker.ops.Ops.overview", broken)
+    found = browse(sqlite_app).get("/")
+    assert found.status_code == 500
+    assert "hunter2" not in found.text
+    assert found.headers["content-security-policy"]
+    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert "GET / failed" in record.getMessage()
+
+
+def test_each_write_is_one_line_of_the_log_with_who_and_without_its_query(
+    browser: Browser, caplog: Any
+) -> None:
+    caplog.set_level(logging.INFO, "msgworker.web")
+    browser.submit("/theme?secret=hunter2", {"theme": "dark"})
+    lines = [r.getMessage() for r in caplog.records if "POST" in r.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith("POST /theme 303 ")
+    assert lines[0].endswith("by local (admin, local)")
+    assert "hunter2" not in caplog.text
+
+
+def test_a_path_fakes_no_line_of_the_log(browser: Browser, caplog: Any) -> None:
+    caplog.set_level(logging.DEBUG, "msgworker.web")
+    browser.get("/a%0aWARNING%20faked%1b[31m%e2%80%a8b")
+    text = [r.getMessage() for r in caplog.records if r.name == "msgworker.web"][-1]
+    assert text.isprintable()
+    assert json.dumps(text)
