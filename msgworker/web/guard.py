@@ -146,6 +146,7 @@ class Hosts:
         request = Request(scope)
         if is_of(self._proxies, request):
             _take_over(scope, request.headers)
+            request = Request(scope)
         given = request.headers.getlist("host")
         if len(given) != 1 or given[0].lower() not in self._allowed | _own(scope):
             text = "this name is not one of the dashboard; --allowed-host NAME[:PORT] adds one"

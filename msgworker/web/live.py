@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,15 +22,13 @@ from starlette.routing import Route
 
 from msgworker.logs import logger
 
-if TYPE_CHECKING:
-    from msgworker.web.site import Site
-
 POLL_SECONDS = 2.0
 AGES_SECONDS = 15.0
 BEAT_SECONDS = 15.0
 """A comment after so long without an event: a stream whose reader is gone is noticed."""
 MOST_STREAMS = 200
-Part = Callable[["Site"], Any]
+Part = Callable[[Any], Any]
+"""Gets the site; called in a thread."""
 log = logger("msgworker.web")
 
 
@@ -53,10 +51,15 @@ class Live:
     """The poller and its streams. Used on the event loop only, but for `stop`."""
 
     def __init__(
-        self, site: Site, parts: Mapping[str, Part], *, poll_seconds: float = POLL_SECONDS
+        self,
+        parts: Mapping[str, Callable[[], Awaitable[Any]]],
+        forget: Callable[[], None],
+        *,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        self._site = site
+        """parts: what reads each; forget: called before a change is told."""
         self._parts = parts
+        self._forget = forget
         self._poll_seconds = poll_seconds
         self._streams: set[Stream] = set()
         self._poller: asyncio.Task[None] | None = None
@@ -121,7 +124,7 @@ class Live:
         now = time.monotonic()
         try:
             self.polls += 1
-            value: Any = repr(await self._site.ask(self._parts[name], self._site))
+            value: Any = repr(await self._parts[name]())
         except HTTPException as error:  # a page that is loaded now says it too
             value = error.detail
         except Exception:
@@ -130,7 +133,7 @@ class Live:
         if value == before and now - told < AGES_SECONDS:
             return False
         self._seen[name] = (value, now)
-        self._site.forget()  # what is loaded now must not be older than this
+        self._forget()  # what is loaded now must not be older than this
         return True
 
 

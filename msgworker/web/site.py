@@ -98,7 +98,8 @@ class Site:
         self.door = door
         self.sessions = sessions
         self.nav = nav
-        self.live = Live(self, parts)
+        reads = {name: functools.partial(self.ask, part, self) for name, part in parts.items()}
+        self.live = Live(reads, self.forget)
         self.secrets = dialects.secrets_of(app.engine.url)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="msgworker-web")
         self._waiting = 0
