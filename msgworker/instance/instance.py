@@ -106,7 +106,7 @@ class Instance:
         self.claimer = Claimer(
             runtime, link, appetite=self.appetite, runs=runs, permits=self.permits
         )
-        self.finder = Finder(runtime, link, self.seat)
+        self.finder = Finder(runtime, link, self.seat, threads=threads)
         watch = HandlerWatch(runtime, self.leave_for)
         self.heartbeat = Heartbeat(
             runtime,

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
-from msgworker.instance.claiming import search
+from msgworker.instance.claiming import barren, ring, search
 from msgworker.instance.claiming.permits import Permits
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
@@ -233,6 +233,54 @@ def test_rows_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatc
         assert late in {lane.row.msg_id for lane in one.runtime.hand.lanes}
         assert marks
         assert min(marks) > 600
+
+
+def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeypatch):
+    if app.tables.dialect.oldest_index:
+        pytest.skip("rows are read by age there")
+    monkeypatch.setattr(candidates, "PAGE", 100)
+    monkeypatch.setattr(ring, "WINDOW", 100)
+    limited(app, max_running=1)
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, f"m{i:03}") for i in range(900)])
+    wanted: set[int] = set()
+    pages: list[Any] = []
+    real = candidates.heads
+
+    def seen(*args: Any, **options: Any) -> Any:
+        pages.append(options["after"])
+        return real(*args, **options)
+
+    monkeypatch.setattr(candidates, "heads", seen)
+    monkeypatch.setattr(barren, "READ_AGAIN", 1000.0)  # however slow the machine is
+    one = search.Search(app.tables, None)
+    one.but = frozenset(["t"])
+    for busy, new in ((False, ("a", "z")), (True, ("a2", "z2"))):
+        wanted |= set(send(app, *new, topic="free"))
+        one.busy = busy
+        pages.clear()
+        found: set[int] = set()
+        with app.engine.connect() as conn:
+            while not found >= wanted:
+                found |= {c.msg_id for c in one.look(conn, want=5, in_hand=0).candidates}
+                assert len(pages) < 30
+        assert found == wanted
+    assert len(pages) <= 4  # of 10
+
+
+def test_limited_messages_without_an_object_are_not_proposed_among_others(app):
+    limited(app, max_running=1)
+    limited(app, "free")
+    waiting = set(send(app, *[None] * 30))
+    (free,) = send(app, None, topic="free")
+    one = search.Search(app.tables, None)
+    one.but = frozenset(["t"])
+    found: set[int] = set()
+    with app.engine.connect() as conn:
+        for _ in range(3):
+            found |= {c.msg_id for c in one.look(conn, want=50, in_hand=0).candidates}
+    assert found == {free}
+    assert not found & waiting
 
 
 class Stalled:

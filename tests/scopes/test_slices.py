@@ -16,7 +16,8 @@ from sqlalchemy.schema import CreateIndex
 from msgworker import App, MessageTable, RetryLater
 from msgworker.coordination.scopes import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
-from msgworker.instance.claiming.search import WINDOW, Search
+from msgworker.instance.claiming.ring import WINDOW
+from msgworker.instance.claiming.search import Search
 from msgworker.instance.claiming.slicing import SliceSearch
 from msgworker.instance.claiming.slicing_by_age import BEHIND, AgeSearch
 from msgworker.message import Outcome, Settlement

@@ -134,6 +134,40 @@ def test_due_after_leaves_out_finished_and_dead_rows(store):
 def test_loose_finds_open_rows_without_an_object(store):
     ids = send(store.app, None, "a", None, None)
     store.row(ids[2], status=2)
-    assert ids_of(store(candidates.without_object, after=-1, limit=10)) == [ids[0], ids[3]]
-    assert ids_of(store(candidates.without_object, after=ids[0], limit=10)) == [ids[3]]
-    assert ids_of(store(candidates.without_object, after=-1, limit=1)) == [ids[0]]
+    for after, limit, expected, cursor in (
+        (None, 10, [ids[0], ids[3]], None),
+        (ids[0], 10, [ids[3]], None),
+        (None, 1, [ids[0]], ids[0]),
+    ):
+        found, to = store(candidates.without_object, after=after, limit=limit)
+        assert (ids_of(found), to) == (expected, cursor)
+
+
+@pytest.mark.parametrize("but", [False, True])
+def test_those_without_an_object_are_read_without_other_topics(store, monkeypatch, but):
+    monkeypatch.setattr(candidates, "PAGE", 2)
+    ours, others = ("t", "u")[but], ("u", "t")[but]
+    ids = [send(store.app, None, topic=topic)[0] for topic in (ours, others, others, others, ours)]
+    those, read = candidates.Those(["t"], but), candidates.without_object
+    pages, after = [], None
+    for _ in range(10):
+        found, after = store(read, after=after, limit=1, those=those)
+        pages.append((ids_of(found), after))
+        if after is None:
+            break
+    assert pages == [([ids[0]], ids[1]), ([], ids[3]), ([ids[4]], None)]
+    assert store(read, after=ids[1], limit=1, those=those, until=ids[2]) == ([], ids[2])
+
+
+def test_heads_are_read_up_to_an_object_and_no_further(store, monkeypatch):
+    if store.app.tables.dialect.recursive_skip_scan:
+        pytest.skip("no pages are read there")
+    monkeypatch.setattr(candidates, "PAGE", 2)
+    send(store.app, "a", "b", "c", "f", topic="u")
+    (e,) = send(store.app, "e")
+    those = candidates.Those(["u"], True)
+    for after, expected in ((None, ([], "b")), ("b", ([], "d")), ("d", ([], "d"))):
+        found = store(candidates.heads, after=after, limit=1, those=those, until="d")
+        assert found == expected
+    found, to = store(candidates.heads, after="d", limit=1, those=those)
+    assert (ids_of(found), to) == ([e], "f")

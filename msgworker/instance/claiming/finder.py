@@ -29,10 +29,11 @@ class Finder:
     msg_id, the part of the slice of each candidate.
     """
 
-    def __init__(self, runtime: Runtime, link: Link, seat: Seat | None) -> None:
+    def __init__(self, runtime: Runtime, link: Link, seat: Seat | None, *, threads: int) -> None:
         self._runtime = runtime
         self._link = link
         self._seat = seat
+        self._threads = threads
         sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
         self._kind = Search if seat is None else sliced
         self.search: Search = self._kind(runtime.tables, runtime.topics, runtime.hand.blocked)
@@ -84,6 +85,7 @@ class Finder:
         """Up to `room` heads, while `held` lanes with an object are in flight."""
         runtime = self._runtime
         self.search.paused = runtime.apart
+        self.search.busy = len(runtime.hand.lanes) >= self._threads
         if self.search.but != runtime.limits.keys():
             self.search.but = frozenset(runtime.limits)
             self.search.forget()

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from msgworker.instance.claiming.search import LONGEST_REST_SECONDS, Look
+from msgworker.instance.claiming.barren import LONGEST_REST_SECONDS
+from msgworker.instance.claiming.search import Look
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.runtime import Runtime
 from msgworker.message import topic_of

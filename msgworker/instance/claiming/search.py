@@ -8,7 +8,7 @@ urgent  rows with a priority, the highest first (urgency.py)
 window  the oldest open rows from a low-water mark on; the first row of each object is its head
 due     rows whose instant has come: retries and delayed messages
 ring    when the window is full of rows that cannot go: one step per object from a moving cursor
-none    the same for messages without an object, by row
+        (ring.py), then by row for messages without an object
 """
 
 from __future__ import annotations
@@ -20,26 +20,23 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.instance.claiming import urgency
+from msgworker.instance.claiming.barren import LONGEST_REST_SECONDS, READ_AGAIN
 from msgworker.instance.claiming.pick import Pick
+from msgworker.instance.claiming.ring import IDLE_OBJECTS, WINDOW, Ring
 from msgworker.instance.claiming.urgency import Urgent
 from msgworker.store.claiming import candidates, urgent
-from msgworker.store.claiming.candidates import Candidate, Those
+from msgworker.store.claiming.candidates import MIN_ID, Candidate, Those
 from msgworker.store.claiming.urgent import Ranked
 from msgworker.table import Tables
 
-WINDOW = 4000
 IDLE_WINDOW = 128
-IDLE_OBJECTS = 64
 FORGET_SECONDS = 1.0
 LEAST_SPAN, MOST_SPAN, MOST_STEPS = 256, 16_000, 8
 """How many rows are read at once, and how often in a look, past messages of other topics."""
-READ_AGAIN, LONGEST_REST_SECONDS = 20.0, 30.0
-"""Rows of other topics are read again after this multiple of the time that it took, but not later
-than that: a database that hangs once would keep them waiting for long."""
 RING_SECONDS = 0.02
-"""No further step over objects of other topics in a look where rows are read by age too."""
+"""No further step past objects of other topics in a look: some come in between, or are read by age
+too."""
 DUE_SECONDS = 0.02
-MIN_ID = -(1 << 63)
 
 
 @dataclass(slots=True)
@@ -75,13 +72,15 @@ class Search:
         """blocked: objects to skip for a while; other threads may remove some.
 
         only, but: topics to look for alone, or never; written by the finder. Rows of the others are
-        read once in a while, however many there are.
+        read once in a while, however many there are. busy: no thread waits for work; written by
+        the finder.
         """
         self.tables = tables
         self.topics = topics
         self.paused: frozenset[str] = frozenset()
         self.only: frozenset[str] = frozenset()
         self.but: frozenset[str] = frozenset()
+        self.busy = False
         self.unknown_topics: dict[str, int] = {}
         self._mark = MIN_ID
         self._span = LEAST_SPAN
@@ -94,11 +93,8 @@ class Search:
         self._forget_at = 0.0
         self._blocked: set[Any] = set() if blocked is None else blocked
         self._passed_over: set[int] = set()
-        self._ring_after: Any = None
-        self._no_object_after = MIN_ID
-        self._round_is_clean = True
+        self._ring = Ring(tables)
         self._width = 1
-        self._stride = 0
         self._turn = 0
         self.idle = False
 
@@ -138,8 +134,9 @@ class Search:
             if self.only or self.but:
                 round_over = self._look_ring_among(conn, pick, enough)
             else:
-                round_over = self._look_ring(conn, pick, enough - len(pick.own))
-            complete = round_over and self._round_is_clean
+                left = enough - len(pick.own)
+                round_over = self._ring.step(conn, pick, left, idle=self.idle)
+            complete = round_over and self._ring.clean
         found, self._overtaken = pick.chosen(want, self._overtaken, whole=whole)
         self.idle = not found and pick.quarantined is None
         seconds = time.monotonic() - now
@@ -158,6 +155,7 @@ class Search:
     def forget(self) -> None:
         """Look at everything afresh the next time."""
         self._forget_at = self._read_again_at = self._ring_at = 0.0
+        self._ring.forget()
 
     def _forget(self, now: float) -> None:
         self._forget_at = now + FORGET_SECONDS
@@ -272,53 +270,25 @@ class Search:
         return whole
 
     def _look_ring_among(self, conn: Connection, pick: Pick, enough: int) -> bool:
-        """The same of some topics: several steps, past objects whose heads are of others. Where
+        """The ring of some topics: several steps, past objects whose heads are of others. Where
         rows are read by age too, it rests if it finds nothing."""
         begun = time.monotonic()
         if begun < self._ring_at:
             return False
-        before = len(pick.own)
+        by_age, before = self.tables.dialect.oldest_index, len(pick.own)
+        those = Those(self.only or self.but, not self.only)
         for _ in range(MOST_STEPS):
-            over = self._look_ring(conn, pick, enough - before)
+            over = self._ring.step(
+                conn, pick, enough - before, idle=self.idle, busy=self.busy, those=those
+            )
             if over or len(pick.own) > before:
                 break
-            if self.tables.dialect.oldest_index and time.monotonic() - begun > RING_SECONDS:
+            if (by_age or self.but) and time.monotonic() - begun > RING_SECONDS:
                 break
-        if len(pick.own) == before and self.tables.dialect.oldest_index:
+        if len(pick.own) == before:
             now = time.monotonic()
-            self._ring_at = now + min(READ_AGAIN * (now - begun), LONGEST_REST_SECONDS)
+            if by_age:
+                self._ring_at = now + min(READ_AGAIN * (now - begun), LONGEST_REST_SECONDS)
+            elif self.but and not over:
+                self._ring.found_nothing()
         return over
-
-    def _look_ring(self, conn: Connection, pick: Pick, want: int) -> bool:
-        """True if a whole round over the objects has ended; `_round_is_clean`: nothing could
-        run."""
-        objects = IDLE_OBJECTS if self.idle else max(want * pick.slots, IDLE_OBJECTS)
-        objects = min(WINDOW, max(objects, self._stride))
-        if self._ring_after is None and self._no_object_after == MIN_ID:
-            self._round_is_clean = True
-        rows: list[Candidate] = []
-        # Else the objects are through, and those without one under way.
-        if self._no_object_after == MIN_ID:
-            among = self.only or self.but
-            those = Those(among, not self.only) if among else None
-            rows, self._ring_after = candidates.heads(
-                conn, self.tables, after=self._ring_after, limit=objects, those=those
-            )
-        round_is_over = self._ring_after is None
-        if round_is_over:
-            without = candidates.without_object(
-                conn, self.tables, after=self._no_object_after, limit=objects
-            )
-            rows += without
-            more = len(without) == objects
-            self._no_object_after = without[-1].msg_id if more else MIN_ID
-            round_is_over = not more
-        any_could_go = False
-        for row in rows:
-            pick.offer(row)
-            any_could_go |= pick.could_go(row)
-        self._round_is_clean &= not any_could_go
-        # Many in a row that cannot be claimed now (a paused topic): longer steps skip them faster.
-        nothing_free = not (any_could_go or round_is_over)
-        self._stride = min(WINDOW, objects * 2) if nothing_free else 0
-        return round_is_over

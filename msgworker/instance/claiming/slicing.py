@@ -15,7 +15,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.instance.claiming.pick import Pick
-from msgworker.instance.claiming.search import DUE_SECONDS, WINDOW, Look, Search
+from msgworker.instance.claiming.ring import WINDOW
+from msgworker.instance.claiming.search import DUE_SECONDS, Look, Search
 from msgworker.store.claiming import slices, urgent
 from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.claiming.slices import Page, Place

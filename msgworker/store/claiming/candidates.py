@@ -28,6 +28,7 @@ from msgworker.store.rows import INT, key_column, or_zero, sent_often, types_of
 from msgworker.table import Cols, Tables, lit, text_lit
 
 PAGE = 1000
+MIN_ID = -(1 << 63)
 
 
 class Candidate(NamedTuple):
@@ -217,17 +218,26 @@ class Those(NamedTuple):
 
 
 def heads(
-    conn: Connection, t: Tables, *, after: Any, limit: int, those: Those | None = None
+    conn: Connection,
+    t: Tables,
+    *,
+    after: Any,
+    limit: int,
+    those: Those | None = None,
+    until: Any = None,
 ) -> tuple[list[Candidate], Any]:
     """The head of each object behind the object `after` (None = from the first), and the next
     cursor.
 
     The cursor is None after the last object. Costs one index step per object, or a page
     of index entries per statement, never the rows of a deep object. those: heads of other messages
-    are not read; then it ends with the first page that has none of them.
+    are not read; then it ends with, or before, the first page that has none of them. until: the
+    last object to read, which is then the cursor behind it; with `those` alone, where pages are
+    read.
     """
-    hop = _hop if t.dialect.recursive_skip_scan else _page
-    return hop(conn, t, after, limit, those)
+    if t.dialect.recursive_skip_scan:
+        return _hop(conn, t, after, limit, those)
+    return _page(conn, t, after, limit, those, until)
 
 
 def _names(those: Those | None) -> dict[str, Any]:
@@ -291,7 +301,7 @@ def _hop(
 
 
 def _page(
-    conn: Connection, t: Tables, after: Any, limit: int, those: Those | None
+    conn: Connection, t: Tables, after: Any, limit: int, those: Those | None, until: Any
 ) -> tuple[list[Candidate], Any]:
     def read(from_start: bool, ends: bool = False) -> sa.Subquery:
         source = t.message.alias("p")
@@ -308,8 +318,8 @@ def _page(
         page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
         return page.subquery("w")
 
-    def ends(from_start: bool) -> Any:
-        w = read(from_start)
+    def ends(from_start: bool, bounded: bool) -> Any:
+        w = read(from_start, bounded)
         return sa.select(sa.func.count().label("n"), sa.func.max(w.c.o).label("last"))
 
     def build(from_start: bool) -> Select[Any]:
@@ -339,10 +349,13 @@ def _page(
         key, params = ("page", from_start, those and those.but), {"after": after, "rows": rows_read}
         if those is not None:
             # Its end is read first: rows that end meanwhile would move it past others.
-            end = t.built(("page_end", from_start), partial(ends, from_start))
-            read_rows, last = conn.execute(end, params).one()
+            bounded = until is not None
+            end = t.built(("page_end", from_start, bounded), partial(ends, from_start, bounded))
+            read_rows, last = conn.execute(
+                end, params | {"last": until} if bounded else params
+            ).one()
             if last is None:
-                return seen, None
+                return seen, until
             params |= {"last": last, "rows": rows_read + PAGE} | _names(those)
         found = fetch(conn, t.built(key, partial(build, from_start)), params)
         rows = as_candidates([row[:-2] for row in found if row[1] is not None])
@@ -350,31 +363,64 @@ def _page(
         if those is None:
             read_rows, last = sum(row[-1] for row in found), found[-1][-2] if found else None
         if read_rows < rows_read:
-            return seen, None
-        after = last
+            return seen, until
         if those is not None and not rows:
-            break
+            return seen, after if seen else last
+        after = last
     return seen, after
 
 
-def without_object(conn: Connection, t: Tables, *, after: int, limit: int) -> list[Candidate]:
-    """Open rows without an object, by msg_id, behind `after`."""
+def without_object(
+    conn: Connection,
+    t: Tables,
+    *,
+    after: int | None,
+    limit: int,
+    those: Those | None = None,
+    until: int | None = None,
+) -> tuple[list[Candidate], int | None]:
+    """Open rows without an object, by msg_id, behind `after` (None = from the first), and the next
+    cursor, None after the last one. those, until: see `heads`; then it is one page."""
 
-    def build() -> Select[Any]:
+    def read(*columns: ColumnElement[Any], bounded: bool = False) -> Select[Any]:
         c = t.cols()
         key = t.open_msg_id(c)
         # Without a hint a planner may prefer the primary key, and read all finished rows; this
         # order, whose first key is the same in all rows, is one that only the object index gives.
         order = [] if t.dialect.index_hint else [c.object_id]
-        query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "object")
-        return (
-            query.where(
-                *t.waiting_without_object(c), key > bindparam("after", type_=sa.BigInteger())
-            )
-            .order_by(*order, key)
-            .limit(bindparam("rows", type_=sa.Integer()))
-        )
+        query: Select[Any] = t.hinted(sa.select(*columns), t.message, "object")
+        where = [*t.waiting_without_object(c), key > bindparam("after", type_=sa.BigInteger())]
+        if bounded:
+            where.append(key <= bindparam("last", type_=sa.BigInteger()))
+        query = query.where(*where).order_by(*order, key)
+        return query.limit(bindparam("rows", type_=sa.Integer()))
 
-    return as_candidates(
-        fetch(conn, t.built("without_object", build), {"after": after, "rows": limit})
-    )
+    def ends(bounded: bool) -> Any:
+        w = read(t.open_msg_id(t.cols()).label("k"), bounded=bounded).subquery("w").c
+        return sa.select(sa.func.count().label("n"), sa.func.max(w.k).label("last"))
+
+    def build(but: bool | None) -> Select[Any]:
+        c = t.cols()
+        hints = hint_columns(t, c)
+        if but is None:
+            return read(*hints)
+        w = read(t.open_msg_id(c).label("k"), *hints, bounded=True).subquery("w").c
+        query: Select[Any] = sa.select(*(w[hint.name] for hint in hints))
+        return query.where(topic_among(t, w[hints[TOPIC].name], but=but)).order_by(w.k)
+
+    params: dict[str, Any] = {"after": MIN_ID if after is None else after, "rows": limit}
+    if those is None:
+        statement = t.built("without_object", partial(build, None))
+        rows = as_candidates(fetch(conn, statement, params))
+        return rows, rows[-1].msg_id if len(rows) == limit else None
+    span, bounded = max(PAGE, limit), until is not None
+    params["rows"] = span
+    end = t.built(("without_object_end", bounded), partial(ends, bounded))
+    # The end first: see `oldest_among`.
+    read_rows, last = conn.execute(end, params | {"last": until} if bounded else params).one()
+    if last is None:
+        return [], until
+    statement = t.built(("without_object", those.but), partial(build, those.but))
+    named = {"last": last, "rows": span + PAGE, "mw_topics": sorted(those.topics)}
+    rows = as_candidates(fetch(conn, statement, params | named))
+    return rows, until if read_rows < span else int(last)
