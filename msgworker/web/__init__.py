@@ -12,6 +12,9 @@ sessions     the cookie of a browser, and the token of its forms
 addresses    the peer of a request, proxies, loopback
 site         what routes work with: templates, reads in threads with a deadline
 pages        the pages, one file each
+selecting    which messages a page shows or changes, as it stands in a URL
+refused      what ops refuses or lacks, as a text of a page
+jobs         writes that pages have asked for, in threads
 api          the JSON API
 live         one poller for all viewers, and the event stream that tells them
 health       whether the process and its database work

@@ -112,7 +112,11 @@ def application(site: Site) -> Starlette:
         found.headers.update(error.headers or {})
         return found
 
-    made = Starlette(routes=list(routes()), exception_handlers={HTTPException: refused})
+    async def wrong(request: Request, error: Exception) -> Response:
+        return site.refuse(request, 400, site.without(str(error)))
+
+    handlers = {HTTPException: refused, ConfigError: wrong}
+    made = Starlette(routes=list(routes()), exception_handlers=handlers)
     made.state.site = site
     site.starlette = made
     return made

@@ -33,6 +33,7 @@ from msgworker.ops import Ops
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Viewer
 from msgworker.web.addresses import Network
+from msgworker.web.jobs import Jobs
 from msgworker.web.live import Live, Part
 from msgworker.web.sessions import Session, Sessions
 from msgworker.web.tokens import Role
@@ -104,11 +105,13 @@ class Site:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="msgworker-web")
         self._waiting = 0
         self._shared: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
-        self.templates = _templates()
+        self.jobs = Jobs(lambda error: self.without(str(error)))
+        self.templates = _templates(self.without)
         self.starlette: Starlette
 
     def close(self) -> None:
-        """End the threads; a read that still runs ends at its deadline."""
+        """End the threads; a read that still runs ends at its deadline, a write after its step."""
+        self.jobs.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def stopping(self) -> None:
@@ -123,6 +126,11 @@ class Site:
         """For reads: what takes longer than the deadline is ended by the database. Writes, which
         are short steps, go by `app.ops`."""
         return self.app.ops.within(self.settings.deadline)
+
+    def acting(self, request: HTTPConnection) -> Ops:
+        """For writes, by who asks."""
+        viewer, peer = self.viewer(request), request.client.host if request.client else "?"
+        return self.app.ops.acting(actor=viewer.name, source=f"web, {viewer.by}, {peer}")
 
     async def ask(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function of `ops`, or of `app.ops`, in a thread; returns its result.
@@ -285,7 +293,7 @@ def _seen(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def _templates() -> jinja2.Environment:
+def _templates(without: Callable[[str], str]) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -294,6 +302,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(shown.FILTERS)
+    environment.filters["scrub"] = lambda value: "" if value is None else without(str(value))
     environment.filters["safe"] = _no_safe
     return environment
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from msgworker import App
+from tests.support import browsing
 from tests.support.web import Browser, browse
 
 
@@ -24,3 +26,23 @@ def full_app(sqlite_app: App) -> App:
         sqlite_app.send_many(conn, "settle", [({"n": n}, f"C-{n % 3}") for n in range(9)])
         sqlite_app.send_many(conn, "print", [({"n": n}, None) for n in range(4)])
     return sqlite_app
+
+
+@pytest.fixture
+def visit() -> Iterator[Callable[..., browsing.Browser]]:
+    """Browsers of an App, each of a viewer with a role."""
+    made: list[browsing.Browser] = []
+
+    def make(app: App, role: str = "admin", **options: Any) -> browsing.Browser:
+        made.append(browsing.Browser(app, role, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def ann(sqlite_app: App, visit: Callable[..., browsing.Browser]) -> browsing.Browser:
+    """What an admin, Ann, sees of the table of `sqlite_app`."""
+    return visit(sqlite_app)

@@ -3,19 +3,65 @@
 A page has `routes` and `NAV`: its name in the navigation, and the name of its route; None for a
 page that is reached from another one.
 
-overview  counts, throughput and latency, topics
-system    what doctor finds, settings with their origins, sizes
-login     logging in and out, and the colours
+overview   counts, throughput and latency, topics
+messages   a list by filters, and the search box
+message    one message: its tries, its items, what it waits for
+failures   messages that failed for the same reason, as groups
+lanes      objects with what waits behind their head
+instances  who works, with what
+topics     how much there is of each, pauses and limits
+schedules  next ticks, what stops them
+locks      partitions and locks
+audit      who changed what, and why
+system     what doctor finds, settings with their origins, sizes
+jobs       a write that was begun: how far it is, what it did
+changing   rerun, discard and cancel messages
+acting     pause a topic, release an instance, and the like
+login      logging in and out, and the colours
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.routing import BaseRoute
 
 from msgworker.web.live import Part
-from msgworker.web.pages import login, overview, system
+from msgworker.web.pages import (
+    acting,
+    audit,
+    changing,
+    failures,
+    instances,
+    jobs,
+    lanes,
+    locks,
+    login,
+    message,
+    messages,
+    overview,
+    schedules,
+    system,
+    topics,
+)
 
-PAGES = (overview, system, login)
+PAGES: tuple[Any, ...] = (
+    overview,
+    messages,
+    message,
+    failures,
+    lanes,
+    instances,
+    topics,
+    schedules,
+    locks,
+    audit,
+    system,
+    jobs,
+    changing,
+    acting,
+    login,
+)
 NAV: list[tuple[str, str]] = [page.NAV for page in PAGES if page.NAV is not None]
 PARTS: dict[str, Part] = {
     name: part for page in PAGES for name, part in getattr(page, "PARTS", {}).items()

@@ -1,0 +1,178 @@
+"""Rerun, discard and cancel: a page that counts and tells first, then the write itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from msgworker.errors import ConfigError
+from msgworker.ops.results import ADVICE, Repaired, Tell
+from msgworker.web import writes
+from msgworker.web.pages.jobs import begun
+from msgworker.web.refused import Refused, or_refused
+from msgworker.web.selecting import Selection, whole
+from msgworker.web.site import Site, site_of
+from msgworker.web.tokens import Role
+
+NAV = None
+MOST_RATE = 100_000
+MOST_REASON = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A kind of write. text: what it does. orders: what it can do about the order of an object:
+    value, name and arguments of ops."""
+
+    kind: str
+    verb: str
+    text: str
+    orders: tuple[tuple[str, str, dict[str, bool]], ...] = ()
+
+
+CHANGES = {
+    one.kind: one
+    for one in (
+        Change(
+            "rerun",
+            "Rerun",
+            "Failed and dead messages are tried again, with their tries set to 0. Items of a "
+            "fan-out that are done stay done.",
+            (
+                ("", "skip messages of which a later one has run already", {}),
+                (
+                    "successors",
+                    "run them, and then in order the failed and dead messages behind them",
+                    {"with_successors": True},
+                ),
+                (
+                    "also_done",
+                    "run them, and then in order all messages behind them, also those that are "
+                    "done: their handlers run again",
+                    {"with_successors": True, "also_done": True},
+                ),
+                (
+                    "force",
+                    "run them out of order (force), also done ones of this selection and those "
+                    "whose unique key is taken",
+                    {"force": True},
+                ),
+            ),
+        ),
+        Change(
+            "discard",
+            "Discard",
+            "New, failed and dead messages are given up: dead, with the reason as their error. "
+            "Their objects continue with what is behind them.",
+        ),
+        Change(
+            "cancel",
+            "Cancel",
+            "New and failed messages are dead at once. Running ones are asked to end: their "
+            "instance sees that within a heartbeat.",
+        ),
+    )
+}
+
+
+def change_of(request: Request) -> Change:
+    """The kind of change of the path; raises HTTPException 404."""
+    found = CHANGES.get(request.path_params["kind"])
+    if found is None:
+        raise HTTPException(404)
+    return found
+
+
+def options_of(change: Change, given: Mapping[str, str]) -> tuple[str, dict[str, bool]]:
+    """What was chosen about the order; raises ConfigError."""
+    chosen = given.get("order", "")
+    for value, _, options in change.orders:
+        if value == chosen:
+            return value, options
+    if chosen:
+        raise ConfigError(f"order is none of a {change.kind}: {chosen!r:.60}")
+    return "", {}
+
+
+def chosen_of(given: Mapping[str, str]) -> Selection:
+    """Which messages; raises ConfigError if none are chosen."""
+    chosen = Selection.of(given)
+    if not chosen.query:
+        raise ConfigError("choose the messages first: on a page of messages, or by their group")
+    return chosen.fixed
+
+
+async def confirm(request: Request) -> Response:
+    site, change = site_of(request), change_of(request)
+    site.need(request, Role.OPERATOR)
+    chosen = chosen_of(request.query_params)
+    order, options = options_of(change, request.query_params)
+    call = getattr(site.ops, change.kind)
+    would: Repaired | Refused
+    would = await site.ask(or_refused, partial(call, **chosen.asked, **options, dry_run=True))
+    return site.render(
+        request,
+        "change.html",
+        change=change,
+        chosen=chosen,
+        order=order,
+        would=would,
+        advice=ADVICE,
+        most_reason=MOST_REASON,
+        most_rate=MOST_RATE,
+        back=back(site, request, chosen),
+    )
+
+
+async def write(request: Request) -> Response:
+    site, change = site_of(request), change_of(request)
+    site.need(request, Role.OPERATOR)
+    form = writes.form_of(request)
+    chosen = chosen_of(form)
+    _, options = options_of(change, form)
+    reason = form.get("reason", "").strip()
+    if not 0 < len(reason) <= MOST_REASON:
+        raise ConfigError(f"a reason of 1 to {MOST_REASON:,} characters is needed; it is audited")
+    rate = whole(form, "rate", 0, 1, MOST_RATE) or None
+    expected = whole(form, "expected_count", 0, 0, 2**62)
+    call = getattr(site.acting(request), change.kind)
+    asked = chosen.asked | options
+
+    def work(tell: Tell) -> Repaired:
+        found: Repaired = call(
+            **asked, reason=reason, rate=rate, expected_count=expected, progress=tell
+        )
+        return found
+
+    back_to, back_text = back(site, request, chosen)
+    return await begun(
+        request,
+        work,
+        title=f"{change.verb} {chosen.words}",
+        back=back_to,
+        back_text=back_text,
+        expected=expected,
+        resumes=True,
+    )
+
+
+def back(site: Site, request: Request, chosen: Selection) -> tuple[str, str]:
+    """The page of what was chosen: its path, and its name."""
+    numbers = chosen.numbers
+    if numbers is not None:
+        if len(numbers) == 1:
+            return site.url(request, "message", msg_id=numbers[0]), f"Message {numbers[0]}"
+        return site.url(request, "messages"), "Messages"
+    return site.url(request, "messages", chosen.query), "Messages of this selection"
+
+
+routes = [
+    Route("/change/{kind}", confirm, methods=["GET"], name="change"),
+    Route("/change/{kind}", write, methods=["POST"]),
+]

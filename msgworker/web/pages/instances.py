@@ -1,0 +1,38 @@
+"""Instances: who works, what each has, and how long ago it was heard of."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from msgworker.store.looking.instances import InstanceInfo, Life
+from msgworker.web.site import site_of
+
+NAV = ("Instances", "instances")
+NAMED = 12
+"""Topics that a row names."""
+
+
+def trouble(one: InstanceInfo) -> str:
+    """What is wrong with it, "" = nothing."""
+    if one.life is Life.LIVE:
+        if one.stopped:
+            return "has stopped; a handler has outlived its grace time"
+        return "misses its heartbeat" if one.silent else ""
+    return {
+        Life.DEAD: "its lease has run out",
+        Life.TAKEN_OVER: f"{one.taken_by} gives its messages back",
+        Life.NO_LEASE: "messages name it, but it has no lease",
+        Life.FOREIGN: "messages flagged without an owner",
+    }[one.life]
+
+
+async def instances(request: Request) -> Response:
+    site = site_of(request)
+    found = await site.look(site.ops.instances)
+    rows = [(one, trouble(one)) for one in found]
+    return site.render(request, "instances.html", rows=rows, named=NAMED)
+
+
+routes = [Route("/instances", instances, name="instances")]

@@ -1,0 +1,23 @@
+"""Schedules: their next ticks, and what stops them."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from msgworker.web.refused import or_missing
+from msgworker.web.site import site_of
+
+NAV = ("Schedules", "schedules")
+TABLE = "msgworker_schedule"
+
+
+async def schedules(request: Request) -> Response:
+    site = site_of(request)
+    found = await site.ask(or_missing, site.ops.schedules)
+    there = TABLE not in site.app.tables.missing
+    return site.render(request, "schedules.html", rows=found, there=there)
+
+
+routes = [Route("/schedules", schedules, name="schedules")]

@@ -1,0 +1,42 @@
+"""Topics: how much of each there is, and what holds it back: pauses, limits, no handler."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from msgworker.message import State
+from msgworker.store.changing.pause import MAX_TOPIC
+from msgworker.store.looking.overview import TopicInfo
+from msgworker.web.site import site_of
+
+NAV = ("Topics", "topics")
+ROWS = 500
+STATES = (State.NEW, State.PROCESSING, State.FAILED, State.DEAD)
+
+
+def trouble(one: TopicInfo) -> str:
+    """Why its messages do not run, "" = nothing is known."""
+    if one.paused is not None:
+        return f"paused by {one.paused.actor}"
+    if not one.handlers and any(one.count(s).count for s in (State.NEW, State.FAILED)):
+        return "no live instance has a handler for it"
+    return (one.limit.why or "") if one.limit is not None else ""
+
+
+async def topics(request: Request) -> Response:
+    site = site_of(request)
+    overview = await site.look(site.ops.overview)
+    found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))
+    return site.render(
+        request,
+        "topics.html",
+        rows=[(one, trouble(one)) for one in found[:ROWS]],
+        left=max(0, len(found) - ROWS),
+        states=STATES,
+        most=MAX_TOPIC,
+    )
+
+
+routes = [Route("/topics", topics, name="topics")]

@@ -1,0 +1,168 @@
+"""Which messages a page shows or changes: ids or filters, as they stand in a URL. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgworker.errors import ConfigError
+from msgworker.message import State
+
+MOST_TEXT = 500
+"""Characters of a filter."""
+MOST_IDS = 1000
+"""Of a selection by ids, which stands in a URL."""
+SPANS = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
+"""`since`, in seconds; it is also an instant of ISO 8601."""
+LABELS = {
+    "status": "state",
+    "topic": "topic",
+    "object": "object",
+    "error": "error contains",
+    "since": "created since",
+    "group": "error group",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Texts of a URL: ids "1,2,3", or filters; "" = not given. group: a fingerprint of failures."""
+
+    ids: str = ""
+    status: str = ""
+    topic: str = ""
+    object: str = ""
+    error: str = ""
+    since: str = ""
+    group: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Selection:
+        """From a query or a form; raises ConfigError for a text that is too long or no such value.
+
+        Spaces around a value are kept out, but not those of an object."""
+        found: dict[str, str] = {}
+        for one in fields(cls):
+            text = given.get(one.name, "")
+            text = text if one.name == "object" else text.strip()
+            most = MOST_IDS * 20 if one.name == "ids" else MOST_TEXT
+            if len(text) > most:
+                raise ConfigError(f"{one.name} has at most {most:,} characters")
+            found[one.name] = text
+        made = cls(**found)
+        _ = made.numbers, made.instant(), made.state
+        return made
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What is given, as it stands in a URL."""
+        return {
+            one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name)
+        }
+
+    @property
+    def numbers(self) -> list[int] | None:
+        """The ids; raises ConfigError."""
+        if not self.ids:
+            return None
+        texts = [text.strip() for text in self.ids.split(",") if text.strip()]
+        if len(texts) > MOST_IDS:
+            raise ConfigError(f"at most {MOST_IDS:,} ids; choose more by filters")
+        return [id_of(text) for text in texts]
+
+    @property
+    def state(self) -> State | None:
+        """The state; raises ConfigError."""
+        if not self.status:
+            return None
+        try:
+            return State(self.status)
+        except ValueError:
+            words = ", ".join(one.value for one in State)
+            raise ConfigError(f"a state is one of {words}; got {self.status!r:.60}") from None
+
+    def instant(self, now: datetime | None = None) -> datetime | None:
+        """`since` as an instant; raises ConfigError."""
+        if not self.since:
+            return None
+        if self.since in SPANS:
+            return (now or datetime.now(UTC)) - timedelta(seconds=SPANS[self.since])
+        try:
+            found = datetime.fromisoformat(self.since)
+        except ValueError:
+            found = None
+        if found is None or not 1970 <= found.year <= 9000:
+            words = ", ".join(SPANS)
+            raise ConfigError(
+                f"since is {words}, or an instant such as 2026-11-22T13:00; got {self.since!r:.60}"
+            )
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """As ops takes them, without the ids."""
+        return {
+            "status": self.state,
+            "topic": self.topic or None,
+            "object_id": self.object or None,
+            "error": self.error or None,
+            "since": self.instant(),
+            "fingerprint": self.group or None,
+        }
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """As the writes of ops take it."""
+        if self.ids:
+            return {"ids": self.numbers}
+        return {name: value for name, value in self.filters.items() if value is not None}
+
+    @property
+    def fixed(self) -> Selection:
+        """The same, with `since` as an instant: it stays the same when it is used later."""
+        at = self.instant()
+        return self if at is None else replace(self, since=at.isoformat(timespec="seconds"))
+
+    def chips(self) -> Iterator[tuple[str, str, dict[str, str]]]:
+        """Each filter that is given: what it is, its value, and the query without it."""
+        for name, label in LABELS.items():
+            value = getattr(self, name)
+            if value:
+                yield label, value, {k: v for k, v in self.query.items() if k != name}
+
+    @property
+    def words(self) -> str:
+        """For people: "the message 12", "dead messages of topic a"."""
+        if self.ids:
+            found = self.numbers or []
+            if len(found) == 1:
+                return f"message {found[0]}"
+            return f"{len(found):,} messages by id"
+        parts = [f"{LABELS[name]} {value}" for name, value in self.query.items()]
+        return "messages by " + ", ".join(parts) if parts else "all messages"
+
+
+def id_of(text: str) -> int:
+    """An id of a message; raises ConfigError."""
+    bare = text.strip().removeprefix("-")
+    if not (bare.isascii() and bare.isdecimal() and len(bare) <= 19):
+        raise ConfigError(f"an id is a whole number, got {text!r:.60}")
+    found = int(text)
+    if not -(2**63) <= found < 2**63:
+        raise ConfigError(f"an id has at most 64 bits, got {text!r:.60}")
+    return found
+
+
+def whole(given: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    """A whole number of a query; raises ConfigError."""
+    text = given.get(name, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise ConfigError(f"{name} is a whole number, got {text!r:.60}")
+    found = int(text)
+    if not least <= found <= most:
+        raise ConfigError(f"{name} is {least:,} to {most:,}, got {found}")
+    return found

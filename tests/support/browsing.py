@@ -1,0 +1,168 @@
+"""A browser without scripts: pages as trees, links that are followed, forms that are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.testclient import TestClient
+
+from msgworker import App
+from msgworker.web.access import Viewer
+from msgworker.web.tokens import Role
+
+VOID = frozenset(["meta", "link", "input", "br", "img", "hr"])
+HOST = "dashboard.test"
+
+
+@dataclass
+class Element:
+    """An element of a page."""
+
+    tag: str
+    attrs: dict[str, str | None]
+    parts: list[Element | str] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Element]:
+        yield self
+        for part in self.parts:
+            if isinstance(part, Element):
+                yield from part.walk()
+
+    @property
+    def text(self) -> str:
+        return "".join(p if isinstance(p, str) else p.text for p in self.parts)
+
+    def all(self, tag: str, **attrs: str) -> list[Element]:
+        return [
+            one
+            for one in self.walk()
+            if one.tag == tag and all(one.attrs.get(k) == v for k, v in attrs.items())
+        ]
+
+
+class _Parser(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.root = Element("", {})
+        self.open = [self.root]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(set(names)) == len(names), f"<{tag}> has an attribute twice: {names}"
+        made = Element(tag, dict(attrs))
+        self.open[-1].parts.append(made)
+        if tag not in VOID:
+            self.open.append(made)
+
+    def handle_endtag(self, tag: str) -> None:
+        last = self.open.pop()
+        assert last.tag == tag, f"</{tag}> closes <{last.tag}>"
+
+    def handle_data(self, data: str) -> None:
+        self.open[-1].parts.append(data)
+
+
+def parsed(text: str) -> Element:
+    """The tree of a page whose elements are nested and closed."""
+    parser = _Parser()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == [parser.root], f"not closed: {[one.tag for one in parser.open]}"
+    return parser.root
+
+
+@dataclass
+class Page:
+    """An answer, as a tree if it is HTML."""
+
+    status: int
+    url: str
+    body: str
+    headers: Any
+    tree: Element
+
+    @property
+    def text(self) -> str:
+        """What is to be read below the head, with single spaces."""
+        found = self.tree.all("body")
+        return " ".join((found[0] if found else self.tree).text.split())
+
+    @property
+    def main(self) -> str:
+        """What is to be read between header and footer."""
+        return " ".join(self.tree.all("main")[0].text.split())
+
+    @property
+    def links(self) -> list[str]:
+        return [one.attrs["href"] or "" for one in self.tree.all("a")]
+
+    @property
+    def shape(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Each element with the names of its attributes."""
+        return [(one.tag, tuple(sorted(one.attrs))) for one in self.tree.walk()]
+
+    def link(self, text: str) -> str:
+        """Where the link leads whose text begins with this."""
+        for one in self.tree.all("a"):
+            if one.text.strip().startswith(text):
+                return one.attrs["href"] or ""
+        raise AssertionError(f"no link {text!r} in {[a.text.strip() for a in self.tree.all('a')]}")
+
+    def form(self, action: str) -> dict[str, str]:
+        """The fields of the POST form to this path, as a browser would send them."""
+        for one in self.tree.all("form"):
+            if urlsplit(one.attrs["action"] or "").path == action and one.attrs["method"] == "post":
+                return {
+                    str(i.attrs["name"]): i.attrs.get("value") or ""
+                    for i in one.all("input")
+                    if i.attrs.get("type") not in ("radio", "checkbox") or "checked" in i.attrs
+                }
+        raise AssertionError(f"no form to {action}")
+
+
+class Browser:
+    """Looks at the dashboard of an App, as a viewer with a role."""
+
+    def __init__(self, app: App, role: Role | str = "admin", **options: Any) -> None:
+        viewer = Viewer("ann", Role.of(role))
+        given: dict[str, Any] = {
+            "auth": lambda _: viewer,
+            "actions": True,
+            "allowed_hosts": [HOST],
+        } | options
+        self.dashboard = app.web(**given)
+        self.client = TestClient(
+            self.dashboard,
+            base_url=f"http://{HOST}",
+            raise_server_exceptions=False,
+            headers={"accept": "text/html", "sec-fetch-site": "same-origin"},
+        )
+
+    @property
+    def site(self) -> Any:
+        return self.dashboard.site
+
+    def get(self, url: str, code: int = 200, **query: Any) -> Page:
+        return self._page(self.client.get(url, params=query or None), code)
+
+    def post(self, url: str, code: int = 200, **fields: Any) -> Page:
+        """Send a form with these fields; redirects are followed."""
+        return self._page(self.client.post(url, data=fields), code)
+
+    def send(self, page: Page, action: str, code: int = 200, **filled: Any) -> Page:
+        """Fill in the form of a page, and send it."""
+        return self.post(action, code, **page.form(action) | filled)
+
+    def _page(self, answer: Any, code: int) -> Page:
+        text = answer.text
+        assert answer.status_code == code, f"{answer.url}: {answer.status_code} {text[-1500:]}"
+        is_page = answer.headers.get("content-type", "").startswith("text/html")
+        tree = parsed(text) if is_page else Element("", {})
+        return Page(answer.status_code, str(answer.url), text, answer.headers, tree)
+
+    def close(self) -> None:
+        self.site.close()

@@ -1,0 +1,286 @@
+"""Writes from pages: rerun, discard and cancel of messages; topics, instances, schedules, locks."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from msgworker import App
+from msgworker.coordination import DatabaseLocks
+from msgworker.message import State
+from msgworker.web.jobs import Jobs, TooMany
+from msgworker.web.pages.acting import ACTS
+from msgworker.web.pages.changing import CHANGES
+from tests.support.browsing import Browser, Page
+from tests.support.leases import dead_holds, registered
+from tests.support.ops import DONE, FAILED, NEW, RUNNING, audited, many_dead, put
+from tests.support.rows import Table, send
+from tests.support.waiting import until
+
+
+def _states(app: App, ids: list[int]) -> list[str]:
+    return [str(getattr(app.ops.show(i), "status", None)) for i in ids]
+
+
+def _change(ann: Browser, kind: str, code: int = 200, **query: Any) -> Page:
+    return ann.get(f"/change/{kind}?{urlencode(query)}", code)
+
+
+def test_a_rerun_tells_counts_and_skips_first_and_then_does_what_it_told(
+    sqlite_app: App, ann: Browser
+) -> None:
+    ids = put(sqlite_app, ("a", FAILED), ("b", FAILED), ("c", FAILED), ("c", DONE))
+    page = _change(ann, "rerun", status="dead")
+    assert "would change2" in page.main
+    assert "skipped1" in page.main
+    assert "a later one ran" in page.main
+    assert _states(sqlite_app, ids) == ["dead", "dead", "dead", "done"]
+    done = ann.send(page, "/change/rerun", reason="INC-4711", rate="100")
+    assert "Done" in done.main
+    assert "changed2 of 2" in done.main
+    assert _states(sqlite_app, ids) == ["new", "new", "dead", "done"]
+    (entry,) = sqlite_app.ops.audit()
+    assert (entry.kind, entry.actor, entry.reason, entry.changed) == ("rerun", "ann", "INC-4711", 2)
+    assert str(entry.source).startswith("web, ")
+    assert f"/audit/{entry.op_id}" in done.links
+    assert "INC-4711" in ann.get(done.link("operation")).main
+
+
+@pytest.mark.parametrize(
+    ("order", "after"),
+    [
+        ("", ["dead", "done", "dead"]),
+        ("successors", ["new", "done", "new"]),
+        ("also_done", ["new"] * 3),
+        ("force", ["new", "done", "new"]),
+    ],
+)
+def test_what_is_done_about_the_order_is_chosen_first(
+    sqlite_app: App, ann: Browser, order: str, after: list[str]
+) -> None:
+    ids = put(sqlite_app, ("c", FAILED), ("c", DONE), ("c", FAILED))
+    page = _change(ann, "rerun", status="dead", topic="t", order=order)
+    chosen = [one for one in page.tree.all("input", type="radio") if "checked" in one.attrs]
+    assert [one.attrs["value"] for one in chosen] == [order]
+    if order == "":  # the last one may run
+        after = ["dead", "done", "new"]
+    ann.send(page, "/change/rerun", reason="again")
+    assert _states(sqlite_app, ids) == after
+
+
+@pytest.mark.parametrize(
+    ("kind", "states"),
+    [
+        ("discard", ["dead", "processing", "done", "dead", "dead"]),
+        ("cancel", ["dead", "processing", "done", "dead", "dead"]),
+    ],
+)
+def test_messages_are_given_up_by_a_selection(
+    sqlite_app: App, ann: Browser, kind: str, states: list[str]
+) -> None:
+    rows = [("a", NEW), ("b", RUNNING), ("c", DONE), ("d", FAILED)]
+    ids = put(sqlite_app, *rows) + put(sqlite_app, ("e", FAILED), tries=1)
+    ann.send(_change(ann, kind, topic="t"), f"/change/{kind}", reason="no use")
+    assert _states(sqlite_app, ids) == states
+    if kind == "cancel":
+        found = sqlite_app.ops.show(ids[1])
+        assert found is not None
+        assert found.cancel is not None
+        assert "cancel requested" in ann.get(f"/messages/{ids[1]}").main
+
+
+def test_a_selection_that_has_changed_since_it_was_counted_is_not_changed(
+    sqlite_app: App, ann: Browser
+) -> None:
+    (first,) = put(sqlite_app, ("a", FAILED))
+    page = _change(ann, "rerun", status="dead")
+    put(sqlite_app, ("b", FAILED))
+    done = ann.send(page, "/change/rerun", reason="again")
+    assert "It failed" in done.main
+    assert "Count again" in done.main
+    assert _states(sqlite_app, [first]) == ["dead"]
+
+
+@pytest.mark.parametrize("fields", [{"reason": "  "}, {"rate": "0"}, {"rate": "x"}, {"order": "x"}])
+def test_a_form_with_a_wrong_field_changes_nothing(
+    sqlite_app: App, ann: Browser, fields: dict[str, str]
+) -> None:
+    (first,) = put(sqlite_app, ("a", FAILED))
+    page = _change(ann, "rerun", ids=first)
+    ann.send(page, "/change/rerun", 400, **{"reason": "again"} | fields)
+    assert _states(sqlite_app, [first]) == ["dead"]
+    assert audited(sqlite_app) == []
+
+
+def test_a_change_of_all_messages_is_not_offered(ann: Browser) -> None:
+    for kind in CHANGES:
+        assert "choose the messages" in _change(ann, kind, 400).main
+    ann.get("/change/purge?ids=1", 404)
+
+
+def test_a_slow_rerun_shows_how_far_it_is_and_can_be_ended_and_continued(
+    sqlite_app: App, ann: Browser
+) -> None:
+    many_dead(sqlite_app, 40)
+    page = _change(ann, "rerun", topic="t")
+    running = ann.send(page, "/change/rerun", reason="slowly", rate="8")
+    assert "It runs" in running.main
+    url = running.url.partition("?")[0].replace("http://dashboard.test", "")
+    assert "slowly" not in running.main
+    assert "Running now" in ann.get("/audit").main
+    ann.send(running, f"{url}/end")
+    until(lambda: "ended before" in ann.get(url).main, "it is ended")
+    (entry,) = sqlite_app.ops.audit()
+    assert 0 < entry.changed < 40
+    assert f"--operation {entry.op_id}" in ann.get(url).main
+    assert sqlite_app.ops.rerun(operation=entry.op_id).changed == 40
+
+
+def test_a_job_that_this_process_does_not_know_leads_to_the_audit(ann: Browser) -> None:
+    page = ann.get("/jobs/0123456789abcdef?op=17", 404)
+    assert "/audit/17" in page.links
+    assert "/audit" in ann.get("/jobs/x", 404).links
+
+
+def test_topics_are_paused_resumed_and_said_so(sqlite_app: App, ann: Browser) -> None:
+    put(sqlite_app, ("o", NEW), topic="<i>odd & topic")
+    page = ann.get("/topics")
+    act = ann.get(page.link("Pause…"))
+    done = ann.send(act, "/act/pause-topic", reason="ORA-1 <b>")
+    assert "Done" in done.main
+    (found,) = sqlite_app.ops.pauses()
+    assert (found.topic, found.reason) == ("<i>odd & topic", "ORA-1 <b>")
+    until(lambda: "paused by ann" in ann.get("/topics").main, "the page is read anew")
+    act = ann.get(ann.get("/topics").link("Resume…"))
+    ann.send(act, "/act/resume-topic", reason="over")
+    assert sqlite_app.ops.pauses() == []
+    act = ann.get("/act/resume-topic?name=other")
+    assert "It would change nothing" in act.main
+
+
+def test_a_dead_instance_is_released_and_a_live_one_only_when_forced(
+    sqlite_app: App, ann: Browser
+) -> None:
+    (found,) = put(sqlite_app, ("o", RUNNING))
+    dead_holds(sqlite_app, Table(sqlite_app), "dead-1", msg_id=found)
+    registered(sqlite_app, "live-1", ttl=600)
+    page = ann.get("/instances")
+    assert "its lease has run out" in page.main
+    act = ann.get("/act/release?name=dead-1")
+    assert "1 messages would be given back" in act.main
+    ann.send(act, "/act/release", reason="its host is gone")
+    assert _states(sqlite_app, [found]) == ["failed"]
+    act = ann.get("/act/release?name=live-1")
+    assert "alive" in act.main
+    with pytest.raises(AssertionError, match="no form"):
+        act.form("/act/release")
+
+
+def test_locks_are_shown_with_partitions_apart_and_taken_away_by_admins(
+    sqlite_app: App, visit: Any
+) -> None:
+    with_locks = DatabaseLocks(sqlite_app.engine)
+    held = with_locks.acquire("month <end>", "crm-1", ttl=600)
+    for name in ("inbox:member:crm-1", "inbox:shard:3", "inbox:shard:4"):
+        assert with_locks.acquire(name, "crm-1", ttl=600)
+    assert held
+    page = visit(sqlite_app).get("/locks")
+    assert "month <end>" in page.main
+    assert "3, 4" in page.main
+    visit(sqlite_app, "operator").get("/act/release-lock?name=month%20%3Cend%3E", 403)
+    ann = visit(sqlite_app)
+    act = ann.get("/act/release-lock?name=month%20%3Cend%3E&force=1")
+    ann.send(act, "/act/release-lock", reason="stuck")
+    assert [one.name for one in with_locks.held("month")] == []
+    with_locks.close()
+
+
+def test_schedules_are_paused_resumed_run_and_deleted(sqlite_app: App, ann: Browser) -> None:
+    sqlite_app.add_handler("t", lambda msg: None)
+    sqlite_app.every("24h", topic="t", name="nightly")
+    assert "not in the table yet" in ann.get("/schedules").main
+    sqlite_app.drain(linger=0)
+    for kind, told in (
+        ("pause-schedule", "paused by ann"),
+        ("resume-schedule", "fires"),
+        ("run-schedule", "fires"),
+        ("delete-schedule", "not in the table yet"),
+    ):
+        act = ann.get(f"/act/{kind}?name=nightly")
+        assert "Done" in ann.send(act, f"/act/{kind}", reason="test").main, kind
+        assert told in ann.get("/schedules").main, kind
+    assert "there is no schedule" in ann.get("/act/pause-schedule?name=no").main
+    assert [one.kind for one in sqlite_app.ops.audit()] == [
+        "delete-schedule",
+        "run-schedule",
+        "resume-schedule",
+        "pause-schedule",
+    ]
+
+
+WRITES = [
+    *(("POST", f"/change/{kind}", {"ids": "1", "reason": "x"}, "operator") for kind in CHANGES),
+    *(
+        ("POST", f"/act/{act.kind}", {"name": "x", "reason": "x"}, str(act.role))
+        for act in ACTS.values()
+    ),
+    ("POST", "/jobs/x/end", {}, "operator"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "fields", "role"), WRITES)
+def test_a_write_needs_its_role_and_the_token_of_the_form(
+    sqlite_app: App, visit: Any, method: str, path: str, fields: dict[str, str], role: str
+) -> None:
+    lower = {"operator": "viewer", "admin": "operator"}[role]
+    ann = visit(sqlite_app, lower)
+    token = ann.get("/").tree.all("input", name="csrf")[0].attrs["value"]
+    ann.post(path, 403, csrf=token, **fields)
+    visit(sqlite_app, "admin").post(path, 403, **fields)
+    if path.startswith(("/change", "/act")):
+        query = urlencode(fields)
+        ann.get(f"{path}?{query}", 403)
+
+
+def test_looking_never_writes(sqlite_app: App, ann: Browser) -> None:
+    (found,) = put(sqlite_app, ("o", FAILED))
+    (waits,) = send(sqlite_app, "p")
+    for kind in CHANGES:
+        _change(ann, kind, ids=f"{found},{waits}")
+    for kind in ACTS:
+        ann.get(f"/act/{kind}?name=t&force=1")
+    assert sqlite_app.ops.audit() == []
+    assert _states(sqlite_app, [found, waits]) == [State.DEAD, State.NEW]
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def test_no_more_than_a_few_writes_run_at_once_and_a_stop_ends_them() -> None:
+    jobs, go = Jobs(str), threading.Event()
+    about = {"title": "a write", "by": "ann", "back": "/", "back_text": "Overview"}
+    begun = [jobs.start(lambda tell: int(go.wait(30)), **about) for _ in range(4)]
+    with pytest.raises(TooMany, match="4 writes"):
+        jobs.start(lambda tell: 1, **about)
+    go.set()
+    assert all(one.over.wait(30) for one in begun)
+    assert jobs.start(lambda tell: 1, **about).over.wait(30)
+    jobs.stop()
+    with pytest.raises(TooMany, match="stopping"):
+        jobs.start(lambda tell: 1, **about)
+
+
+def test_a_job_that_fails_says_why_without_secrets() -> None:
+    jobs = Jobs(lambda error: str(error).replace("canary", "***"))
+
+    def fails(tell: Any) -> int:
+        raise ValueError("canary")
+
+    about = {"title": "a write", "by": "ann", "back": "/", "back_text": "Overview"}
+    job = jobs.start(fails, **about)
+    assert job.over.wait(30)
+    assert job.error is not None
+    assert "canary" not in job.error

@@ -1,0 +1,236 @@
+"""The pages Messages and one message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, MessageTable
+from msgworker.errors import ConfigError
+from msgworker.message import State
+from msgworker.store.items import label
+from msgworker.store.looking.audited import AuditEntry
+from msgworker.store.looking.info import MessageInfo
+from msgworker.store.settling.tries import Kind, Try
+from msgworker.web.pages.message import timeline
+from msgworker.web.selecting import Selection, id_of
+from tests.support.browsing import Browser, Page
+from tests.support.ops import DONE, FAILED, NEW, RUNNING, failing, put
+from tests.support.rows import send
+
+AT = datetime(2026, 11, 22, 13, 0, tzinfo=UTC)
+
+
+def _ids(page: Page) -> list[int]:
+    return [int(row.text) for row in page.tree.all("th", scope="row") if row.text.isdecimal()]
+
+
+def test_the_list_shows_each_state_and_filters_by_the_url(sqlite_app: App, ann: Browser) -> None:
+    new, running, done, dead = put(
+        sqlite_app, ("a", NEW), ("b", RUNNING), ("c", DONE), ("d", FAILED)
+    )
+    (retries,) = put(sqlite_app, ("e", FAILED), tries=1)
+    (other,) = put(sqlite_app, ("a", NEW), topic="other")
+    page = ann.get("/messages")
+    assert sorted(_ids(page)) == sorted([new, running, done, dead, retries, other])
+    for query, found in (
+        ("status=new", [new, other]),
+        ("status=processing", [running]),
+        ("status=done", [done]),
+        ("status=failed", [retries]),
+        ("status=dead", [dead]),
+        ("topic=other", [other]),
+        ("object=a", [new, other]),
+        ("object=a&topic=t", [new]),
+        ("error=Value", [dead, retries]),
+        ("since=1h&status=dead&topic=none", []),
+    ):
+        assert sorted(_ids(ann.get(f"/messages?{query}"))) == found, query
+    rail = page.tree.all("nav", **{"aria-label": "States"})[0]
+    spans = [one.text for one in rail.all("span")]
+    told = dict(zip(spans[::2], spans[1::2], strict=True))
+    counts = {"new": "2", "processing": "1", "done": "1", "failed": "1", "dead": "1"}
+    assert told == {"all": ""} | counts
+
+
+def test_each_chip_takes_its_own_filter_out(ann: Browser) -> None:
+    page = ann.get("/messages?status=dead&topic=a%26b&order=oldest")
+    found = page.tree.all("ul", **{"class": "chips"})[0].all("a")
+    chips = {one.text.partition(":")[0]: one.attrs["href"] for one in found}
+    assert chips == {
+        "state": "/messages?topic=a%26b&order=oldest",
+        "topic": "/messages?status=dead&order=oldest",
+    }
+
+
+def test_pages_of_the_list_hold_each_message_once(sqlite_app: App, ann: Browser) -> None:
+    ids = put(sqlite_app, *[("o", NEW)] * 120)
+    for order, wanted in (("", ids[::-1]), ("order=oldest", ids)):
+        seen: list[int] = []
+        url: str | None = f"/messages?topic=t&{order}"
+        while url:
+            page = ann.get(url)
+            seen += _ids(page)
+            url = next((one.attrs["href"] for one in page.tree.all("a", rel="next")), None)
+        assert seen == wanted
+
+
+def test_the_search_box_finds_an_id_or_an_object(sqlite_app: App, ann: Browser) -> None:
+    (found,) = put(sqlite_app, ("C-1001", NEW))
+    assert ann.get("/messages?find=%20C-1001").url.endswith("/messages?object=C-1001")
+    assert ann.get("/messages", find=found).url.endswith(f"/messages/{found}")
+    assert ann.get("/messages?find=99999").url.endswith("/messages?object=99999")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/messages?status=no",
+        "/messages?since=yesterday",
+        "/messages?after=no",
+        "/messages?status=new&group=abc",
+        "/messages?topic=" + "t" * 501,
+        "/messages?ids=1",
+        "/messages/abc",
+        "/messages/1e3",
+        f"/messages/{2**63}",
+        "/messages/1/items?state=no",
+    ],
+)
+def test_what_is_no_value_is_refused_in_words(ann: Browser, url: str) -> None:
+    assert len(ann.get(url, 400).main) > len("400 Bad Request ")
+
+
+def test_a_message_that_does_not_exist_is_not_found(ann: Browser) -> None:
+    assert "there is no message 7" in ann.get("/messages/7", 404).text
+
+
+def test_a_message_tells_its_tries_with_tracebacks_folded(sqlite_app: App, ann: Browser) -> None:
+    failing(sqlite_app, "no account for <b>{n}</b>")
+    (found,) = send(sqlite_app, "C-1")
+    sqlite_app.drain(linger=0)
+    page = ann.get(f"/messages/{found}")
+    assert "3 of 3 failed" in page.main
+    assert f"no account for <b>{found}</b>" in page.main
+    assert [one.text for one in page.tree.all("summary")] == ["traceback"] * 3
+    assert "open" not in page.tree.all("details")[0].attrs
+    words = [one.text for one in page.tree.all("ol", **{"class": "timeline"})[0].all("span")]
+    assert words == ["inserted", *["claimed", "failed"] * 3, "dead"]
+
+
+def test_a_message_says_where_it_stands_in_its_lane(sqlite_app: App, ann: Browser) -> None:
+    head, second, _ = put(sqlite_app, ("o", NEW), ("o", NEW), ("o", NEW))
+    assert "it is at the head; 2 wait behind it" in ann.get(f"/messages/{head}").main
+    page = ann.get(f"/messages/{second}")
+    assert f"1 ahead; the head is {head}; 1 waits behind it" in page.main
+    assert f"/messages/{head}" in page.links
+    assert f"Message {head}:" in page.main
+
+
+def test_the_payload_is_shown_on_request_only_and_without_what_is_hidden(
+    sqlite_app: App, visit: Any
+) -> None:
+    (found,) = send(sqlite_app, "o", payload={"name": "canary-1", "card": {"no": "canary-2"}})
+    ann = visit(sqlite_app, redact=["card.no"])
+    assert "canary" not in ann.get(f"/messages/{found}").body
+    page = ann.get(f"/messages/{found}?payload=1")
+    assert "canary-1" in page.body
+    assert "canary-2" not in page.body
+
+
+def test_items_of_a_fan_out_are_listed_in_pages(sqlite_app: App, ann: Browser) -> None:
+    (found,) = put(sqlite_app, ("o", RUNNING))
+    rows = [
+        {
+            "table_name": label(sqlite_app.table),
+            "msg_id": found,
+            "item_key": f"{n:04}",
+            "status": DONE if n % 4 else FAILED,
+            "tries": 1,
+            "last_error": None if n % 4 else "no item",
+            "finished_at": AT,
+        }
+        for n in range(120)
+    ]
+    with sqlite_app.engine.begin() as conn:
+        conn.execute(sa.insert(sqlite_app.tables.item), rows)
+    page = ann.get(f"/messages/{found}")
+    assert "90 done, 30 failed" in page.main
+    keys: list[str] = []
+    url: str | None = f"/messages/{found}/items"
+    while url:
+        page = ann.get(url)
+        keys += [one.text for one in page.tree.all("th", scope="row")]
+        url = next((one.attrs["href"] for one in page.tree.all("a", rel="next")), None)
+    assert keys == [f"{n:04}" for n in range(120)]
+    assert ann.get(f"/messages/{found}/items?state=failed").main.count("no item") == 30
+
+
+def test_a_page_without_the_tables_of_the_audit_says_how_to_create_them(
+    sqlite_app: App, visit: Any
+) -> None:
+    (found,) = put(sqlite_app, ("o", NEW))
+    with sqlite_app.engine.begin() as conn:
+        conn.exec_driver_sql("DROP TABLE msgworker_audit")
+        conn.exec_driver_sql("DROP TABLE msgworker_operation")
+    page = visit(App(sqlite_app.engine)).get(f"/messages/{found}")
+    assert "msgworker_audit" in page.main
+    assert "init-db" in page.main
+
+
+def test_only_who_may_act_is_offered_changes(sqlite_app: App, visit: Any) -> None:
+    (found,) = put(sqlite_app, ("o", FAILED))
+    for role, offered in (("viewer", False), ("operator", True)):
+        page = visit(sqlite_app, role).get(f"/messages/{found}")
+        assert ("Rerun…" in page.main) is offered, role
+
+
+def test_a_table_of_other_names_is_shown(sqlite: Any, visit: Any) -> None:
+    spec = MessageTable("inbox", msg_id="nr", object_id="customer", status="state")
+    app = App(sqlite.url, table=spec)
+    app.create_schema()
+    (found,) = put(app, ("o", FAILED))
+    ann = visit(app)
+    assert _ids(ann.get("/messages")) == [found]
+    assert "3 of 3 failed" in ann.get(f"/messages/{found}").main
+    app.engine.dispose()
+
+
+# ---------------------------------------------------------------- without a page
+
+
+def test_the_timeline_is_in_order_and_ends_with_what_is_to_come() -> None:
+    begun, ended = AT + timedelta(seconds=1), AT + timedelta(seconds=3)
+    info = MessageInfo(
+        5,
+        "o",
+        "t",
+        State.FAILED,
+        1,
+        created_at=AT,
+        available_at=AT + timedelta(minutes=1),
+        tries=(Try(1, Kind.FAILED, "crm-1", begun, ended, "x", "f"),),
+    )
+    between = AT + timedelta(seconds=2)
+    entry = AuditEntry(7, "rerun", "ann", None, {}, AT, AT, 1, 1, 0, msg_id=5, changed_at=between)
+    told = [(one.word, one.coming) for one in timeline(info, [entry])]
+    past = [(word, False) for word in ("inserted", "claimed", "rerun", "failed")]
+    assert told == [*past, ("retry", True)]
+
+
+@pytest.mark.parametrize("text", ["", " ", "1.0", "--1", "²", "1_0", "0x1", "9" * 20, "१"])
+def test_what_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        id_of(text)
+
+
+def test_a_span_becomes_an_instant_that_stays() -> None:
+    fixed = Selection.of({"since": "1h", "topic": " t "}).fixed
+    assert fixed.topic == "t"
+    found = fixed.instant()
+    assert found == Selection.of(fixed.query).instant()
+    assert found is not None
+    assert abs(datetime.now(UTC) - timedelta(hours=1) - found) < timedelta(seconds=30)
