@@ -10,6 +10,7 @@ import gc
 import multiprocessing as mp
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +53,8 @@ class Job:
 
 @dataclass(slots=True)
 class Counts:
-    """Statements and round trips of one process, counted at SQLAlchemy's events."""
+    """Statements and round trips of one process, counted at SQLAlchemy's events, or by the driver's
+    cursor."""
 
     statements: int = 0
     round_trips: int = 0
@@ -135,27 +137,48 @@ def watch(engine: sa.Engine, counts: Counts, worker: Worker) -> list[Any]:
     A round trip: each statement, and BEGIN and COMMIT where they go over the wire by themselves.
     """
     tallies: list[Any] = []
-    begins = engine.dialect.driver == "psycopg"  # sends BEGIN by itself, before the first statement
+    psycopg = engine.dialect.driver == "psycopg"  # sends BEGIN itself, before a first statement
     wire = engine.dialect.name != "sqlite"
 
-    def statement(conn: Any, cursor: Any, text: str, *_: Any) -> None:
+    def note(text: str) -> None:
         counts.statements += 1
         counts.round_trips += 1
         counts.by_text[text] = counts.by_text.get(text, 0) + 1
         if worker.instance_id and not tallies:
             tallies.append(worker.tally)
 
+    def statement(conn: Any, cursor: Any, text: str, *_: Any) -> None:
+        note(text)
+
     def alone(conn: sa.Connection) -> bool:
         return conn.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
 
     def begin(conn: sa.Connection) -> None:
-        counts.round_trips += begins and not alone(conn)
+        counts.round_trips += psycopg and not alone(conn)
 
     def end(conn: sa.Connection) -> None:
         counts.round_trips += wire and not alone(conn)
 
-    event.listen(engine, "before_cursor_execute", statement)
+    if psycopg:
+        _note_at_the_driver(engine, note)
+    else:
+        event.listen(engine, "before_cursor_execute", statement)
     event.listen(engine, "begin", begin)
     event.listen(engine, "commit", end)
     event.listen(engine, "rollback", end)
     return tallies
+
+
+def _note_at_the_driver(engine: sa.Engine, note: Callable[[str], None]) -> None:
+    """Count in psycopg's cursor: who listens to SQLAlchemy's makes statements slower."""
+    from psycopg import Cursor
+
+    class Counting(Cursor[Any]):
+        def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+            note(query)
+            return super().execute(query, *args, **kwargs)
+
+    def checkout(connection: Any, *_: Any) -> None:
+        connection.cursor_factory = Counting
+
+    event.listen(engine, "checkout", checkout)

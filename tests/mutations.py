@@ -319,6 +319,27 @@ MUTANTS = (
         "test_settle_reports_what_is_lost_and_writes_nothing_for_it",
     ),
     _m(
+        "no fence, one lane",
+        "store/settling/done.py",
+        ".where(c.msg_id == head, t.mine(c, ME))",
+        f".where(c.msg_id == head, sa.or_(t.mine(c, ME), {ANY_ROW}))",
+        "test_a_lane_that_is_settled_alone_and_lost_moves_nothing[postgresql-edit0]",
+    ),
+    _m(
+        "the flag of one lane moves without its end",
+        "store/settling/done.py",
+        ".where(finished.c.msg_id == head, next_one, *may_follow(t, c))",
+        ".where(next_one, *may_follow(t, c))",
+        "test_a_lane_that_is_settled_alone_and_lost_moves_nothing[postgresql-edit1]",
+    ),
+    _m(
+        "the flag of one lane moves to any message",
+        "store/settling/done.py",
+        ".where(finished.c.msg_id == head, next_one, *may_follow(t, c))",
+        ".where(finished.c.msg_id == head, next_one)",
+        "test_a_lane_that_is_settled_alone_ends_when_the_next_one_is_gone[postgresql-later]",
+    ),
+    _m(
         "outcome of any try",
         "store/settling/settle.py",
         "same_claim = t.same_tries(c, counted)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -100,10 +101,35 @@ def fetch_text(conn: sa.Connection, text: QueryText, params: dict[str, Any]) -> 
     """All rows of a query, as the driver gives them. For the most frequent queries: SQLAlchemy
     converts nothing, which takes as long as the driver and the network. Its errors, its events
     of a cursor and its connections are as ever."""
-    result = conn.exec_driver_sql(text.sql, text.fixed | params)
-    rows: Sequence[Any] = result.cursor.fetchall()
-    result.close()
+    values = text.fixed | params
+    if _is_listened_to(conn):
+        result = conn.exec_driver_sql(text.sql, values)
+        rows: Sequence[Any] = result.cursor.fetchall()
+        result.close()
+        return rows
+    if not conn.in_transaction():
+        conn.begin()
+    cursor = conn.connection.cursor()
+    try:
+        cursor.execute(text.sql, values)
+        rows = cursor.fetchall()
+    except Exception as error:
+        # It has no public name: wraps the error, tells its listeners, and drops a dead connection.
+        conn._handle_dbapi_exception(error, text.sql, values, cursor, None)
+    cursor.close()
     return rows
+
+
+def _is_listened_to(conn: sa.Connection) -> bool:
+    """Whether statements are listened for, or logged: who does so gets SQLAlchemy's context
+    of an execution, which costs more than the driver's cursor."""
+    cursor, driver = conn.dispatch, conn.dialect.dispatch
+    return bool(
+        cursor.before_cursor_execute
+        or cursor.after_cursor_execute
+        or driver.do_execute
+        or conn.engine.logger.isEnabledFor(logging.INFO)
+    )
 
 
 class ChangeText(NamedTuple):

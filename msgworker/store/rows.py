@@ -207,11 +207,12 @@ def sent_often(
     """The rows of the most frequent statements. Where lists are arrays (other drivers fail on some
     texts): sent as a text that is made once, and as the driver gives them, if SQLAlchemy would
     convert nothing; else by `fetch`."""
-    statement = t.built(key, build)
-    if not t.dialect.arrays:
-        return fetch(conn, statement, params)
-    text = t.built(("text", key, *text_kind(conn)), lambda: text_for(conn, statement))
-    return fetch(conn, statement, params) if text is None else fetch_text(conn, text, params)
+    if t.dialect.arrays:
+        kept = ("text", key, *text_kind(conn))
+        text = t.built(kept, lambda: text_for(conn, t.built(key, build)))
+        if text is not None:
+            return fetch_text(conn, text, params)
+    return fetch(conn, t.built(key, build), params)
 
 
 def array_param(name: str, kind: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:

@@ -82,6 +82,34 @@ def test_who_listens_for_statements_is_told_of_it(postgresql):
     assert told.count(text.sql) == 3
 
 
+def test_who_logs_statements_sees_it(postgresql, caplog):
+    engine = postgresql.engine()
+    with caplog.at_level("INFO", logger="sqlalchemy.engine"), engine.connect() as conn:
+        assert list(fetch_text(conn, QueryText("SELECT 7 AS seven", {}), {})) == [(7,)]
+    assert "SELECT 7 AS seven" in caplog.text
+
+
+def test_it_is_part_of_the_transaction_that_it_begins(postgresql):
+    engine = postgresql.engine()
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE t (id int)")
+    insert = QueryText("INSERT INTO t VALUES (%(id)s) RETURNING id", {})
+    with engine.connect() as conn:
+        assert list(fetch_text(conn, insert, {"id": 1})) == [(1,)]
+        conn.commit()
+        fetch_text(conn, insert, {"id": 2})
+        conn.rollback()
+        assert conn.exec_driver_sql("SELECT id FROM t").scalars().all() == [1]
+
+
+def test_who_listens_for_errors_is_told_of_its_error(postgresql):
+    engine, told = postgresql.engine(), []
+    sa.event.listen(engine, "handle_error", lambda context: told.append(context.statement))
+    with engine.connect() as conn, pytest.raises(DBAPIError):
+        fetch_text(conn, QueryText("SELECT 1/0", {}), {})
+    assert told == ["SELECT 1/0"]
+
+
 def test_a_value_that_stands_in_the_query_is_sent_with_its_text(postgresql):
     query = sa.select(sa.bindparam("n", type_=sa.Integer()), sa.literal(5, sa.BigInteger()))
     query = query.where(sa.literal(0.5, sa.Float()) < 1)

@@ -67,6 +67,35 @@ def test_settle_ends_the_lane_when_the_next_one_is_gone(store, edit):
     assert store.state(b2) == (1, 0, ME)
 
 
+@pytest.mark.parametrize("edit", [{"claimed_by": OTHER}, {"status": 0}, {"status": 2}])
+def test_a_lane_that_is_settled_alone_and_lost_moves_nothing(store, edit):
+    a1, a2 = send(store.app, "a", "a")
+    store.flagged(a1)
+    store.row(a1, **edit)
+    before = store.state(a1)
+    assert store.settle(Settlement(a1, next_id=a2)) == {a1: Settled.LOST}
+    assert [store.state(a1), store.state(a2)] == [before, (0, 0, None)]
+
+
+@pytest.mark.parametrize("edit", [{"status": 2}, {"status": -1, "error_try_times": 1}, "later"])
+def test_a_lane_that_is_settled_alone_ends_when_the_next_one_is_gone(store, edit):
+    a1, a2 = send(store.app, "a", "a")
+    store.flagged(a1)
+    later = {"available_at": datetime.now(UTC) + timedelta(hours=1)}
+    store.row(a2, **(later if edit == "later" else edit))
+    before = store.state(a2)
+    assert store.settle(Settlement(a1, next_id=a2)) == {a1: Settled.ENDED}
+    assert [store.state(a1), store.state(a2)] == [(2, 0, None), before]
+
+
+def test_a_lane_that_is_settled_alone_ends_when_the_guard_forbids_the_next_one(store):
+    a1, a2, c = send(store.app, "a", "a", "c")
+    store.flagged(a1, c)
+    store.row(a2, object_id="c")
+    assert store.settle(Settlement(a1, next_id=a2)) == {a1: Settled.ENDED}
+    assert [store.state(a1), store.state(a2)] == [(2, 0, None), (0, 0, None)]
+
+
 def test_a_guard_violation_of_one_lane_does_not_hold_up_the_others(store):
     """While we held a1, an UPDATE gave a2 to another object, one of whose rows runs."""
     a1, a2, b1, b2, c = send(store.app, "a", "a", "b", "b", "c")
