@@ -15,14 +15,16 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner, Result
 
-from msgworker import App, DatabaseUnavailable, MessageTable
+from msgworker import App, DatabaseUnavailable, DuplicateMessage, MessageTable, Reject
 from msgworker.cli import main
 from msgworker.coordination import DatabaseLocks, hold
 from msgworker.errors import LeaseLost
+from msgworker.events import ScheduleFailed
 from msgworker.message import State
 from msgworker.store.looking.info import How
 from msgworker.store.recovering import lease
 from tests.support.rows import Table, send
+from tests.support.timers import put_back
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rights.md"
 LACKING = ", shard, priority, unique_key, unique_kept)"
@@ -189,6 +191,94 @@ def test_each_role_of_the_page_does_its_work(site):
     assert ops.ops.purge(older_than=0.001, dead=True).changed > 5
     assert ops.ops.find() == []
     assert {"rerun", "purge", "release-lock"} <= {entry.kind for entry in ops.ops.audit()}
+
+
+def sending(site: Site) -> list[str]:
+    """The rights of workers that send, and of operators who do."""
+    found = statements("Workers that send")
+    return [one for one in found if ("crm.msgworker" in one) != site.postgresql]
+
+
+def send_more(site: Site) -> None:
+    site.run(*sending(site))
+
+
+def test_the_rights_of_the_page_are_enough_for_chains(site):
+    site.grant()
+    producer, worker = site.app("producer"), site.app("worker")
+
+    def plain(msg, ctx):
+        for what in ("skip", "replace"):
+            ctx.send("next", msg.payload, object_id="n", unique_key="k", on_duplicate=what)
+
+    def inside(msg, ctx):
+        ctx.send("next", msg.payload, unique_key="l", unique="kept")
+        ctx.send("next", msg.payload, unique_key="l", unique="kept")
+        raise Reject("no")
+
+    worker.add_handler("t", plain, on_done="told", max_tries=1, on_dead="told")
+    worker.add_handler("u", inside, transactional=True, on_dead="told")
+    worker.add_handler("v", lambda msgs, ctx: [ctx.send("next", of=m) for m in msgs], batch=5)
+    send_more(site)
+    for topic in "tuv":
+        send(producer, "b", topic=topic)
+    worker.drain(linger=0)
+    found = [(info.topic, info.status) for info in site.app("looker").ops.find()]
+    open_ones = sorted(topic for topic, status in found if status is State.NEW)
+    assert open_ones == ["next", "next", "told", "told"]
+    site.run(*[one.replace("GRANT", "REVOKE").replace(" TO ", " FROM ") for one in sending(site)])
+    send(producer, "c")
+    with pytest.raises(DatabaseUnavailable, match=r"the statement needs .*INSERT"):
+        worker.drain(linger=0)
+
+
+def test_the_rights_of_the_page_are_enough_for_schedules(site):
+    site.grant()
+    worker, ops, looker = site.app("worker"), site.app("ops"), site.app("looker")
+    handled: list[Any] = []
+    failed: list[str] = []
+    worker.add_handler("t", lambda msg: handled.append(msg.scheduled_for))
+    worker.every("1h", topic="t", name="hourly")
+    worker.on(ScheduleFailed, lambda event: failed.append(event.error))
+    worker.drain(linger=0)
+    put_back(site.app("owner"), "hourly", 60)
+    worker.drain(linger=0)
+    assert len(failed) == 1
+    assert "denied" in failed[0]
+    refused = site.cli("ops", "schedules", "run-now", "hourly")
+    assert (refused.exit_code, "the statement needs INSERT" in refused.stderr) == (3, True)
+    send_more(site)
+    assert worker.drain(linger=0).done == 1
+    assert [tick is None for tick in handled] == [False]
+    assert (ops.ops.pause_schedule("hourly"), ops.ops.resume_schedule("hourly")) == (1, 1)
+    assert ops.ops.run_now("hourly") == 1
+    assert [one.name for one in looker.ops.schedules()] == ["hourly"]
+    assert site.cli("looker", "schedules").exit_code == 0
+    assert site.cli("looker", "schedules", "pause", "hourly").exit_code == 3
+    assert ops.ops.delete_schedule("hourly") == 1
+    assert worker.drain(linger=0).done == 1
+
+
+def test_the_rights_of_the_page_are_enough_for_limits_and_keys(site):
+    site.grant()
+    producer, worker, ops = site.app("producer"), site.app("worker"), site.app("ops")
+    worker.add_handler("t", lambda msg: None, max_running=2, rate="50/s")
+    with producer.engine.begin() as conn:
+        first = producer.send(conn, "t", 1, unique_key="k", unique="kept")
+        with pytest.raises(DuplicateMessage):
+            producer.send(conn, "t", 2, unique_key="k", on_duplicate="raise")
+        second = producer.send(conn, "t", 1, unique_key="l")
+    table = Table(site.app("owner"))
+    table.edit(table.where(msg_id=second), claimed_at=datetime(2020, 1, 1, tzinfo=UTC))
+    with producer.engine.begin() as conn:  # the one that was claimed goes on without its key
+        assert producer.send(conn, "t", 2, unique_key="l", on_duplicate="replace") > second
+    assert first < second
+    send(producer, "a", "b", "c")
+    assert worker.drain(linger=0).done == 6
+    done = site.cli("looker", "limits")
+    assert (done.exit_code, "50/s" in done.stdout) == (0, True)
+    assert site.cli("looker", "limits", "t", "--remove", "--yes").exit_code != 0
+    assert ops.ops.remove_limit("t") == 1
 
 
 def test_each_role_of_the_page_is_refused_the_next_larger_thing(site):
