@@ -149,6 +149,21 @@ def test_a_failure_named_before_its_topic_was_paused_is_written(
     assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (0, 0)]
 
 
+def test_a_batch_takes_no_message_that_needs_a_permit_behind_another(
+    app: App, calls: Calls, table: Table
+) -> None:
+    calls.add(transactional=True, batch=500)
+    ids = send(app, "a", "a", "a")
+    with claimed(app) as (one, _):
+        lane = one.lanes.next()
+        assert lane is not None
+        one.runtime.hold(frozenset(), {"t": Limit(max_running=1)})
+        (ended,) = one.batches.handle_beside(lane) or []
+        one.settler.add(ended, True)
+    assert calls.of == [ids[:1]]
+    assert table.column("status") == [2, 0, 0]
+
+
 def test_a_failure_named_after_its_topic_was_limited_takes_no_permit(
     app: App, calls: Calls, table: Table
 ) -> None:

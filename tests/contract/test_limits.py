@@ -567,6 +567,37 @@ def test_a_record_that_is_locked_holds_up_neither_us_nor_other_topics(app, table
         assert claim_all(one) == 2
 
 
+def test_a_limit_is_declared_over_what_was_seen_and_nothing_else(app):
+    """Else two that start at once would both believe that theirs counts."""
+    t = app.tables
+    record(app, "t", Limit(max_running=1))
+    seen = recorded(app)["t"]
+    with app.engine.begin() as conn:
+        assert limits.declare(conn, t, "t", Limit(max_running=2), seen, me="first")
+        assert not limits.declare(conn, t, "t", Limit(max_running=3), seen, me="second")
+    assert recorded(app) == {"t": Recorded(Limit(max_running=2), seen.version + 1, "first")}
+
+
+def test_permits_are_counted_by_the_topic_as_python_compares_it(tmp_path):
+    """Where the database takes topics for equal that are not; a topic of NULL is `default`."""
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}", table=MessageTable("jobs"))
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE jobs (msg_id INTEGER PRIMARY KEY, object_id VARCHAR(190), "
+            "topic VARCHAR(100) COLLATE NOCASE, status SMALLINT DEFAULT 0, "
+            "error_try_times SMALLINT DEFAULT 0, claimed_by VARCHAR(64))"
+        )
+    app.create_schema()
+    rows = [("t", "one"), ("T", "two"), (None, "three"), ("default", "four")]
+    with app.engine.begin() as conn:
+        for n, (topic, owner) in enumerate(rows):
+            values = {"n": n, "topic": topic, "owner": owner}
+            text = "INSERT INTO jobs (object_id, topic, status, claimed_by) VALUES "
+            conn.execute(sa.text(f"{text} (:n, :topic, 1, :owner)"), values)
+        assert limits.holders(conn, app.tables, "t") == {"one": 1}
+        assert limits.holders(conn, app.tables, "default") == {"three": 1, "four": 1}
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
