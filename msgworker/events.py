@@ -70,6 +70,15 @@ class Claimed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Looked(Event):
+    """An instance has looked for work. offered: how many candidates it found. won: how many of them
+    it got."""
+
+    offered: int
+    won: int
+
+
+@dataclass(frozen=True, slots=True)
 class Started(Event):
     """A handler starts."""
 
@@ -79,10 +88,12 @@ class Started(Event):
 @dataclass(frozen=True, slots=True)
 class Settled(Event):
     """Outcomes of a batch were written. done: the messages that are done; every other outcome has
-    an event of its own, before this one. spans: of each of them; None where it is unknown."""
+    an event of its own, before this one. spans: of each of them; None where it is unknown.
+    written: how many outcomes were written, of all kinds."""
 
     done: Sequence[Facts]
     spans: Sequence[Span | None] = ()
+    written: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +167,16 @@ class FellBack(Event):
     messages: Sequence[Facts]
     error: str
     raised: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed(Event):
+    """A heartbeat has renewed the lease. margin_seconds: for how long it was still trusted.
+    in_flight: claimed messages, one for each object. running: handlers."""
+
+    margin_seconds: float
+    in_flight: int
+    running: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ QUICK = {
     "test_a_drain_does_its_work_whatever_its_streams_are": "^<&- >|full",
     "test_several_processes_do_their_work_whatever_their_streams_are": "^<",
     "test_tables_fit_a_terminal_and_let_no_escape_through": "80",
+    "test_prometheus_itself_scrapes_and_judges": NONE,
     # contract
     "test_three_tries_then_dead": ALL,
     "test_transactional_effects_commit_with_the_outcome": ALL,

@@ -29,7 +29,7 @@ LEVELS = [
     {"producing"},
     {"instance", "coordination"},
     {"ops"},
-    {"app", "alembic", "databases", "web", "workers"},
+    {"app", "alembic", "databases", "metrics", "web", "workers"},
     {"cli", "demo", "testing", "contrib", "__main__", "__init__"},
 ]
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}

@@ -14,6 +14,9 @@ SQLALCHEMY = {"sqlalchemy"}
 PARTS = {
     "alembic",
     "kazoo",
+    "msgworker.metrics.counting",
+    "opentelemetry",
+    "prometheus_client",
     "pydantic",
     "pydantic_core",
     "pymysql",

@@ -29,6 +29,7 @@ class Parent:
         self.asked = Asked()
         self._begun = False
         self._lock = threading.Lock()
+        self._telling = threading.RLock()
         words, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
@@ -44,9 +45,11 @@ class Parent:
             self._begun = True
 
     def tell(self, **event: Any) -> None:
-        """Send to the parent: `progress`, counts by word; `report`, that of a drain."""
-        with suppress(OSError):  # the parent has died; `_listen` handles that
-            os.write(self._fd, json.dumps(event).encode() + b"\n")
+        """Send to the parent: `progress`, counts by word; `metrics`, a snapshot of them; `report`,
+        that of a drain."""
+        line = json.dumps(event).encode() + b"\n"
+        with suppress(OSError), self._telling:  # the parent has died; `_listen` handles that
+            os.write(self._fd, line)  # a long line is written in parts
 
     def _listen(self, words: int) -> None:
         heard = b""

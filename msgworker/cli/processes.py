@@ -27,6 +27,7 @@ from msgworker.cli.failing import OUR_FAULT, Usage
 from msgworker.cli.logs import StatusLine, screen
 from msgworker.instance.stopping import INSIST_SECONDS, NUMBERS, Asked, Signals, end_by
 from msgworker.logs import logger
+from msgworker.metrics.snapshot import Snapshot, past, summed, unpacked
 
 log = logger("msgworker.cli")
 FINAL = (0, 2, 3, 4)
@@ -48,6 +49,7 @@ class Child:
     said: bytes = b""
     logged: bytes = b""
     counts: Counter[str] = field(default_factory=Counter)
+    metrics: Snapshot = field(default_factory=dict)
     report: dict[str, Any] | None = None
     lost: str = ""
 
@@ -76,6 +78,7 @@ class Fleet:
         self._children: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
         self._past: Counter[str] = Counter()
+        self._past_metrics: Snapshot = {}
         self._reports: list[dict[str, Any]] = []
         self._asked = Asked()
         self._asked.begun = True
@@ -101,6 +104,10 @@ class Fleet:
                 found, stopped=True
             )  # a child that was stopped before it began sends no report
         return found, self._worst()
+
+    def metrics(self) -> list[Snapshot]:
+        """What the children have counted last, and those that have ended; any thread may ask."""
+        return [self._past_metrics, *(child.metrics for child in list(self._children.values()))]
 
     def _worst(self) -> int:
         """The worst exit code; a child that a stop killed before it began counts as 0."""
@@ -212,6 +219,8 @@ class Fleet:
         code = child.process.wait()
         self._close(child)
         self._past += child.counts
+        if child.metrics:
+            self._past_metrics = summed((self._past_metrics, past(child.metrics)))
         if child.report is not None:
             self._reports.append(child.report)
         if code in (0, 1) and (self._asked.in_order or not respawn):
@@ -281,6 +290,8 @@ def _hear(child: Child) -> bool:
         event = json.loads(line)
         if "progress" in event:
             child.counts = Counter(event["progress"])
+        if "metrics" in event:
+            child.metrics = unpacked(event["metrics"])
         child.report = event.get("report", child.report)
         child.lost = event.get("lost", child.lost)
     return data != b""

@@ -4,6 +4,7 @@ several."""
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from msgworker import App, Report, Worker, dialects
 from msgworker.app import table_from
 from msgworker.cli.group import Invocation
 from msgworker.cli.logs import StatusLine
+from msgworker.cli.measuring import Source, counted, scraped
 from msgworker.cli.options import CONFIG_FILE, as_json, common, configure, flags
 from msgworker.cli.output import print_json
 from msgworker.cli.parent import Parent
@@ -27,9 +29,11 @@ from msgworker.errors import ConfigError
 from msgworker.instance.report import complaints
 from msgworker.instance.stopping import Asked, Signals
 from msgworker.logs import logger
+from msgworker.metrics.snapshot import packed, summed
 
 F = TypeVar("F", bound=Callable[..., Any])
 TICK_SECONDS = 0.2
+METRICS_EVERY = 5
 HANDED_ON = (
     "threads",
     "topics",
@@ -62,11 +66,19 @@ def working(fn: F) -> F:
 
 
 @click.command("run")
+@click.option("--report-metrics", is_flag=True, hidden=True, help="Set by the parent process.")
 @working
+@flags("metrics_port", "metrics_host")
 @common
 @click.pass_context
 def run(
-    ctx: click.Context, /, app_ref: str | None, quiet: bool, report_fd: int | None, **given: Any
+    ctx: click.Context,
+    /,
+    app_ref: str | None,
+    quiet: bool,
+    report_fd: int | None,
+    report_metrics: bool,
+    **given: Any,
 ) -> int:
     """Handle messages until a signal arrives.
 
@@ -79,10 +91,13 @@ def run(
     conf = configure(ctx, given, level="warning" if quiet else "info")
     app = _checked_app(ctx, ref, conf)
     if conf["processes"] > 1:
-        return _fleet("run", ref, conf, ctx, file, quiet).run()
-    with scoped(conf, app) as scope:
+        fleet = _fleet("run", ref, conf, ctx, file, quiet)
+        with scraped(conf, app, fleet.metrics):
+            return fleet.run()
+    counting = counted(conf, app, for_parent=report_metrics)
+    with scoped(conf, app) as scope, scraped(conf, app, counting):
         worker = app.worker(threads=conf["threads"], topics=conf["topics"] or None, scope=scope)
-        with _watched(worker, quiet, parent):
+        with _watched(worker, quiet, parent, counting if report_metrics else None):
             worker.run(grace=conf["grace"], time_limit=conf["time_limit"])
     return 0
 
@@ -214,20 +229,30 @@ def keep_imports() -> None:
 
 
 @contextmanager
-def _watched(worker: Worker, quiet: bool, parent: Parent | None) -> Iterator[None]:
-    """Report progress while the block runs: on stderr, or to the parent process. Signals and the
-    parent stop the worker."""
+def _watched(
+    worker: Worker, quiet: bool, parent: Parent | None, metrics: Source | None = None
+) -> Iterator[None]:
+    """Report progress while the block runs: on stderr, or to the parent process, which gets
+    `metrics` too. Signals and the parent stop the worker."""
     keep_imports()
     over = threading.Event()
     progress = StatusLine(quiet=quiet)
     worker.orders = asked = Asked() if parent is None else parent.asked
 
+    def tell_metrics() -> None:
+        if metrics is not None and parent is not None:
+            parent.tell(metrics=packed(summed(metrics())))
+
     def tell() -> None:
-        while not over.wait(TICK_SECONDS):
+        for tick in itertools.count():
+            if over.wait(TICK_SECONDS):
+                break
             if parent is None:
                 progress.show(counts(worker))
-            else:
-                parent.tell(progress=counts(worker))
+                continue
+            parent.tell(progress=counts(worker))
+            if tick % METRICS_EVERY == 0:
+                tell_metrics()
 
     teller = threading.Thread(target=tell, name="msgworker-progress", daemon=True)
     with Signals(asked):
@@ -240,6 +265,7 @@ def _watched(worker: Worker, quiet: bool, parent: Parent | None) -> Iterator[Non
         finally:
             over.set()
             teller.join()
+            tell_metrics()
             progress.end()
 
 
@@ -270,6 +296,8 @@ def _fleet(
             arguments += [f"{flag_of(name)}={each}"]
     if file is not None:
         arguments += ["--config", file]
+    if command == "run" and conf["metrics_port"] is not None:
+        arguments.append("--report-metrics")
     if quiet:
         arguments.append("--quiet")
     if ctx.obj is not None and ctx.obj.debug:

@@ -294,6 +294,21 @@ SETTINGS: dict[str, Setting] = {
             most=86_400,
         ),
         Setting(
+            name="metrics_port",
+            kind="whole",
+            group="work",
+            about="serve metrics for Prometheus at this port; unset: none",
+            least=1,
+            most=65_535,
+        ),
+        Setting(
+            name="metrics_host",
+            kind="text",
+            group="work",
+            about="the address at which metrics are served",
+            default="127.0.0.1",
+        ),
+        Setting(
             name="locks",
             kind="text",
             group="locks",

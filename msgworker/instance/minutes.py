@@ -15,7 +15,7 @@ from itertools import repeat
 
 from msgworker import events
 from msgworker.latency import RAN, WAITED, bucket
-from msgworker.message import topic_of
+from msgworker.message import DEFAULT_TOPIC
 from msgworker.payload import is_text
 from msgworker.store.changing.pause import MAX_TOPIC
 from msgworker.store.history import Counts, Minute
@@ -115,12 +115,10 @@ class Minutes:
         return counts
 
     def _of(self, topic: object) -> Counts:
-        name = topic_of(topic) if topic is None or isinstance(topic, str) else OTHERS
+        name = countable(topic)
         found = self._topics.get(name)
         if found is None:
-            fits = len(name) <= MAX_TOPIC and is_text(name) and "\0" not in name
-            if not fits or len(self._topics) >= MOST_TOPICS:
-                name = OTHERS
+            name = OTHERS if len(self._topics) >= MOST_TOPICS else name
             found = self._topics.setdefault(name, Counts())
         return found
 
@@ -143,6 +141,14 @@ class Minutes:
             self._topics = {}
             self._ended.append(self._now)
         self._now = None
+
+
+def countable(topic: object) -> str:
+    """The name under which a topic is counted; `OTHERS` for what a column of texts cannot hold."""
+    name = DEFAULT_TOPIC if topic is None else topic
+    if not isinstance(name, str) or len(name) > MAX_TOPIC or "\0" in name or not is_text(name):
+        return OTHERS
+    return name
 
 
 def _measure(counts: Counts, span: events.Span) -> None:

@@ -18,6 +18,7 @@ jobs         writes that pages have asked for, in threads
 api          the JSON API
 live         one poller for all viewers, and the event stream that tells them
 health       whether the process and its database work
+scrape       metrics for Prometheus
 charts       pictures as SVG, from numbers
 shown        how values look: times, ages, numbers, payloads without their secrets
 

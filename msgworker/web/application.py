@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from msgworker.errors import ConfigError
-from msgworker.web import access, addresses, api, guard, health, live, pages, shown, writes
+from msgworker.web import access, addresses, api, guard, health, live, pages, scrape, shown, writes
 from msgworker.web.access import Asking, Door, Local
 from msgworker.web.sessions import Sessions
 from msgworker.web.site import DEADLINE_SECONDS, Options, Site
@@ -127,6 +127,7 @@ def routes() -> Sequence[BaseRoute]:
     return [
         *health.routes,
         *live.routes,
+        *scrape.routes,
         *pages.routes,
         Mount("/api/v1", routes=api.routes, name="api"),
         Mount("/static", StaticFiles(directory=STATIC), name="static"),

@@ -35,6 +35,7 @@ from msgworker.web.access import Door, Viewer
 from msgworker.web.addresses import Network
 from msgworker.web.jobs import Jobs
 from msgworker.web.live import Live, Part
+from msgworker.web.scrape import Scrapes
 from msgworker.web.sessions import Session, Sessions
 from msgworker.web.tokens import Role
 
@@ -101,6 +102,7 @@ class Site:
         self.nav = nav
         reads = {name: functools.partial(self.ask, part, self) for name, part in parts.items()}
         self.live = Live(reads, self.forget)
+        self.scrapes = Scrapes(app)
         self.secrets = dialects.secrets_of(app.engine.url)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="msgworker-web")
         self._waiting = 0

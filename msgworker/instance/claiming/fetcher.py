@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 
+from msgworker.events import Looked
 from msgworker.instance.claiming.appetite import Appetite
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.draining import Draining
@@ -96,6 +97,8 @@ class Fetcher(Role):
                     last_try
                 )  # another instance has it: continue with the others
             found = self.claim(look.candidates, me) if look.candidates else 0
+            if self._runtime.events.wants(Looked):
+                self._runtime.events.emit(Looked(me, len(look.candidates), found))
             self._more = self._left_some(look, found, room)
             self._appetite.fed(dry=dry, full=found >= room)
             return found + won or self._nothing(look)

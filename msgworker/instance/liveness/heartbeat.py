@@ -22,7 +22,7 @@ from msgworker.errors import (
     MsgworkerError,
     RuleChanged,
 )
-from msgworker.events import LeaseLost
+from msgworker.events import LeaseLost, Renewed
 from msgworker.instance.claiming.claimer import Claimer, nothing_flagged
 from msgworker.instance.claiming.seat import Seat
 from msgworker.instance.liveness.chronicle import Chronicle
@@ -212,7 +212,11 @@ class Heartbeat(Role):
         if begun >= identity.trusted_until or not self._lease.renew():
             self.reborn()
             return
+        margin = identity.trusted_until - begun
         identity.renewed(begun + TRUST * ttl)
+        stream, hand = self._runtime.events, self._runtime.hand
+        if stream.wants(Renewed):
+            stream.emit(Renewed(identity.id, margin, len(hand.lanes), len(hand.running)))
 
     def reborn(self) -> None:
         """Declared dead, or not renewed for too long: drop all lanes, take a new id.

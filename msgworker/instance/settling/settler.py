@@ -241,7 +241,7 @@ class Settler:
             elif self._after(lane, became, written, ran):
                 going_on.append(lane)
         spans = runtime.spans.of(written, ran) if written else ()
-        runtime.events.emit(events.Settled(me, written, spans))
+        runtime.events.emit(events.Settled(me, written, spans, len(mine)))
         if runtime.registry.tells:
             self._on_progress()  # messages about these may be claimed
         return going_on

@@ -1,0 +1,24 @@
+"""Metrics for Prometheus, made from the events of instances; the extra `metrics`.
+
+In the order of a number's life:
+
+names       all metrics: names, kinds, labels
+counting    counts what events tell, in this process
+snapshot    counts as plain values, which another process can add up
+looking     what is asked of the database at a scrape, rarely and with a deadline
+exposition  the text of a scrape, and its HTTP server
+
+Nothing of this is imported by `import msgworker`, and nothing is subscribed before it is asked for.
+"""
+
+from __future__ import annotations
+
+from msgworker.errors import ConfigError
+
+
+def need() -> None:
+    """Raise ConfigError that names the extra, if prometheus_client cannot be imported."""
+    from importlib.util import find_spec
+
+    if find_spec("prometheus_client") is None:
+        raise ConfigError("metrics need prometheus-client: pip install 'msgworker[metrics]'")

@@ -1,0 +1,130 @@
+"""`msgworker run --metrics-port`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from msgworker import App
+from tests.support.programs import Cli, Program, children, fill
+from tests.support.waiting import until
+
+GRAFANA = Path(__file__).parent.parent.parent / "samples" / "grafana"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def scrape(port: int) -> dict[str, float]:
+    """The sums of all samples by name; none while the port is closed."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            body = answer.read().decode()
+    except URLError:
+        return {}
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(body):
+        for one in family.samples:
+            if one.labels.get("outcome", "done") == "done":
+                found[one.name] = found.get(one.name, 0.0) + one.value
+    return found
+
+
+@contextmanager
+def running(start: Callable[..., Program], *args: object) -> Iterator[tuple[Program, int]]:
+    port = free_port()
+    child = start("run", "crm:app", "--metrics-port", port, *args)
+    try:
+        yield child, port
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)
+
+
+def test_a_child_that_is_killed_takes_no_count_along(
+    app: App, start: Callable[..., Program]
+) -> None:
+    fill(app, 40)
+    with running(start, "--processes", 2) as (parent, port):
+        done = "msgworker_messages_total"
+        until(lambda: scrape(port).get(done) == 40, "all are counted")
+        assert scrape(port)["msgworker_handler_seconds_count"] == 40
+        killed = set(children(parent))
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: killed.isdisjoint(children(parent)), "the children are gone")
+        assert scrape(port)[done] == 40
+        fill(app, 5)
+        until(lambda: scrape(port).get(done) == 45, "others go on counting")
+
+
+def test_a_port_that_is_taken_ends_a_run_with_2(app: App, crm: Cli) -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        port = one.getsockname()[1]
+        found = crm("run", "crm:app", "--metrics-port", port)
+        assert (found.exit_code, f"127.0.0.1:{port}" in found.stderr) == (2, True)
+
+
+def test_prometheus_itself_scrapes_and_judges(
+    app: App, start: Callable[..., Program], tmp_path: Path
+) -> None:
+    prometheus, promtool = shutil.which("prometheus"), shutil.which("promtool")
+    if prometheus is None or promtool is None:
+        pytest.skip("there is no prometheus here (apt-get install prometheus)")
+    for what in (["rules", GRAFANA / "alerts.yml"], ["config", GRAFANA / "prometheus.yml"]):
+        subprocess.run([promtool, "check", *what], check=True, capture_output=True)
+    fill(app, 40)
+    with running(start) as (_, port):
+        until(lambda: scrape(port).get("msgworker_messages_total") == 40, "all are done")
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            linted = subprocess.run(
+                [promtool, "check", "metrics"], input=answer.read(), capture_output=True
+            )
+        assert linted.returncode == 0, linted.stderr + linted.stdout
+        ours = free_port()
+        config = (GRAFANA / "prometheus.yml").read_text().replace("9464", str(port))
+        (tmp_path / "prometheus.yml").write_text(config.replace("15s", "1s"))
+        shutil.copy(GRAFANA / "alerts.yml", tmp_path)
+        server = subprocess.Popen(
+            [
+                prometheus,
+                f"--config.file={tmp_path / 'prometheus.yml'}",
+                f"--storage.tsdb.path={tmp_path / 'data'}",
+                f"--web.listen-address=127.0.0.1:{ours}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            query = "sum(msgworker_messages_total)"
+
+            def answered() -> bool:
+                url = f"http://127.0.0.1:{ours}/api/v1/query?query={query}"
+                try:
+                    with urlopen(url, timeout=10) as answer:
+                        return b'"40"' in answer.read()
+                except URLError:
+                    return False
+
+            until(answered, "Prometheus knows it")
+            with urlopen(f"http://127.0.0.1:{ours}/api/v1/rules", timeout=10) as answer:
+                assert b'"health":"err"' not in answer.read()
+        finally:
+            server.terminate()
+            server.wait()

@@ -1,0 +1,290 @@
+"""Metrics: counted from events, added up over processes, told as Prometheus reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msgworker import App, MessageTable, Reject, RetryLater, events
+from msgworker.errors import ConfigError, DatabaseUnavailable
+from msgworker.metrics.counting import Counting
+from msgworker.metrics.exposition import serving, text
+from msgworker.metrics.looking import KEEP_SECONDS, Looking
+from msgworker.metrics.names import METRICS
+from msgworker.metrics.snapshot import Snapshot, packed, past, summed, unpacked
+from msgworker.store.rows import Row
+
+ROOT = Path(__file__).parent.parent.parent
+GRAFANA = ROOT / "samples" / "grafana"
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def row(topic: Any = "t") -> Row:
+    return Row(1, None, topic, None, 0, 0, 0, None, None)
+
+
+def parsed(body: bytes) -> Samples:
+    """The samples, as prometheus_client itself reads them."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+
+
+def scraped(app: App, counting: Counting) -> Samples:
+    looking = Looking(app.ops)
+    return parsed(text(lambda: (counting.snapshot(), looking.snapshot()))[0])
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, tuple(sorted(labels.items()))]
+
+
+def test_a_scrape_tells_what_was_done(sqlite_app):
+    app = sqlite_app
+    counting = Counting(app)
+    tries: list[int] = []
+
+    @app.handler("a")
+    def good(msg: Any) -> None: ...
+
+    @app.handler("b", max_tries=2)
+    def bad(msg: Any) -> None:
+        tries.append(1)
+        if msg.payload == "reject":
+            raise Reject("no")
+        if len(tries) == 1:
+            raise RetryLater(after=0)
+        raise ValueError("x")
+
+    with app.engine.begin() as conn:
+        app.send_many(conn, "a", [({"n": i}, f"C-{i}") for i in range(30)])
+        app.send(conn, "b", "fail", object_id="1")
+        app.send(conn, "waits", {}, object_id="2")
+    app.drain(threads=2, linger=0)
+    found = scraped(app, counting)
+    assert value(found, "msgworker_messages_total", topic="a", outcome="done") == 30
+    assert value(found, "msgworker_messages_total", topic="b", outcome="postponed") == 1
+    assert value(found, "msgworker_handler_seconds_count", topic="a") == 30
+    assert value(found, "msgworker_handler_seconds_bucket", topic="a", le="+Inf") == 30
+    assert value(found, "msgworker_wait_seconds_count", topic="a") == 30
+    assert value(found, "msgworker_claims_won_total") >= 1
+    assert value(found, "msgworker_looks_total") >= value(found, "msgworker_wasted_looks_total")
+    assert value(found, "msgworker_wasted_looks_total") >= 1
+    assert value(found, "msgworker_settle_messages_sum") >= 31
+    assert value(found, "msgworker_instances") == 0
+    assert value(found, "msgworker_database_up") == 1
+    assert value(found, "msgworker_oldest_waiting_seconds", topic="waits") < 60
+    assert value(found, "msgworker_table_messages", topic="waits", status="new") == 1
+    assert value(found, "msgworker_table_instances", life="live") == 0
+
+
+def told_of_all() -> Snapshot:
+    stream = events.Events()
+    counting = Counting(stream)
+    me, one = "i", row()
+    for event in (
+        events.InstanceStarted(me, 4),
+        events.Looked(me, 3, 0),
+        events.Looked(me, 3, 2),
+        events.Claimed(me, [one, one], 3),
+        events.Settled(me, [one], [(0.2, 1.5)], 2),
+        events.Retried(me, one, "x", 1.0, span=(0.1, None)),
+        events.Dead(me, one, "x"),
+        events.Cancelled(me, one, "x"),
+        events.Later(me, one, "x", 1.0, 1),
+        events.Released(me, one, False),
+        events.Lost(me, one),
+        events.FellBack(me, [one], "x"),
+        events.Renewed(me, 6.5, 7, 3),
+        events.Recovered(me, "dead", 5),
+        events.OutageBegan(me, "fetcher", "x"),
+        events.ScheduleFired(me, "nightly", "t", [1, 2]),  # type: ignore[list-item]
+        events.ScheduleFailed(me, "nightly", "x", 1.0),
+    ):
+        stream.emit(event)
+    return counting.snapshot()
+
+
+TOLD = {
+    **{
+        ("msgworker_messages_total", ("t", word)): 1
+        for word in ("done", "retried", "dead", "cancelled", "postponed", "released", "lost")
+    },
+    ("msgworker_looks_total", ()): 2,
+    ("msgworker_wasted_looks_total", ()): 1,
+    ("msgworker_claims_offered_total", ()): 3,
+    ("msgworker_claims_won_total", ()): 2,
+    ("msgworker_in_flight_messages", ()): 7,
+    ("msgworker_running_handlers", ()): 3,
+    ("msgworker_instances", ()): 1,
+    ("msgworker_handler_threads", ()): 4,
+    ("msgworker_lease_margin_seconds", ()): 6.5,
+    ("msgworker_lease_losses_total", ()): 0,
+    ("msgworker_recoveries_total", ()): 1,
+    ("msgworker_recovered_messages_total", ()): 5,
+    ("msgworker_database_outages_total", ()): 1,
+    ("msgworker_database_away", ()): 1,
+    ("msgworker_batches_alone_total", ()): 1,
+    ("msgworker_schedule_ticks_total", ("nightly",)): 2,
+    ("msgworker_schedule_failures_total", ("nightly",)): 1,
+}
+
+
+def test_each_event_has_its_number():
+    found = told_of_all()
+    assert {key: found[key] for key in TOLD} == TOLD
+    assert found["msgworker_settle_messages", ()] == (2.0, [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    total, counts = found["msgworker_handler_seconds", ("t",)]  # type: ignore[misc]
+    assert (round(total, 6), sum(counts)) == (0.3, 2)
+    assert set(found) - set(TOLD) == {
+        ("msgworker_settle_messages", ()),
+        ("msgworker_handler_seconds", ("t",)),
+        ("msgworker_wait_seconds", ("t",)),
+    }
+
+
+def test_an_instance_with_a_lost_lease_is_one_and_a_stopped_one_none():
+    stream = events.Events()
+    counting = Counting(stream)
+    stream.emit(events.InstanceStarted("a", 4))
+    stream.emit(events.Renewed("a", 5.0, 1, 1))
+    stream.emit(events.OutageBegan("a", "heartbeat", "x"))
+    stream.emit(events.LeaseLost("a", "b"))
+    found = counting.snapshot()
+    assert found["msgworker_instances", ()] == 1
+    assert found["msgworker_lease_losses_total", ()] == 1
+    assert found["msgworker_database_away", ()] == 0
+    assert ("msgworker_lease_margin_seconds", ()) not in found
+    stream.emit(events.InstanceStopped("b", clean=True))
+    assert counting.snapshot()["msgworker_handler_threads", ()] == 0
+
+
+def test_topics_beyond_a_hundred_share_one_label():
+    stream = events.Events()
+    counting = Counting(stream)
+    for i in range(150):
+        stream.emit(events.Settled("i", [row(f"t{i}")], [None]))
+    stream.emit(events.Settled("i", [row("x" * 200)], [None]))
+    found = counting.snapshot()
+    assert found["msgworker_messages_total", ("(others)", "done")] == 51
+    assert sum(key[0] == "msgworker_messages_total" for key in found) == 101
+
+
+def test_processes_add_up_and_what_a_killed_one_has_counted_stays():
+    one = unpacked(json.loads(json.dumps(packed(told_of_all()))))
+    assert one == told_of_all()
+    both = summed((one, one))
+    assert both["msgworker_messages_total", ("t", "done")] == 2
+    assert both["msgworker_settle_messages", ()] == (4.0, [0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    assert both["msgworker_lease_margin_seconds", ()] == 6.5
+    left = summed((past(one), one))
+    assert left["msgworker_messages_total", ("t", "done")] == 2
+    assert left["msgworker_in_flight_messages", ()] == 7
+
+
+def test_a_scrape_lists_exactly_the_documented_metrics():
+    body = text(lambda: (told_of_all(),))[0].decode()
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", body, re.M))
+    assert kinds == {one.name: one.kind for one in METRICS.values()}
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(msgworker_\w+)` \| (\w+) \| ([^|]*) \|", page, re.M)
+    assert [(name, kind) for name, kind, _ in rows] == list(kinds.items())
+    labels = {name: tuple(re.findall(r"`(\w+)`", told)) for name, _, told in rows}
+    assert labels == {one.name: one.labels for one in METRICS.values()}
+
+
+def used(expressions: list[str]) -> set[str]:
+    names = set(re.findall(r"msgworker_\w+", " ".join(expressions)))
+    return {re.sub(r"_(bucket|sum|count)$", "", n) if n not in METRICS else n for n in names}
+
+
+def test_the_grafana_dashboard_uses_metrics_that_exist_and_shows_all():
+    board = json.loads((GRAFANA / "msgworker.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert used(found) == set(METRICS)
+    places = [tuple(panel["gridPos"].values()) for panel in board["panels"]]
+    assert len(set(places)) == len(places)
+
+
+def test_alert_rules_use_metrics_that_exist():
+    found = re.findall(r"expr:(.*?)(?:for|labels):", (GRAFANA / "alerts.yml").read_text(), re.S)
+    assert len(found) == 7
+    assert used(found) <= set(METRICS)
+
+
+def test_a_topic_cannot_fake_a_line_of_a_scrape(sqlite_app):
+    evil = 'x"} 1\nfake_metric 1\n# \\'
+    stream = events.Events()
+    counting = Counting(stream)
+    stream.emit(events.Settled("i", [row(evil)], [(0.1, None)]))
+    found = parsed(text(lambda: (counting.snapshot(),))[0])
+    assert value(found, "msgworker_messages_total", topic=evil, outcome="done") == 1
+    assert not any(name == "fake_metric" for name, _ in found)
+
+
+class Away:
+    """Ops of a database that is away."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def within(self, seconds: float) -> Away:
+        return self
+
+    def overview(self) -> Any:
+        self.asked += 1
+        raise DatabaseUnavailable("canary-secret host")
+
+
+def test_the_database_is_asked_rarely_and_its_absence_is_told():
+    now, ops = [0.0], Away()
+    looking = Looking(ops, lambda: now[0])  # type: ignore[arg-type]
+    for _ in range(50):
+        assert looking.snapshot() == {("msgworker_database_up", ()): 0.0}
+    assert ops.asked == 1
+    now[0] += KEEP_SECONDS
+    looking.snapshot()
+    assert ops.asked == 2
+
+
+def test_metrics_are_served_over_http_and_an_address_that_is_taken_is_named():
+    from urllib.request import urlopen
+
+    with serving(lambda: (told_of_all(),), "127.0.0.1", 0) as port:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            found = parsed(answer.read())
+        assert value(found, "msgworker_messages_total", topic="t", outcome="done") == 1
+        with (
+            pytest.raises(ConfigError, match=f"cannot be served at 127.0.0.1:{port}"),
+            serving(lambda: (), "127.0.0.1", port),
+        ):
+            pass
+
+
+def test_without_the_extra_it_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"msgworker\[metrics\]"):
+        text(lambda: ())
+
+
+def test_a_table_of_other_names_is_measured_too(sqlite):
+    names = {"msg_id": "msgID", "object_id": "objectID", "created_at": None, "topic": "kind"}
+    app = App(sqlite.url, table=MessageTable("tb_msg", **names))
+    app.create_schema()
+    counting = Counting(app)
+    app.add_handler("t", lambda msg: None)
+    with app.engine.begin() as conn:
+        app.send(conn, "t", {})
+    app.drain(linger=0)
+    found = scraped(app, counting)
+    app.engine.dispose()
+    assert value(found, "msgworker_handler_seconds_count", topic="t") == 1
+    assert ("msgworker_wait_seconds_count", (("topic", "t"),)) not in found

@@ -1,0 +1,29 @@
+"""/metrics of the dashboard."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from msgworker import events
+
+
+def test_the_dashboard_counts_from_the_first_scrape_on(full_app, browser):
+    assert not full_app.events.wants(events.Looked)
+    first = browser.get("/metrics")
+    assert (first.status_code, first.headers["content-type"].split(";")[0]) == (200, "text/plain")
+    assert full_app.events.wants(events.Looked)
+    full_app.add_handler("settle", lambda msg: None)
+    full_app.drain(linger=0)
+    found = {
+        (one.name, one.labels.get("topic")): one.value
+        for family in text_string_to_metric_families(browser.get("/metrics").text)
+        for one in family.samples
+    }
+    assert found["msgworker_messages_total", "settle"] == 9
+    assert found["msgworker_database_up", None] == 1
+
+
+def test_a_process_without_the_extra_says_what_to_install(browser, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = browser.get("/metrics")
+    assert (found.status_code, "msgworker[metrics]" in found.text) == (501, True)
