@@ -12,13 +12,22 @@ import click
 from msgworker import App, dialects
 from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched, Usage
 from msgworker.cli.options import as_json, common, id_in_range
-from msgworker.cli.output import Column, note, print_json, print_table, print_with_text, to_terminal
+from msgworker.cli.output import (
+    Column,
+    note,
+    print_json,
+    print_table,
+    print_text,
+    print_with_text,
+    to_terminal,
+)
 from msgworker.cli.target import open_app, target
 from msgworker.cli.words import age, ago, plural, safe, since
 from msgworker.config import YEAR_SECONDS, seconds
-from msgworker.message import State
+from msgworker.message import State, topic_of
 from msgworker.store.looking.counts import Count, Exact
 from msgworker.store.looking.info import How, MessageInfo
+from msgworker.store.looking.limited import TopicLimit
 from msgworker.store.looking.window import Found
 
 OPEN = (State.NEW, State.PROCESSING, State.FAILED)
@@ -32,13 +41,14 @@ OPEN = (State.NEW, State.PROCESSING, State.FAILED)
 def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     """Count messages by state and topic, with the age of the oldest."""
     app = open_app(ctx, given)
-    counts = app.ops.counts()
+    counts, limits = app.ops.counts(), app.ops.limits()
     if as_json:
         print_json(
             {
                 "database": dialects.masked(app.engine.url),
                 "table": app.table.name,
                 "counts": [_count_dict(count) for count in counts],
+                "limits": [_limit_dict(one, counts) for one in limits],
             }
         )
         return
@@ -49,6 +59,8 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     titles = [Column(word.value.upper(), "right") for word in words]
     columns = [Column("TOPIC", share=1), *titles, Column("OLDEST OPEN", "right")]
     print_table(columns, status_rows(counts, words))
+    for one in limits:
+        print_text(_limit_text(one, counts), rest="    ")
     if any(c.exact is not Exact.EXACT for c in counts):
         note("a large table: + means at least, ~ is from the database's statistics")
     if to_terminal() and any(c.status is State.DEAD for c in counts):
@@ -58,6 +70,31 @@ def status(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 def _count_dict(count: Count) -> dict[str, Any]:
     oldest = count.oldest_seconds
     return asdict(count) | {"oldest_seconds": None if oldest is None else round(oldest, 3)}
+
+
+def _waiting(one: TopicLimit, counts: list[Count]) -> list[Count]:
+    return [c for c in counts if c.status is State.NEW and topic_of(c.topic) == one.topic]
+
+
+def _limit_dict(one: TopicLimit, counts: list[Count]) -> dict[str, Any]:
+    waiting = sum(count.count for count in _waiting(one, counts))
+    told = {name: v for name, v in asdict(one).items() if name not in NOT_IN_STATUS}
+    return told | {"new": waiting, "waits_for": one.why}
+
+
+NOT_IN_STATUS = ("holders", "declared_by", "declared_at")
+
+
+def _limit_text(one: TopicLimit, counts: list[Count]) -> str:
+    """Such as "limits of bank.post: 4 of 4 running, rate 20/s (next token in 0.3 s), 96 new"."""
+    parts = [f"{one.running} running"]
+    if one.max_running is not None:
+        parts = [f"{one.running} of {one.max_running} running"]
+    if one.rate is not None:
+        wait = f" (next token in {one.next_seconds or 0.0:.3g} s)" if one.tokens == 0 else ""
+        parts.append(f"rate {one.rate}{wait}")
+    parts.append(f"{_number(_waiting(one, counts)).replace('-', '0')} new")
+    return f"limits of {safe(one.topic)}: {', '.join(parts)}"
 
 
 def status_rows(counts: list[Count], words: list[State]) -> list[list[str]]:

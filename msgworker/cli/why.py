@@ -198,6 +198,8 @@ def _lane_row(one: LaneInfo, app: App) -> list[Any]:
 
 def _lane_what(one: LaneInfo) -> str:
     head = one.head
+    if one.limited is not None:
+        return "; ".join(part for part in (what(head), f"waits for {one.limited}") if part)
     if one.started is None:
         return what(head)
     if one.started:

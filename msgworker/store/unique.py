@@ -22,7 +22,7 @@ from msgworker.errors import DuplicateMessage
 from msgworker.message import Outgoing, Status
 from msgworker.store.send import insert_many, insert_one, inserted_values, sent_values
 from msgworker.table import Tables, lit
-from msgworker.table.uniqueness import ONE, counts, holds, index_name
+from msgworker.table.uniqueness import ONE, able, counts, holds, index_name
 
 ROUNDS = 20
 """How often it is sent again because the message that had the key has ended meanwhile."""
@@ -135,6 +135,16 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
 
     found = conn.execute(t.built(("key_holder", latest), build), {"mw_key": key}).first()
     return None if found is None else Holder(found[0], found[1], found[2], found[3] == 1)
+
+
+def told(conn: Connection, t: Tables, msg_id: int, key: str) -> str:
+    """Whether a message holds its key, or which one does, as the end of a sentence; else empty."""
+    found = holder(conn, t, key) if able(t) else None
+    if found is None:
+        return ""
+    if found.msg_id != msg_id:
+        return f"; its unique key {key} is held by message {found.msg_id} now"
+    return f"; it holds the unique key {key} until {'it is purged' if found.kept else 'it ends'}"
 
 
 def _refuse_other(t: Tables, found: Holder, row: dict[str, Any]) -> None:

@@ -158,12 +158,32 @@ def test_status_counts_by_topic_and_state(crm: Cli, folder: Path) -> None:
     assert text[2].split()[:6] == ["settle", "1", "-", "-", "-", "-"]
     assert text[3].split()[:7] == ["all", "topics", "1", "-", "-", "-", "2"]
     found = json.loads(crm("status", *AT, "--json").stdout)
-    assert set(found) == {"database", "table", "counts"}
+    assert set(found) == {"database", "table", "counts", "limits"}
+    assert found["limits"] == []
     assert [(c["status"], c["topic"], c["count"]) for c in found["counts"]] == [
         ("new", "settle", 1),
         ("dead", "invoice", 2),
     ]
     assert all(isinstance(c["oldest_seconds"], float) for c in found["counts"])
+
+
+def test_status_says_what_waits_for_a_limit(crm: Cli, folder: Path) -> None:
+    for _ in range(3):
+        crm("send", "settle", *AT)
+    sql(
+        folder,
+        "INSERT INTO msgworker_limit (table_name, topic, max_running, rate_starts, burst, full_us, "
+        "declared_by, declared_at) VALUES ('msgworker_message', 'settle', 1, 2, 9, 0, 'x', "
+        "'2026-11-22 10:00:00')",
+    )
+    sql(folder, "UPDATE msgworker_message SET status = 1, claimed_by = 'w' WHERE msg_id = 1")
+    text = crm("status", *AT).stdout.splitlines()
+    assert text[-1] == "limits of settle: 1 of 1 running, rate 2/s, 2 new"
+    (limit,) = json.loads(crm("status", *AT, "--json").stdout)["limits"]
+    assert (limit["topic"], limit["running"], limit["new"]) == ("settle", 1, 2)
+    assert limit["waits_for"] == "a permit of settle: 1 of 1 running, held by w (1)"
+    sql(folder, "UPDATE msgworker_message SET object_id = 'o' || msg_id")
+    assert "waits for a permit of settle" in " ".join(crm("lanes", *AT).stdout.split())
 
 
 def test_status_shows_what_nobody_knows(crm: Cli, folder: Path) -> None:

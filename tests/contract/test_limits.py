@@ -541,6 +541,23 @@ def test_a_limit_of_another_table_is_another_one(app, make_app):
         assert (claim_all(one), claim_all(two)) == (1, 1)
 
 
+def test_a_limit_in_one_database_is_another_one_in_the_next(tmp_path):
+    apps = [App(f"sqlite:///{tmp_path}/{name}.db") for name in "ab"]
+    try:
+        for app, most in zip(apps, (1, 2), strict=True):
+            app.create_schema()
+            limited(app, max_running=most, rate="1/h", burst=3)
+            send(app, *range(5))
+        with instance(apps[0]) as one, instance(apps[1]) as two:
+            assert (claim_all(one), claim_all(two)) == (1, 2)
+            end_one(one)
+            assert (claim_all(one), claim_all(two)) == (1, 2)
+        assert [app.ops.limits()[0].tokens for app in apps] == [1, 1]
+    finally:
+        for app in apps:
+            app.engine.dispose()
+
+
 def test_a_worker_with_limits_needs_their_table(app, make_app):
     with app.engine.begin() as conn:
         conn.execute(sa.text("DROP TABLE msgworker_limit"))

@@ -44,6 +44,9 @@ def test_explain_names_the_permit_or_the_token_that_a_message_waits_for(app):
     found = app.ops.explain(waits)
     assert found.reason is Reason.LIMITED
     assert found.text == "it waits for a permit of t: 1 of 1 running, held by other-1 (1)"
+    lanes = {lane.head.msg_id: lane.limited for lane in app.ops.lanes()}
+    assert lanes[waits] == found.text.removeprefix("it waits for ")
+    assert lanes[held] is None
     assert "a token of paced: its rate is 1/h, the next in 3.6" in app.ops.explain(late).text
     edit(app, held, status=2, claimed_by=None)
     assert why(app, waits) is Reason.NEXT

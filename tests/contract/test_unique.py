@@ -71,6 +71,22 @@ def test_the_transaction_lives_on_after_a_key_that_was_taken(app, table):
     assert len(table.column("msg_id")) == 4
 
 
+def test_explain_says_who_holds_the_key_of_a_message(app, table):
+    with app.engine.begin() as conn:
+        first = app.send(conn, "t", None, unique_key="k")
+        kept = app.send(conn, "t", None, unique_key="p", unique="kept")
+    told = [app.ops.explain(one).text for one in (first, kept)]
+    assert "; it holds the unique key k until it ends" in told[0]
+    assert "; it holds the unique key p until it is purged" in told[1]
+    app.add_handler("t", lambda msg: None)
+    app.drain(linger=0)
+    assert "unique key" not in app.ops.explain(first).text
+    with app.engine.begin() as conn:
+        second = app.send(conn, "t", None, unique_key="k")
+    text = app.ops.explain(first).text
+    assert f"; its unique key k is held by message {second} now" in text
+
+
 def test_raise_names_the_holder_and_the_key(app):
     first = send(app)
     with pytest.raises(DuplicateMessage, match=rf"'k' is held by message {first}") as found:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.message import State, in_quarantine, topic_of
-from msgworker.store import items, schedules
+from msgworker.store import items, schedules, unique
 from msgworker.store.changing import cancelling, pause, purge
 from msgworker.store.changing.cancelling import Request
 from msgworker.store.claiming import urgent
@@ -82,6 +82,8 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
     if info is None:
         return None
     found = _explain(conn, t, info, instances(conn, t), pause.topics(conn, t))
+    if info.unique_key is not None and "unique_key" not in info.odd:
+        found = replace(found, text=found.text + unique.told(conn, t, msg_id, info.unique_key))
     if info.scheduled_for is not None:
         sender = schedules.sender_of(conn, t, topic_of(info.topic), info.object_id)
         sent = f"; sent by {sender} for {info.scheduled_for:%Y-%m-%d %H:%M:%S} UTC"

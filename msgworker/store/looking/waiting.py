@@ -17,14 +17,15 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.dialects import AnyText
 from msgworker.errors import ConfigError
-from msgworker.message import State
-from msgworker.store.looking import find, window
+from msgworker.message import State, topic_of
+from msgworker.store.looking import find, limited, window
 from msgworker.store.looking.capped import NO_CURSOR, cursor_place, cursor_text
 from msgworker.store.looking.info import MessageInfo
 from msgworker.store.looking.instances import UNKNOWN, Started, leased
 from msgworker.store.looking.window import Found
 from msgworker.table import Cols, Tables
 
+OPEN = (State.NEW, State.FAILED)
 BEHIND = 1000
 """Messages behind a head are counted up to this number."""
 LANES_PER_STATEMENT = 10
@@ -37,6 +38,7 @@ class LaneInfo:
 
     started, running_seconds: of a head that an instance has claimed, whether its handler has
     started and how long it has run, as far as the last heartbeat tells; None = not known.
+    limited: the permit or token for which a head that is not running waits, None = none.
     """
 
     object_id: Any
@@ -45,6 +47,7 @@ class LaneInfo:
     at_least: bool = False
     started: bool | None = None
     running_seconds: float | None = None
+    limited: str | None = None
 
 
 def lanes(
@@ -115,7 +118,7 @@ def _infos(
 ) -> list[LaneInfo]:
     """The objects of these keys, in this order."""
     infos = find.by_ids(conn, t, [heads[key][0] for key in keys if key in heads])
-    started = _started(conn, t, infos.values())
+    started, full = _started(conn, t, infos.values()), limited.waiting(conn, t)
     return [
         LaneInfo(
             infos[head].object_id,
@@ -123,6 +126,7 @@ def _infos(
             min(count - 1, BEHIND),
             count - 1 > BEHIND,
             *started.get(head, UNKNOWN),
+            limited=full.get(topic_of(infos[head].topic)) if infos[head].status in OPEN else None,
         )
         for head, count in (heads[key] for key in keys if key in heads)
         if head in infos
