@@ -1693,4 +1693,18 @@ MUTANTS = (
         "                or runtime.is_paused(row)\n",
         *_on("test_a_batch_takes_no_message_that_needs_a_permit_behind_another", "sqlite"),
     ),
+    _m(
+        "limits: a drain waits for no token",
+        "instance/claiming/permits.py",
+        "if of.waits is Waits.TOKEN and of.token_at - now <= linger:",
+        "if of.waits is Waits.TOKEN and linger < 0:",
+        *_on("test_a_drain_waits_for_a_token_that_comes_within_its_linger", "sqlite"),
+    ),
+    _m(
+        "limits: tokens are taken for what was not won",
+        "instance/claiming/claimer.py",
+        "limits.take(conn, tables, topic, free, len(rows))",
+        "limits.take(conn, tables, topic, free, len(some))",
+        *_on("test_tokens_of_heads_that_others_have_claimed_are_not_taken", "sqlite"),
+    ),
 )

@@ -20,7 +20,7 @@ from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
 from msgworker.limit import Limit
 from msgworker.message import Outcome
-from msgworker.store.claiming import candidates, limits
+from msgworker.store.claiming import candidates, claim, limits
 from msgworker.store.claiming.limits import Recorded
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE
@@ -452,6 +452,28 @@ def test_tokens_that_are_not_used_are_not_taken(app):
         claim_all(one)
         send(app, *range(5))
         assert claim_all(one) == 3
+
+
+def test_tokens_of_heads_that_others_have_claimed_are_not_taken(app, monkeypatch):
+    real = claim.flag
+    calls: list[int] = []
+
+    def flag(conn, tables, some, *, me):
+        calls.append(len(some))
+        return real(conn, tables, some[:1] if len(calls) == 1 else some, me=me)
+
+    monkeypatch.setattr(claim, "flag", flag)
+    limited(app, rate="1/h", burst=3)
+    send(app, *range(5))
+    with instance(app) as one:
+        assert claim_all(one) == 3
+    assert calls[0] == 3
+
+
+def test_a_drain_waits_for_a_token_that_comes_within_its_linger(app):
+    limited(app, rate="2/s", burst=1)
+    send(app, "a", "b")
+    assert app.drain(linger=2).done == 2
 
 
 def test_a_drain_waits_for_a_token_that_comes_soon(app):
