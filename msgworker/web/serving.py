@@ -104,6 +104,7 @@ def serve(dashboard: Dashboard, listener: socket.socket) -> None:
     config = uvicorn.Config(
         dashboard,
         log_config=None,  # one event, one line, by our own logger
+        log_level="warning",
         access_log=False,
         server_header=False,
         date_header=True,

@@ -127,8 +127,9 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
     def links(self) -> list[str]:
-        """All URLs in the page, those of forms too."""
-        return [v for _, attrs in self.elements for n in URLS if (v := attrs.get(n)) is not None]
+        """All URLs in the page but those of a place in it; those of forms too."""
+        found = [attrs.get(name) or "" for _, attrs in self.elements for name in URLS]
+        return [one for one in found if one and not one.startswith("#")]
 
 
 XSS = (

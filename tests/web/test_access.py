@@ -1,0 +1,267 @@
+"""Who may see the dashboard, and who may act."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msgworker import App
+from msgworker.errors import ConfigError
+from msgworker.web import access, serving, tokens
+from msgworker.web.access import Viewer
+from msgworker.web.sessions import Sessions
+from msgworker.web.tokens import Role
+from tests.support.web import TOKEN, Browser, Page, browse, dashboard_with
+
+OTHER = "another-token-of-the-tests"
+
+
+def test_without_authentication_only_this_machine_is_admitted(sqlite_app: App) -> None:
+    dashboard = sqlite_app.web()
+    assert Browser(dashboard).get("/").status_code == 200
+    for peer in ("10.0.0.7", "192.0.2.1", "::ffff:192.0.2.1", "testclient", ""):
+        assert Browser(dashboard, peer=peer).get("/").status_code == 403
+    assert Browser(dashboard, peer="::ffff:127.0.0.1").get("/").status_code == 200
+
+
+@pytest.mark.parametrize("header", access.FORWARDED)
+def test_a_proxy_on_this_machine_does_not_make_its_clients_local(
+    browser: Browser, header: str
+) -> None:
+    assert browser.get("/", headers={header: "192.0.2.1"}).status_code == 403
+
+
+def test_without_actions_every_viewer_only_looks(sqlite_app: App) -> None:
+    found = Page(browse(sqlite_app, role="admin").get("/").text).text
+    assert "local, viewer" in found
+    assert "local, admin" in Page(browse(sqlite_app, role="admin", actions=True).get("/").text).text
+
+
+def test_a_token_is_needed_for_all_but_health_and_the_form(sqlite_app: App) -> None:
+    client = Browser(dashboard_with(sqlite_app), peer="127.0.0.1")
+    assert client.get("/").headers["location"] == "/login"
+    for path in ("/system", "/events?part=counts", "/api/v1/overview", "/docs", "/nothing"):
+        found = client.get(path, headers={"accept": "application/json"})
+        assert (found.status_code, found.headers["www-authenticate"][:6]) == (401, "Bearer")
+    for path in ("/healthz", "/readyz", "/login", "/static/page.css"):
+        assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer {TOKEN}", 200),
+        (f"Bearer {TOKEN}x", 401),
+        (f"Bearer {TOKEN[:-1]}", 401),
+        ("Bearer ", 401),
+        (TOKEN, 401),
+        ("Basic " + base64.b64encode(f"token:{TOKEN}".encode()).decode(), 200),
+        ("Basic " + base64.b64encode(f"root:{TOKEN}".encode()).decode(), 401),
+        ("Basic !!", 401),
+        ("Basic " + base64.b64encode(b"\xff\xfe").decode(), 401),
+    ],
+)
+def test_a_token_is_taken_as_bearer_or_basic_and_only_whole(
+    sqlite_app: App, given: str, code: int
+) -> None:
+    client = Browser(dashboard_with(sqlite_app))
+    headers = {"authorization": given, "accept": "application/json"}
+    assert client.get("/system", headers=headers).status_code == code
+
+
+def test_a_token_in_the_url_is_no_token(sqlite_app: App) -> None:
+    client = Browser(dashboard_with(sqlite_app))
+    assert client.get(f"/?token={TOKEN}").headers["location"] == "/login"
+
+
+def test_every_token_is_compared_in_constant_time(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[bytes] = []
+    real = access.hmac.compare_digest
+    monkeypatch.setattr(
+        access.hmac, "compare_digest", lambda a, b: compared.append(b) or real(a, b)
+    )
+    door = dashboard_with(sqlite_app, f"ann viewer {TOKEN}", f"bob admin {OTHER}").site.door
+    assert isinstance(door, access.Tokens)
+    assert door.viewer(TOKEN, "token") == Viewer("ann", Role.VIEWER, "token")
+    assert compared == [TOKEN.encode(), OTHER.encode()]  # also after one that fits
+
+
+def test_a_browser_logs_in_and_out(sqlite_app: App) -> None:
+    client = Browser(dashboard_with(sqlite_app, f"ann operator {TOKEN}", actions=True))
+    wrong = client.log_in("something else")
+    assert (wrong.status_code, "no token" in wrong.text) == (401, True)
+    assert client.get("/").status_code == 303
+    done = client.log_in()
+    cookie = done.headers["set-cookie"]
+    assert done.status_code == 303
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    assert "ann, operator" in Page(client.get("/").text).text
+    assert client.submit("/logout", {}).status_code == 303
+    assert client.get("/").headers["location"] == "/login"
+
+
+def test_a_log_in_from_another_site_is_refused(sqlite_app: App) -> None:
+    client = Browser(dashboard_with(sqlite_app))
+    assert client.post("/login", data={"token": TOKEN}).status_code == 403
+
+
+def test_a_session_ends_with_its_token_its_time_and_its_key(sqlite_app: App) -> None:
+    key = "k" * 32
+    client = Browser(dashboard_with(sqlite_app, f"ann admin {TOKEN}", key=key))
+    client.log_in()
+    same = Browser(dashboard_with(sqlite_app, f"ann admin {TOKEN}", key=key))
+    same.cookies = client.cookies
+    assert same.get("/").status_code == 200
+    for lines, other_key in (
+        ((f"ann admin {OTHER}",), key),
+        ((f"bob admin {TOKEN}",), key),
+        ((f"ann admin {TOKEN}",), None),
+    ):
+        other = Browser(dashboard_with(sqlite_app, *lines, key=other_key))
+        other.cookies = client.cookies
+        assert other.get("/").status_code == 303
+    late = Sessions(key, seconds=-1)
+    assert late.read(late.text_of(late.begin())) is None
+
+
+def test_a_cookie_that_was_changed_is_no_session() -> None:
+    sessions = Sessions()
+    text = sessions.text_of(sessions.begin(tokens.Entry("ann", TOKEN)))
+    found = sessions.read(text)
+    assert found is not None
+    assert found.name == "ann"
+    assert found.until > time.time()
+    for bad in (None, "", ".", "a.b", text[:-1], "A" + text[1:], text + "0", "ü.é"):
+        assert sessions.read(bad) is None
+
+
+def test_a_proxy_names_the_user_if_it_is_trusted(sqlite_app: App) -> None:
+    from msgworker.web import addresses, application
+
+    door = access.Proxied("x-remote-user", addresses.networks_of(["10.0.0.0/8"]), Role.OPERATOR)
+    dashboard = application.dashboard(sqlite_app, auth=door, actions=True)
+    near, far = Browser(dashboard, peer="10.1.2.3"), Browser(dashboard, peer="127.0.0.1")
+    assert "ann, operator" in Page(near.get("/", headers={"x-remote-user": "ann"}).text).text
+    assert near.get("/").status_code == 403
+    assert (
+        near.get("/", headers=[("x-remote-user", "a"), ("x-remote-user", "b")]).status_code == 403
+    )
+    assert far.get("/", headers={"x-remote-user": "ann"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [("ann", "ann, viewer"), (Viewer("bob", Role.ADMIN), "bob, admin"), (None, None), ("", None)],
+)
+def test_a_callable_says_who_it_is(sqlite_app: App, found: Any, shown: str | None) -> None:
+    async def later(_: Any) -> Any:
+        return found
+
+    for auth in (lambda _: found, later):
+        answer = browse(sqlite_app, auth=auth, actions=True).get("/")
+        assert answer.status_code == (403 if shown is None else 200)
+        assert shown is None or shown in Page(answer.text).text
+
+
+def test_a_viewer_who_claims_to_be_a_token_still_needs_the_form(sqlite_app: App) -> None:
+    auth = lambda _: Viewer("ann", Role.ADMIN, "token")  # noqa: E731
+    client = browse(sqlite_app, auth=auth, actions=True)
+    assert client.post("/theme", data={"theme": "dark"}).status_code == 403
+
+
+# ---------------------------------------------------------------- token files, options
+
+
+def test_a_token_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    place = tmp_path / "tokens"
+    place.write_text(f"# people\nann operator {TOKEN}\n{OTHER}\n")
+    for mode in (0o640, 0o604, 0o620):
+        place.chmod(mode)
+        with pytest.raises(ConfigError, match="chmod 600"):
+            tokens.read_tokens(place)
+    place.chmod(0o600)
+    found = tokens.read_tokens(place)
+    assert [(one.name, one.role) for one in found] == [("ann", Role.OPERATOR), ("token", None)]
+    assert TOKEN not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no token"),
+        ("short", "16"),
+        (f"ann boss {TOKEN}", "viewer, operator or admin"),
+        (f"ann {TOKEN}", "NAME ROLE TOKEN"),
+        (f"ann viewer {TOKEN}\nann admin {OTHER}", "same name"),
+        (f"ann viewer {TOKEN}\nbob admin {TOKEN}", "same token"),
+    ],
+)
+def test_a_wrong_token_file_is_refused_without_its_tokens(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    place = tmp_path / "tokens"
+    place.write_text(text)
+    place.chmod(0o600)
+    with pytest.raises(ConfigError, match=says) as error:
+        tokens.read_tokens(place)
+    assert TOKEN not in str(error.value)
+
+
+def settings(**given: Any) -> dict[str, Any]:
+    from msgworker.config import SETTINGS
+
+    return {n: s.default for n, s in SETTINGS.items()} | {f"web_{n}": v for n, v in given.items()}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.5", "::", "ops.example.com"])
+def test_another_address_without_authentication_is_refused(sqlite_app: App, host: str) -> None:
+    with pytest.raises(ConfigError, match="no authentication: set MSGWORKER_WEB_TOKEN") as error:
+        serving.dashboard_for(sqlite_app, settings(host=host, allowed_hosts=["a"]), {})
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.0.0.9"])
+def test_loopback_needs_none(sqlite_app: App, host: str) -> None:
+    made = serving.dashboard_for(sqlite_app, settings(host=host), {})
+    assert isinstance(made.site.door, access.Local)
+    assert made.site.settings.actions is False
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "says"),
+    [
+        ({"host": "0.0.0.0"}, {"MSGWORKER_WEB_TOKEN": TOKEN}, "--allowed-host"),
+        ({"trusted_proxy_header": "X-User"}, {}, "--trusted-proxy ADDRESS"),
+        (
+            {"trusted_proxy_header": "X-User", "trusted_proxies": ["10.0.0.1"]},
+            {"MSGWORKER_WEB_TOKEN": TOKEN},
+            "not both",
+        ),
+        ({"trusted_proxies": ["ops"]}, {}, "address or a network"),
+        ({"root_path": "queue"}, {}, "such as /queue"),
+        ({}, {"MSGWORKER_WEB_TOKEN": "hunter2"}, "16 printable"),
+        ({}, {"MSGWORKER_WEB_KEY": "hunter2"}, "32 characters"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_it_listens(
+    sqlite_app: App, given: dict[str, Any], environ: dict[str, str], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as error:
+        serving.dashboard_for(sqlite_app, settings(**given), environ)
+    assert "hunter2" not in str(error.value)
+
+
+def test_the_environment_is_not_asked_for_more_than_the_token() -> None:
+    assert tokens.tokens_from({}) == ()
+    assert tokens.tokens_from({"MSGWORKER_WEB_TOKEN": TOKEN})[0].token == TOKEN
+    assert "MSGWORKER_WEB_TOKEN" not in os.environ

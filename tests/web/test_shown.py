@@ -1,0 +1,97 @@
+"""How values look, what is hidden of them, and the pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from msgworker.errors import ConfigError
+from msgworker.web import charts, shown
+from msgworker.web.shown import HIDDEN, Redaction
+from tests.support.web import XSS, Page
+
+PAYLOAD = {
+    "customer": {"name": "Ann", "card": "4111"},
+    "items": [{"iban": "DE1", "n": 1}, {"iban": "DE2", "n": 2}],
+    "deep": {"a": {"password": "x"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "gone", "left"),
+    [
+        ("customer.card", ["4111"], ["Ann", "DE1"]),
+        ("items.*.iban", ["DE1", "DE2"], ["4111"]),
+        ("items.0.iban", ["DE1"], ["DE2"]),
+        ("**.iban", ["DE1", "DE2"], ["Ann"]),
+        ("**.password", ["x"], ["Ann"]),
+        ("customer", ["Ann", "4111"], ["DE1"]),
+        ("card", [], ["4111"]),
+    ],
+)
+def test_a_payload_is_shown_without_what_redact_names(
+    path: str, gone: list[str], left: list[str]
+) -> None:
+    text = shown.payload(PAYLOAD, Redaction.of([path]))
+    assert [one for one in gone if f'"{one}"' in text] == []
+    assert [one for one in left if f'"{one}"' not in text] == []
+    assert PAYLOAD["customer"] == {"name": "Ann", "card": "4111"}
+
+
+def test_what_a_callable_fails_on_is_hidden_whole() -> None:
+    def broken(_: Any) -> Any:
+        raise KeyError("customer")
+
+    assert shown.payload(PAYLOAD, Redaction.of(broken)) == f'"{HIDDEN}"'
+
+
+def test_a_payload_that_cannot_be_read_is_not_shown_where_something_is_hidden() -> None:
+    text = '{"card": "4111"'
+    assert "4111" in shown.payload(text, Redaction())
+    assert "4111" not in shown.payload(text, Redaction.of(["card"]))
+
+
+@pytest.mark.parametrize("path", ["", ".", "a..b", 3])
+def test_a_path_of_redact_that_is_none_is_refused(path: Any) -> None:
+    with pytest.raises(ConfigError, match="redact"):
+        Redaction.of([path])
+
+
+def test_a_text_is_cut_and_cannot_turn_the_line() -> None:
+    assert shown.cut("x" * 300).startswith("x" * 200 + "…")
+    assert shown.cut("\u202eevil\x1b[31m") == "\\u202eevil\\x1b[31m"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "–"), (0.08, "80ms"), (1.94, "1.9s"), (372, "6m 12s"), (187_200, "2d 4h"), (-3, "0ms")],
+)
+def test_an_age_has_its_two_largest_units(seconds: float | None, text: str) -> None:
+    assert shown.age(seconds) == text
+
+
+@pytest.mark.parametrize("text", XSS)
+def test_a_text_in_a_picture_stays_a_text(text: str) -> None:
+    plain = Page(charts.states({"done": 3, "dead": 1}, title="a"))
+    found = Page(charts.states({"done": 3, "dead": 1}, title=text))
+    assert (found.shape, found.faults) == (plain.shape, [])
+
+
+def test_a_picture_says_in_words_what_it_shows() -> None:
+    text = charts.states({"done": 1_000_000, "dead": 1}, title="settle")
+    assert "1,000,000 done, 1 dead" in Page(text).text
+    assert 'class="dead"' in text
+    assert "style=" not in text
+
+
+def test_a_line_has_a_gap_where_nothing_is_known() -> None:
+    text = charts.lines({"p50": [1, 2, None, 4, 5]}, title="t", about="a")
+    assert str(text).count("<polyline") == 2
+
+
+def test_columns_are_stacked_up_to_the_top() -> None:
+    found = Page(charts.bars({"done": [5, 0], "dead": [5, 0]}, title="t", about="a"))
+    heights = [float(a["height"] or 0) for tag, a in found.elements if tag == "rect"]
+    assert heights == [50, 50]
+    assert Page(charts.bars({"done": []}, title="t", about="a")).faults == []

@@ -1,0 +1,299 @@
+"""Reads in threads, event streams, sub-paths, health, and what is shipped."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Mount
+
+import msgworker
+from msgworker import App
+from msgworker.errors import ConfigError
+from msgworker.web import live, need, site
+from tests.names import homes
+from tests.support.web import Browser, Page, browse
+
+WEB = Path(msgworker.__file__).parent / "web"
+PAGES = ("/", "/?window=24h", "/system")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_whole_and_has_nothing_inline(full_app: App, path: str) -> None:
+    page = Page(browse(full_app).get(path).text)
+    assert page.faults == []
+    assert [tag for tag, _ in page.elements].count("h1") == 1
+    ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    labelled = {attrs.get("for") for tag, attrs in page.elements if tag == "label"}
+    for tag, attrs in page.elements:
+        if tag == "select" or (tag == "input" and attrs.get("type") != "hidden"):
+            assert attrs.get("id") in labelled or attrs.get("aria-label")
+
+
+def test_the_overview_counts_by_topic(full_app: App) -> None:
+    text = Page(browse(full_app).get("/").text).text
+    assert re.search(r"new 13 ", text)
+    assert re.search(r"settle 9 0 0 0", text)
+
+
+@pytest.mark.parametrize("window", ["2h", "", "1h' OR 1=1", "9" * 500])
+def test_a_window_that_is_none_is_refused(full_app: App, window: str) -> None:
+    assert browse(full_app).get("/", params={"window": window}).status_code == 400
+
+
+def test_the_password_of_the_database_is_on_no_page(tmp_path: Path) -> None:
+    """Nor in an error of the driver."""
+    app = App("postgresql+psycopg://crm:hunter2canary@127.0.0.1:1/crm?password=hunter2canary")
+    client = browse(app)
+    for path in ("/", "/system", "/readyz", "/nothing"):
+        assert "hunter2canary" not in client.get(path).text
+    assert client.get("/").status_code == 503
+    app.engine.dispose()
+
+
+# ---------------------------------------------------------------- sub-paths
+
+
+@pytest.mark.parametrize("asked", ["/queue", ""])
+def test_below_a_path_every_link_stays_below_it(full_app: App, asked: str) -> None:
+    """Whether the proxy passes the prefix on or not."""
+    client = browse(full_app, root_path="/queue/")
+    for path in ("/", "/system", "/nothing"):
+        links = Page(client.get(asked + path).text).links()
+        assert links
+        assert [one for one in links if not one.startswith("/queue/")] == []
+    assert client.get(f"{asked}/static/page.css").status_code == 200
+    done = client.submit("/queue/theme", {"theme": "dark", "next": "/elsewhere"}, page="/queue/")
+    assert done.headers["location"] == "/queue/"
+    assert "Path=/queue;" in Browser(client.app).get(f"{asked}/").headers["set-cookie"]
+
+
+def test_mounted_in_another_program_every_link_stays_below_it(full_app: App) -> None:
+    client = Browser(Starlette(routes=[Mount("/ops/queue", full_app.web())]))
+    page = Page(client.get("/ops/queue/").text)
+    assert [one for one in page.links() if not one.startswith("/ops/queue/")] == []
+    assert client.get("/ops/queue/static/page.js").status_code == 200
+    assert client.get("/ops/queue/", headers={"host": "evil"}).status_code == 421
+
+
+# ---------------------------------------------------------------- reads
+
+
+def test_a_read_that_is_too_slow_is_given_up(sqlite_app: App) -> None:
+    made = sqlite_app.web()
+    over = threading.Event()
+    object.__setattr__(made.site.settings, "deadline", -0.9)
+
+    async def ask() -> None:
+        await made.site.ask(over.wait, 30)
+
+    try:
+        with pytest.raises(HTTPException, match="503"):
+            asyncio.run(ask())
+    finally:
+        over.set()
+
+
+def test_only_so_many_requests_wait_for_the_database(sqlite_app: App) -> None:
+    made = sqlite_app.web()
+    over = threading.Event()
+
+    async def many() -> list[Any]:
+        asked = [asyncio.ensure_future(made.site.ask(over.wait, 30)) for _ in range(site.WAITING)]
+        await asyncio.sleep(0)
+        with pytest.raises(site.Busy):
+            await made.site.ask(over.wait, 30)
+        over.set()
+        return await asyncio.gather(*asked)
+
+    before = threading.active_count()
+    assert len(asyncio.run(many())) == site.WAITING
+    assert threading.active_count() <= before + site.THREADS
+
+
+def test_those_who_look_at_the_same_share_one_read(sqlite_app: App) -> None:
+    made, calls = sqlite_app.web(), []
+
+    def read() -> int:
+        calls.append(1)
+        return len(calls)
+
+    async def fifty() -> list[int]:
+        return await asyncio.gather(*(made.site.look(read) for _ in range(50)))
+
+    assert asyncio.run(fifty()) == [1] * 50
+
+
+# ---------------------------------------------------------------- event streams
+
+
+def test_many_viewers_cost_what_one_costs_and_none_costs_nothing() -> None:
+    value, reads, forgotten = [1], [], []
+
+    async def read() -> int:
+        reads.append(1)
+        return value[0]
+
+    async def scene() -> None:
+        poller = live.Live({"counts": read}, lambda: forgotten.append(1), poll_seconds=0.01)
+        streams = [await poller.follow(["counts"]) for _ in range(50)]
+        first = [await anext(stream) for stream in streams]
+        assert set(first) == {"retry: 5000\n\n"}
+        assert {await anext(stream) for stream in streams} == {"event: part\ndata: counts\n\n"}
+        value[0] = 2
+        assert {await anext(stream) for stream in streams} == {"event: part\ndata: counts\n\n"}
+        assert len(reads) == poller.polls  # not 50 times that
+        assert len(forgotten) == 2  # only what has changed is told
+        for stream in streams:
+            await stream.aclose()
+        seen = len(reads)
+        await asyncio.sleep(0.05)
+        assert len(reads) == seen
+        with pytest.raises(HTTPException, match="counts"):
+            await poller.follow(["nothing"])
+
+    asyncio.run(scene())
+
+
+def test_a_stop_ends_the_streams() -> None:
+    async def read() -> int:
+        return 1
+
+    async def scene() -> list[str]:
+        poller = live.Live({"counts": read}, lambda: None)
+        stream = await poller.follow(["counts"])
+        found = [await anext(stream), await anext(stream)]
+        threading.Timer(0.01, poller.stop).start()
+        return found + [one async for one in stream]
+
+    assert len(asyncio.run(asyncio.wait_for(scene(), 5))) == 2
+
+
+# ---------------------------------------------------------------- health
+
+
+def test_ready_says_whether_database_and_heartbeat_work(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = browse(sqlite_app)
+    assert client.get("/readyz").json() == {"status": "ok", "checks": {"database": "ok"}}
+    monkeypatch.setattr(App, "heartbeats", {"a": True, "b": False})
+    found = client.get("/readyz")
+    assert (found.status_code, found.json()["checks"]["heartbeat"]) == (503, "failed")
+
+
+def test_ready_needs_the_tables_and_alive_does_not(sqlite: Any) -> None:
+    app = App(sqlite.url)
+    client = browse(app)
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/healthz").status_code == 200
+    app.engine.dispose()
+
+
+def test_an_app_tells_of_the_instances_that_run_here(sqlite_app: App) -> None:
+    sqlite_app.add_handler("settle", lambda msg: None)
+    assert sqlite_app.heartbeats == {}
+    worker = sqlite_app.worker(threads=1)
+    with worker:
+        worker.start()
+        assert sqlite_app.heartbeats == {worker.instance_id: True}
+
+
+# ---------------------------------------------------------------- what is shipped
+
+
+def test_files_of_others_are_as_they_were_published() -> None:
+    rows = re.findall(
+        r"^\| `([\w.]+)` .*`(licences/[\w.-]+)` \| `(\w{64})` \|$",
+        (WEB / "static" / "VENDORED.md").read_text(),
+        re.M,
+    )
+    assert {name for name, _, _ in rows} == {
+        path.name for path in (WEB / "static").glob("*.js") if path.name != "page.js"
+    }
+    for name, licence, digest in rows:
+        assert hashlib.sha256((WEB / "static" / name).read_bytes()).hexdigest() == digest
+        assert (WEB / "static" / licence).read_text()
+
+
+def test_templates_escape_all_and_have_nothing_inline() -> None:
+    for path in (WEB / "templates").glob("*.html"):
+        text = path.read_text()
+        assert not re.search(r"\|\s*safe|autoescape|<style|style=|\son\w+=", text), path
+        assert not re.search(r"<script(?![^>]*\ssrc=)", text), path
+
+
+def test_nothing_of_the_web_is_imported_before_it_is_wanted() -> None:
+    code = (
+        "import sys, msgworker; from msgworker import App; App('sqlite:///never-opened.db');"
+        "print(sorted({m.split('.')[0] for m in sys.modules} & {'starlette', 'jinja2', 'uvicorn'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_what_is_missing_is_named_with_its_extra() -> None:
+    with pytest.raises(ConfigError, match=r"no_such_module.*msgworker\[web\]"):
+        need("starlette", "no_such_module")
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_serves_and_stops_in_order(sqlite_app: App, tmp_path: Path) -> None:
+    url = sqlite_app.engine.url.render_as_string()
+    command = [sys.executable, "-m", "msgworker", "web", "--url", url, "--port", "0"]
+    program = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        assert program.stderr is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/", program.stderr.readline())
+        assert found
+        text = urllib.request.urlopen(found[0], timeout=20).read().decode()
+        assert "<h1>Overview</h1>" in text
+        stream = urllib.request.urlopen(f"{found[0]}events?part=counts", timeout=20)
+        assert stream.readline() == b"retry: 5000\n"
+        begun = time.monotonic()
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(20) == 0
+        assert time.monotonic() - begun < 10
+        assert program.stderr.read() == ""
+    finally:
+        program.kill()
+        program.wait()
+
+
+# ---------------------------------------------------------------- the list of SECURITY.md
+
+
+def test_each_rule_of_the_dashboard_names_tests_that_are_there() -> None:
+    text = (WEB.parents[1] / "SECURITY.md").read_text()
+    rows = re.findall(r"^\| (S\d+) \|.*\|(.*)\|$", text, re.M)
+    assert [rule for rule, _ in rows] == [
+        "S1",
+        "S2",
+        "S3",
+        "S4",
+        "S5",
+        "S6",
+        "S7",
+        "S9",
+        "S13",
+        "S14",
+    ]
+    for rule, named in rows:
+        names = re.findall(r"`(test_\w+)`", named)
+        assert names, rule
+        assert [name for name in names if name not in homes()] == [], rule
