@@ -9,12 +9,35 @@ from __future__ import annotations
 
 import logging
 import traceback
+from enum import StrEnum
 from typing import Any
 
 from msgworker.payload import shown
 
 FACTS = ("object_id", "topic")
 """Attributes of records about a message with text from outside."""
+
+
+class Said(StrEnum):
+    """The stable names of what is logged: the attribute `event` of a record; see docs/logs.md."""
+
+    INSTANCE_STARTED = "instance.started"
+    INSTANCE_STOPPED = "instance.stopped"
+    INSTANCE_RECOVERED = "instance.recovered"
+    LEASE_LOST = "lease.lost"
+    MESSAGE_RETRIED = "message.retried"
+    MESSAGE_DEAD = "message.dead"
+    MESSAGE_CANCELLED = "message.cancelled"
+    MESSAGE_POSTPONED = "message.postponed"
+    MESSAGE_LOST = "message.lost"
+    BATCH_ALONE = "batch.alone"
+    TOPICS_PAUSED = "topics.paused"
+    DATABASE_AWAY = "database.away"
+    DATABASE_BACK = "database.back"
+    SCHEDULE_FIRED = "schedule.fired"
+    SCHEDULE_FAILED = "schedule.failed"
+
+
 MOST = 100_000
 """The most characters of a line."""
 

@@ -54,6 +54,7 @@ class Lines(logging.Formatter):
             "time": _instant(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
+            **{name: getattr(record, name) for name in ("event", "more") if hasattr(record, name)},
             "message": text,
             **facts,
         }

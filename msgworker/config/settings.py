@@ -59,6 +59,7 @@ class Settings:
     handler's own `wait` has precedence.
     history_seconds: how long the history for charts is kept (a row for each minute with work, topic
     and instance); 0 = this instance writes none.
+    log_every_failure: log every failed try; else a storm of equal ones is summed up each minute.
     """
 
     lease_seconds: float = 30.0
@@ -69,6 +70,7 @@ class Settings:
     foreign_stale_after: float | None = None
     backoff_seconds: float = BACKOFF_SECONDS
     history_seconds: float = HISTORY_SECONDS
+    log_every_failure: bool = False
 
     def __post_init__(self) -> None:
         number("lease_seconds", self.lease_seconds, *_LIMITS["lease_seconds"])
@@ -81,6 +83,9 @@ class Settings:
         number("history_seconds", self.history_seconds, *_LIMITS["history_seconds"])
         if not isinstance(self.notify, bool):
             raise ConfigError(f"notify must be True or False, got {self.notify!r}")
+        if not isinstance(self.log_every_failure, bool):
+            got = f"got {self.log_every_failure!r}"
+            raise ConfigError(f"log_every_failure must be True or False, {got}")
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -233,6 +238,7 @@ SETTINGS: dict[str, Setting] = {
         ),
         _app("backoff_seconds", "seconds", "the pause after a first failed try; then 5 times it"),
         _app("history_seconds", "seconds", "how long the history for charts is kept; 0: none"),
+        _app("log_every_failure", "flag", "log every failed try, also in a storm of equal ones"),
         Setting(
             name="threads",
             kind="whole",

@@ -19,6 +19,7 @@ forks       ends what a handler forks
 stopping    signals, and who asked for a stop
 spans       how long handlers ran and messages waited
 minutes     counts by minute and topic, from the events
+storms      sums up equal log lines
 telling     what of the events goes to the log
 report      what a drain returns
 """

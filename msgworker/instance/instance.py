@@ -51,8 +51,10 @@ from msgworker.instance.stopping import (
     Ending,
     Keeper,
 )
+from msgworker.instance.storms import Storms
 from msgworker.instance.telling import Telling
 from msgworker.instance.timer import Timer
+from msgworker.logs import Said
 from msgworker.message import Outcome
 
 HOPELESS_FAILURES = 4
@@ -78,7 +80,9 @@ class Instance:
         """asked: the stop requests that a thread waiting for the instance's end gets. retry_level,
         before_settle: see Telling and Caller; for tests."""
         self.runtime = runtime
-        Telling(runtime.events, runtime.log, retry_level=retry_level)
+        every = runtime.settings.log_every_failure or retry_level != logging.INFO
+        storms = None if every else Storms()
+        Telling(runtime.events, runtime.log, retry_level=retry_level, storms=storms)
         self._hurried = False
         self.ending = Ending()
         self.asked = asked or Asked()
@@ -356,6 +360,7 @@ class Instance:
             tally.dead,
             tally.retried,
             tally.released,
+            extra={"event": Said.INSTANCE_STOPPED},
         )
         runtime.events.emit(events.InstanceStopped(runtime.identity.id, clean=clean))
 

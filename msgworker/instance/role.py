@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
 from msgworker.events import Events, OutageBegan, OutageEnded
+from msgworker.logs import Said
 
 EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
 """Deadlocks, lock waits and dead connections are common; only this many in a row give a warning."""
@@ -95,13 +96,15 @@ class Outage:
                 if self._away.begins(self, self._what, reason_of(error))
                 else logging.DEBUG
             )
-            self._log.log(level, "%s: %s; trying again", self._what, reason_of(error))
+            extra = {"event": Said.DATABASE_AWAY}
+            self._log.log(level, "%s: %s; trying again", self._what, reason_of(error), extra=extra)
         return outage_pause(self.failures)
 
     def over(self) -> None:
         """Record a success."""
         if self._told and self._away.ends(self, self._what, self.failures):
-            self._log.warning("%s: works again after %d failures", self._what, self.failures)
+            text, extra = "%s: works again after %d failures", {"event": Said.DATABASE_BACK}
+            self._log.warning(text, self._what, self.failures, extra=extra)
         self.failures = 0
         self.error = None
         self._told = False

@@ -1,4 +1,8 @@
-"""The log lines of an instance, made from its events."""
+"""The log lines of an instance, made from its events.
+
+A storm of equal lines is summed up (storms.py): with the next heartbeat after its minute, and when
+the instance stops.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ from typing import Any, cast
 
 from msgworker import events
 from msgworker.instance.runtime import facts
+from msgworker.instance.storms import More, Storms
+from msgworker.logs import Said
 from msgworker.message import LATER
 from msgworker.payload import shown
 from msgworker.store.rows import Row
+from msgworker.store.settling.fingerprint import fingerprint
 from msgworker.table import MAX_ERROR
 
 
@@ -23,9 +30,11 @@ class Telling:
         log: logging.LoggerAdapter[logging.Logger],
         *,
         retry_level: int = logging.INFO,
+        storms: Storms | None = None,
     ) -> None:
-        """retry_level: of a failed try that is tried again."""
+        """retry_level: of a failed try that is tried again. storms: None = every line is logged."""
         self._log = log
+        self._storms = storms
         self._retry_level = retry_level
         tells: dict[type[events.Event], Callable[[Any], None]] = {
             events.InstanceStarted: self._started,
@@ -39,58 +48,91 @@ class Telling:
             events.ScheduleFired: self._fired,
             events.ScheduleFailed: self._not_fired,
         }
+        if storms is not None:
+            tells[events.Renewed] = lambda _: self._sum_up(storms.over())
+            tells[events.InstanceStopped] = lambda _: self._sum_up(storms.over(all_of_them=True))
         for kind, tell in tells.items():
             stream.on(kind, tell)
 
     def _started(self, event: events.InstanceStarted) -> None:
-        self._log.info("started with %d threads", event.threads)
+        text, extra = "started with %d threads", {"event": Said.INSTANCE_STARTED}
+        self._log.info(text, event.threads, extra=extra)
 
     def _retried(self, event: events.Retried) -> None:
-        self._outcome(self._retry_level, "failed", event)
+        self._outcome(self._retry_level, Said.MESSAGE_RETRIED, "failed", event)
 
     def _dead(self, event: events.Dead) -> None:
-        self._outcome(logging.WARNING, "is dead", event)
+        self._outcome(logging.WARNING, Said.MESSAGE_DEAD, "is dead", event)
 
     def _cancelled(self, event: events.Cancelled) -> None:
         row, error = event.message, shown(event.error, MAX_ERROR)
-        self._log.info("message %s is %s", row.msg_id, error, extra=_facts(row))
+        extra = _facts(Said.MESSAGE_CANCELLED, row)
+        self._log.info("message %s is %s", row.msg_id, error, extra=extra)
 
     def _later(self, event: events.Later) -> None:
         asked = f"postponed {event.times} time{'s' * (event.times > 1)}"
-        self._outcome(logging.INFO, f"due again in {event.delay_seconds:g} s ({asked})", event)
+        text = f"due again in {event.delay_seconds:g} s ({asked})"
+        self._outcome(logging.INFO, Said.MESSAGE_POSTPONED, text, event)
 
     def _outcome(
-        self, level: int, what: str, event: events.Retried | events.Dead | events.Later
+        self,
+        level: int,
+        name: Said,
+        what: str,
+        event: events.Retried | events.Dead | events.Later,
     ) -> None:
+        if not self._log.isEnabledFor(level):
+            return
         raised, row = event.raised, event.message
+        extra = _facts(name, row)
         told = None if raised is None else (type(raised), raised, raised.__traceback__)
         error = shown(event.error.removeprefix(LATER), MAX_ERROR)  # on one line
+        if self._storms is not None:
+            mark = fingerprint(event.error.removeprefix(LATER))
+            if not self._storms.logs(name, extra["topic"], mark, level=level, error=error):
+                return
         text = "message %s %s: %s"
-        self._log.log(level, text, row.msg_id, what, error, exc_info=told, extra=_facts(row))
+        self._log.log(level, text, row.msg_id, what, error, exc_info=told, extra=extra)
+
+    def _sum_up(self, storms: list[More]) -> None:
+        for more in storms:
+            text = "%s x %s more in the last minute: topic %s, %s"
+            extra = {"event": more.name, "topic": more.topic, "more": more.count}
+            told = (more.name, f"{more.count:,}", more.topic, more.error)
+            self._log.log(more.level, text, *told, extra=extra)
 
     def _lost(self, event: events.Lost) -> None:
         text = "message %s is no longer claimed by us; its outcome was not written"
-        self._log.warning(text, event.message.msg_id, extra=_facts(event.message))
+        row = event.message
+        extra = _facts(Said.MESSAGE_LOST, row)
+        if self._storms is not None and not self._storms.logs(
+            *(Said.MESSAGE_LOST, extra["topic"], ""), level=logging.WARNING, error="lost claims"
+        ):
+            return
+        self._log.warning(text, row.msg_id, extra=extra)
 
     def _lease_lost(self, event: events.LeaseLost) -> None:
         text = "instance %s lost its lease; continuing as %s"
         if event.kept:
             text += f" with its {event.kept} messages in flight"
-        self._log.warning(text, event.instance, event.now)
+        self._log.warning(text, event.instance, event.now, extra={"event": Said.LEASE_LOST})
 
     def _recovered(self, event: events.Recovered) -> None:
         text = "recovered %d messages of dead instance %s"
-        self._log.warning(text, event.messages, event.dead)
+        extra = {"event": Said.INSTANCE_RECOVERED}
+        self._log.warning(text, event.messages, event.dead, extra=extra)
 
     def _fired(self, event: events.ScheduleFired) -> None:
         level = logging.DEBUG if len(event.ticks) == 1 else logging.INFO
         text = "schedule %s: sent %d messages, the last one for %s"
-        self._log.log(level, text, event.name, len(event.ticks), event.ticks[-1].isoformat())
+        told = (event.name, len(event.ticks), event.ticks[-1].isoformat())
+        self._log.log(level, text, *told, extra={"event": Said.SCHEDULE_FIRED})
 
     def _not_fired(self, event: events.ScheduleFailed) -> None:
         text = "schedule %s: its message cannot be sent: %s; trying again in %.0f s"
-        self._log.warning(text, event.name, shown(event.error, MAX_ERROR), event.delay_seconds)
+        told = (event.name, shown(event.error, MAX_ERROR), event.delay_seconds)
+        self._log.warning(text, *told, extra={"event": Said.SCHEDULE_FAILED})
 
 
-def _facts(message: events.Facts) -> dict[str, Any]:
-    return facts(cast(Row, message))  # the events of an instance carry its rows
+def _facts(name: Said, message: events.Facts) -> dict[str, Any]:
+    return {"event": name, **facts(cast(Row, message))}  # the events carry rows

@@ -18,6 +18,7 @@ from msgworker.instance.links import Link
 from msgworker.instance.liveness.regulations import Regulations
 from msgworker.instance.running.hand import Cancel
 from msgworker.instance.runtime import Runtime
+from msgworker.logs import Said
 from msgworker.store.changing import cancelling, change, pause
 from msgworker.store.changing.cancelling import Asked
 from msgworker.store.claiming import limits
@@ -112,7 +113,7 @@ class Requests:
         runtime = self._runtime
         if paused != runtime.paused:
             names = ", ".join(repr(topic) for topic in sorted(paused)) or "none"
-            self._log.info("paused topics: %s", names)
+            self._log.info("paused topics: %s", names, extra={"event": Said.TOPICS_PAUSED})
             runtime.hold(paused, runtime.limits)
             self._look_now()
 

@@ -28,6 +28,7 @@ from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.running.outcome import DONE, Result, describe
 from msgworker.instance.running.traces import home_of, trim
 from msgworker.instance.runtime import Runtime
+from msgworker.logs import Said
 from msgworker.message import Message, Outcome, topic_of
 from msgworker.store.rows import Row
 from msgworker.store.settling import done
@@ -237,12 +238,11 @@ class BatchCaller:
             level = logging.WARNING
         done = "were rolled back" if handler.transactional else "have no outcome"
         rows = [row for lane in lanes for row in lane.taken()]
-        ids = [row.msg_id for row in rows]
         text = "%d messages of topic %s %s (%s); each runs alone: %s"
         if not known:
             text += " (further ones of this handler are logged as INFO)"
-        what = (len(ids), handler.topic, done, why, _few(ids))
-        extra = {"topic": handler.topic}
+        what = (len(rows), handler.topic, done, why, _few([row.msg_id for row in rows]))
+        extra = {"topic": handler.topic, "event": Said.BATCH_ALONE}
         self._runtime.log.log(level, text, *what, exc_info=raised, extra=extra)
         self._runtime.events.emit(FellBack(lanes[0].owner, rows, why, raised))
 
