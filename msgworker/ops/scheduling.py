@@ -82,6 +82,11 @@ class Scheduling(Writing):
         found += [_unwritten(one, now) for name, one in ours.items() if name not in there]
         return sorted(found, key=lambda one: one.name)
 
+    def can_schedule(self) -> bool:
+        """Whether the table of schedules is there: without it none can fire."""
+        with self._reading() as (conn, t):
+            return store.is_there(conn, t)
+
     def pause_schedule(
         self,
         name: str,

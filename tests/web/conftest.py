@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,3 +47,18 @@ def visit() -> Iterator[Callable[..., browsing.Browser]]:
 def ann(sqlite_app: App, visit: Callable[..., browsing.Browser]) -> browsing.Browser:
     """What an admin, Ann, sees of the table of `sqlite_app`."""
     return visit(sqlite_app)
+
+
+@pytest.fixture
+def scratch_app(tmp_path: Path) -> Iterator[Callable[[], App]]:
+    """Apps on SQLite, each with its own tables."""
+    made: list[App] = []
+
+    def make() -> App:
+        made.append(App(f"sqlite:///{tmp_path}/web{len(made)}.db"))
+        made[-1].create_schema()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.engine.dispose()

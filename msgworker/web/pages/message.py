@@ -95,6 +95,7 @@ async def message(request: Request) -> Response:
     info = await site.ask(ops.show, msg_id, items=ITEMS)
     if info is None:
         raise HTTPException(404, f"there is no message {msg_id} in {site.app.table.name}")
+    spec = await site.ask(lambda: site.app.tables.spec)
     audit = await site.ask(or_missing, partial(ops.audit, msg_id, limit=AUDIT))
     wanted = request.query_params.get("payload") == "1"
     return site.render(
@@ -105,8 +106,8 @@ async def message(request: Request) -> Response:
         reasons=reasons(await site.ask(ops.explain, msg_id)),
         events=timeline(info, () if isinstance(audit, Refused) else audit),
         audit=audit,
-        max_tries=site.app.tables.spec.max_tries,
-        acts=acts(info, site.app.tables.spec.on_dead),
+        max_tries=spec.max_tries,
+        acts=acts(info, spec.on_dead),
         payload=shown.payload(info.payload, site.settings.redact) if wanted else None,
         most_trace=MOST_TRACE,
     )

@@ -10,13 +10,12 @@ from msgworker.web.refused import or_missing
 from msgworker.web.site import site_of
 
 NAV = ("Schedules", "schedules")
-TABLE = "msgworker_schedule"
 
 
 async def schedules(request: Request) -> Response:
     site = site_of(request)
     found = await site.ask(or_missing, site.ops.schedules)
-    there = TABLE not in site.app.tables.missing
+    there = await site.ask(or_missing, site.ops.can_schedule)
     return site.render(request, "schedules.html", rows=found, there=there)
 
 

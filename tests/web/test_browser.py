@@ -1,0 +1,97 @@
+"""What operators do in an incident, in a real Chromium, and what axe-core finds on each page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msgworker import App
+from tests.support.leases import dead_holds
+from tests.support.ops import RUNNING, many_dead, put
+from tests.support.rows import Table
+from tests.web.chromium import axe, opened
+from tests.web.screens import sample, served
+
+
+def _go(page: Any, name: str) -> None:
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name=name, exact=True).click()
+
+
+def test_an_incident_is_seen_and_mended_in_a_browser(sqlite_app: App) -> None:
+    app = sqlite_app
+    many_dead(app, 60, objects=60)
+    (held,) = put(app, ("held", RUNNING), topic="slow")
+    dead_holds(app, Table(app), "crm-7", msg_id=held)
+    with opened() as browser, served(app) as url:
+        page = browser.new_page()
+        page.goto(url)
+        _go(page, "Failures")
+        page.get_by_role("link", name="Open group").first.click()
+        assert "60" in page.locator(".rail").inner_text()
+        page.go_back()
+        page.get_by_role("link", name="Rerun… group").first.click()
+        assert "would change" in page.locator("#main").inner_text()
+        page.get_by_label("Reason").fill("INC-4711")
+        page.get_by_label("At most so many a second").fill("20")
+        page.get_by_role("button", name="Rerun 60 messages").click()
+        page.get_by_text("It runs").wait_for()
+        first = app.ops.audit()[0].changed
+        page.get_by_text("Done, in").wait_for(timeout=30_000)
+        assert first < 60
+        assert "60 of 60" in page.locator(".figures").inner_text()
+        _go(page, "Failures")
+        page.get_by_text("Nothing has failed").wait_for(timeout=20_000)
+        _go(page, "Topics")
+        page.get_by_role("link", name="Pause… t", exact=True).click()
+        page.get_by_label("Reason").fill("INC-4711: wait")
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_text("Done, in").wait_for()
+        _go(page, "Instances")
+        page.get_by_role("link", name="Release… crm-7").click()
+        page.get_by_label("Reason").fill("its host is gone")
+        page.get_by_role("button", name="Release").click()
+        page.get_by_text("Done, in").wait_for()
+        _go(page, "Audit")
+        told = page.locator("tbody").inner_text()
+        for text in ("INC-4711", "INC-4711: wait", "its host is gone", "rerun", "pause", "release"):
+            assert text in told, text
+        assert [one.topic for one in app.ops.pauses()] == ["t"]
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_any_page(
+    sqlite_app: App, tmp_path_factory: pytest.TempPathFactory, colours: str
+) -> None:
+    program = axe(Path(tmp_path_factory.getbasetemp()))
+    pages = sample(sqlite_app)
+    with opened() as browser, served(sqlite_app) as url:
+        context = browser.new_context(color_scheme=colours, bypass_csp=True)
+        page = context.new_page()
+        found = []
+        for name, path in pages.items():
+            page.goto(url + path)
+            page.evaluate(program)
+            told = page.evaluate("axe.run()")
+            found += [
+                f"{name}: {one['id']}: {one['nodes'][0]['html'][:200]}"
+                for one in told["violations"]
+                if one["impact"] in ("serious", "critical")
+            ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_no_page_is_wider_than_the_screen(sqlite_app: App, width: int) -> None:
+    pages = sample(sqlite_app)
+    with opened() as browser, served(sqlite_app) as url:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        errors: list[str] = []
+        page.on("console", lambda one: errors.extend([one.text] if one.type == "error" else []))
+        page.on("pageerror", lambda one: errors.append(str(one)))
+        for name, path in pages.items():
+            page.goto(url + path)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{name}: {wide}"
+        assert not errors, errors
