@@ -42,7 +42,7 @@ def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: A
         Column("VALUE", share=3, least=12),
         Column("FROM", share=2, least=12),
     )
-    print_table(columns, [(name, _text(value), origin) for name, value, origin in rows])
+    print_table(columns, [(name, text(value), origin) for name, value, origin in rows])
 
 
 def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
@@ -65,7 +65,8 @@ def shown(conf: Configuration, name: str, ctx: click.Context) -> Any:
         raise ConfigError(f"url ({conf.origins['url']}): {error}") from None
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """A value of a setting in a line."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -7,8 +7,11 @@ from typing import Any
 
 import click
 
+from msgworker import App, dialects
+from msgworker.cli.configured import shown, text
 from msgworker.cli.options import common, configure, flags
-from msgworker.cli.target import FLAGS, app_from, app_option, app_ref_of, import_app
+from msgworker.cli.target import FLAGS, app_from, app_option, app_ref_of, import_app, settings_of
+from msgworker.config import SETTINGS, Configuration
 from msgworker.logs import logger
 
 log = logger("msgworker.web")
@@ -50,8 +53,24 @@ def web(ctx: click.Context, /, **given: Any) -> int:
     need("starlette", "jinja2", "uvicorn")
     from msgworker.web import serving
 
-    dashboard = serving.dashboard_for(app, conf.values, os.environ)
+    dashboard = serving.dashboard_for(app, conf.values, os.environ, _values(ctx, app, ref, conf))
     listener = serving.listening(conf["web_host"], conf["web_port"])
     log.info("the dashboard is at %s", serving.address(listener, conf["web_root_path"]))
     serving.serve(dashboard, listener)
     return 0
+
+
+def _values(
+    ctx: click.Context, app: App, ref: str | None, conf: Configuration
+) -> list[tuple[str, Any, str]]:
+    """Each setting with its origin, as `config` lists it; an App that was imported has its own."""
+    own = {} if ref is None else settings_of(app)
+    rows: list[tuple[str, Any, str]] = [
+        ("url", dialects.masked(app.engine.url), conf.origins["url"])
+    ]
+    for name in SETTINGS:
+        if name in own and name != "url":
+            rows.append((name, text(own[name]), str(ref)))
+        elif name != "url":
+            rows.append((name, text(shown(conf, name, ctx)), conf.origins[name]))
+    return rows if ref is None else [("url", rows[0][1], ref), *rows[1:]]

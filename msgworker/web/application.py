@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -15,6 +15,8 @@ from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from msgworker import dialects
+from msgworker.config import Settings
 from msgworker.errors import ConfigError
 from msgworker.web import access, addresses, api, guard, health, live, pages, scrape, shown, writes
 from msgworker.web.access import Asking, Door, Local
@@ -52,8 +54,10 @@ def dashboard(
     label: str = "",
     key: str | None = None,
     deadline: float = DEADLINE_SECONDS,
+    values: Iterable[tuple[str, Any, str]] | None = None,
 ) -> Dashboard:
-    """See `App.web`."""
+    """See `App.web`. values: name, value and origin of each setting, without secrets; None = what
+    the App was made with."""
     options = Options(
         root_path=checked_root(root_path),
         actions=bool(actions),
@@ -62,9 +66,20 @@ def dashboard(
         redact=shown.Redaction.of(redact),
         label=label,
         deadline=deadline,
+        values=tuple(of_app(app) if values is None else values),
     )
     site = Site(app, options, door_of(auth, role), Sessions(key), pages.NAV, pages.PARTS)
     return Dashboard(site, guarded(site))
+
+
+def of_app(app: App) -> Iterator[tuple[str, Any, str]]:
+    """The settings of an App that was made in code."""
+    yield "url", dialects.masked(app.engine.url), "App"
+    yield "table", app.table.name, "App"
+    for name in ("max_tries", "on_dead"):
+        yield name, getattr(app.table, name), "App"
+    for name in Settings.names():
+        yield name, getattr(app.settings, name), "App"
 
 
 def door_of(auth: access.Asked | Door | None, role: Role | str | None) -> Door:

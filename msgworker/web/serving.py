@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,15 @@ STOP_SECONDS = 5
 EVERYWHERE = ("0.0.0.0", "::", "")
 
 
-def dashboard_for(app: App, conf: Mapping[str, Any], environ: Mapping[str, str]) -> Dashboard:
+def dashboard_for(
+    app: App,
+    conf: Mapping[str, Any],
+    environ: Mapping[str, str],
+    values: Iterable[tuple[str, Any, str]] | None = None,
+) -> Dashboard:
     """The dashboard that settings describe; raises ConfigError if it would be open to others.
 
-    conf: the settings `web_*` by name.
+    conf: the settings `web_*` by name. values: what the page System shows, see `dashboard`.
     """
     need("starlette", "jinja2", "uvicorn")
     from msgworker.web.application import dashboard
@@ -61,6 +66,7 @@ def dashboard_for(app: App, conf: Mapping[str, Any], environ: Mapping[str, str])
         redact=conf["web_redact"],
         label=conf["web_label"] or "",
         key=environ.get(KEY_VARIABLE),
+        values=values,
     )
 
 

@@ -64,7 +64,8 @@ class Options:
     root_path: where a proxy or the mounting program serves it. actions: whether viewers may do more
     than look. hosts: further names that it answers to. proxies: whose X-Forwarded-Host and -Proto
     are believed. redact: what is hidden of payloads, see `shown.Redaction`. label: shown beside the
-    name, such as PROD. deadline: the most seconds of a read.
+    name, such as PROD. deadline: the most seconds of a read. values: name, value and origin of each
+    setting, without secrets.
     """
 
     root_path: str = ""
@@ -74,6 +75,7 @@ class Options:
     redact: shown.Redaction = field(default_factory=shown.Redaction)
     label: str = ""
     deadline: float = DEADLINE_SECONDS
+    values: tuple[tuple[str, Any, str], ...] = ()
 
 
 class Busy(HTTPException):

@@ -64,6 +64,12 @@ def test_the_password_of_the_database_is_on_no_page(tmp_path: Path) -> None:
     app.engine.dispose()
 
 
+def test_the_system_page_names_each_setting_with_its_origin(sqlite_app: App) -> None:
+    text = Page(browse(sqlite_app).get("/system").text).text
+    assert "lease_seconds 30.0 App" in text
+    assert "on_dead continue App" in text
+
+
 # ---------------------------------------------------------------- sub-paths
 
 
@@ -263,6 +269,8 @@ def test_the_command_serves_and_stops_in_order(sqlite_app: App, tmp_path: Path) 
         assert found
         text = urllib.request.urlopen(found[0], timeout=20).read().decode()
         assert "<h1>Overview</h1>" in text
+        system = urllib.request.urlopen(f"{found[0]}system", timeout=20).read().decode()
+        assert "flag --port" in system
         stream = urllib.request.urlopen(f"{found[0]}events?part=counts", timeout=20)
         assert stream.readline() == b"retry: 5000\n"
         begun = time.monotonic()

@@ -121,7 +121,11 @@ async def overview(request: Request) -> Response:
         request,
         "overview.html",
         found=found,
-        states=[(state.value, found.count(state)) for state in State],
+        states=[
+            (state.value, found.count(state))
+            for state in State
+            if state is not State.UNKNOWN or found.count(state).count
+        ],
         topics=[row(one) for one in by_trouble(found.topics)[:TOPICS]],
         more_topics=max(0, len(found.topics) - TOPICS),
         window=window,

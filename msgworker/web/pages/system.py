@@ -1,4 +1,4 @@
-"""System: what doctor finds, settings with their origins, sizes."""
+"""System: what doctor finds, settings with their origins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAV = ("System", "system")
 async def system(request: Request) -> Response:
     site = site_of(request)
     findings = await site.look(site.ops.doctor)
-    return site.render(request, "system.html", findings=findings)
+    return site.render(request, "system.html", findings=findings, values=site.settings.values)
 
 
 routes = [Route("/system", system, name="system")]
