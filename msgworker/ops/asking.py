@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,16 +27,18 @@ KEPT_IDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """The actor, the reason, and from where it was asked."""
+    """The actor, the reason, from where it was asked, and the key of the request."""
 
     actor: str
     reason: str | None
     source: str | None = None
+    key: str | None = None
 
     @property
     def fields(self) -> dict[str, Any]:
         """As the audit records them."""
-        return {"actor": self.actor, "reason": self.reason, "source": self.source}
+        names = ("actor", "reason", "source", "key")
+        return {name: getattr(self, name) for name in names}
 
 
 def who(
@@ -43,6 +46,7 @@ def who(
     reason: str | None,
     *,
     source: str | None = None,
+    key: str | None = None,
     needs_reason: str | None = None,
 ) -> Who:
     """The actor (default: user and host of this process), reason and source; raises ConfigError."""
@@ -54,7 +58,7 @@ def who(
         raise ConfigError(f"{needs_reason} needs a reason; it is kept in the audit")
     named = (actor or "").strip() or _user()
     why = clean(reason, MAX_REASON) if reason else None
-    return Who(clean(named, MAX_ACTOR), why, clean(source, MAX_ACTOR) if source else None)
+    return Who(clean(named, MAX_ACTOR), why, clean(source, MAX_ACTOR) if source else None, key)
 
 
 def _user() -> str:
@@ -63,6 +67,13 @@ def _user() -> str:
     except (OSError, KeyError, ImportError):  # no such user in a container
         user = "unknown"
     return f"{user}@{socket.gethostname() or 'host'}"
+
+
+def key_of(key: Any) -> str:
+    """The key of a request; raises ConfigError."""
+    if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z0-9.:_-]{1,100}", key):
+        raise ConfigError(f"a key is 1 to 100 letters, digits and any of .:_-, got {key!r:.80}")
+    return key
 
 
 def ids_of(ids: Any) -> list[int] | None:

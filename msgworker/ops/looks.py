@@ -10,6 +10,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import sqlalchemy as sa
+
+from msgworker import dialects
 from msgworker.config import whole
 from msgworker.errors import ConfigError
 from msgworker.message import State
@@ -147,6 +150,17 @@ class Looks(Call):
         wanted = pages.Wanted(word, topic, object_id, error, since, fingerprint)
         with self._reading() as (conn, t):
             return pages.page(conn, t, wanted, newest=newest, limit=limit, after=after)
+
+    def object_id(self, text: str) -> Any:
+        """An object_id that was given as a text, as the column of the table has it; raises
+        ConfigError for a text that is none."""
+        kind = self._tables.object_type
+        if isinstance(kind, dialects.AnyText | dialects.KeyText | sa.String):
+            return text
+        try:
+            return kind.python_type(text)
+        except (ValueError, TypeError, ArithmeticError):
+            raise ConfigError(f"{text!r:.80} is no object_id of this table") from None
 
     def place(self, msg_id: int) -> LanePlace | None:
         """Where a message stands among the unfinished ones of its object, and how many wait behind

@@ -6,6 +6,8 @@ import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from sqlalchemy import Connection
+
 from msgworker.config import whole
 from msgworker.errors import ConfigError, SchemaError, SelectionChanged
 from msgworker.message import State, Status
@@ -33,21 +35,66 @@ class Writing(Call):
 
     _actor: str | None = None
     _source: str | None = None
+    _key: str | None = None
 
-    def acting(self: W, *, actor: str | None = None, source: str | None = None) -> W:
+    def acting(
+        self: W, *, actor: str | None = None, source: str | None = None, key: str | None = None
+    ) -> W:
         """The same calls, whose writes are recorded in the audit as of this actor, where the call
         names none, and from this source, such as "web 10.0.0.7" (at most 200 characters each).
-        Raises ConfigError."""
+
+        key: of this request, 1 to 100 letters, digits and any of .:_-; `recorded` finds the
+        operation that was recorded with it. Raises ConfigError.
+        """
         by = asking.who(actor, None, source=source)
         other = copy.copy(self)
         other._actor, other._source = None if actor is None else by.actor, by.source
+        other._key = None if key is None else asking.key_of(key)
         return other
+
+    def recorded(self, key: str) -> Operation | None:
+        """The operation that was recorded with a key that begins so, see `acting`; searched among
+        the latest 10,000 operations. None if there is none."""
+        asking.key_of(key)
+        self._ready()
+        with self._reading() as (conn, t):
+            return audit.with_key(conn, t, key)
+
+    def operation(self, op_id: int) -> Operation | None:
+        """An operation as it is now, also while it runs; None if there is none of this number."""
+        asking.ids_of(op_id)
+        self._ready()
+        with self._reading() as (conn, t):
+            return audit.read(conn, t, op_id)
+
+    def note_sent(
+        self,
+        conn: Connection,
+        msg_id: int,
+        *,
+        topic: str,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> int:
+        """Record in the audit that this message was sent by an operator, in the caller's
+        transaction; return the op_id."""
+        by, t = self._who(actor, reason), self._tables
+        self._ready()
+        asked = {"ids": [msg_id], "topic": topic}
+        op_id = audit.begin(conn, t, kind="send", **by.fields, asked=asked)
+        op = audit.read(conn, t, op_id)
+        assert op is not None
+        audit.advance(conn, t, op, last_id=msg_id, matched=1, changed=1, skipped=0)
+        audit.finish(conn, t, op_id)
+        return op_id
 
     def _who(
         self, actor: str | None, reason: str | None, *, needs_reason: str | None = None
     ) -> Who:
         given = self._actor if actor is None else actor
-        return asking.who(given, reason, source=self._source, needs_reason=needs_reason)
+        return asking.who(
+            given, reason, source=self._source, key=self._key, needs_reason=needs_reason
+        )
 
     def _ready(self) -> None:
         """Raise SchemaError if the tables of ops are missing."""

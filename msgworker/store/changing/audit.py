@@ -24,8 +24,10 @@ MAX_ACTOR = 200
 MAX_REASON = 1000
 MAX_WAS_ERROR = 500
 MAX_TABLE = 128
-SOURCE = "source"
-"""Where an operation was asked from, beside its selection."""
+SOURCE, KEY = "source", "key"
+"""Where an operation was asked from and the key of its request, beside its selection."""
+KEYED = 10_000
+"""Among so many of the latest operations one with a key is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Operation:
     """An operation in its present state.
 
     filter: its selection. last_id: its progress, by msg_id. steps: transactions so far. source:
-    from where it was asked, None = a program or the command line.
+    from where it was asked, None = a program or the command line. key: of the request, if it had
+    one.
     finished_at: None while it runs, or if it was interrupted.
     """
 
@@ -50,6 +53,7 @@ class Operation:
     changed: int = 0
     skipped: int = 0
     source: str | None = None
+    key: str | None = None
 
 
 # ---------------------------------------------------------------- tables
@@ -122,9 +126,11 @@ def begin(
     reason: str | None,
     asked: dict[str, Any],
     source: str | None = None,
+    key: str | None = None,
 ) -> int:
     """Record the start of an operation; return its op_id. In the caller's transaction."""
-    asked = asked if source is None else asked | {SOURCE: source}
+    more = {SOURCE: source, KEY: key}
+    asked = asked | {name: value for name, value in more.items() if value is not None}
     values = {
         "table_name": t.spec.bare_name,
         "kind": kind,
@@ -189,6 +195,19 @@ def finish(conn: Connection, t: Tables, op_id: int) -> None:
     conn.execute(sa.update(op).where(op.c.op_id == op_id).values(finished_at=now()))
 
 
+def with_key(conn: Connection, t: Tables, key: str) -> Operation | None:
+    """The latest operation that was recorded with a key that begins so."""
+    c = operations(t).c
+    latest = sa.select(c.op_id.label("i"), c.op_filter.label("f"))
+    latest = latest.where(c.table_name == t.spec.bare_name).order_by(c.op_id.desc())
+    w = latest.limit(KEYED).subquery("w").c
+    query = sa.select(w.i, w.f).where(w.f.contains(f'"{KEY}": "{key}', autoescape=True))
+    for op_id, text in conn.execute(query.order_by(w.i.desc())):
+        if str(json.loads(text).get(KEY)).startswith(key):
+            return read(conn, t, op_id)
+    return None
+
+
 def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     """An operation on this table, None if there is none of this id."""
     c = operations(t).c
@@ -210,20 +229,20 @@ def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     row = conn.execute(query).first()
     if row is None:
         return None
-    asked, source = filter_of(row[4])
-    return Operation(*row[:4], asked, *row[5:], source=source)
+    asked, source, key = filter_of(row[4])
+    return Operation(*row[:4], asked, *row[5:], source=source, key=key)
 
 
-def filter_of(text: str | None) -> tuple[dict[str, Any], str | None]:
-    """The selection of an operation, and from where it was asked."""
+def filter_of(text: str | None) -> tuple[dict[str, Any], str | None, str | None]:
+    """The selection of an operation, from where it was asked, and the key of its request."""
     try:
         found = json.loads(text or "{}")
     except ValueError:
-        return {}, None
+        return {}, None, None
     if not isinstance(found, dict):
-        return {}, None
-    source = found.pop(SOURCE, None)
-    return found, None if source is None else str(source)
+        return {}, None, None
+    source, key = (found.pop(name, None) for name in (SOURCE, KEY))
+    return found, None if source is None else str(source), None if key is None else str(key)
 
 
 # ---------------------------------------------------------------- messages

@@ -98,7 +98,7 @@ def entries(
 
 
 def _entry(t: Tables, row: Any) -> AuditEntry:
-    asked, source = audit.filter_of(row[4])
+    asked, source, _ = audit.filter_of(row[4])
     values = [*row[:4], asked, *row[5:]]
     if len(values) > 10:
         values[12] = word_of(values[12], values[13], t.spec.max_tries)

@@ -1,7 +1,42 @@
-"""The JSON API, `/api/v1`."""
+"""The JSON API, `/api/v1`: all of it goes through `app.ops`.
+
+calling    from a request to a call, and from a value to an answer; problems, keys of writes
+lasting    writes that may last
+asked      the types of parameters and bodies
+plain      values as JSON
+overview, messages, failing, working, audited   the resources
+described  the OpenAPI document, from the endpoints of the resources
+"""
 
 from __future__ import annotations
 
-from starlette.routing import BaseRoute
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
-routes: list[BaseRoute] = []
+from msgworker.web import live
+from msgworker.web.api import audited, failing, messages, overview, working
+from msgworker.web.api.calling import Endpoint, answer_of
+
+ENDPOINTS: list[Endpoint] = [
+    *overview.ENDPOINTS,
+    *messages.ENDPOINTS,
+    *failing.ENDPOINTS,
+    *working.ENDPOINTS,
+    *audited.ENDPOINTS,
+]
+
+
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document, with the place where this dashboard is served."""
+    from msgworker.web.api.described import document  # pydantic takes a moment for it
+
+    root = str(request.state.root)
+    return answer_of(document(ENDPOINTS) | {"servers": [{"url": f"{root}/api/v1"}]})
+
+
+routes: list[BaseRoute] = [
+    Route("/openapi.json", openapi, methods=["GET"], name="openapi"),
+    Route("/events", live.events, methods=["GET"], name="api_events"),
+    *(one.route() for one in ENDPOINTS),
+]

@@ -1,0 +1,312 @@
+"""What is the same for all resources: from a request to a call, and from a value to an answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from msgworker.coordination import DatabaseLocks, new_owner
+from msgworker.errors import (
+    DuplicateMessage,
+    LeaseBusy,
+    MsgworkerError,
+    PayloadError,
+    SelectionChanged,
+)
+from msgworker.ops import Ops
+from msgworker.ops.results import Progress, Repaired
+from msgworker.store.changing.audit import Operation
+from msgworker.store.looking.window import Found
+from msgworker.web.api.asked import Nothing
+from msgworker.web.api.plain import dumped, plain
+from msgworker.web.shown import STATUS
+from msgworker.web.site import Site, site_of
+from msgworker.web.tokens import Role
+
+KEY_HEADER = "idempotency-key"
+MOST_KEY = 255
+KEY_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: its checked parameters and body, and who asks."""
+
+    site: Site
+    request: Request
+    query: Any
+    body: Any
+    key: str | None = None
+
+    @property
+    def ops(self) -> Ops:
+        """For reads."""
+        return self.site.ops
+
+    @property
+    def acting(self) -> Ops:
+        """For writes: the audit has who asked, and from where."""
+        viewer = self.site.viewer(self.request)
+        peer = self.request.client.host if self.request.client else "?"
+        source = f"api {peer} ({viewer.by})"
+        return self.site.app.ops.acting(actor=viewer.name, source=source, key=self.key)
+
+    def path(self, name: str) -> str:
+        """A part of the path."""
+        return str(self.request.path_params[name])
+
+    def number(self, name: str, what: str) -> int:
+        """A number in the path; raises HTTPException 404 for what cannot be one."""
+        text = self.path(name)
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+            raise HTTPException(404, f"there is no {what} {text[:60]!r}: its id is a whole number")
+        found = int(text)
+        if not -(2**63) <= found < 2**63:
+            raise HTTPException(404, f"there is no {what} {found}")
+        return found
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A method and a path below /api/v1, with all that the OpenAPI document says about it.
+
+    gives: the type of the answer, for the document. page: the answer is a page of these. write: it
+    takes an Idempotency-Key. paths: descriptions of the parts of the path.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Call], Awaitable[Any]]
+    gives: Any
+    role: Role = Role.VIEWER
+    query: type[BaseModel] = Nothing
+    body: type[BaseModel] | None = None
+    page: bool = False
+    tag: str = ""
+    paths: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def write(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
+
+    def route(self) -> Route:
+        """The route of it."""
+
+        async def answer(request: Request) -> Response:
+            return await _answer(self, request)
+
+        return Route(self.path, answer, methods=[self.method], name=self.name)
+
+
+class Page:
+    """A page of a list: its rows as JSON takes them, and the cursor of the next."""
+
+    def __init__(self, found: Found[Any], rows: list[Any] | None = None) -> None:
+        self.rows = list(found) if rows is None else rows
+        self.complete = found.complete
+        self.after = found.next_after
+
+
+async def _answer(endpoint: Endpoint, request: Request) -> Response:
+    site = site_of(request)
+    site.need(request, endpoint.role)
+    try:
+        query = _parsed(endpoint.query, _pairs(request), "query")
+        body = _body(endpoint, request)
+        call = Call(site, request, query, body, _key(endpoint, request))
+        if call.key is None:
+            found = await endpoint.handler(call)
+        else:
+            found = await _once(endpoint, call)
+    except Wrong as error:
+        return problem(422, "the request has wrong values; see errors", errors=error.faults)
+    except (SelectionChanged, DuplicateMessage, LeaseBusy) as error:
+        facts = {
+            name: getattr(error, name)
+            for name in ("expected", "found", "msg_id")
+            if hasattr(error, name)
+        }
+        return problem(409, site.without(str(error)), **facts)
+    except PayloadError as error:
+        return problem(422, site.without(str(error)))
+    except MsgworkerError as error:
+        return problem(409, site.without(str(error)))
+    if isinstance(found, Response):
+        return found
+    return _told(site, request, found)
+
+
+def _told(site: Site, request: Request, found: Any) -> Response:
+    """A value as the answer."""
+    if isinstance(found, Page):
+        following = None
+        if found.after is not None:
+            given = [pair for pair in request.query_params.multi_items() if pair[0] != "after"]
+            path = str(request.scope["path"])
+            following = f"{path}?{urlencode([*given, ('after', str(found.after))])}"
+        rows = [plain(one, site.without) for one in found.rows]
+        return answer_of({"items": rows, "complete": found.complete, "next": following})
+    if isinstance(found, Progress):
+        text = plain(found) | {"finished": False}
+        return answer_of(text, 202)
+    if isinstance(found, Repaired):
+        return answer_of(repaired(found, site.without))
+    return answer_of(plain(found, site.without))
+
+
+def repaired(done: Repaired, without: Callable[[str], str] = str) -> dict[str, Any]:
+    """The result of a write."""
+    found: dict[str, Any] = plain(done, without)
+    found["why"] = {str(why): count for why, count in done.why}
+    found["skips"] = [
+        {"msg_id": one.msg_id, "why": one.why.value, "text": without(str(one))}
+        for one in done.skips
+    ]
+    for info in found["sample"]:
+        info["payload"] = None
+    return found | {"finished": True}
+
+
+def answer_of(value: Any, status: int = 200, **headers: str) -> Response:
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return Response(dumped(value), status, named, media_type="application/json")
+
+
+def problem(status: int, detail: str, **more: Any) -> Response:
+    """A problem document (RFC 9457)."""
+    body = {"type": "about:blank", "title": STATUS[status], "status": status, "detail": detail}
+    return Response(dumped(body | plain(more)), status, media_type="application/problem+json")
+
+
+# ---------------------------------------------------------------- requests
+
+
+class Wrong(Exception):
+    """Values of a request are wrong: where, and why."""
+
+    def __init__(self, faults: list[dict[str, str]]) -> None:
+        super().__init__(faults)
+        self.faults = faults
+
+
+def _pairs(request: Request) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name in found:
+            raise Wrong([{"field": name[:100], "in": "query", "problem": "is given twice"}])
+        found[name] = value
+    return found
+
+
+def _parsed(kind: type[BaseModel], values: Any, where: str) -> BaseModel:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        faults = []
+        for one in error.errors(include_url=False, include_input=False, include_context=False):
+            place = ".".join(str(part)[:100] for part in one["loc"])
+            faults.append({"field": place, "in": where, "problem": one["msg"][:300]})
+        raise Wrong(faults[:20]) from None
+
+
+def _body(endpoint: Endpoint, request: Request) -> BaseModel | None:
+    raw: bytes = request.state.body if endpoint.write else b""
+    if endpoint.body is None:
+        if raw:
+            raise Wrong([{"field": "", "in": "body", "problem": "this takes no body"}])
+        return None
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if raw and kind != "application/json":
+        raise HTTPException(415, "a body is JSON: Content-Type: application/json")
+    try:
+        values = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError):
+        raise Wrong([{"field": "", "in": "body", "problem": "is not JSON"}]) from None
+    return _parsed(endpoint.body, values, "body")
+
+
+# ---------------------------------------------------------------- once only
+
+
+def _key(endpoint: Endpoint, request: Request) -> str | None:
+    """The key of a write as the audit records it: with a part for who asks and one for what."""
+    given = request.headers.getlist(KEY_HEADER)
+    if not given or not endpoint.write:
+        return None
+    if len(given) > 1 or not 0 < len(given[0]) <= MOST_KEY or not given[0].isprintable():
+        fault = f"is 1 to {MOST_KEY} printable characters"
+        raise Wrong([{"field": "Idempotency-Key", "in": "header", "problem": fault}])
+    name = site_of(request).viewer(request).name
+    whose = _digest(f"{name}\0{given[0]}".encode("utf-8", "replace"))
+    what = _digest(f"{request.method} {request.scope['path']}\0".encode() + request.state.body)
+    return f"{whose}:{what}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+async def _once(endpoint: Endpoint, call: Call) -> Any:
+    """Do a write unless one with its key is recorded; then tell what that one did.
+
+    Requests with one key exclude each other, in all processes, by a lock; the audit decides.
+    """
+    whose, _, what = (call.key or "").partition(":")
+    site, ops = call.site, call.site.app.ops
+    before = await site.ask(ops.recorded, whose)
+    if before is not None:
+        return _replayed(before, what)
+    locks = DatabaseLocks(site.app.engine, schema=site.app.table.schema)
+    try:
+        name = f"idempotency:{whose}"
+        lease = await site.ask(locks.acquire, name, owner=new_owner(), ttl=KEY_SECONDS)
+        if lease is None:
+            return problem(409, "a request with this Idempotency-Key runs; try again later")
+        try:
+            before = await site.ask(ops.recorded, whose)
+            if before is None:
+                return await endpoint.handler(call)
+            return _replayed(before, what)
+        finally:
+            await site.ask(locks.release, lease)
+    finally:
+        locks.close()
+
+
+def _replayed(before: Operation, what: str) -> Response:
+    """The answer to a request whose key is recorded."""
+    if (before.key or "").partition(":")[2] != what:
+        return problem(
+            422, "this Idempotency-Key was used for another request; take a new key for each"
+        )
+    told = operation(before)
+    if before.kind == "send":
+        told |= {"msg_id": before.last_id}
+    return answer_of(told, idempotency_replayed="true")
+
+
+def operation(found: Operation) -> dict[str, Any]:
+    """An operation, as the answer to its request has it too."""
+    return {
+        "kind": found.kind,
+        "op_id": found.op_id,
+        "matched": found.matched,
+        "changed": found.changed,
+        "skipped": found.skipped,
+        "finished": found.finished_at is not None,
+    }

@@ -1,0 +1,63 @@
+"""Writes that may last, such as a throttled rerun: a job, for which the request waits a while."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from starlette.exceptions import HTTPException
+
+from msgworker.errors import ConfigError, MsgworkerError
+from msgworker.ops.results import Progress, Repaired, Tell
+from msgworker.web.api.calling import Call
+from msgworker.web.jobs import Job, TooMany
+
+WAIT_SECONDS = 5.0
+BEGIN_SECONDS = 60.0
+"""A write without a number in the audit by then is answered with an error; it goes on."""
+LOOK_SECONDS = 0.02
+
+
+async def lasting(
+    call: Call, title: str, write: Callable[[Tell], Repaired], *, wait: float = WAIT_SECONDS
+) -> Repaired | Progress:
+    """The result of a write, or how far it is if it takes longer than `wait` seconds.
+
+    Raises what it raises; HTTPException 503 if too many run.
+    """
+    failed: list[MsgworkerError] = []
+
+    def work(tell: Tell) -> Repaired:
+        try:
+            return write(tell)
+        except MsgworkerError as error:
+            failed.append(error)
+            raise
+
+    by = call.site.viewer(call.request).name
+    try:
+        job = call.site.jobs.start(work, title=title, by=by, back="overview", back_text="Overview")
+    except TooMany as error:
+        raise HTTPException(503, str(error), {"Retry-After": "5"}) from error
+    begun = time.monotonic()
+    while not _answers(job, time.monotonic() - begun, wait):
+        await asyncio.sleep(LOOK_SECONDS)
+    if failed and isinstance(failed[0], ConfigError):
+        raise HTTPException(400, call.site.without(str(failed[0])))
+    if failed:
+        raise failed[0]
+    if job.error is not None:
+        raise HTTPException(503, job.error)
+    if isinstance(job.result, Repaired):
+        return job.result
+    if job.progress is None:
+        raise HTTPException(503, "it has not begun yet; the audit shows when it has")
+    return job.progress
+
+
+def _answers(job: Job, seconds: float, wait: float) -> bool:
+    """Whether there is something to answer."""
+    if job.over.is_set() or seconds > max(wait, BEGIN_SECONDS):
+        return True
+    return seconds > wait and job.progress is not None

@@ -1,0 +1,274 @@
+"""Messages: lists, one with its tries and items, sending, and writes on one or on many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from starlette.exceptions import HTTPException
+
+from msgworker.dialects import writing
+from msgworker.ops.results import Progress, Repaired
+from msgworker.store.items import ItemInfo
+from msgworker.store.looking.explain import Explanation
+from msgworker.store.looking.info import MessageInfo
+from msgworker.store.looking.place import LanePlace
+from msgworker.store.looking.window import Found
+from msgworker.store.settling.tries import Try
+from msgworker.web import shown
+from msgworker.web.api import asked
+from msgworker.web.api.asked import Asked, Flag, Instant, Reason, Selection, Why
+from msgworker.web.api.calling import Call, Endpoint, Page, Wrong
+from msgworker.web.api.lasting import lasting
+from msgworker.web.site import Site
+from msgworker.web.tokens import Role
+
+
+class Filter(asked.Page):
+    """Filters that all hold; fingerprint: of a group of failures. order: by msg_id."""
+
+    status: asked.Status | None = None
+    topic: asked.Topic | None = None
+    object_id: asked.ObjectId | None = None
+    error: asked.ErrorPart | None = None
+    since: Instant | None = None
+    fingerprint: asked.Fingerprint | None = None
+    order: Literal["newest", "oldest"] = "newest"
+
+
+class Shown(Asked):
+    """payload: "1" shows payloads, and values of items, without what is hidden by the settings."""
+
+    payload: Flag = "0"
+
+
+class Items(asked.Page, Shown):
+    """state: only those that have ended so."""
+
+    state: Literal["done", "failed"] | None = None
+
+
+class Send(Asked):
+    """A message to send; see `App.send`."""
+
+    topic: asked.NewTopic
+    payload: Any = None
+    object_id: asked.ObjectId | None = None
+    delay: Annotated[float, Field(ge=0, le=366 * 86_400, allow_inf_nan=False)] | None = None
+    at: Instant | None = None
+    priority: Annotated[int, Field(strict=True, ge=0, le=32_767)] | None = None
+    unique_key: asked.Key | None = None
+    unique: Literal["open", "kept"] = "open"
+    on_duplicate: Literal["skip", "raise", "replace"] = "skip"
+    reason: Reason | None = None
+
+
+class Again(Why):
+    """force, with_successors, also_done: as in `app.ops.rerun`."""
+
+    force: bool = Field(default=False, strict=True)
+    with_successors: bool = Field(default=False, strict=True)
+    also_done: bool = Field(default=False, strict=True)
+
+
+class Many(Why):
+    """A selection, with the number that a dry run said would be changed."""
+
+    filter: Selection
+    expected_count: asked.Count | None = None
+    rate: Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False)] | None = None
+
+
+class ManyAgain(Many, Again):
+    """The same, to be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A message with its tries and its place in its object. payload: None unless asked for."""
+
+    message: MessageInfo
+    place: LanePlace | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The message that was sent, or whose key was taken. op_id: in the audit."""
+
+    kind: str
+    msg_id: Any
+    op_id: int
+
+
+# ---------------------------------------------------------------- reading
+
+
+def as_object(site: Site, text: str | None) -> Any:
+    """An object_id as its column has it."""
+    if text is None:
+        return None
+    return site.app.ops.object_id(text)
+
+
+def _found(site: Site, given: dict[str, Any]) -> Any:
+    newest = given.pop("order") == "newest"
+    given["object_id"] = as_object(site, given["object_id"])
+    return site.ops.messages(newest=newest, **given)
+
+
+async def list_messages(call: Call) -> Page:
+    """Messages by filter, without payloads."""
+    return Page(await call.site.ask(_found, call.site, call.query.model_dump()))
+
+
+async def get_message(call: Call) -> Whole:
+    """One message, with its failed tries and what waits behind it."""
+    msg_id = call.number("msg_id", "message")
+    found = _there(await call.site.ask(call.ops.show, msg_id), msg_id)
+    place = await call.site.ask(call.ops.place, msg_id)
+    return Whole(_hidden(call, found), place)
+
+
+async def list_attempts(call: Call) -> Page:
+    """The failed tries of a message, oldest first, with their tracebacks."""
+    msg_id = call.number("msg_id", "message")
+    found = _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
+    return Page(Found(found.tries))
+
+
+async def list_items(call: Call) -> Page:
+    """The items of a message's fan-outs that have ended, by key."""
+    msg_id = call.number("msg_id", "message")
+    given = call.query.model_dump(exclude={"payload"})
+    found = await call.site.ask(call.ops.items, msg_id, **given)
+    return Page(found, [_hidden_item(call, one) for one in found])
+
+
+async def explain_message(call: Call) -> Explanation:
+    """Why a message is not running."""
+    msg_id = call.number("msg_id", "message")
+    found = _there(await call.site.ask(call.ops.explain, msg_id), msg_id)
+    return _without_payloads(found)
+
+
+def _there(found: Any, msg_id: int) -> Any:
+    if found is None:
+        raise HTTPException(404, f"there is no message {msg_id}; it may have been purged")
+    return found
+
+
+def _without_payloads(found: Explanation) -> Explanation:
+    behind = None if found.behind is None else _without_payloads(found.behind)
+    return replace(found, message=replace(found.message, payload=None), behind=behind)
+
+
+def _hidden(call: Call, info: MessageInfo) -> MessageInfo:
+    """With what may be seen of the payload, if that is asked for."""
+    listed = info.items and replace(
+        info.items, listed=tuple(_hidden_item(call, one) for one in info.items.listed)
+    )
+    text = None
+    if call.query.payload == "1" and info.payload is not None:
+        text = shown.payload(info.payload, call.site.settings.redact)
+    return replace(info, payload=text, items=listed)
+
+
+def _hidden_item(call: Call, one: ItemInfo) -> ItemInfo:
+    if call.query.payload != "1" or one.value is None:
+        return replace(one, value=None)
+    return replace(one, value=shown.payload(one.value, call.site.settings.redact))
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _sent(call: Call) -> Sent:
+    app, body = call.site.app, call.body
+    options = body.model_dump(exclude={"topic", "payload", "reason"})
+    options["object_id"] = as_object(call.site, body.object_id)
+    ops = call.acting
+    with writing(app.engine) as conn:
+        msg_id = app.send(conn, body.topic, body.payload, **options)
+        op_id = ops.note_sent(conn, msg_id, topic=body.topic, reason=body.reason)
+    return Sent("send", msg_id, op_id)
+
+
+async def send_message(call: Call) -> Sent:
+    """Send one message; the audit has who did, in the same transaction."""
+    return await call.site.ask(_sent, call)
+
+
+async def rerun_message(call: Call) -> Repaired | Progress:
+    """Try one message again."""
+    return await _on_one(call, call.acting.rerun)
+
+
+async def skip_message(call: Call) -> Repaired | Progress:
+    """Discard one message: dead, with the reason as its error; its object continues."""
+    return await _on_one(call, call.acting.discard)
+
+
+async def cancel_message(call: Call) -> Repaired | Progress:
+    """Cancel one message, also a running one."""
+    return await _on_one(call, call.acting.cancel)
+
+
+async def _on_one(call: Call, write: Any) -> Repaired | Progress:
+    msg_id = call.number("msg_id", "message")
+    _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
+    done: Repaired = await call.site.ask(write, [msg_id], **call.body.model_dump())
+    return done
+
+
+async def rerun_messages(call: Call) -> Repaired | Progress:
+    """Try many messages again, by ids or by filters."""
+    return await _on_many(call, call.acting.rerun)
+
+
+async def skip_messages(call: Call) -> Repaired | Progress:
+    """Discard many messages, by ids or by filters."""
+    return await _on_many(call, call.acting.discard)
+
+
+async def cancel_messages(call: Call) -> Repaired | Progress:
+    """Cancel many messages, by ids or by filters."""
+    return await _on_many(call, call.acting.cancel)
+
+
+async def _on_many(call: Call, write: Any) -> Repaired | Progress:
+    given = call.body.model_dump(exclude={"filter"})
+    chosen = call.body.filter.model_dump()
+    if all(value is None for value in chosen.values()):
+        fault = "names no message: give ids or at least one filter"
+        raise Wrong([{"field": "filter", "in": "body", "problem": fault}])
+    if chosen["object_id"] is not None:
+        chosen["object_id"] = await call.site.ask(as_object, call.site, chosen["object_id"])
+    if given["dry_run"]:
+        would: Repaired = await call.site.ask(write, **chosen, **given)
+        return would
+    title = f"{write.__name__} of a selection, by the API"
+    return await lasting(call, title, lambda tell: write(**chosen, **given, progress=tell))
+
+
+_ONE: dict[str, Any] = {"paths": {"msg_id": "the id of a message"}, "tag": "messages"}
+_WRITE: dict[str, Any] = {"role": Role.OPERATOR, "tag": "messages"}
+_ON_ONE = _WRITE | _ONE
+ENDPOINTS = [
+    Endpoint(
+        "GET", "/messages", list_messages, MessageInfo, query=Filter, page=True, tag="messages"
+    ),
+    Endpoint("POST", "/messages", send_message, Sent, body=Send, **_WRITE),
+    Endpoint("GET", "/messages/{msg_id}", get_message, Whole, query=Shown, **_ONE),
+    Endpoint("GET", "/messages/{msg_id}/attempts", list_attempts, Try, page=True, **_ONE),
+    Endpoint(
+        "GET", "/messages/{msg_id}/items", list_items, ItemInfo, query=Items, page=True, **_ONE
+    ),
+    Endpoint("GET", "/messages/{msg_id}/explain", explain_message, Explanation, **_ONE),
+    Endpoint("POST", "/messages/{msg_id}/rerun", rerun_message, Repaired, body=Again, **_ON_ONE),
+    Endpoint("POST", "/messages/{msg_id}/skip", skip_message, Repaired, body=Why, **_ON_ONE),
+    Endpoint("POST", "/messages/{msg_id}/cancel", cancel_message, Repaired, body=Why, **_ON_ONE),
+    Endpoint("POST", "/rerun", rerun_messages, Repaired, body=ManyAgain, **_WRITE),
+    Endpoint("POST", "/skip", skip_messages, Repaired, body=Many, **_WRITE),
+    Endpoint("POST", "/cancel", cancel_messages, Repaired, body=Many, **_WRITE),
+]

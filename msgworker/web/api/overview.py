@@ -1,0 +1,61 @@
+"""Everything at a glance, topics, and series for charts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgworker.ops.results import Repaired
+from msgworker.store.looking.charts import History
+from msgworker.store.looking.overview import Overview, TopicInfo
+from msgworker.store.looking.window import Found
+from msgworker.web.api.asked import Asked, Topic, Why
+from msgworker.web.api.calling import Call, Endpoint, Page
+from msgworker.web.tokens import Role
+
+
+class Window(Asked):
+    """window: of time, up to now. topic: only this one."""
+
+    window: Literal["1h", "6h", "24h"] = "1h"
+    topic: Topic | None = None
+
+
+async def get_overview(call: Call) -> Overview:
+    """Counts up to 10,000 by state and topic, the oldest message, instances."""
+    found: Overview = await call.site.look(call.ops.overview)
+    return found
+
+
+async def list_topics(call: Call) -> Page:
+    """All topics, with counts, pauses and limits."""
+    found = await call.site.look(call.ops.overview)
+    return Page(Found(found.topics))
+
+
+async def get_series(call: Call) -> History:
+    """What instances did in each step of a window."""
+    found: History = await call.site.look(
+        call.ops.history, call.query.window, topic=call.query.topic
+    )
+    return found
+
+
+async def pause_topic(call: Call) -> Repaired:
+    """Stop handlers of a topic from starting."""
+    return await call.site.ask(call.acting.pause, call.path("topic"), **call.body.model_dump())
+
+
+async def resume_topic(call: Call) -> Repaired:
+    """Resume a paused topic."""
+    return await call.site.ask(call.acting.resume, call.path("topic"), **call.body.model_dump())
+
+
+_TOPIC: dict[str, Any] = {"paths": {"topic": "the name of a topic"}, "tag": "topics"}
+_WRITE: dict[str, Any] = {"role": Role.OPERATOR, "body": Why} | _TOPIC
+ENDPOINTS = [
+    Endpoint("GET", "/overview", get_overview, Overview, tag="overview"),
+    Endpoint("GET", "/topics", list_topics, TopicInfo, page=True, tag="topics"),
+    Endpoint("GET", "/metrics/series", get_series, History, query=Window, tag="overview"),
+    Endpoint("POST", "/topics/{topic:path}/pause", pause_topic, Repaired, **_WRITE),
+    Endpoint("POST", "/topics/{topic:path}/resume", resume_topic, Repaired, **_WRITE),
+]

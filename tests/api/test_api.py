@@ -1,0 +1,241 @@
+"""The JSON API on each database."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App
+from msgworker.store.changing import audit
+from msgworker.web.api import ENDPOINTS, described, lasting
+from msgworker.web.tokens import Role
+from tests.api.conftest import client_of
+from tests.support.ops import DONE, FAILED, NEW, put
+from tests.support.rows import send
+from tests.support.waiting import until
+
+OPENAPI = Path(__file__).parents[2] / "docs" / "openapi.json"
+
+
+def rows_of(client: Any, path: str, most: int = 50) -> list[Any]:
+    """The rows of all pages, by the links."""
+    found: list[Any] = []
+    following = f"/api/v1{path}"
+    for _ in range(most):
+        answer = client.get(f"http://127.0.0.1:8080{following}")
+        assert answer.status_code == 200, answer.text
+        found += answer.json()["items"]
+        following = answer.json()["next"]
+        if following is None:
+            return found
+    raise AssertionError("the list does not end")
+
+
+def test_lists_have_pages_and_links(app, client):
+    ids = put(app, *((f"o{n}", FAILED if n % 2 else NEW) for n in range(9)))
+    paths = "/messages?limit=2", "/messages?order=oldest&limit=4", "/messages?status=dead&limit=3"
+    found = [[one["msg_id"] for one in rows_of(client, path)] for path in paths]
+    assert found == [ids[::-1], ids, ids[7::-2]]
+    assert all(one["payload"] is None for one in rows_of(client, "/messages"))
+    (group,) = rows_of(client, "/failures?limit=1")
+    assert (group["dead"], group["error"]) == (4, "ValueError: no")
+    members = rows_of(client, f"/messages?fingerprint={group['fingerprint']}&limit=3")
+    assert [one["msg_id"] for one in members] == ids[7::-2]
+    assert len(rows_of(client, "/lanes?by=object&limit=2")) == 5
+    assert len(rows_of(client, "/lanes")) == 5
+
+
+def test_the_overview_and_the_other_reads_answer(app, client):
+    send(app, "a", topic="t")
+    app.ops.pause("t", reason="holiday")
+    found = client.get("/overview").json()
+    assert found["counts"] == {"new": {"count": 1, "more": False, "about": False}}
+    (topic,) = client.get("/topics").json()["items"]
+    assert (topic["topic"], topic["paused"]["reason"]) == ("t", "holiday")
+    for path in ("/instances", "/schedules", "/limits", "/locks", "/audit", "/failures"):
+        assert client.get(path).status_code == 200, path
+    assert client.get("/metrics/series?window=6h").json()["step_seconds"] == 300
+    assert client.get("/openapi.json").json()["openapi"] == "3.1.0"
+
+
+def test_a_payload_is_shown_only_on_request_and_without_what_is_hidden(app, client):
+    (msg_id,) = send(app, "a", payload={"iban": "DE00", "n": 1})
+    assert client.get(f"/messages/{msg_id}").json()["message"]["payload"] is None
+    shown = client.get(f"/messages/{msg_id}?payload=1").json()
+    assert json.loads(shown["message"]["payload"]) == {"iban": "***", "n": 1}
+    assert shown["place"]["head"] == msg_id
+    assert "DE00" not in client.get(f"/messages/{msg_id}/explain").text
+    assert client.get(f"/messages/{msg_id}/attempts").json()["items"] == []
+    assert client.get(f"/messages/{msg_id}/items?payload=1").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "field"),
+    [
+        ("/messages?limit=0", 422, "limit"),
+        ("/messages?limit=201", 422, "limit"),
+        ("/messages?limit=1.0", 422, "limit"),
+        ("/messages?limit=5&limit=6", 422, "limit"),
+        ("/messages?colour=red", 422, "colour"),
+        ("/messages?since=2026-01-01T00:00:00", 422, "since"),
+        ("/messages?topic=%00", 422, "topic"),
+        ("/messages?topic=", 422, "topic"),
+        ("/messages?status=lost", 422, "status"),
+        ("/messages?after=zz", 400, None),
+        ("/messages?status=new&fingerprint=aa", 400, None),
+        ("/audit?after=9223372036854775808", 422, "after"),
+        ("/messages/9223372036854775808", 404, None),
+        ("/messages/-9223372036854775808", 404, None),
+        ("/messages/x", 404, None),
+        ("/messages/99", 404, None),
+        ("/operations/99", 404, None),
+        ("/nothing", 404, None),
+    ],
+)
+def test_a_wrong_value_is_a_problem_that_names_it(client, path, status, field):
+    answer = client.get(path)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    told = answer.json()
+    assert told["status"] == status
+    assert told["detail"]
+    assert field is None or [one["field"] for one in told["errors"]] == [field]
+
+
+def test_a_wrong_body_is_a_problem_and_changes_nothing(app, client):
+    (msg_id,) = put(app, ("a", FAILED))
+    for body in ({"reason": 7}, {"what": 1}, {"dry_run": "yes"}, [], "x", {"reason": "x" * 1001}):
+        answer = client.post(f"/messages/{msg_id}/rerun", json=body)
+        assert answer.status_code == 422, (body, answer.text)
+    for path in ("/rerun", "/skip", "/cancel"):
+        answer = client.post(path, json={"filter": {}, "reason": "x"})
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "filter")
+    raw = {"content": b"{", "headers": {"content-type": "application/json"}}
+    assert client.post(f"/messages/{msg_id}/rerun", **raw).status_code == 422
+    raw["headers"] = {"content-type": "text/plain"}
+    assert client.post(f"/messages/{msg_id}/rerun", **raw).status_code == 415
+    assert client.post(f"/messages/{msg_id}/skip", json={}).status_code == 400  # needs a reason
+    assert client.post("/messages/999/rerun").status_code == 404
+    assert app.ops.audit() == []
+
+
+def test_a_write_is_in_the_audit_with_who_and_from_where(app, client):
+    ids = put(app, *((f"o{n}", FAILED) for n in range(4)), ("n", NEW))
+    done = client.post(f"/messages/{ids[0]}/rerun", json={"reason": "back"}).json()
+    assert (done["changed"], done["finished"]) == (1, True)
+    body = {"filter": {"topic": "t", "status": "dead"}, "reason": "back"}
+    would = client.post("/rerun", json=body | {"dry_run": True}).json()
+    assert would["changed"] == 3
+    wrong = client.post("/rerun", json=body | {"expected_count": 2})
+    assert (wrong.status_code, wrong.json()["expected"], wrong.json()["found"]) == (409, 2, 3)
+    assert client.post("/rerun", json=body | {"expected_count": 3}).json()["changed"] == 3
+    assert client.post(f"/messages/{ids[4]}/skip", json={"reason": "x"}).json()["changed"] == 1
+    assert client.post("/topics/a%2Fb/pause", json={}).json()["changed"] == 1
+    assert client.post("/topics/a/b/resume").json()["changed"] == 1
+    sent = client.post("/messages", json={"topic": "t", "payload": {"n": 1}, "object_id": "z"})
+    assert client.get(f"/messages/{sent.json()['msg_id']}").json()["message"]["object_id"] == "z"
+    entries = rows_of(client, "/audit?limit=2")
+    kinds = ["send", "resume", "pause", "discard", "rerun", "rerun"]
+    assert [one["kind"] for one in entries] == kinds
+    assert {one["actor"] for one in entries} == {"anna-operator"}
+    assert {one["source"] for one in entries} == {"api testclient (token)"}
+    number = entries[-1]["op_id"]
+    assert client.get(f"/operations/{number}").json()["changed"] == 1
+
+
+def test_roles_decide_who_may_write(app, served):
+    put(app, ("a", FAILED))
+    for endpoint in ENDPOINTS:
+        path = endpoint.path.replace(":path", "").replace("{", "").replace("}", "")
+        path = path.replace("msg_id", "1").replace("op_id", "1")
+        below = [word for word in ("viewer", "operator") if Role.of(word) < endpoint.role]
+        for word in below:
+            answer = client_of(served, word).request(endpoint.method, path)
+            assert answer.status_code == 403, (endpoint.name, word)
+        assert client_of(served, "").request(endpoint.method, path).status_code == 401
+        assert (endpoint.role > Role.VIEWER) == endpoint.write
+    assert app.ops.audit() == []
+
+
+def test_a_key_makes_a_repeated_write_tell_what_the_first_one_did(app, client, served):
+    put(app, *((f"o{n}", FAILED) for n in range(3)))
+    body = {"filter": {"status": "dead"}}
+    key = {"idempotency-key": "k1"}
+    first = client.post("/rerun", json=body, headers=key)
+    again = client.post("/rerun", json=body, headers=key)
+    assert first.json()["changed"] == again.json()["changed"] == 3
+    assert first.json()["op_id"] == again.json()["op_id"]
+    assert again.headers["idempotency-replayed"] == "true"
+    other = client.post("/rerun", json=body | {"reason": "x"}, headers=key)
+    assert other.status_code == 422
+    message = {"topic": "t", "payload": 1}
+    key = {"idempotency-key": "k2"}
+    sent = [client.post("/messages", json=message, headers=key).json() for _ in range(3)]
+    assert len({one["msg_id"] for one in sent}) == 1
+    mine = client_of(served, "admin").post("/messages", json=message, headers=key).json()
+    assert mine["msg_id"] != sent[0]["msg_id"]  # a key is of one who asks
+    for wrong in ("", "x" * 256):
+        answer = client.post("/rerun", json=body, headers={"idempotency-key": wrong})
+        assert answer.status_code == 422
+
+
+def test_a_send_that_is_cut_off_before_its_commit_can_be_repeated(app, client, monkeypatch, table):
+    """The record of the key and the message are one transaction."""
+    with monkeypatch.context() as patched:
+
+        def cut(*_: Any) -> None:
+            raise RuntimeError("cut off")
+
+        patched.setattr(audit, "finish", cut)
+        key = {"idempotency-key": "k"}
+        assert client.post("/messages", json={"topic": "t"}, headers=key).status_code == 500
+    assert table.statuses == []
+    assert client.post("/messages", json={"topic": "t"}, headers=key).status_code == 200
+    assert client.post("/messages", json={"topic": "t"}, headers=key).status_code == 200
+    assert table.statuses == [NEW]
+
+
+def test_a_long_write_is_answered_with_its_number_and_goes_on(app, client, monkeypatch):
+    put(app, *((f"o{n}", FAILED) for n in range(5)))
+    monkeypatch.setattr(lasting.lasting, "__kwdefaults__", {"wait": 0.0})
+    answer = client.post("/rerun", json={"filter": {"status": "dead"}, "rate": 4})
+    assert (answer.status_code, answer.json()["finished"]) == (202, False)
+    number = f"/operations/{answer.json()['op_id']}"
+    until(lambda: client.get(number).json()["finished_at"] is not None, "the write is over")
+    assert client.get(number).json()["changed"] == 5
+
+
+def test_errors_of_sending_are_told(client):
+    for body, status in (
+        ({"topic": "t", "delay": 1, "at": "2030-01-01T00:00:00Z"}, 400),
+        ({"topic": "t", "delay": -1}, 422),
+        ({"topic": "t", "priority": 40_000}, 422),
+        ({"payload": 1}, 422),
+    ):
+        assert client.post("/messages", json=body).status_code == status, body
+    keyed = {"topic": "t", "unique_key": "u", "on_duplicate": "raise"}
+    first = client.post("/messages", json=keyed).json()
+    taken = client.post("/messages", json=keyed)
+    assert (taken.status_code, taken.json()["msg_id"]) == (409, first["msg_id"])
+
+
+def test_odd_rows_are_answered_as_json(app: App, client: Any) -> None:
+    (msg_id,) = put(app, ("\u2028\u202e<b>", DONE), last_error="x\u0007\x1b[2J")
+    answer = client.get(f"/messages/{msg_id}")
+    assert answer.json()["message"]["object_id"] == "\u2028\u202e<b>"
+    assert answer.content.isascii()
+    if app.engine.dialect.name == "sqlite":
+        with app.engine.begin() as conn:
+            conn.execute(sa.text("UPDATE msgworker_message SET topic = X'FF00', object_id = X'FE'"))
+        assert client.get(f"/messages/{msg_id}").status_code == 200
+        assert client.get("/topics").status_code == 200
+
+
+def test_the_openapi_document_is_in_step():
+    assert OPENAPI.read_text() == described.text(), (
+        "run: python -m msgworker.web.api.described > docs/openapi.json"
+    )
