@@ -1,10 +1,9 @@
-"""The OpenAPI 3.1 document, made from the endpoints: `python -m msgworker.web.api.described`."""
+"""The OpenAPI 3.1 document, made from the endpoints: `python -m msgworker.web.api` prints it."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Sequence
 from typing import Any, Required
 
@@ -210,12 +209,6 @@ def _in_header(one: Endpoint) -> list[dict[str, Any]]:
     ]
 
 
-def text() -> str:
+def text(endpoints: Sequence[Endpoint]) -> str:
     """The document as docs/openapi.json has it."""
-    from msgworker.web.api import ENDPOINTS
-
-    return json.dumps(document(ENDPOINTS), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(text())
+    return json.dumps(document(endpoints), indent=1, sort_keys=True, ensure_ascii=True) + "\n"

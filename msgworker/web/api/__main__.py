@@ -1,0 +1,8 @@
+"""`python -m msgworker.web.api > docs/openapi.json`."""
+
+import sys
+
+from msgworker.web.api import ENDPOINTS
+from msgworker.web.api.described import text
+
+sys.stdout.write(text(ENDPOINTS))
