@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgworker.dialects import read_instant
@@ -53,6 +54,7 @@ def _waited(row: Row, started: float) -> float | None:
     return None if sent is None else max(0.0, started - sent)
 
 
+@lru_cache(maxsize=256)  # messages that are sent together have the same one
 def _seconds(instant: Any) -> float | None:
     try:
         found = read_instant(instant)
