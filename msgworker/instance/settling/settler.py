@@ -120,9 +120,11 @@ class Settler:
         A settling thread looks at the queue again after its settle. Who only has a lock may not: it
         opens the connection of a spare writer, or closes it.
         """
+        busy = 0
         for writer in self.writers:  # asked for each message: a loop is the cheapest way
-            if writer.since is not None and not self._worth_a_settle():
-                return None
+            busy += writer.since is not None
+        if busy and (busy == len(self.writers) or not self._worth_a_settle()):
+            return None
         for writer in self.writers:
             if writer.may_open and writer.lock.acquire(blocking=False):
                 return writer
@@ -130,13 +132,15 @@ class Settler:
 
     def _worth_a_settle(self) -> bool:
         """Whether to settle beside another one that is under way."""
-        if len(self.writers) < 2:
-            return False
         waiting = len(self._finished)
-        if waiting >= max(LEAST_BESIDE, SHARE_BESIDE * len(self._runtime.hand.lanes)):
+        if waiting >= LEAST_BESIDE and waiting >= SHARE_BESIDE * len(self._runtime.hand.lanes):
             return True
-        begun = [since for writer in self.writers if (since := writer.since) is not None]
-        return bool(begun) and time.monotonic() - min(begun) > LONG_SECONDS
+        now = time.monotonic()
+        for writer in self.writers:
+            since = writer.since
+            if since is not None and now - since > LONG_SECONDS:
+                return True
+        return False
 
     def flush_waiting(self) -> None:
         """Settle all finished lanes, and wait for the settles that are under way."""
