@@ -151,29 +151,32 @@ def _by_heads(
 def _union(
     conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
 ) -> Sequence[Any]:
-    """One branch per object; the statement always has the same number of branches, unused ones ask
-    for no object, so it is built and prepared once."""
+    """Their ids from the index, one branch per object, and a join for the rest of the rows: what a
+    branch costs grows with its text. The statement always has the same number of branches, unused
+    ones ask for no object, so it is built and prepared once."""
 
-    def build(branches: int) -> Any:
-        parts = []
+    def build(branches: int) -> Select[Any]:
+        parts: list[Any] = []
         for i in range(branches):
-            source = t.message.alias("m")
-            c = t.cols(source)
+            source = t.message.alias("n")
+            n = t.cols(source)
             place = (bindparam("start", type_=sa.Integer()) + sa.literal_column(str(i))).label("p")
-            query = sa.select(
-                place, _startable(t, c).label("s"), *_slice_column(t, c, role), *row_columns(t, c)
-            )
-            branch = (
-                t.hinted(query, source, "object")
-                .where(t.open_object(c) == bindparam(f"o{i}", type_=t.key_type), t.open_rows(c))
-                .order_by(t.open_msg_id(c))
+            ids = (
+                t.hinted(sa.select(place, t.open_msg_id(n).label("i")), source, "object")
+                .where(t.open_object(n) == bindparam(f"o{i}", type_=t.key_type), t.open_rows(n))
+                .order_by(t.open_msg_id(n))
                 .limit(bindparam("rows", type_=sa.Integer()))
             )
-            # Derived tables that hold payloads are written to disk by MariaDB (and crashed a
-            # 10.11).
-            bare = t.dialect.bare_unions
-            parts.append(branch if bare else sa.select(branch.subquery(f"q{i}")))
-        return sa.union_all(*parts) if branches > 1 else parts[0]
+            parts.append(ids if t.dialect.bare_unions else sa.select(ids.subquery(f"q{i}")))
+        union: Any = sa.union_all(*parts) if branches > 1 else parts[0]
+        x = union.subquery("x")
+        # Without the payloads: derived tables that hold them are written to disk by MariaDB (and
+        # crashed a 10.11).
+        source = t.message.alias("m")
+        c = t.cols(source)
+        columns: list[ColumnElement[Any]] = [x.c.p, _startable(t, c).label("s")]
+        columns += (*_slice_column(t, c, role), *row_columns(t, c))
+        return sa.select(*columns).select_from(x.join(source, c.msg_id == x.c.i))
 
     out: list[Any] = []
     odd = False
