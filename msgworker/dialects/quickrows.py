@@ -28,11 +28,11 @@ def use_quick_rows(raw: Any) -> None:
 def _connection_class() -> type:
     from pymysql.connections import Connection, MySQLResult
 
-    class QuickResult(MySQLResult):
+    class QuickResult(MySQLResult):  # type: ignore[misc]
         def _read_row_from_packet(self, packet: Any) -> tuple[Any, ...]:
             return row_of(packet.get_all_data(), self.converters)
 
-    class QuickConnection(Connection):
+    class QuickConnection(Connection):  # type: ignore[misc]
         def _read_query_result(self, unbuffered: bool = False) -> Any:
             if unbuffered or self.encoding != ANY_UTF8:
                 return super()._read_query_result(unbuffered)

@@ -161,8 +161,9 @@ def _union(
             source = t.message.alias("n")
             n = t.cols(source)
             place = (bindparam("start", type_=sa.Integer()) + sa.literal_column(str(i))).label("p")
+            pair: list[Any] = [place, t.open_msg_id(n).label("i")]
             ids = (
-                t.hinted(sa.select(place, t.open_msg_id(n).label("i")), source, "object")
+                t.hinted(sa.select(*pair), source, "object")
                 .where(t.open_object(n) == bindparam(f"o{i}", type_=t.key_type), t.open_rows(n))
                 .order_by(t.open_msg_id(n))
                 .limit(bindparam("rows", type_=sa.Integer()))
@@ -174,7 +175,7 @@ def _union(
         # crashed a 10.11).
         source = t.message.alias("m")
         c = t.cols(source)
-        columns: list[ColumnElement[Any]] = [x.c.p, _startable(t, c).label("s")]
+        columns: list[Any] = [x.c.p, _startable(t, c).label("s")]
         columns += (*_slice_column(t, c, role), *row_columns(t, c))
         return sa.select(*columns).select_from(x.join(source, c.msg_id == x.c.i))
 
