@@ -214,6 +214,27 @@ def reads(app: App) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "locks", ops.locks
     yield "audit", ops.audit
     yield "pauses", ops.pauses
+    yield from requests(app, last)
+
+
+def requests(app: App, last: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Path and request of each list of the API; `last`: a message."""
+    from starlette.testclient import TestClient
+
+    from msgworker.web.api import ENDPOINTS
+
+    place = "http://127.0.0.1:8080/api/v1"
+    client = TestClient(app.web(), place, client=("127.0.0.1", 50_000))
+
+    def get(path: str) -> None:
+        client.get(path).raise_for_status()
+
+    for one in ENDPOINTS:
+        if not one.write and "{op_id}" not in one.path:
+            path = one.path.replace("{msg_id}", str(last))
+            yield f"GET {path}", partial(get, path)
+    for path in ("/messages?status=done&limit=200", "/messages?topic=nothing", "/lanes?by=object"):
+        yield f"GET {path}", partial(get, path)
 
 
 if __name__ == "__main__":
