@@ -29,6 +29,7 @@ OPEN = (State.NEW, State.FAILED)
 BEHIND = 1000
 """Messages behind a head are counted up to this number."""
 LANES_PER_STATEMENT = 10
+PAGE_SCAN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ def by_object(
 ) -> Found[LaneInfo]:
     """The same of every object in the order of its key, behind the cursor `after`.
 
-    One page goes over window.OPEN_SCAN unfinished messages at most: of more it has fewer objects.
+    One page goes over PAGE_SCAN unfinished messages at most: of more it has fewer objects.
     """
-    scan = window.OPEN_SCAN
+    scan = min(window.OPEN_SCAN, PAGE_SCAN)
     last = None if after is None else _key_of(t, after)
 
     def build() -> sa.Select[Any]:
