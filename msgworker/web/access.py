@@ -22,7 +22,14 @@ from msgworker.web.addresses import Network, address_of, is_of
 from msgworker.web.sessions import Session
 from msgworker.web.tokens import MOST_NAME, Entry, Role
 
-FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+FORWARDED = (
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+)
 """Headers by which a proxy tells of the client behind it."""
 
 

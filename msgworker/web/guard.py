@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,8 +25,9 @@ from msgworker.web.sessions import COOKIE, Session, Sessions
 
 MOST_BODY = 64 * 1024
 BODY_SECONDS = 10.0
+NUL = "a value must not contain the character NUL (%00)"
 READING = ("GET", "HEAD")
-OPEN = ("/healthz", "/readyz", "/login")
+OPEN = ("/healthz", "/readyz", "/login", "/theme")
 """What is answered to all; static files too."""
 HEADERS = {
     "content-security-policy": (
@@ -68,6 +69,9 @@ class Answers:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # there is none; nothing behind this knows them
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
@@ -192,19 +196,28 @@ def checked_host(name: str) -> str:
 
 
 class Bodies:
-    """Reads the body of a write, up to MOST_BODY bytes and BODY_SECONDS."""
+    """Reads the body of a write, up to MOST_BODY bytes and BODY_SECONDS, and refuses the character
+    NUL in a value: PostgreSQL has no text with it."""
 
     def __init__(self, inner: ASGIApp, *, refuse: Refuse) -> None:
         self._inner = inner
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in READING:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        if b"%00" in scope.get("query_string", b"") or "\0" in scope["path"]:
+            await self._refuse(Request(scope), 400, NUL)(scope, receive, send)
+            return
+        if scope["method"] in READING:
             await self._inner(scope, receive, send)
             return
         request = Request(scope, receive)
         try:
             body = await asyncio.wait_for(_read(request), BODY_SECONDS)
+        except ClientDisconnect:
+            return
         except TimeoutError:
             await self._refuse(request, 408, "the body did not arrive in time")(
                 scope, receive, send
@@ -213,6 +226,9 @@ class Bodies:
         if body is None:
             text = f"a body has at most {MOST_BODY:,} bytes"
             await self._refuse(request, 413, text)(scope, receive, send)
+            return
+        if b"%00" in body:
+            await self._refuse(request, 400, NUL)(scope, receive, send)
             return
         scope["state"]["body"] = body
         again = iter([{"type": "http.request", "body": body, "more_body": False}])

@@ -110,6 +110,7 @@ def serve(dashboard: Dashboard, listener: socket.socket) -> None:
     config = uvicorn.Config(
         dashboard,
         log_config=None,  # one event, one line, by our own logger
+        http="h11",  # httptools, where it is installed, has no limit of headers
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -265,3 +265,17 @@ def test_the_environment_is_not_asked_for_more_than_the_token() -> None:
     assert tokens.tokens_from({}) == ()
     assert tokens.tokens_from({"MSGWORKER_WEB_TOKEN": TOKEN})[0].token == TOKEN
     assert "MSGWORKER_WEB_TOKEN" not in os.environ
+
+
+def test_the_colours_are_set_before_the_log_in_too(sqlite_app: App) -> None:
+    found = Browser(dashboard_with(sqlite_app))
+    answer = found.submit("/theme", {"theme": "dark", "next": "/login"}, page="/login")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert 'data-theme="dark"' in found.get("/login").text
+
+
+@pytest.mark.parametrize("header", ["via", "x-forwarded-proto"])
+def test_every_usual_sign_of_a_proxy_makes_a_client_no_local_one(
+    browser: Browser, header: str
+) -> None:
+    assert browser.get("/", headers={header: "1.1 cache"}).status_code == 403

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any
 
 import pytest
+from starlette.websockets import WebSocketDisconnect
 
 from msgworker import App
 from msgworker.errors import ConfigError
@@ -222,3 +224,49 @@ def test_a_path_fakes_no_line_of_the_log(browser: Browser, caplog: Any) -> None:
     text = [r.getMessage() for r in caplog.records if r.name == "msgworker.web"][-1]
     assert text.isprintable()
     assert json.dumps(text)
+
+
+@pytest.mark.parametrize(
+    "url", ["/messages?topic=a%00", "/audit?actor=%00", "/act/release?name=%00", "/messages/1%00"]
+)
+def test_a_value_with_nul_is_refused_before_the_database_sees_it(
+    browser: Browser, url: str
+) -> None:
+    found = browser.get(url)
+    assert (found.status_code, "NUL" in found.text) == (400, True)
+
+
+def test_a_form_with_nul_is_refused(browser: Browser) -> None:
+    found = browser.submit("/act/pause-topic", {"name": "a\0", "reason": "because"})
+    assert (found.status_code, "NUL" in found.text) == (400, True)
+
+
+def test_a_client_that_goes_away_in_a_body_is_no_error(sqlite_app: App, caplog: Any) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/login",
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1:8080"), (b"content-length", b"9")],
+        "client": ("127.0.0.1", 50_000),
+        "server": ("127.0.0.1", 8080),
+        "scheme": "http",
+    }
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(sqlite_app.web()(scope, receive, send))
+    assert (sent, caplog.records) == ([], [])
+
+
+@pytest.mark.parametrize("path", ["/", "/static/page.css", "/events"])
+def test_a_websocket_is_closed(browser: Browser, path: str) -> None:
+    with pytest.raises(WebSocketDisconnect) as found, browser.websocket_connect(path):
+        pass
+    assert found.value.code == 1008

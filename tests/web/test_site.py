@@ -22,6 +22,7 @@ from starlette.routing import Mount
 import msgworker
 from msgworker import App
 from msgworker.errors import ConfigError
+from msgworker.ops import Ops
 from msgworker.web import live, need, site
 from tests.names import homes
 from tests.support.web import Browser, Page, browse
@@ -199,6 +200,21 @@ def test_ready_says_whether_database_and_heartbeat_work(
     monkeypatch.setattr(App, "heartbeats", {"a": True, "b": False})
     found = client.get("/readyz")
     assert (found.status_code, found.json()["checks"]["heartbeat"]) == (503, "failed")
+
+
+def test_many_who_ask_whether_it_is_ready_ask_the_database_once(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, probe = [], Ops.probe
+
+    def counted(ops: Ops) -> bool:
+        asked.append(1)
+        return probe(ops)
+
+    monkeypatch.setattr(Ops, "probe", counted)
+    with browse(sqlite_app) as client:  # all requests on one event loop
+        assert {client.get("/readyz").status_code for _ in range(10)} == {200}
+    assert len(asked) <= 5  # one in 2 s, also on a slow machine
 
 
 def test_ready_needs_the_tables_and_alive_does_not(sqlite: Any) -> None:
