@@ -14,8 +14,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from msgworker.dialects.quickrows import ANY_UTF8, use_quick_rows
-
 ISOLATION: Final = "READ COMMITTED"
 """The isolation level of all our connections, whatever the default of server or engine."""
 CONNECT_SECONDS = 10
@@ -104,6 +102,7 @@ class _OddTexts(threading.local):
 
 
 odd_texts = _OddTexts()
+_ANY_UTF8 = "msgworker_any_utf8"
 
 
 def _decode(data: Any, errors: str = "strict") -> tuple[str, int]:
@@ -120,7 +119,7 @@ def _encode(text: str, errors: str = "strict") -> tuple[bytes, int]:
 
 @codecs.register
 def _any_utf8(name: str) -> codecs.CodecInfo | None:
-    return codecs.CodecInfo(_encode, _decode, name=name) if name == ANY_UTF8 else None
+    return codecs.CodecInfo(_encode, _decode, name=name) if name == _ANY_UTF8 else None
 
 
 def _any_text(conn: sa.Connection) -> None:
@@ -128,8 +127,7 @@ def _any_text(conn: sa.Connection) -> None:
     # connection is then unusable.
     raw: Any = conn.connection.driver_connection
     if getattr(raw, "encoding", None) == "utf8":
-        raw.encoding = ANY_UTF8
-        use_quick_rows(raw)
+        raw.encoding = _ANY_UTF8
 
 
 def _iso_dates(conn: sa.Connection) -> None:
