@@ -209,6 +209,11 @@ def test_a_long_write_is_answered_with_its_number_and_goes_on(app, client, monke
     assert client.get(number).json()["changed"] == 5
 
 
+def test_a_payload_may_hold_what_looks_like_a_coded_nul(client):
+    answer = client.post("/messages", json={"topic": "t", "payload": {"rate": "5%00"}})
+    assert answer.status_code in (200, 201), answer.text
+
+
 def test_errors_of_sending_are_told(client):
     for body, status in (
         ({"topic": "t", "delay": 1, "at": "2030-01-01T00:00:00Z"}, 400),
