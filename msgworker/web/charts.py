@@ -12,9 +12,13 @@ from markupsafe import Markup
 
 from msgworker.web import shown
 
-WIDTH, HEIGHT = 720, 120
-LEFT, BOTTOM = 44, 16
-"""Room for the numbers at the left side, and the times below."""
+WIDTH, HEIGHT, FOOT = 720, 148, 18
+"""The width is stretched to that of the page; heights are pixels, with room for the times at the
+foot. The numbers at the left side stand in the padding of `svg.chart`. Texts and dots stand outside
+of what is stretched."""
+TALL = HEIGHT - FOOT
+HEAD = 6
+"""What the highest value leaves free."""
 STATES = ("done", "processing", "new", "failed", "dead")
 """The order in a bar of states, from the left."""
 Series = Mapping[str, Sequence[float | None]]
@@ -25,45 +29,43 @@ def bars(series: Series, *, title: str, about: str, ticks: Sequence[str] = ()) -
     what stands before it, and its name is its class. ticks: labels below, evenly spread."""
     columns = [[value or 0.0 for value in column] for column in zip(*series.values(), strict=True)]
     most = _rounded(max((sum(column) for column in columns), default=0.0))
-    step = (WIDTH - LEFT) / max(1, len(columns))
-    tall = HEIGHT - BOTTOM
+    step = WIDTH / max(1, len(columns))
     parts = []
     for place, column in enumerate(columns):
-        top = float(tall)
+        top = float(TALL)
         for name, value in zip(series, column, strict=True):
-            height = value / most * (tall - 4)
+            height = value / most * (TALL - HEAD)
             if height <= 0:
                 continue
             top -= height
             parts.append(
                 Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>').format(
-                    name, _n(LEFT + place * step), _n(top), _n(max(0.5, step - 0.6)), _n(height)
+                    name, _n(place * step), _n(top), _n(max(0.5, step - 0.6)), _n(height)
                 )
             )
-    return _drawn(parts, most, title, about, ticks, shown.number)
+    return _drawn(parts, [], most, title, about, ticks, shown.number)
 
 
 def lines(series: Series, *, title: str, about: str, ticks: Sequence[str] = ()) -> Markup:
     """A line for each series, whose name is its class; None leaves a gap. In seconds."""
     values = [value for one in series.values() for value in one if value is not None]
     most = _rounded(max(values, default=0.0))
-    tall, parts = HEIGHT - BOTTOM, []
+    parts, dots = [], []
     for name, one in series.items():
-        step = (WIDTH - LEFT) / max(1, len(one) - 1)
+        step = WIDTH / max(1, len(one) - 1)
         for run in _runs(one):
-            points = [
-                (LEFT + place * step, tall - value / most * (tall - 4)) for place, value in run
-            ]
+            points = [(place * step, TALL - value / most * (TALL - HEAD)) for place, value in run]
             if len(points) == 1:
-                parts.append(
-                    Markup('<circle class="{}" cx="{}" cy="{}" r="1.5"/>').format(
-                        name, _n(points[0][0]), _n(points[0][1])
+                ((x, y),) = points
+                dots.append(
+                    Markup('<circle class="{}" cx="{}" cy="{}" r="2"/>').format(
+                        name, _share(x / WIDTH), _n(y)
                     )
                 )
                 continue
             text = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
             parts.append(Markup('<polyline class="{}" points="{}"/>').format(name, text))
-    return _drawn(parts, most, title, about, ticks, lambda top: shown.age(float(top)))
+    return _drawn(parts, dots, most, title, about, ticks, lambda top: shown.age(float(top)))
 
 
 def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
@@ -81,37 +83,35 @@ def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
 
 def _drawn(
     parts: Sequence[Markup],
+    dots: Sequence[Markup],
     most: float,
     title: str,
     about: str,
     ticks: Sequence[str],
     say: Callable[[int | float], str],
 ) -> Markup:
-    """The picture with its frame."""
-    tall, frame = HEIGHT - BOTTOM, []
+    """The picture with its frame; parts are stretched, dots are not."""
+    grid, texts = [], []
     for share in (0.5, 1.0):
-        y, top = tall - share * (tall - 4), most * share
-        frame.append(
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(
-                LEFT, WIDTH, _n(y), _n(y)
-            )
+        y, top = TALL - share * (TALL - HEAD), most * share
+        grid.append(
+            Markup('<line class="grid" x1="0" x2="100%" y1="{}" y2="{}"/>').format(_n(y), _n(y))
         )
         said = say(int(top) if top == int(top) else top)
-        frame.append(
-            Markup('<text class="end" x="{}" y="{}">{}</text>').format(LEFT - 4, _n(y + 6), said)
-        )
+        texts.append(Markup('<text class="end" x="-5" y="{}">{}</text>').format(_n(y + 5), said))
     for place, tick in enumerate(ticks):
-        x = LEFT + (WIDTH - LEFT) * place / max(1, len(ticks) - 1)
         where = "end" if place == len(ticks) - 1 else "mid" if place else "begin"
-        frame.append(
+        texts.append(
             Markup('<text class="{}" x="{}" y="{}">{}</text>').format(
-                where, _n(x), HEIGHT - 3, tick
+                where, _share(place / max(1, len(ticks) - 1)), HEIGHT - 4, tick
             )
         )
-    return Markup(
-        '<svg class="chart" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none">'
-        "<title>{}</title><desc>{}</desc>{}</svg>"
-    ).format(WIDTH, HEIGHT, title, about, Markup("").join([*frame, *parts]))
+    stretched = Markup(
+        '<svg width="100%" height="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">{}</svg>'
+    ).format(TALL, WIDTH, TALL, Markup("").join(parts))
+    return Markup('<svg class="chart" role="img"><title>{}</title><desc>{}</desc>{}</svg>').format(
+        title, about, Markup("").join([*grid, stretched, *dots, *texts])
+    )
 
 
 def states(counts: Mapping[str, int], *, title: str) -> Markup:
@@ -144,6 +144,10 @@ def _rounded(most: float) -> float:
                 return factor * size
         size *= 10
     return most
+
+
+def _share(value: float) -> str:
+    return f"{_n(100 * value)}%"
 
 
 def _n(value: float) -> str:

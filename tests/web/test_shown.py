@@ -93,5 +93,22 @@ def test_a_line_has_a_gap_where_nothing_is_known() -> None:
 def test_columns_are_stacked_up_to_the_top() -> None:
     found = Page(charts.bars({"done": [5, 0], "dead": [5, 0]}, title="t", about="a"))
     heights = [float(a["height"] or 0) for tag, a in found.elements if tag == "rect"]
-    assert heights == [50, 50]
+    assert heights == [(charts.TALL - charts.HEAD) / 2] * 2
     assert Page(charts.bars({"done": []}, title="t", about="a")).faults == []
+
+
+def test_texts_and_dots_of_a_chart_are_not_stretched() -> None:
+    """Only what is inside the inner picture is: at 390 px letters would be squeezed."""
+    text = str(
+        charts.lines({"p50": [1, None, 2, 3]}, title="t", about="a", ticks=["12:00", "13:00"])
+    )
+    begin = text.index('<svg width="100%"')
+    inner = text[begin : text.index("</svg>", begin)]
+    assert (
+        text.count('preserveAspectRatio="none"') == inner.count('preserveAspectRatio="none"') == 1
+    )
+    assert "<polyline" in inner
+    assert "<text" not in inner
+    assert "<circle" not in inner
+    assert text.count("<text") == 4
+    assert text.count("<circle") == 1
