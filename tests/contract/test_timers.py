@@ -196,6 +196,7 @@ def test_who_saw_a_schedule_before_it_was_deleted_and_made_anew_fires_nothing(
     again.every("5m", topic="u", name="t")
     tick = put_back(app, "t", 60)
     made: list[store.Stored] = []
+    fired: list[datetime] = []  # another tick too, if the hour ends meanwhile
     real = store.look
 
     def look(conn, t):
@@ -204,7 +205,8 @@ def test_who_saw_a_schedule_before_it_was_deleted_and_made_anew_fires_nothing(
         if not made:
             made.append(found[1][0])
             other.round_once()
-            assert ticks_of(app) == [tick]
+            fired.extend(ticks_of(app))
+            assert fired[0] == tick
             app.ops.delete_schedule("t")
             timer(again).ended()
             made.append(real(conn, t)[1][0])
@@ -214,7 +216,7 @@ def test_who_saw_a_schedule_before_it_was_deleted_and_made_anew_fires_nothing(
     slow.round_once()
     assert made[0].topic == "t"
     assert rows(app) == {"t": made[1]}
-    assert (made[1].topic, ticks_of(app)) == ("u", [tick])
+    assert (made[1].topic, ticks_of(app)) == ("u", fired)
     for role in (slow, other):
         role.ended()
 
