@@ -107,7 +107,12 @@ class Jobs:
             for name in ended[: max(0, len(ended) - MOST_KEPT)]:
                 del self._jobs[name]
         name = f"msgworker-web-job-{job.job_id}"
-        threading.Thread(target=self._run, args=(job, work), name=name, daemon=True).start()
+        thread = threading.Thread(target=self._run, args=(job, work), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            job.over.set()  # or it would count as running
+            raise TooMany(f"no thread for it: {error}; nothing was done") from error
         return job
 
     def get(self, job_id: str) -> Job | None:
