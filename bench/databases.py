@@ -37,14 +37,14 @@ class NotAvailable(Exception):
 
 
 @contextmanager
-def scratch(kind: str) -> Iterator[sa.URL]:
+def scratch(kind: str, suffix: str = "") -> Iterator[sa.URL]:
     """The URL of an empty database of this kind, dropped afterwards; raises NotAvailable."""
     if kind == "sqlite":
         with tempfile.TemporaryDirectory(prefix="msgworker-bench-") as folder:
             yield make_url(f"sqlite:///{Path(folder) / 'bench.db'}")
         return
     server = _server(kind)
-    name = f"msgworker_bench_{os.getpid()}"
+    name = f"msgworker_bench_{os.getpid()}{suffix}"
     _admin(server, kind, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
     try:
         yield server.set(database=name)

@@ -4,23 +4,31 @@ The scenarios on each database, other queues beside msgworker, and two curves as
 backlog and over the number of processes. Only what stands between the marks of the page is
 replaced. Exit code 1 if a message was handled out of order, beside another of its object, twice or
 never.
+
+All of it takes hours. In parts, each with its own facts, kept in a file from which the page is
+written:
+
+    python -m bench.performance --keep docs/performance.json --scenarios B1 B2 --database sqlite
+    python -m bench.performance --keep docs/performance.json --peers pgqueuer --kind ordered
+    python -m bench.performance --keep docs/performance.json --curves backlog --top 7
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import databases, served
+from bench import aims, databases, parts, served
 from bench.__main__ import SCENARIOS, measure
 from bench.databases import KINDS, NotAvailable
+from bench.parts import NotKept, Run
 from bench.peers import turns
 from bench.peers.peer import PEERS
 from bench.plot import Point, svg
@@ -32,82 +40,99 @@ from msgworker import App
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = "performance.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+CURVES = ("backlog", "processes")
 PROCESSES = (1, 2, 4, 8)
 OBJECTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured. top: the backlog grows from 10^3 to 10^top."""
+    """How much is measured. bottom, top: the backlog grows from 10^bottom to 10^top."""
 
     name: str
     scale: Scale
     peers: turns.Size
+    bottom: int
     top: int
 
 
-FULL = Extent("full", Scale(100_000, 3, 4.0), turns.FULL, 6)
-QUICK = Extent("quick", Scale(2_000, 1, 1.0), turns.QUICK, 5)
-
-
-@dataclass(slots=True)
-class Measured:
-    """Everything that the page shows."""
-
-    facts: list[str] = field(default_factory=list)
-    scenarios: list[Line] = field(default_factory=list)
-    peers: list[Line] = field(default_factory=list)
-    backlog: dict[str, list[Point]] = field(default_factory=dict)
-    processes: dict[str, list[Point]] = field(default_factory=dict)
-
-    @property
-    def faults(self) -> int:
-        """Ours; what a peer does wrong stands in its line."""
-        ours = [line for line in self.peers if line.label.startswith("msgworker")]
-        return sum(line.faults for line in [*self.scenarios, *ours])
+FULL = Extent("full", Scale(100_000, 3, 4.0), turns.FULL, 3, 6)
+QUICK = Extent("quick", Scale(2_000, 1, 1.0), turns.QUICK, 3, 5)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write the page; return the exit code."""
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    asked = parser.parse_args(arguments)
     kinds = tuple(asked.database or KINDS)
-    if served.wanted(kinds):
+    part = [name for name in ("scenarios", "curves", "peers", "page") if getattr(asked, name)]
+    if part and not asked.keep:
+        parser.error(f"--{part[0]} is a part of the page: give --keep FILE, where the rest is kept")
+    try:
+        before = parts.load(asked.keep) if asked.keep else []
+    except NotKept as error:
+        parser.error(str(error))
+    if not asked.page and served.wanted(kinds):
         given = sys.argv[1:] if arguments is None else list(arguments)
         return served.again(given, module="bench.performance")
-    extent = QUICK if asked.quick else FULL
-    measured = Measured([machine()])
+    run = Run()
+    if not asked.page:
+        run = measured(asked, kinds, _extent(asked), everything=not part)
+    runs = parts.add(before, run)
+    if asked.keep:
+        parts.save(asked.keep, runs)
+    write(asked.docs, runs)
+    return 1 if run.faults else 0
+
+
+def measured(
+    asked: argparse.Namespace, kinds: Sequence[str], extent: Extent, *, everything: bool
+) -> Run:
+    """What was asked for, with its facts."""
+    scale, peers = extent.scale, extent.peers
+    run = Run(_now(), _commit(), load=[_load()], facts=[databases.machine_line()])
+    scenarios = SCENARIOS if everything else asked.scenarios or ()
+    curves = CURVES if everything else asked.curves or ()
     for kind in kinds:
-        measured.scenarios += _told(measure(kind, SCENARIOS, extent.scale, measured.facts))
-        curves(kind, asked.top or extent.top, extent.scale, measured)
-    if "postgresql" in kinds and not asked.no_peers:
-        works = list(turns.works(extent.peers, backlog=not asked.quick))
-        measured.peers = turns.run(PEERS, works, extent.peers)
-        measured.facts += [f"{peer.shown}: {peer.setup}" for peer in PEERS]
-    measured.facts.append(f"load average when it ended: {_load()}")
-    write(asked.docs, measured, extent)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(asdict(measured), indent=1) + "\n")
-    return 1 if measured.faults else 0
+        if scenarios:
+            run.scenarios += _told(measure(kind, scenarios, scale, run.facts))
+        draw(kind, curves, extent, run)
+    with_peers = everything and "postgresql" in kinds and not asked.no_peers
+    if asked.peers or with_peers:
+        names = asked.peers or [peer.name for peer in PEERS]
+        chosen = [peer for peer in PEERS if peer.name in names]
+        works = turns.works(peers, backlog=not asked.quick)
+        wanted = [work for work in works if not asked.kind or work.kind in asked.kind]
+        run.peers = turns.run(chosen, wanted, peers)
+        run.facts += [f"{peer.shown}: {peer.setup}" for peer in chosen]
+    run.size = f"{scale.messages:,} messages, {scale.rounds} round(s)"
+    if run.peers and not run.scenarios:
+        run.size = f"{peers.messages:,} jobs or {peers.seconds:.0f} s, {peers.rounds} round(s)"
+    run.load.append(_load())
+    run.facts = [_shown(fact) for fact in run.facts]
+    for line in (*run.scenarios, *run.peers):
+        line.not_run = line.not_run and _shown(line.not_run)
+    return run
 
 
-def machine() -> str:
-    """When and where, and how busy it was before."""
-    day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return f"{day}; {databases.machine_line()}; load average when it began: {_load()}"
-
-
-def curves(kind: str, top: int, scale: Scale, measured: Measured) -> None:
-    """Both curves of one database; nothing where it cannot be had."""
+def draw(kind: str, curves: Sequence[str], extent: Extent, run: Run) -> None:
+    """The curves of one database; nothing where it cannot be had."""
+    if not curves:
+        return
+    scale = extent.scale
     try:
         with databases.scratch(kind) as url:
             place = Place(kind, url, scale)
             App(place.text).create_schema()
-            backlog = [_backlog(10**power, scale) for power in range(3, top + 1)]
-            measured.backlog[kind] = _points(place, backlog, "rows")
-            several = [_processes(number, scale) for number in PROCESSES]
-            measured.processes[kind] = _points(place, several, "processes")
+            if "backlog" in curves:
+                powers = range(extent.bottom, extent.top + 1)
+                backlog = [_backlog(10**power, scale) for power in powers]
+                run.backlog[kind] = _points(place, backlog, "rows")
+            if "processes" in curves:
+                several = [_processes(number, scale) for number in PROCESSES]
+                run.processes[kind] = _points(place, several, "processes")
     except (NotAvailable, RuntimeError) as error:
-        measured.facts.append(f"{kind}: curves not measured, {error}")
+        run.facts.append(f"{kind}: curves not measured, {error}")
 
 
 def _backlog(rows: int, scale: Scale) -> Drain:
@@ -136,45 +161,54 @@ def _told(lines: Iterator[Line] | list[Line]) -> Iterator[Line]:
         yield line
 
 
-def write(docs: Path, measured: Measured, extent: Extent) -> None:
+def write(docs: Path, runs: Sequence[Run]) -> None:
     """Replace what stands between the marks of the page, and both plots."""
     page = docs / PAGE
     head, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, mark, tail = rest.partition(END)
     if not mark:
         raise ValueError(f"{page.name} lacks the marks {BEGIN} and {END}")
-    body = "\n".join(_body(measured, extent))
+    body = "\n".join(_body(runs))
     page.write_text(f"{head}{BEGIN}\n{body}\n{END}{tail}", encoding="utf-8")
-    backlog = svg(
-        measured.backlog, "1,000 objects, no-op handlers, one process", "messages waiting"
-    )
-    (docs / "speed-backlog.svg").write_text(backlog)
-    several = svg(measured.processes, "1,000 objects, no-op handlers, 4 threads each", "processes")
-    (docs / "speed-processes.svg").write_text(several)
+    backlog = parts.joined(run.backlog for run in runs)
+    title = "1,000 objects, no-op handlers, "
+    (docs / "speed-backlog.svg").write_text(svg(backlog, f"{title}one process", "messages waiting"))
+    several = parts.joined(run.processes for run in runs)
+    (docs / "speed-processes.svg").write_text(svg(several, f"{title}4 threads each", "processes"))
 
 
-def _body(measured: Measured, extent: Extent) -> Iterator[str]:
-    scale, peers = extent.scale, extent.peers
-    yield f"Size of this run: {extent.name}; {scale.messages:,} messages, {scale.rounds} round(s)."
+def _body(runs: Sequence[Run]) -> Iterator[str]:
+    yield from (f"* {fact}" for fact in dict.fromkeys(fact for run in runs for fact in run.facts))
     yield ""
-    yield from (f"* {_shown(fact)}" for fact in measured.facts)
-    yield ""
-    yield from markdown(measured.scenarios)
-    if measured.peers:
-        yield ""
-        yield "### Beside other queues"
-        yield ""
-        yield (
-            f"{peers.messages:,} jobs or {peers.seconds:.0f} s, {peers.rounds} round(s), in turns "
-            "on the PostgreSQL above."
-        )
-        yield ""
-        yield from markdown(measured.peers)
+    yield from _table(_runs(runs))
+    yield from _headed("Aims", aims.rows([run.scenarios for run in runs]))
+    yield from _headed("The scenarios", numbered([run.scenarios for run in runs]))
+    if any(run.peers for run in runs):
+        yield from _headed("Beside other queues", numbered([run.peers for run in runs]))
 
 
-def markdown(lines: Sequence[Line]) -> Iterator[str]:
-    """The lines as a table of a page."""
-    headings, *rows = cells(lines)
+def _runs(runs: Sequence[Run]) -> Iterator[Sequence[str]]:
+    yield "run", "began (UTC)", "commit", "size", "load before", "load after"
+    for number, run in enumerate(runs, 1):
+        yield str(number), run.began, run.commit, run.size, *(run.load or ("", ""))
+
+
+def numbered(runs: Sequence[Sequence[Line]]) -> Iterator[Sequence[str]]:
+    """The lines of all runs by database and scenario, headings first, each with its run."""
+    every = [(line, number) for number, lines in enumerate(runs, 1) for line in lines]
+    every.sort(key=lambda pair: (KINDS.index(pair[0].database), int(pair[0].scenario[1:])))
+    headings, *rows = cells(line for line, _ in every)
+    yield "run", *headings
+    yield from ((str(number), *row) for (_, number), row in zip(every, rows, strict=True))
+
+
+def _headed(title: str, rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    yield from ("", f"### {title}", "")
+    yield from _table(rows)
+
+
+def _table(rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    headings = next(rows)
     yield f"| {' | '.join(headings)} |"
     yield "|---" * len(headings) + "|"
     for row in rows:
@@ -186,19 +220,69 @@ def _shown(text: str) -> str:
     return re.sub(r"(?:/[\w.+-]+){2,}/", "", text).replace("|", "/")
 
 
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _commit() -> str:
+    """Of the code that runs, with a + if the files of the library differ from it."""
+
+    def git(*command: str) -> str:
+        return subprocess.run(
+            ["git", *command], cwd=DOCS.parent, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", "msgworker")
+        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def _load() -> str:
     return " ".join(f"{value:.1f}" for value in os.getloadavg())
 
 
+def _extent(asked: argparse.Namespace) -> Extent:
+    extent = QUICK if asked.quick else FULL
+    scale, peers = extent.scale, extent.peers
+    given = {name: getattr(asked, name) for name in ("messages", "rounds", "seconds")}
+    given = {name: value for name, value in given.items() if value}
+    scale, peers = replace(scale, **given), replace(peers, **given)
+    bottom, top = asked.bottom or extent.bottom, asked.top or extent.top
+    return Extent(extent.name, scale, peers, min(bottom, top), top)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.performance", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small, in about ten minutes")
-    parser.add_argument("--top", type=int, choices=range(3, 8), help="backlog up to 10^TOP (6)")
-    parser.add_argument("--database", action="append", choices=KINDS)
-    parser.add_argument("--no-peers", action="store_true", help="msgworker alone")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="the folder of the page (docs)")
-    parser.add_argument("--json", metavar="FILE", help="write everything measured as JSON too")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.performance",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="small, in about ten minutes")
+    add("--database", nargs="+", choices=KINDS)
+    add("--messages", type=_number, help="messages of a drain (100,000)")
+    add("--rounds", type=_number, help="of which the median is taken (3)")
+    add("--seconds", type=float, help="of a drain that ends by time (4), of another queue's (20)")
+    add("--bottom", type=int, choices=range(3, 8), help="backlog from 10^BOTTOM (3)")
+    add("--top", type=int, choices=range(3, 8), help="backlog up to 10^TOP (6)")
+    add("--no-peers", action="store_true", help="msgworker alone")
+    add("--docs", type=Path, default=DOCS, help="the folder of the page (docs)")
+    add("--keep", type=Path, metavar="FILE", help="keep there what is measured, beside the rest")
+    add("--scenarios", nargs="+", choices=SCENARIOS, help="these alone; needs --keep")
+    add("--curves", nargs="+", choices=CURVES, help="these alone; needs --keep")
+    add("--peers", nargs="+", choices=[peer.name for peer in PEERS], help="as --scenarios")
+    add("--kind", nargs="+", choices=turns.KINDS, help="the work that --peers are asked for")
+    add("--page", action="store_true", help="measure nothing: write the page from --keep")
     return parser
+
+
+def _number(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ from typing import Literal
 
 import sqlalchemy as sa
 
-from bench import limits, prototypes, transactions
+from bench import databases, limits, prototypes, transactions
 from bench.checking import Verdict, judge
 from bench.databases import NotAvailable
 from bench.handlers import create_effects
 from bench.process import Job, Seen, run_all
 from bench.report import Line
-from bench.seeding import EIGHTH, RANDOM, Rows, fill, finished
+from bench.seeding import EIGHTH, RANDOM, Rows, fill, finished, write_back
 from msgworker import App
 
 FAR = "'2999-01-01 00:00:00'"
@@ -40,8 +40,9 @@ class Drain:
     expected: how many messages must be handled; None if the drain ends by time.
     limit: what it is compared with: "batched" (by pgbench), "transaction" (by pgbench, elsewhere by
     the driver), or a number.
-    prototype: the number of objects the prototype is run with, None = not compared. handler, group,
-    batch: see `Job`.
+    prototype: the number of objects the prototype is run with, None = not compared. plain: the
+    number of objects of a small table that is drained for comparison. handler, group, batch: see
+    `Job`.
     """
 
     scenario: str
@@ -57,6 +58,7 @@ class Drain:
     time_limit: float | None = None
     limit: Literal["batched", "transaction"] | float | None = "batched"
     prototype: int | None = None
+    plain: int | None = None
 
 
 @dataclass(slots=True)
@@ -87,21 +89,35 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
     elif scenario == "B3":
         hot = n // 10
         yield Drain("B3", "one hot object", (Rows(hot, 1),), hot, limit=None, prototype=1)
-    elif scenario == "B4":
-        full = f"over {10 * n:,} waiting + {10 * n:,} finished"
-        yield Drain("B4", f"unordered {full}", (finished(10 * n), Rows(10 * n)), None, time_limit=s)
-        deep = (finished(10 * n), Rows(10 * n, 1000))
-        yield Drain("B4", f"1000 objects {full}", deep, None, time_limit=s)
+        yield Drain(
+            "B3",
+            "one hot object, batch=500",
+            (Rows(n, 1),),
+            n,
+            handler="effects",
+            batch=500,
+            limit=None,
+            prototype=1,
+        )
+    elif scenario in ("B4", "B16"):
+        done = finished((10 if scenario == "B4" else 100) * n)
+        full = f"over {10 * n:,} waiting + {done.count:,} finished"
+        for name, objects in (("unordered", 0), ("1000 objects", 1000)):
+            rows = (done, Rows(10 * n, objects))
+            yield Drain(scenario, f"{name} {full}", rows, None, time_limit=s, plain=objects)
     elif scenario == "B5":
         free = Rows(n, 1000, "free")
-        running = Rows(1, 1, "blocked", (("status", "1"),))
-        later = Rows(1, 1, "blocked", (("available_at", FAR),))
+        running = Rows(1, 1, "blocked", values=(("status", "1"),))
+        later = Rows(1, 1, "blocked", values=(("available_at", FAR),))
         for name, head in (("running", running), ("delayed", later)):
             rows = (head, Rows(n, 1, "blocked"), free)
-            yield Drain("B5", f"{n:,} behind a {name} head, 1000 free objects", rows, n)
+            label = f"{n:,} behind a {name} head, 1000 free objects"
+            yield Drain("B5", label, rows, n, plain=1000)
     elif scenario == "B6":
-        yield Drain("B6", f"{10 * n:,} objects x 1", (Rows(10 * n, 10 * n),), None, time_limit=s)
-        yield Drain("B6", f"200 objects x {n // 20:,}", (Rows(10 * n, 200),), None, time_limit=s)
+        each, deep = f"{10 * n:,} objects x 1", f"200 objects x {n // 20:,}"
+        for objects, label in ((10 * n, each), (200, deep)):
+            rows = (Rows(10 * n, objects),)
+            yield Drain("B6", label, rows, None, time_limit=s, plain=1000)
     elif scenario == "B8":
         few = n // 10
         for threads in (1, 4, 8):
@@ -160,7 +176,7 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
             yield Drain("B15", f"1000 objects, priorities: {name}", rows, n)
 
 
-DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B11", "B13", "B15")
+DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B11", "B13", "B15", "B16")
 
 
 def run_drain(place: Place, drain: Drain) -> Line:
@@ -169,7 +185,6 @@ def run_drain(place: Place, drain: Drain) -> Line:
     app = App(place.text)
     deadlocks = _deadlocks(app.engine, place.kind)
     for _ in range(place.scale.rounds):
-        yardsticks(place, drain, line)
         run_round(app, place, drain, line)
     more = _deadlocks(app.engine, place.kind) - deadlocks
     app.engine.dispose()
@@ -179,11 +194,22 @@ def run_drain(place: Place, drain: Drain) -> Line:
 
 
 def run_round(app: App, place: Place, drain: Drain, line: Line) -> None:
-    """Fill the table, drain it, and add what was seen to the line."""
+    """Fill the table, measure the yardsticks, drain it, and add what was seen to the line.
+
+    The table is filled first: what is compared is measured with nothing in between.
+    """
     fill(app, drain.rows)
     if drain.handler.startswith("effect"):
         create_effects(app.engine)
+    yardsticks(place, drain, line)
+    write_back(app.engine)
     app.engine.dispose()
+    verdict, seen = drained(place, drain)
+    note_round(line, drain, verdict, seen)
+
+
+def drained(place: Place, drain: Drain) -> tuple[Verdict, list[Seen]]:
+    """Drain the table as it is."""
     job = Job(
         place.text,
         threads=drain.threads,
@@ -194,7 +220,7 @@ def run_round(app: App, place: Place, drain: Drain, line: Line) -> None:
         time_limit=drain.time_limit,
     )
     seen = run_all(job, drain.processes)
-    note_round(line, drain, judge(seen), seen)
+    return judge(seen), seen
 
 
 def note_round(line: Line, drain: Drain, verdict: Verdict, seen: list[Seen]) -> None:
@@ -245,6 +271,20 @@ def yardsticks(place: Place, drain: Drain, line: Line) -> None:
                 processes=drain.processes,
             ),
         )
+    if drain.plain is not None:
+        line.ours.append(_plain(place, drain.plain))
+
+
+def _plain(place: Place, objects: int) -> float:
+    """The rate of B1 or B2, in a database beside."""
+    n = place.scale.messages
+    with databases.scratch(place.kind, "_plain") as url:
+        beside = Place(place.kind, url, place.scale)
+        app = App(beside.text)
+        fill(app, (Rows(n, objects),))
+        app.engine.dispose()
+        verdict, _ = drained(beside, Drain("plain", "", (), n))
+        return verdict.rate
 
 
 def _one(measure: Callable[[], float]) -> list[float]:

@@ -108,12 +108,22 @@ def _numbers(database: str, start: int, count: int) -> str:
 
 def tidy(engine: sa.Engine) -> None:
     """Statistics fresh, nothing left to vacuum, nothing left to write back."""
-    commands = {
-        "postgresql": (f"VACUUM ANALYZE {TABLE}", "CHECKPOINT"),
-        "sqlite": ("ANALYZE", "PRAGMA wal_checkpoint(TRUNCATE)"),
-    }.get(engine.dialect.name, (f"ANALYZE TABLE {TABLE}",))
+    by_kind = {"postgresql": f"VACUUM ANALYZE {TABLE}", "sqlite": "ANALYZE"}
+    _run(engine, by_kind.get(engine.dialect.name, f"ANALYZE TABLE {TABLE}"))
+    write_back(engine)
+
+
+def write_back(engine: sa.Engine) -> None:
+    """Nothing left to write back, where that can be asked for."""
+    command = {"postgresql": "CHECKPOINT", "sqlite": "PRAGMA wal_checkpoint(TRUNCATE)"}.get(
+        engine.dialect.name
+    )
+    if command:
+        _run(engine, command)
+
+
+def _run(engine: sa.Engine, command: str) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        for command in commands:
-            result = conn.exec_driver_sql(command)
-            if result.returns_rows:
-                result.all()
+        result = conn.exec_driver_sql(command)
+        if result.returns_rows:
+            result.all()

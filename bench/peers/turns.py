@@ -13,7 +13,7 @@ from bench.peers.install import NotInstalled, install
 from bench.peers.peer import Peer
 from bench.peers.running import PeerFailed, Work, measure
 from bench.report import Line
-from bench.scenarios import Drain, Place, Scale, run_round, yardsticks
+from bench.scenarios import Drain, Place, Scale, run_round
 from bench.seeding import Rows, finished
 from msgworker import App
 
@@ -108,9 +108,7 @@ def our_turn(work: Work, line: Line) -> None:
             if work.kind == "pickup":
                 _pickup(place, line)
             else:
-                drain = _drain(work)
-                yardsticks(place, drain, line)
-                run_round(app, place, drain, line)
+                run_round(app, place, _drain(work), line)
             app.engine.dispose()
     except (RuntimeError, OSError, NotAvailable) as error:
         line.missing += 1
