@@ -10,7 +10,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 # write no bytecode each of these processes would compile it anew.
 RUN_TESTS := $(BIN)/python -m compileall -q msgworker tests; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo test test-long check format ddl reference bench bench-peers performance torture rolling model mutants clean
+.PHONY: help demo demo-web test test-long check format ddl reference bench bench-peers performance torture rolling model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -24,12 +24,19 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
+$(VENV)/.web: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[web]'
+	touch $@ $(VENV)/.run
+
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,postgresql,mysql,oracle,redis,zookeeper]'
 	touch $@ $(VENV)/.run
 
 demo: $(VENV)/.run  ## real purchases through embedded SQLite: several processes, failures, one killed
 	$(BIN)/msgworker demo
+
+demo-web: $(VENV)/.web  ## the same, then its table in the dashboard until Ctrl-C
+	$(BIN)/msgworker demo --web
 
 test: $(VENV)/.dev  ## the quick suite, on SQLite, PostgreSQL, MariaDB, Redis and ZooKeeper (it starts servers)
 	$(RUN_TESTS) -m "not long" $(PYTEST_ARGS)

@@ -72,5 +72,6 @@ def test_demo_proves_what_it_says() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     proofs = [line for line in done.stdout.splitlines() if line.startswith("proved  ")]
     assert len(proofs) == 9
+    assert done.stdout.splitlines()[-1].endswith("msgworker demo --web")
     assert "BROKEN" not in done.stdout
     assert "Traceback" not in done.stderr

@@ -44,11 +44,18 @@ class Stuck(Exception):
     """The demonstration cannot finish."""
 
 
-def run(*, processes: int = 3, kill: bool = True, out: TextIO | None = None) -> int:
+def run(
+    *,
+    processes: int = 3,
+    kill: bool = True,
+    out: TextIO | None = None,
+    serve: Callable[[App], None] | None = None,
+) -> int:
     """Run the demonstration; 0 if every proof holds, else 1.
 
     processes: how many workers at once, 1 to 16. kill: whether one is killed in the middle of its
-    work. Nothing stays behind: no process, no file. Raises ConfigError.
+    work. serve: called after the proofs with the App; an instance works beside it, so that what is
+    rerun is handled. Nothing stays behind: no process, no file. Raises ConfigError.
     """
     whole("processes", processes, 1, MAX_PROCESSES)
     console = Console(file=out or sys.stdout, highlight=False)
@@ -57,7 +64,14 @@ def run(*, processes: int = 3, kill: bool = True, out: TextIO | None = None) -> 
         app = make_app(url, lease_seconds=LEASE_SECONDS)
         try:
             with Processes(url, LEASE_SECONDS) as fleet:
-                return _Demo(console, app, fleet, processes, kill).run()
+                code = _Demo(console, app, fleet, processes, kill).run()
+            if serve is None:
+                console.print("\nSee such a table in your browser: msgworker demo --web")
+            else:
+                with app.worker(threads=2) as worker:
+                    worker.start()
+                    serve(app)
+            return code
         except Stuck as reason:
             console.print(f"[bold red]BROKEN[/]  {reason}")
             return 1
