@@ -31,7 +31,7 @@ def demo(ctx: click.Context, /, web: bool, **given: Any) -> int:
 
 
 def shown(port: int) -> int:
-    """Run the demonstration, then serve its dashboard to this machine; anybody there may act: the
+    """Run the demonstration, then serve its dashboard to this machine; who is there may act: the
     table is a toy. Raises ConfigError before the work begins if it could not be served."""
     from msgworker.web import need
 
