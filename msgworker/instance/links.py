@@ -169,6 +169,11 @@ class Link:
         with self._opened():
             pass
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a connection; one that fails is closed."""
+        return self._alone is not None or self.together is not None
+
     def cut(self) -> None:
         """Cut the connections, from another thread: a thread that waits for an answer gets an
         error.

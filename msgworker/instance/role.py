@@ -139,6 +139,10 @@ class Role:
         """How long to wait after a round that did so much."""
         raise NotImplementedError
 
+    def answered(self) -> bool:
+        """Whether a round without an error shows that the database works."""
+        return True
+
     def failed(self, error: BaseException) -> None:
         """Called with every error of a round."""
 
@@ -211,5 +215,6 @@ class Role:
         finally:
             self.busy_since = None
         self._told_of = ""
-        self.outage.over()
+        if self.answered():
+            self.outage.over()
         return self.pause_seconds(did)

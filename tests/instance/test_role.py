@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 
+import sqlalchemy as sa
+
 from msgworker.events import Event, Events, OutageBegan, OutageEnded
+from msgworker.instance.instance import Instance
 from msgworker.instance.role import Away, Outage, Role
 
 LOG = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
@@ -89,3 +92,35 @@ def test_a_wake_between_the_wait_and_the_next_round_is_not_lost() -> None:
         role.stop()
         role.join(60)
     assert role.woken_after[:2] == [1, 2]
+
+
+def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, caplog) -> None:
+    """The fetcher has lost its connection; then it has no room, and asks nothing."""
+    caplog.set_level(logging.DEBUG)
+    app.add_handler("t", lambda msg: None)
+    one = Instance(app.runtime(), 1)
+    fetcher = one.fetcher
+    try:
+        one.heartbeat.register()
+        one.lanes.took(0.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(fetcher._finder, "look", _gone)
+            for _ in range(3):
+                fetcher.round_once()
+        with monkeypatch.context() as patched:
+            patched.setattr(fetcher._room, "left", lambda held, where: 0)
+            fetcher.round_once()
+        assert one.runtime.away.seconds > 0
+        assert "works again" not in caplog.text
+        fetcher.round_once()
+        assert one.runtime.away.seconds == 0
+        assert caplog.text.count("works again") == 1
+    finally:
+        one.settler.close()
+        one.caller.close()
+        for role in (fetcher, one.heartbeat):
+            role.link.close()
+
+
+def _gone(*_: object) -> None:
+    raise sa.exc.OperationalError("SELECT", {}, OSError("gone"), connection_invalidated=True)

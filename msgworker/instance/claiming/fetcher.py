@@ -103,6 +103,10 @@ class Fetcher(Role):
             self._appetite.fed(dry=dry, full=found >= room)
             return found + won or self._nothing(look)
 
+    def answered(self) -> bool:
+        """A round without room asks nothing."""
+        return self.link.is_open
+
     def _claim_limited(self, room: int, held: int) -> int:
         """Claim messages of limited topics, for which handler threads are free; how many were won.
 
