@@ -24,6 +24,7 @@ CREATE TABLE msgworker_message (
   unique_key VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin,
   unique_kept SMALLINT,
   scheduled_for DATETIME(6),
+  headers VARCHAR(2000),
   mw_open_object VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin GENERATED ALWAYS AS (CASE WHEN (status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3) THEN coalesce(object_id, CASE WHEN (status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END) VIRTUAL INVISIBLE,
   mw_failed SMALLINT GENERATED ALWAYS AS (CASE WHEN (status = -1) THEN 1 END) VIRTUAL INVISIBLE,
   mw_urgent INTEGER GENERATED ALWAYS AS (CASE WHEN ((status = 0 OR status = -1 AND coalesce(error_try_times, 0) < 3) AND priority BETWEEN 1 AND 2147483647 AND available_at IS NULL) THEN -priority END) VIRTUAL INVISIBLE,

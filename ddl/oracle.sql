@@ -24,6 +24,7 @@ CREATE TABLE msgworker_message (
   unique_key VARCHAR2(190 CHAR),
   unique_kept SMALLINT,
   scheduled_for TIMESTAMP,
+  headers VARCHAR2(2000 CHAR),
   PRIMARY KEY (msg_id)
 );
 

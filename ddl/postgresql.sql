@@ -24,6 +24,7 @@ CREATE TABLE msgworker_message (
   unique_key VARCHAR(190) COLLATE "C",
   unique_kept SMALLINT,
   scheduled_for TIMESTAMP WITH TIME ZONE,
+  headers VARCHAR(2000),
   PRIMARY KEY (msg_id)
 )
  WITH (fillfactor = 90);

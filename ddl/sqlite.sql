@@ -26,7 +26,8 @@ CREATE TABLE msgworker_message (
   priority SMALLINT DEFAULT 0 NOT NULL,
   unique_key TEXT,
   unique_kept SMALLINT,
-  scheduled_for TEXT
+  scheduled_for TEXT,
+  headers TEXT
 );
 
 -- the guard: at most one running message per object, enforced by the database

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,6 +39,7 @@ from msgworker.store.tables import additions, schema
 from msgworker.store.tables import rule as rules
 from msgworker.store.tables.rule import Rule
 from msgworker.table import COLUMNS, MessageTable, Tables
+from msgworker.tracing import Sending, tracer
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
@@ -97,6 +98,7 @@ class App:
                 "foreign_stale_after needs a column claimed_by: without it messages of msgworker "
                 "look like those of a foreign consumer"
             )
+        self.tracer = tracer(self.settings.tracing)
         self.engine = dialects.open_engine(url_or_engine)
         self.label = clean(str(label), 200)
         # For the package and the tests of it; no part of the public contract.
@@ -106,6 +108,7 @@ class App:
         self._lock = ProcessLock()
         self._tables: Tables | None = None
         self._fit = False
+        self._told_of_headers = False
         self._names_rule = True
         self._rule_read_at = 0.0  # on the monotonic clock
         # Workers to wake. Weak: the threads of a running worker keep it alive.
@@ -183,7 +186,16 @@ class App:
     def _resolved(self, *, recorded: bool = True) -> Tables:
         with dialects.reaching(self.engine):
             dialect = dialects.dialect_of(self.engine)
-            return schema.resolve(self.engine, self.table, dialect, recorded=recorded)
+            found = schema.resolve(
+                *(self.engine, self.table, dialect),
+                recorded=recorded,
+                reads_headers=self.tracer.on,
+            )
+        if self.tracer.on and found.header_room < 1 and not self._told_of_headers:
+            self._told_of_headers = True
+            text = "table %s has no column headers: traces of producers end there; see %s"
+            log.warning(text, found.spec.name, "`msgworker doctor`")
+        return found
 
     def _tables_now(self) -> Tables:
         """The tables with a freshly read rule, for long-lived callers."""
@@ -440,19 +452,22 @@ class App:
         connection = connection_of(conn, self.engine)
         tables = self.tables
         self._refuse_topic(tables, topic)
-        message = outgoing(
-            tables,
-            topic,
-            payload,
-            object_id=object_id,
-            delay=delay,
-            at=at,
-            priority=priority,
-            unique_key=unique_key,
-            unique=unique,
-            on_duplicate=on_duplicate,
-        )
-        msg_id = keys.send_one(connection, tables, message)
+        with self.tracer.sending(topic) as sending:
+            message = outgoing(
+                tables,
+                topic,
+                payload,
+                object_id=object_id,
+                delay=delay,
+                at=at,
+                priority=priority,
+                unique_key=unique_key,
+                unique=unique,
+                on_duplicate=on_duplicate,
+            )
+            sending.carry(message.row, tables)
+            msg_id = keys.send_one(connection, tables, message)
+            sending.sent(msg_id=msg_id)
         self._sent(conn, connection)
         return msg_id
 
@@ -480,8 +495,28 @@ class App:
         self._refuse_topic(tables, topic)
         seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
         rule = checked_unique(unique, on_duplicate)
+        with self.tracer.sending(topic) as sending:
+            count = self._send_chunks(
+                connection, tables, topic, iter(messages), seconds, at, rank, rule, sending
+            )
+            sending.sent(count=count)
+        if count:
+            self._sent(conn, connection)
+        return count
+
+    def _send_chunks(
+        self,
+        connection: Connection,
+        tables: Tables,
+        topic: str,
+        chunks: Iterator[tuple[Any, ...]],
+        seconds: float | None,
+        at: datetime | None,
+        rank: int | None,
+        rule: Unique,
+        sending: Sending,
+    ) -> int:
         count = 0
-        chunks = iter(messages)
         while chunk := list(itertools.islice(chunks, SEND_CHUNK)):
             rows, keyed = [], False
             for one in chunk:
@@ -499,13 +534,14 @@ class App:
                     "unique and on_duplicate are about unique keys, and no message has one; send "
                     "(payload, object_id, unique_key) triples"
                 )
+            sending.carry_all(rows, tables)
             if keyed:
-                keys.send_all(connection, tables, [Outgoing(row, on_duplicate) for row in rows])
+                keys.send_all(
+                    connection, tables, [Outgoing(row, rule.on_duplicate) for row in rows]
+                )
             else:
                 store.insert_many(connection, tables, rows)
             count += len(rows)
-        if count:
-            self._sent(conn, connection)
         return count
 
     def _refuse_topic(self, tables: Tables, topic: object) -> None:
@@ -719,6 +755,7 @@ class App:
             scope=scope,
             schedules=tuple(self.timers.all()),
             events=Events(self.events),
+            tracer=self.tracer,
         )
 
     @property

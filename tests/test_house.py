@@ -22,7 +22,7 @@ PACKAGE = ROOT / "msgworker"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"errors", "clock", "processlock"},
-    {"message", "payload", "config", "logs", "events", "ticks", "limit", "latency"},
+    {"message", "payload", "config", "logs", "events", "ticks", "limit", "latency", "tracing"},
     {"dialects"},
     {"table", "schedules"},
     {"store"},

@@ -60,6 +60,8 @@ class Settings:
     history_seconds: how long the history for charts is kept (a row for each minute with work, topic
     and instance); 0 = this instance writes none.
     log_every_failure: log every failed try; else a storm of equal ones is summed up each minute.
+    tracing: spans of OpenTelemetry for what is sent and handled; needs the extra `otel`, see
+    docs/tracing.md.
     """
 
     lease_seconds: float = 30.0
@@ -71,6 +73,7 @@ class Settings:
     backoff_seconds: float = BACKOFF_SECONDS
     history_seconds: float = HISTORY_SECONDS
     log_every_failure: bool = False
+    tracing: bool = False
 
     def __post_init__(self) -> None:
         number("lease_seconds", self.lease_seconds, *_LIMITS["lease_seconds"])
@@ -86,6 +89,8 @@ class Settings:
         if not isinstance(self.log_every_failure, bool):
             got = f"got {self.log_every_failure!r}"
             raise ConfigError(f"log_every_failure must be True or False, {got}")
+        if not isinstance(self.tracing, bool):
+            raise ConfigError(f"tracing must be True or False, got {self.tracing!r}")
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -239,6 +244,7 @@ SETTINGS: dict[str, Setting] = {
         _app("backoff_seconds", "seconds", "the pause after a first failed try; then 5 times it"),
         _app("history_seconds", "seconds", "how long the history for charts is kept; 0: none"),
         _app("log_every_failure", "flag", "log every failed try, also in a storm of equal ones"),
+        _app("tracing", "flag", "spans of OpenTelemetry for what is sent and handled"),
         Setting(
             name="threads",
             kind="whole",

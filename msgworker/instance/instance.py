@@ -56,6 +56,7 @@ from msgworker.instance.telling import Telling
 from msgworker.instance.timer import Timer
 from msgworker.logs import Said
 from msgworker.message import Outcome
+from msgworker.tracing import Tracer
 
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
@@ -96,8 +97,7 @@ class Instance:
         self.settler = Settler(
             runtime, lanes=self.lanes, on_progress=self._look_if_room, beat_now=beat_now
         )
-        self.caller = Caller(runtime, leave=self.leave, before_settle=before_settle)
-        self.batches = BatchCaller(runtime, caller=self.caller, lanes=self.lanes)
+        self.caller, self.batches = self._callers(before_settle)
         self.handlers = HandlerThreads(
             *(runtime, self.lanes),
             count=threads,
@@ -155,6 +155,17 @@ class Instance:
         self.watchdog = Watchdog(
             runtime, roles=watched, settling=self.settler.links, handlers=watch
         )
+
+    def _callers(self, before_settle: Callable[[Lane], None]) -> tuple[Caller, BatchCaller]:
+        """What calls handlers: with spans, if tracing is on."""
+        runtime, options = self.runtime, {"leave": self.leave, "before_settle": before_settle}
+        if isinstance(runtime.tracer, Tracer):
+            from msgworker.instance.running.traced import TracedBatchCaller, TracedCaller
+
+            traced = TracedCaller(runtime.tracer, runtime, **options)
+            return traced, TracedBatchCaller(runtime, caller=traced, lanes=self.lanes)
+        caller = Caller(runtime, leave=self.leave, before_settle=before_settle)
+        return caller, BatchCaller(runtime, caller=caller, lanes=self.lanes)
 
     def _standing(self) -> Standing:
         runtime = self.runtime

@@ -42,6 +42,7 @@ from msgworker.schedules import Schedule
 from msgworker.store.looking.left import Asked
 from msgworker.store.rows import Row
 from msgworker.table import Tables
+from msgworker.tracing import UNTRACED, NoTracer
 
 _WITHIN: ContextVar[object] = ContextVar("msgworker_within", default=None)
 
@@ -130,7 +131,7 @@ class Runtime:
     database with a single writer. channel: on which producers notify. scope: where it looks;
     None = everywhere. schedules: those that the App declares. pid: its process; a forked child is
     not part of it. spare_links: connections that may be closed if none are left. clock: monotonic
-    seconds, for the objects that decide without a thread of their own.
+    seconds, for the objects that decide without a thread of their own. tracer: makes spans, or not.
 
     identity, hand, quiesce, refusals, away, tally, spans: see their classes for their writers.
     events: the event stream, for the log, the tally and subscribers of the App.
@@ -161,6 +162,7 @@ class Runtime:
     pid: int = field(default_factory=os.getpid)
     spare_links: SpareLinks = field(default_factory=SpareLinks)
     clock: Callable[[], float] = time.monotonic
+    tracer: NoTracer = UNTRACED
 
     hand: Hand = field(default_factory=Hand)
     quiesce: Quiesce = field(init=False)

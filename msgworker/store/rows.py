@@ -27,7 +27,7 @@ from msgworker.dialects import (
 )
 from msgworker.message import Status
 from msgworker.payload import is_text, quoted
-from msgworker.table import Cols, Tables, lit
+from msgworker.table import MAX_HEADERS, Cols, Tables, lit
 
 # In statements that write, parameters are named mw_...: a name that is a column's too is refused.
 ME: ColumnElement[Any] = bindparam("mw_me", type_=AnyText())
@@ -42,7 +42,7 @@ class Row(NamedTuple):
     created_at: as `instant_text` reads it.
     flaw: None for nearly all; the payload's length where it was too long to be read; or, as a text,
     why the message cannot be handled, whatever its handler: the column and what it holds.
-    key: as of a candidate.
+    key: as of a candidate. headers: as text, where they are read.
     """
 
     msg_id: int
@@ -55,6 +55,7 @@ class Row(NamedTuple):
     created_at: Any
     flaw: int | str | None
     key: Any = None
+    headers: Any = None
 
     @property
     def oversize(self) -> int | None:
@@ -101,6 +102,21 @@ def key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     return [] if t.fold is None else [folded(c.object_id, t.fold)]
 
 
+def _after_key(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
+    """The headers, and before them a place for the key; where they are read only."""
+    if not t.reads_headers or c.headers is None or t.header_room < 1:
+        return []
+    text = _as_text(t, c.headers)
+    short = text_length(text) <= sa.literal_column(str(MAX_HEADERS))
+    return [*([sa.null()] if t.fold is None else []), sa.case((short, text))]
+
+
+def _as_text(t: Tables, column: ColumnElement[Any]) -> ColumnElement[Any]:
+    kind, texts = column.type, (sa.String, sa.LargeBinary, sa.BINARY, sa.VARBINARY)
+    plain = t.dialect.loose_types and not isinstance(kind, sa.JSON)
+    return column if plain or isinstance(kind, texts) else sa.cast(column, sa.Text())
+
+
 def row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     columns: list[ColumnElement[Any]] = [
         c.msg_id,
@@ -112,9 +128,7 @@ def row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
         oversize: ColumnElement[Any] = sa.null()
     else:
         most: ColumnElement[int] = sa.literal_column(str(t.spec.max_payload))
-        kind, texts = c.payload.type, (sa.String, sa.LargeBinary, sa.BINARY, sa.VARBINARY)
-        plain = t.dialect.loose_types and not isinstance(kind, sa.JSON)
-        text = c.payload if plain or isinstance(kind, texts) else sa.cast(c.payload, sa.Text())
+        text = _as_text(t, c.payload)
         length = text_length(text)
         payload = sa.case((length <= most, text))
         oversize = sa.case((length > most, length))
@@ -126,6 +140,7 @@ def row_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
         sa.null() if c.created_at is None else instant_text(c.created_at),
         oversize,
         *key_column(t, c),
+        *_after_key(t, c),
     ]
     return [column.label(f"r{i}") for i, column in enumerate(columns)]
 

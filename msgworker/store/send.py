@@ -113,6 +113,9 @@ def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
     payload = t.cols().payload
     if "b_payload" in keys and payload is not None:
         roles["payload"] = dialects.json_text("b_payload", payload)
+    headers = t.cols().headers
+    if "b_headers" in keys and headers is not None:
+        roles["headers"] = dialects.json_text("b_headers", headers)
     return roles
 
 

@@ -26,6 +26,8 @@ from msgworker.table.uniqueness import ONE, able, counts, holds, index_name
 
 ROUNDS = 20
 """How often it is sent again because the message that had the key has ended meanwhile."""
+REPLACED = ("payload", "priority", "available_at", "headers")
+"""What a replaced message gets from the new one."""
 ZERO: sa.ColumnElement[int] = sa.literal_column("0")
 
 
@@ -176,7 +178,7 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
             never.append(sa.func.coalesce(c.later_times, ZERO) == ZERO)
         roles = sent_values(t, names)
         new = {"priority": ZERO, "available_at": sa.null()} | {
-            role: roles[role] for role in ("payload", "priority", "available_at") if role in roles
+            role: roles[role] for role in REPLACED if role in roles
         }
         assert c.unique_key is not None
         same = (
@@ -185,7 +187,7 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
         )
         return sa.update(t.message).where(*same, *never).values(t.values(**new))
 
-    used = {"b_payload", "b_priority", "b_delay", "b_at"} & names
+    used = {"b_payload", "b_priority", "b_delay", "b_at", "b_headers"} & names
     params = {name: row[name] for name in used}
     params |= {"mw_id": found.msg_id, "mw_key": row["b_unique_key"]}
     return bool(conn.execute(t.built(("replace", frozenset(used)), build), params).rowcount)

@@ -14,7 +14,7 @@ uniqueness  rows whose unique key counts, and their index
 own         msgworker's own tables that every instance uses
 """
 
-from msgworker.table.build import WITHOUT_TICK, build_tables, live_names, tables_for
+from msgworker.table.build import WITHOUT_TICK, WITHOUT_TRACE, build_tables, live_names, tables_for
 from msgworker.table.columns import Cols, Slice, lit, text_lit
 from msgworker.table.names import (
     ADDED,
@@ -27,6 +27,7 @@ from msgworker.table.names import (
     LONGEST_ID,
     MAX_ERROR,
     MAX_FLAG,
+    MAX_HEADERS,
     MAX_KEY,
     MAX_OBJECT_ID,
     MAX_SCHEDULE,
@@ -59,6 +60,7 @@ __all__ = [
     "LONGEST_ID",
     "MAX_ERROR",
     "MAX_FLAG",
+    "MAX_HEADERS",
     "MAX_KEY",
     "MAX_OBJECT_ID",
     "MAX_SCHEDULE",
@@ -77,6 +79,7 @@ __all__ = [
     "URGENT",
     "URGENT_RANK",
     "WITHOUT_TICK",
+    "WITHOUT_TRACE",
     "Cols",
     "MessageTable",
     "Slice",

@@ -19,6 +19,7 @@ from msgworker.table.names import (
     ADDED,
     MAX_ERROR,
     MAX_FLAG,
+    MAX_HEADERS,
     MAX_KEY,
     MAX_OBJECT_ID,
     OPEN_OBJECT,
@@ -27,11 +28,12 @@ from msgworker.table.own import item_table, lease_table, try_table
 from msgworker.table.spec import MessageTable
 from msgworker.table.tables import Tables
 
-OF_ITS_OWN = ("msg_id", "object_id", "payload", "priority", "unique_key")
+OF_ITS_OWN = ("msg_id", "object_id", "payload", "priority", "unique_key", "headers")
 """Columns of which a foreign table's own type decides."""
 WITHOUT_PRIORITY = "all messages have the same priority"
 WITHOUT_KEYS = "no message can be sent with a unique key"
 WITHOUT_TICK = "a message of a schedule does not say for which instant it is"
+WITHOUT_TRACE = "the traces of producers end at the table"
 
 
 def tables_for(
@@ -150,6 +152,7 @@ def _message_table(
         "unique_key": (dialects.key_text(MAX_KEY), {"info": {ADDED: WITHOUT_KEYS}}),
         "unique_kept": (sa.SmallInteger(), {"info": {ADDED: WITHOUT_KEYS}}),
         "scheduled_for": (UtcDateTime(), {"info": {ADDED: WITHOUT_TICK}}),
+        "headers": (dialects.plain_text(MAX_HEADERS), {"info": {ADDED: WITHOUT_TRACE}}),
     }
     columns: list[sa.Column[Any]] = []
     for role, (kind, options) in kinds.items():
@@ -163,7 +166,7 @@ def _message_table(
         if role == "object_id" and dialect.loose_types and not isinstance(kind, exact):
             kind = dialects.AnyId()
         known = (sa.String, sa.JSON, sa.types.TypeDecorator)
-        if role == "payload" and dialect.loose_types and not isinstance(kind, known):
+        if role in ("payload", "headers") and dialect.loose_types and not isinstance(kind, known):
             kind = sa.types.NullType()  # values are read unchanged, whatever the type
         if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
             kind = dialects.WholeId()

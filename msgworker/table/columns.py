@@ -47,6 +47,7 @@ class Cols:
     unique_key: ColumnElement[Any] | None = None
     unique_kept: ColumnElement[Any] | None = None
     scheduled_for: ColumnElement[Any] | None = None
+    headers: ColumnElement[Any] | None = None
 
 
 def lit(status: Status) -> ColumnElement[int]:

@@ -21,6 +21,7 @@ OPTIONAL = (
     "unique_key",
     "unique_kept",
     "scheduled_for",
+    "headers",
 )
 COLUMNS = REQUIRED + OPTIONAL
 SLICES = {"shard": "shard", "instance_type": "flag"}
@@ -35,6 +36,8 @@ MOST_PRIORITY = 2_147_483_647
 MAX_NAME = 30  # Oracle before 12.2
 MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
+MAX_HEADERS = 2000
+"""The most characters of the headers of a message."""
 MAX_SCHEDULE = 100
 """The most characters of a schedule's name."""
 LONGEST_ID = 64
@@ -51,7 +54,7 @@ UNIQUE = "unique"
 """The suffix of the index of the unique keys that count."""
 MAX_KEY = 190
 """The most characters of a unique key."""
-NAMED_ONLY = ("priority", "unique_key", "unique_kept", "scheduled_for")
+NAMED_ONLY = ("priority", "unique_key", "unique_kept", "scheduled_for", "headers")
 """Columns of the default table, which a table of another name has only if they are named; a default
 table of an earlier version works without them."""
 BESIDE = (

@@ -50,6 +50,7 @@ class _Names:
     unique_key: str | None = "unique_key"
     unique_kept: str | None = "unique_kept"
     scheduled_for: str | None = "scheduled_for"
+    headers: str | None = "headers"
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -62,11 +63,12 @@ class MessageTable(_Names):
     for fleets that slice a table (`scope=` of a worker): `App.send` fills shard, a
     `Dealer` instance_type.
 
-    priority, unique_key, unique_kept and scheduled_for are columns of the default table; on a table
-    of another name each is used only if it is named here, because a column of that name may mean
-    something else there. Of priorities higher comes first, see docs/priorities.md. unique_key and
-    unique_kept go together and need finished_at, see docs/unique.md.
-    scheduled_for is the tick of a schedule, see docs/timers.md.
+    priority, unique_key, unique_kept, scheduled_for and headers are columns of the default table;
+    on a table of another name each is used only if it is named here, because a column of that name
+    may mean something else there. Of priorities higher comes first, see docs/priorities.md.
+    unique_key and unique_kept go together and need finished_at, see docs/unique.md.
+    scheduled_for is the tick of a schedule, see docs/timers.md. headers is JSON text with the trace
+    of the producer, see docs/tracing.md.
 
     slices: which of shard and instance_type get an index of open messages, without which a scope
     also reads the messages of all others; default: those that are named here.

@@ -22,6 +22,7 @@ from msgworker.producing import outgoing, refuse_topic
 from msgworker.store import send as store
 from msgworker.store import unique as keys
 from msgworker.table import Tables
+from msgworker.tracing import NoTracer
 
 if TYPE_CHECKING:  # what only some handlers use is imported for them alone
     from sqlalchemy.orm import Session
@@ -48,6 +49,8 @@ class Sends(Protocol):
     def tables(self) -> Tables: ...
     @property
     def channel(self) -> str | None: ...
+    @property
+    def tracer(self) -> NoTracer: ...
 
 
 SENDING = ProcessLock()
@@ -175,8 +178,12 @@ class Context:
                 "its message is tried again, so what it has sent would be missing; return from the "
                 "item what is to be sent, and call ctx.send after fan_out has returned"
             )
-        refuse_topic(self._runtime.tables, topic)
-        return outgoing(self._runtime.tables, topic, *what, **options)
+        tables = self._runtime.tables
+        refuse_topic(tables, topic)
+        with self._runtime.tracer.sending(topic) as sending:
+            message = outgoing(tables, topic, *what, **options)
+            sending.carry(message.row, tables)
+        return message
 
     def _send(self, message: Outgoing, of: Any) -> Any:
         """Send a message with the outcome of that of the msg_id `of`."""

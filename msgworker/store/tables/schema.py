@@ -210,12 +210,17 @@ def _columns_there(inspector: Inspector, live: str, t: Tables) -> dict[str, list
 
 
 def resolve(
-    engine: Engine, spec: MessageTable, dialect: Dialect, *, recorded: bool = True
+    engine: Engine,
+    spec: MessageTable,
+    dialect: Dialect,
+    *,
+    recorded: bool = True,
+    reads_headers: bool = False,
 ) -> Tables:
     """The tables as they are in the database; raises SchemaError for what is missing, all at once.
 
     Optional columns of a foreign table may be missing; our own table must be complete.
-    recorded: by the rule that is recorded, not by that of `spec`.
+    recorded: by the rule that is recorded, not by that of `spec`. reads_headers: see Tables.
     """
     check_names(spec, dialect)
     with connecting(engine) as conn:
@@ -248,6 +253,7 @@ def resolve(
         frozenset(indexes),
         unfilled=unfilled(names, columns),
         missing=missing,
+        reads_headers=reads_headers,
         lacking=without,
         says_priority=says_priority(names, columns),
         id_is_key=is_key,

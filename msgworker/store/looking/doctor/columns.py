@@ -9,7 +9,16 @@ from msgworker.store.looking.doctor.finding import Finding, advised, fine, neede
 from msgworker.store.looking.doctor.patient import Patient
 from msgworker.store.tables import ddl_script, reflection
 from msgworker.store.tables import requirements as store
-from msgworker.table import ADDED, HELD_KEY, REQUIRED, UNIQUE, URGENT, URGENT_RANK, WITHOUT_TICK
+from msgworker.table import (
+    ADDED,
+    HELD_KEY,
+    REQUIRED,
+    UNIQUE,
+    URGENT,
+    URGENT_RANK,
+    WITHOUT_TICK,
+    WITHOUT_TRACE,
+)
 
 WITHOUT = {
     "topic": "every message goes to the handler of topic default",
@@ -29,6 +38,7 @@ WITHOUT = {
     "unique_key": "no message can be sent with a unique key",
     "unique_kept": "no message can be sent with a unique key",
     "scheduled_for": WITHOUT_TICK,
+    "headers": WITHOUT_TRACE,
 }
 INDEXED = {"available_at": "due", "priority": URGENT, "unique_kept": UNIQUE}
 HIDDEN = {"priority": URGENT_RANK, "unique_kept": HELD_KEY}

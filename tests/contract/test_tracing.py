@@ -1,0 +1,362 @@
+"""Spans of OpenTelemetry for what is sent and handled, and the context kept with a message."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from msgworker import App, MessageTable, Reject, RetryLater
+from msgworker.errors import ConfigError
+from tests.support.rows import Table, edit
+
+NOW = {"linger": 0, "threads": 1}
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Spans:
+    """The spans that have ended."""
+
+    def __init__(self, exporter: InMemorySpanExporter) -> None:
+        self._exporter = exporter
+
+    def all(self) -> list[ReadableSpan]:
+        return list(self._exporter.get_finished_spans())
+
+    def of(self, kind: SpanKind) -> list[ReadableSpan]:
+        return [span for span in self.all() if span.kind is kind]
+
+    @property
+    def sent(self) -> list[ReadableSpan]:
+        return self.of(SpanKind.PRODUCER)
+
+    @property
+    def handled(self) -> list[ReadableSpan]:
+        return self.of(SpanKind.CONSUMER)
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield Spans(exporter)
+    provider.shutdown()
+
+
+@pytest.fixture
+def traced(make_app: Any, app: App, spans: Spans) -> App:
+    """An App with tracing, on the tables of another one."""
+    made: App = make_app(tracing=True)
+    return made
+
+
+def send(app: App, payload: Any = None, topic: str = "t", **options: Any) -> Any:
+    with app.engine.begin() as conn:
+        return app.send(conn, topic, payload, **options)
+
+
+def linked(span: ReadableSpan) -> list[int]:
+    """The spans that it is linked to."""
+    return [link.context.span_id for link in span.links]
+
+
+def ids(spans: list[ReadableSpan]) -> list[int]:
+    return [span.context.span_id for span in spans]
+
+
+def test_the_span_of_a_handler_is_linked_to_that_of_the_producer(traced, spans):
+    traced.add_handler("t", lambda msg: None)
+    msg_id = send(traced, {"n": 1}, object_id="a")
+    assert traced.drain(**NOW).done == 1
+    (sent,), (handled,) = spans.sent, spans.handled
+    assert (sent.name, handled.name) == ("send t", "process t")
+    assert linked(handled) == ids([sent])
+    assert handled.parent is None
+    common = {"messaging.system": "msgworker", "messaging.destination.name": "t"}
+    common["messaging.message.id"] = str(msg_id)
+    for span, operation in ((sent, "send"), (handled, "process")):
+        named = {"messaging.operation.name": operation, "messaging.operation.type": operation}
+        assert dict(span.attributes).items() >= (common | named).items()
+        assert span.status.status_code is StatusCode.UNSET
+    assert handled.attributes["msgworker.try"] == 1
+    assert handled.attributes["msgworker.outcome"] == "done"
+
+
+def test_the_span_of_a_producer_is_a_child_of_that_of_the_caller(traced, spans):
+    with trace.get_tracer("caller").start_as_current_span("purchase") as caller:
+        send(traced)
+    assert spans.sent[0].parent.span_id == caller.get_span_context().span_id
+
+
+def test_a_batch_has_one_span_with_a_link_for_each_producer(traced, spans):
+    @traced.handler("t", batch=10)
+    def handle(messages: list[Any]) -> None: ...
+
+    for name in "abc":
+        send(traced, object_id=name)
+    assert traced.drain(**NOW).done == 3
+    assert sum(s.attributes["messaging.batch.message_count"] for s in spans.handled) == 3
+    assert {one for s in spans.handled for one in linked(s)} == set(ids(spans.sent))
+    assert len(spans.sent) == 3
+
+
+def test_a_transactional_batch_of_one_send_many_has_one_link(traced, spans):
+    @traced.handler("t", batch=10, transactional=True)
+    def handle(messages: list[Any]) -> None: ...
+
+    with traced.engine.begin() as conn:
+        traced.send_many(conn, "t", [(n, "a") for n in range(4)])
+    assert traced.drain(**NOW).done == 4
+    assert [s.attributes["messaging.batch.message_count"] for s in spans.sent] == [4]
+    for span in spans.handled:
+        assert linked(span) == ids(spans.sent)
+
+
+def test_each_call_of_a_group_has_a_span(traced, spans):
+    @traced.handler("t", group=10, transactional=True)
+    def handle(msg: Any) -> None: ...
+
+    sent = [send(traced, object_id=name) for name in "ab"]
+    assert traced.drain(**NOW).done == 2
+    found = sorted(int(s.attributes["messaging.message.id"]) for s in spans.handled)
+    assert found == sent
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_what_a_handler_sends_is_a_child_of_its_span(traced, spans, transactional):
+    @traced.handler("t", transactional=transactional)
+    def handle(msg: Any, ctx: Any) -> None:
+        ctx.send("u")
+
+    traced.add_handler("u", lambda msg: None)
+    send(traced)
+    assert traced.drain(**NOW).done == 2
+    first, second = spans.handled
+    child = spans.sent[1]
+    assert child.parent.span_id == first.context.span_id
+    assert linked(second) == ids([child])
+
+
+def test_an_async_handler_runs_inside_its_span(sqlite_traced, spans):
+    app, seen = sqlite_traced, []
+
+    @app.handler("t")
+    async def handle(msg: Any) -> None:
+        seen.append(trace.get_current_span().get_span_context().span_id)
+
+    send(app)
+    assert app.drain(**NOW).done == 1
+    assert seen == ids(spans.handled)
+
+
+@pytest.fixture
+def sqlite_traced(sqlite_app: App, spans: Spans) -> App:
+    return App(sqlite_app.engine, tracing=True, backoff_seconds=0)
+
+
+def test_each_try_has_a_span_and_those_that_fail_say_why(sqlite_traced, spans):
+    app = sqlite_traced
+
+    @app.handler("t")
+    def handle(msg: Any) -> None:
+        if msg.error_try_times == 0:
+            raise LookupError("no such customer")
+        if msg.error_try_times == 1:
+            raise Reject("never")
+
+    send(app)
+    app.drain(linger=0, retry_linger=5, threads=1)
+    assert [s.attributes["msgworker.try"] for s in spans.handled] == [1, 2]
+    first, second = spans.handled
+    assert first.attributes["error.type"] == "LookupError"
+    assert first.status.status_code is StatusCode.ERROR
+    assert "no such customer" in first.status.description
+    assert second.attributes["msgworker.outcome"] == "dead"
+    assert linked(first) == linked(second) == ids(spans.sent)
+
+
+def test_a_postponed_message_is_no_failure(sqlite_traced, spans):
+    app = sqlite_traced
+
+    @app.handler("t")
+    def handle(msg: Any) -> None:
+        raise RetryLater(3600)
+
+    send(app)
+    app.drain(**NOW)
+    (handled,) = spans.handled
+    assert handled.attributes["msgworker.outcome"] == "later"
+    assert handled.status.status_code is StatusCode.UNSET
+
+
+def test_a_payload_that_cannot_be_read_is_a_failed_span(sqlite_traced, spans):
+    app = sqlite_traced
+    app.add_handler("t", lambda msg: None)
+    edit(app, send(app, 1), payload="{")
+    app.drain(**NOW)
+    assert Table(app).column("status") == [-1]
+    (handled,) = spans.handled
+    assert handled.status.status_code is StatusCode.ERROR
+    assert linked(handled) == ids(spans.sent)
+
+
+def test_a_failed_batch_is_one_failed_span_and_then_one_for_each(sqlite_traced, spans):
+    app = sqlite_traced
+
+    @app.handler("t", batch=10, transactional=True)
+    def handle(messages: list[Any]) -> None:
+        if len(messages) > 1:
+            raise ValueError("together")
+
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(n, "a") for n in range(3)])
+    assert app.drain(**NOW).done == 3
+    together, *alone = spans.handled
+    assert together.attributes["error.type"] == "ValueError"
+    assert together.attributes["msgworker.outcome"] == "again"
+    assert len(alone) == 3
+    assert {s.status.status_code for s in alone} == {StatusCode.UNSET}
+
+
+def test_a_message_that_is_not_sent_is_a_failed_span(sqlite_traced, spans):
+    with pytest.raises(ConfigError), sqlite_traced.engine.begin() as conn:
+        sqlite_traced.send(conn, "t", delay=-1)
+    assert spans.sent[0].attributes["error.type"] == "msgworker.errors.ConfigError"
+
+
+def test_headers_of_a_plain_insert_are_linked_and_wrong_ones_are_ignored(traced, spans, caplog):
+    traced.add_handler("t", lambda msg: None)
+    wrong = ["{", "[]", "null", '{"traceparent": 5}', '{"traceparent": "00-zz"}', ""]
+    right = json.dumps({"Traceparent": PARENT, "other": [1]})
+    for headers in (right, *wrong):
+        with traced.engine.begin() as conn:
+            conn.execute(
+                sa.text("INSERT INTO msgworker_message (topic, headers) VALUES ('t', :h)"),
+                {"h": headers},
+            )
+    with caplog.at_level(logging.DEBUG, "msgworker.app"):
+        assert traced.drain(**NOW).done == 7
+    told = [r for r in caplog.records if "hold no trace context" in r.getMessage()]
+    assert len(told) in (len(wrong), len(wrong) - 1)  # Oracle has no empty text
+    assert [s.links[0].context.trace_id for s in spans.handled if s.links] == [
+        int(PARENT.split("-")[1], 16)
+    ]
+
+
+def test_a_replaced_message_has_the_context_of_the_new_one(traced, spans):
+    traced.add_handler("t", lambda msg: None)
+    for n in (1, 2):
+        send(traced, n, unique_key="k", on_duplicate="replace")
+    assert traced.drain(**NOW).done == 1
+    assert linked(spans.handled[0]) == ids(spans.sent[1:])
+
+
+def test_without_tracing_headers_are_neither_written_nor_read(app, spans):
+    seen: list[str] = []
+
+    @sa.event.listens_for(app.engine, "before_cursor_execute")
+    def _(conn: Any, cursor: Any, text: str, *rest: Any) -> None:
+        seen.append(text)
+
+    app.add_handler("t", lambda msg: None)
+    send(app)
+    seen_before = len(seen)
+    assert app.drain(**NOW).done == 1
+    assert 0 < seen_before < len(seen)
+    assert [text for text in seen if "headers" in text] == []
+    assert spans.all() == []
+    assert Table(app).column("headers") == [None]
+
+
+def test_a_run_of_an_object_keeps_the_context_of_each(traced, spans):
+    traced.add_handler("t", lambda msg: None)
+    for n in range(3):
+        send(traced, n, object_id="a")
+    assert traced.drain(**NOW).done == 3
+    assert [linked(s) for s in spans.handled] == [[one] for one in ids(spans.sent)]
+
+
+def test_a_table_without_the_column_has_spans_without_links(app, make_app, spans, caplog):
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE msgworker_message DROP COLUMN headers")
+    old = make_app(tracing=True)
+    old.add_handler("t", lambda msg: None)
+    send(old)
+    assert old.drain(**NOW).done == 1
+    assert [len(spans.sent), len(spans.handled)] == [1, 1]
+    assert linked(spans.handled[0]) == []
+    assert "has no column headers" in caplog.text
+    told = [one.text for one in old.ops.doctor() if "headers" in one.text]
+    assert ["traces of producers end" in text for text in told] == [True]
+    assert old.create_schema() == ["headers"]
+    send(old)
+    assert old.drain(**NOW).done == 1
+    assert linked(spans.handled[1]) == ids(spans.sent[1:])
+
+
+def test_a_column_of_that_name_in_a_table_of_yours_is_used_only_if_it_is_named(make_app, spans):
+    plain = make_app(table=MessageTable("crm_msg"), tracing=True)
+    with plain.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE crm_msg (msg_id INTEGER PRIMARY KEY, object_id VARCHAR(50), topic "
+            "VARCHAR(50), status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 "
+            "NOT NULL, claimed_by VARCHAR(64), headers VARCHAR(10), trace VARCHAR(60))"
+        )
+        conn.exec_driver_sql(
+            "INSERT INTO crm_msg (msg_id, topic, headers, trace) VALUES (1, 't', 'x', '{}')"
+        )
+    plain.create_schema()
+    assert plain.tables.header_room == 0
+    named = make_app(table=MessageTable("crm_msg", headers="trace"), tracing=True)
+    named.add_handler("t", lambda msg: None)
+    assert named.drain(**NOW).done == 1
+    assert named.tables.header_room == 60
+    assert linked(spans.handled[0]) == []
+
+
+def test_a_context_that_does_not_fit_is_left_out_or_kept_without_its_state(spans):
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+    from opentelemetry.trace.span import TraceState
+
+    from msgworker.tracing import Tracer
+
+    state = TraceState([("vendor", "x" * 100)])
+    context = SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1), trace_state=state)
+    span, tracer = NonRecordingSpan(context), Tracer()
+    whole = json.loads(tracer.headers(span, 2000))
+    assert set(whole) == {"traceparent", "tracestate"}
+    assert set(json.loads(tracer.headers(span, 100))) == {"traceparent"}
+    assert tracer.headers(span, 50) is None
+
+
+def test_tracing_without_the_package_says_what_to_install(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ConfigError, match=r"pip install 'msgworker\[otel\]'"):
+        App("sqlite://", tracing=True)
+    App("sqlite:///no-such-file.db")
+
+
+def test_tracing_is_true_or_false():
+    with pytest.raises(ConfigError, match="tracing must be True or False, got 'yes'"):
+        App("sqlite://", tracing="yes")
+
+
+def test_without_an_sdk_nothing_is_kept_with_a_message(sqlite_app):
+    app = App(sqlite_app.engine, tracing=True)
+    app.add_handler("t", lambda msg: None)
+    send(app)
+    assert app.drain(**NOW).done == 1
+    assert Table(app).column("headers") == [None]
