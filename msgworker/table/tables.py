@@ -1,4 +1,7 @@
-"""The base of all statements: the existing columns, and the predicates of the protocol."""
+"""The base of all statements: the existing columns, and the predicates of the protocol.
+
+One file, because each database has to answer all of it.
+"""
 
 from __future__ import annotations
 

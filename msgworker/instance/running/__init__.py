@@ -2,5 +2,5 @@
 
 In order: hand, lanes, handlerthreads, handlerwatch, calling, transacting, gathering, batchsize,
 batchcall, batchtransaction, handler, signature, context, batchcontext, judging, outcome, backoff,
-asyncloop, traces; with spans traced.
+asyncloop, traces, traced.
 """
