@@ -98,10 +98,10 @@ class App:
                 "foreign_stale_after needs a column claimed_by: without it messages of msgworker "
                 "look like those of a foreign consumer"
             )
-        self.tracer = tracer(self.settings.tracing)
         self.engine = dialects.open_engine(url_or_engine)
         self.label = clean(str(label), 200)
         # For the package and the tests of it; no part of the public contract.
+        self.tracer = tracer(self.settings.tracing, lambda: dialects.server_of(self.engine))
         self.registry = Registry()
         self.events = Events()
         self.timers = Schedules()
@@ -189,11 +189,11 @@ class App:
             found = schema.resolve(
                 *(self.engine, self.table, dialect),
                 recorded=recorded,
-                reads_headers=self.tracer.on,
+                with_headers=self.tracer.on,
             )
-        if self.tracer.on and found.header_room < 1 and not self._told_of_headers:
+        if self.tracer.on and found.header_room == 0 and not self._told_of_headers:
             self._told_of_headers = True
-            text = "table %s has no column headers: traces of producers end there; see %s"
+            text = "table %s has no column for headers: traces of producers end there; see %s"
             log.warning(text, found.spec.name, "`msgworker doctor`")
         return found
 
@@ -465,7 +465,7 @@ class App:
                 unique=unique,
                 on_duplicate=on_duplicate,
             )
-            sending.carry(message.row, tables)
+            sending.carry(message.row, tables.header_room)
             msg_id = keys.send_one(connection, tables, message)
             sending.sent(msg_id=msg_id)
         self._sent(conn, connection)
@@ -534,7 +534,7 @@ class App:
                     "unique and on_duplicate are about unique keys, and no message has one; send "
                     "(payload, object_id, unique_key) triples"
                 )
-            sending.carry_all(rows, tables)
+            sending.carry_all(rows, tables.header_room)
             if keyed:
                 keys.send_all(
                     connection, tables, [Outgoing(row, rule.on_duplicate) for row in rows]

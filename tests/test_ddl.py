@@ -324,6 +324,7 @@ def _shown_row(status: int) -> tuple[Any, ...]:
         None,
         None,
         None,
+        None,
     )
 
 
@@ -503,6 +504,10 @@ def _acts(t: Tables, log: Log) -> Iterator[Any]:
         options |= {"priority": 5 if t.has("priority") else None}
         yield producing.insert_many, {"rows": [producing.row_values(t, **options)] * 2}
         yield producing.insert_one, {"values": producing.row_values(t, **options)}
+        if t.header_room:
+            values = producing.row_values(t, **options, unique_key="k") | {"b_headers": "{}"}
+            yield producing.insert_one, {"values": values}
+            yield unique.replace, {"found": unique.Holder(1, "t", "o", False), "row": values}
         if able(t):
             row = producing.row_values(t, **options, unique_key="k", kept=delay is None)
             yield unique.send, {"row": row, "on_duplicate": "skip"}
@@ -622,10 +627,10 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
         yield purge.delete, {"ids": some, "beside": [t.item]}
 
 
-def _oracle_statements(spec: MessageTable) -> list[str]:
+def _oracle_statements(spec: MessageTable, header_room: int = 0) -> list[str]:
     log = Log()
     engine = log.engine()
-    t = tables_for(spec, DIALECTS["oracle"])
+    t = tables_for(spec, DIALECTS["oracle"], header_room=header_room)
     with engine.connect() as conn:
         for act, options in _acts(t, log):
             act(conn, t, **options)
@@ -659,6 +664,15 @@ def test_every_statement_is_one_that_oracle_takes(spec):
     assert len(found) > (30 if spec.claimed_by else 15)
     wrong = {sql: lint(sql) for sql in found if lint(sql)}
     assert wrong == {}
+
+
+def test_oracle_takes_the_statements_with_headers_and_is_sent_none_without_tracing():
+    on = [sql for sql in _oracle_statements(MessageTable(), header_room=2000) if "headers" in sql]
+    assert {sql.split()[0] for sql in on} == {"SELECT", "INSERT", "UPDATE"}
+    assert {sql: lint(sql) for sql in on if lint(sql)} == {}
+    (show,) = [sql for sql in _oracle_statements(MessageTable()) if "headers" in sql]
+    assert "last_error" in show  # what an operator sees of one message
+    assert show in on
 
 
 def test_oracle_s_hints_name_the_indexes():

@@ -121,6 +121,8 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
     if info.unique_key is not None:
         kept = ", kept until the message is purged" if info.unique_kept == 1 else ""
         lines.append(("unique key", f"{safe(info.unique_key)}{kept}"))
+    if info.trace_id is not None:
+        lines.append(("trace", info.trace_id))
     if info.crash_times:
         lines.append(("crashes", f"{info.crash_times} of the tries ended with their process"))
     if info.later_times:

@@ -74,6 +74,7 @@ from msgworker.dialects.engines import (
     parse_url,
     rolled_back,
     same_database,
+    server_of,
 )
 from msgworker.dialects.inserts import insert_unless
 from msgworker.dialects.live import (
@@ -225,6 +226,7 @@ __all__ = [
     "schemas_with",
     "seconds_since",
     "secrets_of",
+    "server_of",
     "set_up_database",
     "setting_default",
     "sever",

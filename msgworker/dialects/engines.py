@@ -141,6 +141,12 @@ def dialect_of(engine: sa.Engine) -> Dialect:
     return DIALECTS[name]
 
 
+def server_of(engine: sa.Engine) -> dict[str, str | int]:
+    """Host and port of the database as OpenTelemetry names them, as far as the URL says."""
+    said = {"server.address": engine.url.host, "server.port": engine.url.port}
+    return {name: value for name, value in said.items() if value}
+
+
 def open_engine(source: object) -> sa.Engine:
     """Our engine for a URL or for a user's Engine; does not connect.
 

@@ -142,10 +142,13 @@ class Timer(Role):
         runtime = self._runtime
         rows = store.rows_of(runtime.tables, row, due.ticks)
         last_at = due.ticks[-1] if due.ticks else row.last_at
-        with self.link.transaction() as conn:
+        with runtime.tracer.sending(row.topic) as sending, self.link.transaction() as conn:
+            sending.carry_all(rows, runtime.tables.header_room)
             won = store.fire(conn, runtime.tables, row, rows, next_at=due.next_at, last_at=last_at)
             if won and rows and runtime.channel is not None:
                 notify(conn, runtime.channel)
+            if not (won and rows):
+                sending.drop()
         if won and due.ticks:
             event = ScheduleFired(runtime.identity.id, row.name, row.topic, due.ticks)
             runtime.events.emit(event)

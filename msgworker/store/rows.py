@@ -104,7 +104,7 @@ def key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
 
 def _after_key(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     """The headers, and before them a place for the key; where they are read only."""
-    if not t.reads_headers or c.headers is None or t.header_room < 1:
+    if c.headers is None or t.header_room == 0:
         return []
     text = _as_text(t, c.headers)
     short = text_length(text) <= sa.literal_column(str(MAX_HEADERS))

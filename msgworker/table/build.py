@@ -166,7 +166,7 @@ def _message_table(
         if role == "object_id" and dialect.loose_types and not isinstance(kind, exact):
             kind = dialects.AnyId()
         known = (sa.String, sa.JSON, sa.types.TypeDecorator)
-        if role in ("payload", "headers") and dialect.loose_types and not isinstance(kind, known):
+        if role == "payload" and dialect.loose_types and not isinstance(kind, known):
             kind = sa.types.NullType()  # values are read unchanged, whatever the type
         if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
             kind = dialects.WholeId()

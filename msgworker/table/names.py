@@ -38,6 +38,8 @@ MAX_OBJECT_ID = 190
 MAX_ERROR = 2000
 MAX_HEADERS = 2000
 """The most characters of the headers of a message."""
+LEAST_HEADERS = 73
+"""Those of headers with a traceparent alone."""
 MAX_SCHEDULE = 100
 """The most characters of a schedule's name."""
 LONGEST_ID = 64

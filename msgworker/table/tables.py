@@ -1,7 +1,4 @@
-"""The base of all statements: the existing columns, and the predicates of the protocol.
-
-One file, because each database has to answer all of it.
-"""
+"""The base of all statements: the existing columns, and the predicates of the protocol."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ from msgworker.dialects import Dialect, Instants, now, now_plus
 from msgworker.message import Status, ends_at
 from msgworker.processlock import ProcessLock
 from msgworker.table.columns import Cols, lit
-from msgworker.table.names import (
-    MAX_ERROR,
-    MAX_HEADERS,
-)
+from msgworker.table.names import MAX_ERROR
 from msgworker.table.spec import MessageTable
 
 R = TypeVar("R")
@@ -39,8 +33,9 @@ class Tables(ABC):
     written.
     says_priority: an INSERT must name the priority, because its column takes no NULL and has no
     default. unfit: why no instance starts on this table, with the statements that fix it.
-    reads_headers: claims read the headers of messages; only where tracing is on.
-    error_room: how many characters of an error are stored. instants: the range of `available_at`.
+    error_room: how many characters of an error are stored. header_room: of headers; 0 = they are
+    neither read nor written: tracing is off, or there is no column for them. instants: the range of
+    `available_at`.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `dialects.folded`.
@@ -64,7 +59,7 @@ class Tables(ABC):
     unfit: str = ""
     error_room: int = MAX_ERROR
     instants: Instants = field(default_factory=Instants)
-    reads_headers: bool = False
+    header_room: int = 0
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)
 
@@ -105,17 +100,6 @@ class Tables(ABC):
             return column.in_(sa.bindparam("mw_ids", expanding=True))
         ids = sa.func.json_each(sa.bindparam("mw_ids", type_=dialects.JsonList()))
         return column.in_(sa.select(sa.literal_column("value")).select_from(ids))
-
-    @property
-    def header_room(self) -> int:
-        """How many characters of headers are kept; 0 = none, there is no column for JSON text."""
-        if "headers" not in self.names:
-            return 0
-        kind = self.message.c[self.names["headers"]].type
-        if not isinstance(kind, sa.String | sa.JSON) and not self.dialect.loose_types:
-            return 0
-        room = dialects.text_room(kind)
-        return MAX_HEADERS if room is None else min(room, MAX_HEADERS)
 
     def has(self, role: str) -> bool:
         """Whether the table has the column of this role."""

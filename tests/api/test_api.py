@@ -15,7 +15,8 @@ from msgworker.web.api import ENDPOINTS, described, lasting
 from msgworker.web.tokens import Role
 from tests.api.conftest import client_of
 from tests.support.ops import DONE, FAILED, NEW, put
-from tests.support.rows import send
+from tests.support.rows import edit, send
+from tests.support.spans import PARENT
 from tests.support.waiting import until
 
 OPENAPI = Path(__file__).parents[2] / "docs" / "openapi.json"
@@ -71,6 +72,15 @@ def test_a_payload_is_shown_only_on_request_and_without_what_is_hidden(app, clie
     assert "DE00" not in client.get(f"/messages/{msg_id}/explain").text
     assert client.get(f"/messages/{msg_id}/attempts").json()["items"] == []
     assert client.get(f"/messages/{msg_id}/items?payload=1").json()["items"] == []
+
+
+def test_a_message_says_its_trace_and_nothing_else_of_its_headers(app, client):
+    (msg_id,) = send(app, "a")
+    edit(app, msg_id, headers=json.dumps({"traceparent": PARENT, "baggage": "card=canary"}))
+    shown = client.get(f"/messages/{msg_id}")
+    assert shown.json()["message"]["trace_id"] == PARENT.split("-")[1]
+    assert "canary" not in shown.text
+    assert client.get("/messages").json()["items"][0]["trace_id"] is None
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from msgworker import App
 from msgworker.cli.group import COMMANDS
 from msgworker.dialects import NAMES
 from tests.support.programs import AT, Cli, dead, sql
+from tests.support.rows import edit
+from tests.support.spans import PARENT
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -287,6 +290,12 @@ def test_show_tells_all_about_one(crm: Cli, folder: Path) -> None:
     assert "last error\n  ValueError: x" in text
     found = json.loads(crm("show", ids[0], *AT, "--json").stdout)
     assert (found["payload"], found["payload_cut"], found["status"]) == ('{"n":1}', False, "dead")
+
+
+def test_show_names_the_trace_in_which_a_message_was_sent(crm: Cli, folder: Path) -> None:
+    msg_id = crm("send", "settle", *AT).stdout.strip()
+    edit(App(f"sqlite:///{folder}/crm.db"), int(msg_id), headers=f'{{"traceparent": "{PARENT}"}}')
+    assert f"trace       {PARENT.split('-')[1]}" in crm("show", msg_id, *AT).stdout
 
 
 @pytest.mark.parametrize(

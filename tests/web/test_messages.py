@@ -19,7 +19,8 @@ from msgworker.web.pages.message import timeline
 from msgworker.web.selecting import Selection, id_of
 from tests.support.browsing import Browser, Page
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, failing, put
-from tests.support.rows import send
+from tests.support.rows import edit, send
+from tests.support.spans import PARENT
 
 AT = datetime(2026, 11, 22, 13, 0, tzinfo=UTC)
 
@@ -119,6 +120,17 @@ def test_a_message_tells_its_tries_with_tracebacks_folded(sqlite_app: App, ann: 
     assert "open" not in page.tree.all("details")[0].attrs
     words = [one.text for one in page.tree.all("ol", **{"class": "timeline"})[0].all("span")]
     assert words == ["inserted", *["claimed", "failed"] * 3, "dead"]
+
+
+def test_the_page_of_a_message_names_the_trace_in_which_it_was_sent(
+    sqlite_app: App, ann: Browser
+) -> None:
+    (msg_id,) = send(sqlite_app, "a")
+    assert "trace" not in [one.text for one in ann.get(f"/messages/{msg_id}").tree.all("dt")]
+    edit(sqlite_app, msg_id, headers=f'{{"traceparent": "{PARENT}", "baggage": "card=canary"}}')
+    page = ann.get(f"/messages/{msg_id}")
+    assert PARENT.split("-")[1] in [one.text for one in page.tree.all("code")]
+    assert "canary" not in page.text
 
 
 def test_a_message_says_where_it_stands_in_its_lane(sqlite_app: App, ann: Browser) -> None:

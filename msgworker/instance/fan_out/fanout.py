@@ -30,6 +30,7 @@ from msgworker.instance.running.hand import Running
 from msgworker.instance.running.outcome import describe
 from msgworker.instance.running.traces import home_of
 from msgworker.instance.runtime import Runtime
+from msgworker.message import topic_of
 
 DEFAULT_THREADS = 5
 DEFAULT_IN_FLIGHT = 64
@@ -259,11 +260,12 @@ class Fans:
 
 
 def _hands(asked: Wanted, fence: Fence, ended: SimpleQueue[Ended]) -> Threads | Remote:
+    fn = fence.runtime.tracer.around_items(topic_of(fence.row.topic), asked.fn)
     if asked.executor is not None:
-        return Remote(asked.executor, asked.fn, ended, fence)
+        return Remote(asked.executor, fn, ended, fence)
 
     def make_run() -> Plain | Transactional:
-        return Transactional(asked.fn, fence) if asked.exact else Plain(asked.fn, fence)
+        return Transactional(fn, fence) if asked.exact else Plain(fn, fence)
 
     return Threads(asked.count, make_run, fence, ended)
 

@@ -182,7 +182,7 @@ class Context:
         refuse_topic(tables, topic)
         with self._runtime.tracer.sending(topic) as sending:
             message = outgoing(tables, topic, *what, **options)
-            sending.carry(message.row, tables)
+            sending.carry(message.row, tables.header_room)
         return message
 
     def _send(self, message: Outgoing, of: Any) -> Any:

@@ -72,9 +72,13 @@ def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> t
     # where the dead block it until an operator comes.
     object_id = about["object_id"] if error is None else None
     try:
-        return (outgoing(tables, wanted, about, object_id=object_id),)
+        message = outgoing(tables, wanted, about, object_id=object_id)
     except MsgworkerError:  # too long with that payload, or an odd object
-        return (outgoing(tables, wanted, _plain(about)),)
+        message = outgoing(tables, wanted, _plain(about))
+    headers = row.headers  # so that it is seen in the trace of what it tells of
+    if tables.header_room and isinstance(headers, str) and headers.isascii():
+        message.row["b_headers"] = headers
+    return (message,)
 
 
 def _topic(handler: Handler, error: str | None) -> str | None:

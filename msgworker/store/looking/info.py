@@ -11,13 +11,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement
 
-from msgworker.dialects import instant_text, read_instant, whole_number
+from msgworker.dialects import instant_text, read_instant, text_length, whole_number
 from msgworker.message import LATER, State, word_of
 from msgworker.payload import is_text, quoted, shown
 from msgworker.store.changing.cancelling import Request
 from msgworker.store.items import Items
 from msgworker.store.settling.tries import Try
-from msgworker.table import Cols, Tables
+from msgworker.table import MAX_HEADERS, Cols, Tables
+from msgworker.tracing import trace_id_of
 
 
 class How(enum.StrEnum):
@@ -50,7 +51,8 @@ class MessageInfo:
     scheduled_for: the tick of the schedule that sent it.
     tries: the failed ones, oldest first. items: those of its fan-outs, None if it has none. `show`
     reads both, lists do not. ending: of a dead one. cancel: a request to cancel it that is not
-    settled; `show` reads it.
+    settled; `show` reads it. trace_id: of the trace in which it was sent, 32 hexadecimal digits;
+    None if its headers tell of none; `show` reads it.
     odd: by column (as in this class) what stands in the row and is no such value, as text; it
     reads as None, a counter as 0, and a text that is not UTF-8 with escapes.
     """
@@ -79,6 +81,7 @@ class MessageInfo:
     odd: Mapping[str, str] = field(default_factory=dict)
     ending: Ending | None = None
     cancel: Request | None = None
+    trace_id: str | None = None
 
 
 _ROLES = (
@@ -100,6 +103,7 @@ _ROLES = (
     "unique_key",
     "unique_kept",
     "scheduled_for",
+    "headers",
 )
 
 
@@ -112,6 +116,8 @@ _NUMBERS = (
     "priority",
     "unique_kept",
 )
+_WHOLE_ONLY = ("payload", "headers")
+"""What is read of one message, not of those of a list."""
 _FOR_PEOPLE = ("topic", "claimed_by", "last_error", "unique_key")
 
 
@@ -119,18 +125,23 @@ def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
     columns: list[ColumnElement[Any]] = []
     for role in _ROLES:
         column = getattr(c, role)
-        if column is None or (role == "payload" and not payload):
+        if column is None or (role in _WHOLE_ONLY and not payload):
             column = sa.null()
         elif role in _INSTANTS:
             column = instant_text(column)
         elif role == "payload":
             column = sa.func.substr(sa.cast(column, sa.Text()), 1, 10_000)
+        elif role == "headers":
+            plain = isinstance(column.type, sa.String)
+            text = column if plain else sa.cast(column, sa.Text())
+            column = sa.case((text_length(text) <= sa.literal_column(str(MAX_HEADERS)), text))
         columns.append(column.label(f"f{len(columns)}"))
     return columns
 
 
 def info_of(t: Tables, row: Any) -> MessageInfo:
     values = dict(zip(_ROLES, row, strict=True))
+    trace_id = trace_id_of(values.pop("headers"))
     odd: dict[str, str] = {}
     raw_status = values["status"]
     for role, value in values.items():
@@ -157,7 +168,7 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
     if (values["last_error"] or "").startswith(LATER):
         values["later_reason"] = values["last_error"].removeprefix(LATER)
         values["last_error"] = None
-    return MessageInfo(**values, odd=odd)
+    return MessageInfo(**values, odd=odd, trace_id=trace_id)
 
 
 def _instant(value: Any) -> datetime | None:

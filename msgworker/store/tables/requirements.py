@@ -20,8 +20,10 @@ from msgworker import dialects
 from msgworker.dialects import Dialect, Instants, UtcDateTime
 from msgworker.message import UNWRITABLE, ends_at
 from msgworker.table import (
+    LEAST_HEADERS,
     LONGEST_ID,
     MAX_ERROR,
+    MAX_HEADERS,
     OWN_PREFIX,
     REQUIRED,
     MessageTable,
@@ -136,6 +138,15 @@ def _error_room(dialect: Dialect, columns: dict[str, Column]) -> int:
     return MAX_ERROR if room is None or dialect.loose_types else min(MAX_ERROR, room)
 
 
+def header_room(live: Live) -> int:
+    """How many characters of headers are kept; 0 = none, there is no column for them."""
+    column = live.columns.get("headers")
+    if column is None or column.generated or _header_problem(live, column):
+        return 0
+    room = dialects.text_room(column.kind)
+    return MAX_HEADERS if room is None or live.dialect.loose_types else min(MAX_HEADERS, room)
+
+
 def instants(live: Live) -> Instants:
     """What `available_at` holds."""
     column = live.columns.get("available_at")
@@ -241,6 +252,27 @@ def _payloads(live: Live) -> Iterator[Fault]:
     said = _said(column.kind) + (" ZEROFILL" if getattr(column.kind, "zerofill", False) else "")
     text = f"column {column.name} (payload) is {said}, but must hold JSON as a text"
     yield _typed(live, "payload", column, text)
+
+
+def _headers(live: Live) -> Iterator[Fault]:
+    """Messages are handled without them."""
+    column = live.columns.get("headers")
+    problem = "" if column is None else _header_problem(live, column)
+    if problem and column is not None:
+        text = f"column {column.name} (headers) {problem}: traces of producers are not kept"
+        yield _typed(live, "headers", column, text, is_needed=False)
+
+
+def _header_problem(live: Live, column: Column) -> str:
+    kind = column.kind
+    if _has_none(live, kind) or isinstance(kind, sa.JSON):
+        return ""
+    if not dialects.takes_any_text(kind):
+        return f"is {_said(kind)}, but must be a text"
+    room = dialects.text_room(kind)
+    if live.dialect.loose_types or room is None or room >= LEAST_HEADERS:
+        return ""
+    return f"takes {room} characters, {LEAST_HEADERS} are needed"
 
 
 def _cut(live: Live) -> Iterator[Fault]:
@@ -370,7 +402,8 @@ def _generated(live: Live) -> Iterator[Fault]:
         if column.generated and role not in MAY_BE_GENERATED:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
             plain = dialects.storing(live.sql, live.name, column.name)
-            yield Fault("columns", role != "created_at", *_with_way_out(live, role, text, plain))
+            is_needed = role not in ("created_at", "headers")
+            yield Fault("columns", is_needed, *_with_way_out(live, role, text, plain))
     if live.dialect.case_index != "column":
         return
     for column in live.all.values():
@@ -427,6 +460,7 @@ JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
     _numbers,
     _topics,
     _payloads,
+    _headers,
     _cut,
     _keys,
     _texts,

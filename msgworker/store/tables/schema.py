@@ -215,12 +215,13 @@ def resolve(
     dialect: Dialect,
     *,
     recorded: bool = True,
-    reads_headers: bool = False,
+    with_headers: bool = False,
 ) -> Tables:
     """The tables as they are in the database; raises SchemaError for what is missing, all at once.
 
     Optional columns of a foreign table may be missing; our own table must be complete.
-    recorded: by the rule that is recorded, not by that of `spec`. reads_headers: see Tables.
+    recorded: by the rule that is recorded, not by that of `spec`. with_headers: headers are read
+    and written, for traces.
     """
     check_names(spec, dialect)
     with connecting(engine) as conn:
@@ -253,12 +254,12 @@ def resolve(
         frozenset(indexes),
         unfilled=unfilled(names, columns),
         missing=missing,
-        reads_headers=reads_headers,
         lacking=without,
         says_priority=says_priority(names, columns),
         id_is_key=is_key,
         unfit=requirements.told(requirements.needed(as_is)),
         error_room=requirements.error_room(as_is),
+        header_room=requirements.header_room(as_is) if with_headers else 0,
         instants=requirements.instants(as_is),
         fold=as_is.fold,
     )
