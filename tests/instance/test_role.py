@@ -104,11 +104,11 @@ def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, capl
         one.heartbeat.register()
         one.lanes.took(0.0)
         with monkeypatch.context() as patched:
-            patched.setattr(fetcher._finder, "look", _gone)
+            patched.setattr(one.finder, "look", _gone)
             for _ in range(3):
                 fetcher.round_once()
         with monkeypatch.context() as patched:
-            patched.setattr(fetcher._room, "left", lambda held, where: 0)
+            patched.setattr(one.room, "left", lambda held, where: 0)
             fetcher.round_once()
         assert one.runtime.away.seconds > 0
         assert "works again" not in caplog.text
