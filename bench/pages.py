@@ -20,24 +20,18 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 import sqlalchemy as sa
 
 from bench import databases
-from bench.seeding import CHUNK, TABLE, TOPIC, Rows, insert, tidy
+from bench.large import DEEP_OBJECT, RUNNING, fill
+from bench.seeding import TABLE, TOPIC
 from msgworker import App
-from msgworker.store.settling.fingerprint import fingerprint
+from msgworker.store.looking.capped import cursor_place, cursor_text
 
 LIMIT_MS = 300.0
-ROUNDS = 5
-OBJECTS = 100_000
-TOPICS = 5
-GROUPS = 20
-DEAD = 10_000
-DELAYED = 50_000
-RUNNING = 32
-ITEMS = 1_000
-HOLDER = "pages-bench-0"
+ROUNDS = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,94 +65,26 @@ def _place(kind: str, keep: str | None) -> Iterator[sa.URL]:
         yield databases.kept(kind, keep)
 
 
-def fill(app: App, done: int, waiting: int) -> None:
-    """The rows, oldest first: done, dead, delayed, waiting, running."""
-    app.create_schema()
-    mysql = app.engine.dialect.name in ("mysql", "mariadb")
-    later = "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR" if mysql else "now() + interval '1 hour'"
-    now = "UTC_TIMESTAMP(6)" if mysql else "now()"
-    if app.engine.dialect.name == "sqlite":
-        now, later = (f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{x})" for x in ("", ", '1 hour'"))
-    running = (("status", "1"), ("claimed_by", f"'{HOLDER}'"), ("claimed_at", now))
-    kinds = [
-        Rows(done, OBJECTS, topics=TOPICS, values=(("status", "2"), ("finished_at", now))),
-        Rows(DEAD, OBJECTS, topics=TOPICS, values=_dead(now)),
-        Rows(DELAYED, OBJECTS, prefix="late", topics=TOPICS, values=(("available_at", later),)),
-        Rows(waiting, OBJECTS, topics=TOPICS),
-        Rows(RUNNING, RUNNING, prefix="run", topics=TOPICS, values=running),
-    ]
-    for rows in kinds:
-        for start in range(0, rows.count, CHUNK):
-            begun = time.monotonic()
-            with app.engine.begin() as conn:
-                insert(conn, rows, start, min(CHUNK, rows.count - start))
-            print(
-                f"{start:,} of {rows.count:,} in {time.monotonic() - begun:.0f} s", file=sys.stderr
-            )
-    with app.engine.begin() as conn:
-        _tries(conn, now)
-        _items(conn, now)
-    tidy(app.engine)
-
-
-def _error(group: int) -> str:
-    return f"ValueError: no price list {chr(ord('a') + group)}"
-
-
-def _dead(now: str) -> tuple[tuple[str, str], ...]:
-    whens = " ".join(f"WHEN {n} THEN '{_error(n)}'" for n in range(GROUPS))
-    error = f"CASE (i - 1 - {GROUPS} * FLOOR((i - 1) / {GROUPS})) {whens} END"
-    return (
-        ("status", "-1"),
-        ("error_try_times", "3"),
-        ("last_error", error),
-        ("finished_at", now),
-    )
-
-
-def _tries(conn: sa.Connection, now: str) -> None:
-    """Three tries of each dead message."""
-    prints = " ".join(f"WHEN '{_error(n)}' THEN '{fingerprint(_error(n))}'" for n in range(GROUPS))
-    for number in (1, 2, 3):
-        conn.exec_driver_sql(
-            "INSERT INTO msgworker_try (table_name, msg_id, try_no, kind, instance, started_at, "
-            f"ended_at, error, fingerprint) SELECT '{TABLE}', msg_id, {number}, 'failed', "
-            f"'{HOLDER}', {now}, {now}, last_error, CASE last_error {prints} END "
-            f"FROM {TABLE} WHERE status = -1"
-        )
-
-
-def _items(conn: sa.Connection, now: str) -> None:
-    """Items of one running message."""
-    msg_id = conn.exec_driver_sql(f"SELECT MAX(msg_id) FROM {TABLE}").scalar()
-    values = [
-        {"m": msg_id, "k": f"{n:06d}", "s": 2 if n % 8 else -1, "t": ITEMS} for n in range(ITEMS)
-    ]
-    conn.execute(
-        sa.text(
-            "INSERT INTO msgworker_item (table_name, msg_id, item_key, status, tries, finished_at, "
-            f"total) VALUES ('{TABLE}', :m, :k, :s, 1, {now}, :t)"
-        ),
-        values,
-    )
-
-
 def measure(app: App, only: str) -> int:
     """Time every read; the exit code."""
     slow = 0
-    for name, read in reads(app):
+    print(f"{'':50} {'cold':>9} {'median':>9} {'longest':>9}  ms")
+    for name, read in [*reads(app), *requests(app)]:
         if only not in name:
             continue
-        times = []
-        for _ in range(ROUNDS):
-            begun = time.perf_counter()
-            read()
-            times.append((time.perf_counter() - begun) * 1000)
+        app.engine.dispose()
+        cold, *times = [_milliseconds(read) for _ in range(ROUNDS + 1)]
         middle = statistics.median(times)
         slow += middle > LIMIT_MS
         mark = "  over the limit" if middle > LIMIT_MS else ""
-        print(f"{name:40} {middle:8.1f} ms  longest {max(times):8.1f} ms{mark}", flush=True)
+        print(f"{name:50} {cold:9.1f} {middle:9.1f} {max(times):9.1f}{mark}", flush=True)
     return 1 if slow else 0
+
+
+def _milliseconds(read: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    read()
+    return (time.perf_counter() - begun) * 1000
 
 
 def reads(app: App) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -214,27 +140,84 @@ def reads(app: App) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "locks", ops.locks
     yield "audit", ops.audit
     yield "pauses", ops.pauses
-    yield from requests(app, last)
 
 
-def requests(app: App, last: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Path and request of each list of the API; `last`: a message."""
+def requests(app: App) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Path and request of each list of the API, and of each page. What viewers share for two
+    seconds is read anew by each request."""
     from starlette.testclient import TestClient
 
     from msgworker.web.api import ENDPOINTS
 
-    place = "http://127.0.0.1:8080/api/v1"
-    client = TestClient(app.web(), place, client=("127.0.0.1", 50_000))
+    made = app.web()
+    client = TestClient(made, "http://127.0.0.1:8080", client=("127.0.0.1", 50_000))
 
     def get(path: str) -> None:
-        client.get(path).raise_for_status()
+        made.site.forget()
+        client.get(path, headers={"accept": "text/html"}).raise_for_status()
 
-    for one in ENDPOINTS:
-        if not one.write and "{op_id}" not in one.path:
-            path = one.path.replace("{msg_id}", str(last))
-            yield f"GET {path}", partial(get, path)
-    for path in ("/messages?status=done&limit=200", "/messages?topic=nothing", "/lanes?by=object"):
-        yield f"GET {path}", partial(get, path)
+    ops = app.ops
+    last = ops.messages(limit=1)[0].msg_id
+    api = [
+        one.path.replace("{msg_id}", str(last))
+        for one in ENDPOINTS
+        if not one.write and "{op_id}" not in one.path
+    ]
+    api += ["/messages?status=done&limit=200", "/messages?topic=nothing", "/lanes?by=object"]
+    for path in (*(f"/api/v1{path}" for path in api), *pages(app, last)):
+        yield f"GET {path if len(path) <= 46 else path[:45] + '…'}", partial(get, path)
+
+
+def pages(app: App, last: int) -> Iterator[str]:
+    """The paths of all pages, with each of their filters. last: a message that runs."""
+    ops = app.ops.within(10)
+    group = ops.failures(limit=1)[0].fingerprint
+    dead = ops.messages(status="dead", limit=1)[0].msg_id
+    yield "/"
+    yield "/?window=6h"
+    yield "/?window=24h"
+    states = ("new", "processing", "failed", "dead", "done")
+    filters: list[dict[str, str]] = [{}, *({"status": state} for state in states)]
+    filters += [{"topic": f"{TOPIC}3"}, {"topic": "nothing"}, {"object": "obj00000017"}]
+    filters += [{"object": DEEP_OBJECT}, {"error": "list k"}, {"since": "15m"}, {"since": "30d"}]
+    filters += [{"status": state, "topic": f"{TOPIC}3"} for state in states]
+    filters += [{"status": "dead", "group": group}, {"group": group}]
+    filters += [{"status": "dead", "error": "list k", "since": "24h"}]
+    for one in filters:
+        for order in ({}, {"order": "oldest"}):
+            yield f"/messages?{urlencode(one | order)}"
+    yield from _deep(app)
+    yield f"/messages?find={last}"
+    yield f"/messages?find={DEEP_OBJECT}"
+    behind = ops.messages(object_id=DEEP_OBJECT, status="new", limit=1)[0].msg_id
+    for msg_id in (1, dead, behind, last):
+        yield f"/messages/{msg_id}?payload=1"
+    yield f"/messages/{last}/items"
+    yield f"/messages/{last}/items?state=failed"
+    yield "/failures"
+    yield f"/failures?topic={TOPIC}3&since=24h"
+    yield "/failures.csv"
+    yield "/lanes"
+    yield "/lanes?by=object"
+    yield f"/lanes?by=object&after={ops.lanes(by='object', limit=100).next_after}"
+    yield from ("/instances", "/topics", "/schedules", "/locks", "/audit", "/audit?kind=rerun")
+    yield "/audit?actor=ann-7"
+    yield f"/audit?message={dead}"
+    yield "/audit/17"
+    yield "/system"
+
+
+def _deep(app: App) -> Iterator[str]:
+    """Places deep in the list: behind half of the messages, in both orders."""
+    middle = app.ops.messages(limit=1)[0].msg_id // 2
+    for status in (None, "done"):
+        for newest in (True, False):
+            found = app.ops.messages(status=status, limit=50, newest=newest)
+            more = (object, object) if status and newest else ()
+            number, _, *rest = cursor_place(str(found.next_after), int, int, *more)
+            query = {"after": cursor_text([number, middle, *rest])}
+            query |= {} if newest else {"order": "oldest"}
+            yield f"/messages?{urlencode(query | ({} if status is None else {'status': status}))}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""The dashboard on each database: every page, what its forms change, and its lists to their end."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from msgworker import App
+from msgworker.message import State
+from tests.support.browsing import Browser
+from tests.support.leases import dead_holds
+from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put
+from tests.support.rows import Table
+from tests.web.test_pages import PLAIN, dangerous, fill, looked, paths
+
+ABOUT = "a reason"
+
+
+def _done(browser: Browser, kind: str, **chosen: str) -> str:
+    """What the page says of a write that was confirmed."""
+    page = browser.get(f"/{kind}", **chosen)
+    told = browser.send(page, f"/{kind}", reason=ABOUT).main
+    assert "Done" in told, told
+    return told
+
+
+def test_every_page_of_a_full_table_is_shown_on_each_database(app: App, visit: Any) -> None:
+    ids, browser = fill(app, PLAIN), visit(app)
+    for path in paths(PLAIN, ids):
+        page = looked(browser, path)
+        assert page.status != 503, f"{path}: {page.main}"
+        assert not dangerous(page), path
+
+
+def test_what_forms_change_is_changed_on_each_database(app: App, visit: Any) -> None:
+    browser = visit(app)
+    many_dead(app, 3, objects=3)
+    new, held = put(app, ("n", NEW), ("held", RUNNING))
+    dead_holds(app, Table(app), "crm-7", msg_id=held)
+    assert "3" in _done(browser, "change/rerun", status="dead")
+    _done(browser, "change/discard", ids=str(new))
+    _done(browser, "act/pause-topic", name="t")
+    _done(browser, "act/release", name="crm-7")
+    counts = app.ops.overview().counts
+    assert {state: counts[state].count for state in (State.NEW, State.FAILED, State.DEAD)} == {
+        State.NEW: 3,
+        State.FAILED: 1,
+        State.DEAD: 1,
+    }
+    told = browser.get("/audit").main
+    for word in ("rerun", "discard", "pause", "release", ABOUT):
+        assert word in told, word
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_a_list_is_leafed_through_to_its_end_on_each_database(
+    app: App, visit: Any, order: str
+) -> None:
+    browser = visit(app)
+    kinds = [("a", NEW), ("b", FAILED), (None, DONE)]
+    ids = put(app, *[(f"{key or ''}{n}", status) for n in range(40) for key, status in kinds])
+    seen: list[int] = []
+    page = browser.get("/messages", order=order)
+    while True:
+        found = [re.search(r"/messages/(\d+)$", link) for link in page.links]
+        seen += dict.fromkeys(int(one[1]) for one in found if one)
+        further = [link for link in page.links if "after=" in link]
+        if not further:
+            break
+        page = browser.get(further[0])
+    assert seen == sorted(ids, reverse=order == "newest")
