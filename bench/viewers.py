@@ -220,7 +220,7 @@ def look(url: str, viewers: int, seconds: float) -> Seen:
                     await _load(client, seen)
 
     async def all_of_them() -> None:
-        limits = httpx.Limits(max_connections=None)
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
         async with httpx.AsyncClient(base_url=url, limits=limits, timeout=30) as client:
             tasks = [asyncio.create_task(one(client)) for _ in range(viewers)]
             done, _ = await asyncio.wait(
