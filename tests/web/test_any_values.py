@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgworker import App
 from tests.support.browsing import Browser, Page
 from tests.support.ops import DONE, FAILED, NEW, put
-from tests.web.test_pages import PLAIN, dangerous, fill, looked, paths
+from tests.support.pages import PLAIN, dangerous, fill, looked, paths
 
 ROWS = 20
 """Values of an example: each is a message, and the first stands in every field of all tables."""

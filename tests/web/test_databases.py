@@ -12,8 +12,8 @@ from msgworker.message import State
 from tests.support.browsing import Browser
 from tests.support.leases import dead_holds
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put
+from tests.support.pages import PLAIN, dangerous, fill, looked, paths
 from tests.support.rows import Table
-from tests.web.test_pages import PLAIN, dangerous, fill, looked, paths
 
 ABOUT = "a reason"
 
