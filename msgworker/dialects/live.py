@@ -13,6 +13,7 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker.dialects.capabilities import Dialect
 from msgworker.dialects.catalogue import _quoted
+from msgworker.dialects.deadlines import is_overtime
 from msgworker.dialects.troubles import Trouble, trouble
 
 
@@ -122,7 +123,7 @@ def _rows(conn: sa.Connection, text: str, known: Mapping[str, Any]) -> Sequence[
     try:
         return conn.execute(query, {key: known[key] for key in query._bindparams}).all()
     except DBAPIError as error:
-        if trouble(error) is Trouble.LOST:
+        if trouble(error) is Trouble.LOST or is_overtime(error):
             raise
         return None
 
@@ -172,7 +173,7 @@ def refused_by(
             return [name for name, part in zip(rows, parts, strict=True) if _refuses(conn, part)]
         return [str(name) for name in conn.scalars(_plain(" UNION ALL ".join(parts)))]
     except DBAPIError as error:
-        if trouble(error) is Trouble.LOST:
+        if trouble(error) is Trouble.LOST or is_overtime(error):
             raise
         return None
 

@@ -36,7 +36,7 @@ from msgworker.store.looking import (
     place,
     waiting,
 )
-from msgworker.store.looking.charts import WINDOWS, History
+from msgworker.store.looking.charts import WINDOWS, History, Timings
 from msgworker.store.looking.counts import Count
 from msgworker.store.looking.doctor import Finding
 from msgworker.store.looking.explain import Explanation
@@ -268,18 +268,34 @@ class Looks(Call):
         Read from a table that instances write each minute; `History.recorded` says whether it is
         there. Raises ConfigError.
         """
-        if window not in WINDOWS:
-            raise ConfigError(f"window must be one of {', '.join(WINDOWS)}; got {window!r:.80}")
+        _known_window(window)
         if topic is not None and not isinstance(topic, str):
             raise ConfigError(f"topic must be a text, got {topic!r:.80}")
         with self._reading() as (conn, t):
             return charts.read(conn, t, window=window, topic=topic)
 
+    def timings(self, window: str = "1h") -> Timings:
+        """What was done of each topic in the last hour ("1h"), 6 hours ("6h") or 24 hours ("24h"),
+        and how long its handlers ran and its messages waited. Raises ConfigError."""
+        _known_window(window)
+        with self._reading() as (conn, t):
+            return charts.timings(conn, t, window=window)
+
     def doctor(self) -> list[Finding]:
         """Compare the live schema, rows and server with what is needed; changes nothing.
 
-        Works on a missing or broken schema, too.
+        Works on a missing or broken schema, too. With a deadline (`within`), the checks that are
+        not over by then are named in a finding.
         """
         return doctor.examine(
-            self._engine, self._spec, names_rule=self._names_rule, declared=self._declared()
+            self._engine,
+            self._spec,
+            names_rule=self._names_rule,
+            declared=self._declared(),
+            seconds=self._seconds,
         )
+
+
+def _known_window(window: str) -> None:
+    if window not in WINDOWS:
+        raise ConfigError(f"window must be one of {', '.join(WINDOWS)}; got {window!r:.80}")

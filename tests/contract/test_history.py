@@ -116,12 +116,39 @@ def test_old_rows_are_not_in_the_window(app):
     assert found == [1, 2, 3]
 
 
+def test_each_topic_has_its_times_in_a_window_from_one_read_of_the_history(app):
+    names = len(history.RAN_COUNTS)
+    fast, slow = ([0] * names for _ in range(2))
+    fast[1], slow[8] = 4, 1  # between 1 ms and 3 ms; between 3 s and 10 s
+    with app.engine.begin() as conn:
+        now = history.database_seconds(conn, app.tables)
+        for minutes, counts in (
+            (30, {"a": Counts(done=3, retried=1, ran_seconds=0.01, ran=fast)}),
+            (31, {"a": Counts(done=4, ran_seconds=0.01, ran=fast)}),
+            (90, {"b": Counts(dead=1, ran_seconds=5.0, ran=slow)}),
+            (-60, {"c": Counts(done=1)}),
+        ):
+            at = datetime.fromtimestamp(now // 60 * 60 - minutes * 60, UTC)
+            history.write(conn, app.tables, [Minute(at, "old", counts)])
+    with statements(app.engine) as sent:
+        (a,) = app.ops.timings("1h").topics
+    assert len([text for text in sent if "msgworker_history" in text]) == 1
+    assert (a.topic, a.done, a.retried, a.dead) == ("a", 7, 1, 0)
+    assert 0.001 < a.ran_p50 < a.ran_p95 < 0.003
+    assert (a.waited_p50, a.waited_p95) == (None, None)
+    busiest = app.ops.timings("6h").topics
+    assert [one.topic for one in busiest] == ["b", "a"]
+    assert 3 < busiest[0].ran_p50 < 10
+
+
 @pytest.mark.parametrize("wrong", ["2h", "", None, 60])
 def test_an_unknown_window_is_refused(app, wrong):
     with pytest.raises(ConfigError, match="window must be one of 1h, 6h, 24h"):
         app.ops.history(wrong)
     with pytest.raises(ConfigError, match="topic must be a text"):
         app.ops.history(topic=7)
+    with pytest.raises(ConfigError, match="window must be one of 1h, 6h, 24h"):
+        app.ops.timings(wrong)
 
 
 def test_without_the_table_nothing_is_written_and_readers_say_so(app, make_app):
@@ -135,6 +162,7 @@ def test_without_the_table_nothing_is_written_and_readers_say_so(app, make_app):
     assert not [text for text in sent if "msgworker_history" in text]
     told = other.ops.history()
     assert (told.recorded, told.points) == (False, [])
+    assert (other.ops.timings().recorded, other.ops.timings().topics) == (False, [])
     (found,) = [one for one in other.ops.doctor() if "msgworker_history" in one.text]
     assert found.severity is Severity.ADVISED
     assert "CREATE TABLE" in found.mend[0]

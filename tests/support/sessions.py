@@ -10,6 +10,13 @@ from msgworker import App
 SLEEP = {"postgresql": "SELECT pg_sleep(60)", "mysql": "SELECT sleep(60)"}
 
 
+def too_slow(conn: sa.Connection) -> object:
+    """A query that runs for many seconds, if nothing ends it."""
+    steps = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 99999999)"
+    text = SLEEP.get(conn.dialect.name, f"{steps} SELECT max(i) FROM n")
+    return conn.exec_driver_sql(text).all()
+
+
 def only_servers(app: App) -> None:
     if app.engine.dialect.name == "sqlite":
         pytest.skip("one writer, no sessions")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,6 +13,8 @@ import pytest
 from msgworker import App
 from msgworker.coordination import DatabaseLocks
 from msgworker.message import State
+from msgworker.store import history
+from msgworker.store.history import Counts, Minute
 from msgworker.web.jobs import Jobs, TooMany
 from msgworker.web.pages.acting import ACTS
 from msgworker.web.pages.changing import CHANGES
@@ -143,6 +147,26 @@ def test_a_job_that_this_process_does_not_know_leads_to_the_audit(ann: Browser) 
     page = ann.get("/jobs/0123456789abcdef?op=17", 404)
     assert "/audit/17" in page.links
     assert "/audit" in ann.get("/jobs/x", 404).links
+
+
+def test_the_page_of_topics_tells_how_long_each_took_in_a_window(
+    sqlite_app: App, ann: Browser
+) -> None:
+    put(sqlite_app, ("A", DONE), topic="settle")
+    ran = [0] * len(history.RAN_COUNTS)
+    ran[7] = 100  # between 1 s and 3 s
+    with sqlite_app.engine.begin() as conn:
+        now = history.database_seconds(conn, sqlite_app.tables)
+        at = datetime.fromtimestamp(now // 60 * 60 - 7200, UTC)
+        counts = {"settle": Counts(done=1234, ran_seconds=200.0, ran=ran)}
+        history.write(conn, sqlite_app.tables, [Minute(at, "old", counts)])
+    assert "1,234" not in ann.get("/topics").main
+    page = ann.get(ann.get("/topics").link("6h"))
+    assert "1,234" in page.main
+    assert re.search(r"1\.\ds, 2\.\ds", page.main)
+    assert ann.client.get("/topics?window=2h").status_code == 400
+    told = ann.client.get("/api/v1/metrics/topics?window=6h").json()
+    assert [(one["topic"], one["done"]) for one in told["topics"]] == [("settle", 1234)]
 
 
 def test_topics_are_paused_resumed_and_said_so(sqlite_app: App, ann: Browser) -> None:

@@ -1,4 +1,4 @@
-"""The history for charts: what was done in each step of a window, and how long it took."""
+"""The history: what was done in each step of a window, or of each topic, and how long it took."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.dialects import UtcDateTime
+from msgworker.dialects import UtcDateTime, now_plus
 from msgworker.latency import RAN, WAITED, percentile
 from msgworker.store import history
 from msgworker.table import Tables
 
 WINDOWS = {"1h": (60, 60), "6h": (360, 300), "24h": (1440, 900)}
 """The windows: their minutes, and the seconds of a step."""
+MOST_TOPICS = 500
 Sums = list[int]
 """Sums of `history.NUMBERS`."""
 
@@ -60,6 +61,52 @@ class History:
     points: list[HistoryPoint]
 
 
+@dataclass(frozen=True, slots=True)
+class TopicTimes:
+    """What was done of one topic in a window; the fields are those of a `HistoryPoint`."""
+
+    topic: str
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+    postponed: int = 0
+    busy_seconds: float = 0.0
+    ran_p50: float | None = None
+    ran_p95: float | None = None
+    waited_p50: float | None = None
+    waited_p95: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """The topics with work in a window up to now, those first on which handlers have spent the
+    most time, 500 at most. recorded: False if the table of the history is missing."""
+
+    window: str
+    recorded: bool
+    topics: list[TopicTimes]
+
+
+def timings(conn: Connection, t: Tables, *, window: str) -> Timings:
+    """The times of each topic in a window of `WINDOWS`, in one read of the history."""
+    if not history.is_there(t):
+        return Timings(window, recorded=False, topics=[])
+    c = history.table(t).c
+
+    def build() -> sa.Select[Any]:
+        query = sa.select(c.topic, *(sa.func.sum(c[name]) for name in history.NUMBERS))
+        since = now_plus(sa.bindparam("mw_since", type_=sa.Float()))
+        recent = sa.and_(c.minute_at > since, c.minute_at <= now_plus(sa.literal(0.0)))
+        query = query.where(c.table_name == t.spec.bare_name, recent)
+        query = query.group_by(c.topic)
+        return query.order_by(sa.func.sum(c.ran_ms).desc(), c.topic).limit(MOST_TOPICS)
+
+    minutes, _ = WINDOWS[window]
+    rows = conn.execute(t.built("timings", build), {"mw_since": -60.0 * minutes})
+    found = [TopicTimes(str(row[0]), **_figures([int(n) for n in row[1:]])) for row in rows]
+    return Timings(window, recorded=True, topics=found)
+
+
 def read(conn: Connection, t: Tables, *, window: str, topic: str | None) -> History:
     """The history of a window of `WINDOWS`; topic: only of this one."""
     minutes, step = WINDOWS[window]
@@ -101,18 +148,18 @@ def _by_minute(
 
 
 def _point(at: datetime, sums: Sums) -> HistoryPoint:
+    return HistoryPoint(at, **_figures(sums))
+
+
+def _figures(sums: Sums) -> dict[str, Any]:
+    """The fields of sums of `history.NUMBERS`."""
     numbers = dict(zip(history.NUMBERS, sums, strict=True))
     ran = [numbers[name] for name in history.RAN_COUNTS]
     waited = [numbers[name] for name in history.WAITED_COUNTS]
-    return HistoryPoint(
-        at,
-        done=numbers["done"],
-        retried=numbers["retried"],
-        dead=numbers["dead"],
-        postponed=numbers["postponed"],
-        busy_seconds=numbers["ran_ms"] / 1000,
-        ran_p50=percentile(RAN, ran, 0.5),
-        ran_p95=percentile(RAN, ran, 0.95),
-        waited_p50=percentile(WAITED, waited, 0.5),
-        waited_p95=percentile(WAITED, waited, 0.95),
-    )
+    return {name: numbers[name] for name in history.COUNTED} | {
+        "busy_seconds": numbers["ran_ms"] / 1000,
+        "ran_p50": percentile(RAN, ran, 0.5),
+        "ran_p95": percentile(RAN, ran, 0.95),
+        "waited_p50": percentile(WAITED, waited, 0.5),
+        "waited_p95": percentile(WAITED, waited, 0.95),
+    }

@@ -80,7 +80,7 @@ def live_name(inspector: Inspector, spec: MessageTable) -> str | None:
     try:
         names = dialects.names_there(inspector, spec.schema)
     except DBAPIError as error:
-        if spec.schema is None:
+        if spec.schema is None or dialects.is_overtime(error):
             raise
         text = f"schema {spec.schema} cannot be looked at: {reason_of(error)}"
         raise SchemaError(text) from error

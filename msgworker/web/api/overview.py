@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from msgworker.ops.results import Repaired
-from msgworker.store.looking.charts import History
+from msgworker.store.looking.charts import History, Timings
 from msgworker.store.looking.overview import Overview, TopicInfo
 from msgworker.store.looking.window import Found
 from msgworker.web.api.asked import Asked, Topic, Why
@@ -13,10 +13,15 @@ from msgworker.web.api.calling import Call, Endpoint, Page
 from msgworker.web.tokens import Role
 
 
-class Window(Asked):
-    """window: of time, up to now. topic: only this one."""
+class Span(Asked):
+    """window: of time, up to now."""
 
     window: Literal["1h", "6h", "24h"] = "1h"
+
+
+class Window(Span):
+    """window: of time, up to now. topic: only this one."""
+
     topic: Topic | None = None
 
 
@@ -40,6 +45,12 @@ async def get_series(call: Call) -> History:
     return found
 
 
+async def get_timings(call: Call) -> Timings:
+    """What was done of each topic in a window, and how long it took."""
+    found: Timings = await call.site.look(call.ops.timings, call.query.window)
+    return found
+
+
 async def pause_topic(call: Call) -> Repaired:
     """Stop handlers of a topic from starting."""
     return await call.site.ask(call.acting.pause, call.path("topic"), **call.body.model_dump())
@@ -56,6 +67,7 @@ ENDPOINTS = [
     Endpoint("GET", "/overview", get_overview, Overview, tag="overview"),
     Endpoint("GET", "/topics", list_topics, TopicInfo, page=True, tag="topics"),
     Endpoint("GET", "/metrics/series", get_series, History, query=Window, tag="overview"),
+    Endpoint("GET", "/metrics/topics", get_timings, Timings, query=Span, tag="topics"),
     Endpoint("POST", "/topics/{topic:path}/pause", pause_topic, Repaired, **_WRITE),
     Endpoint("POST", "/topics/{topic:path}/resume", resume_topic, Repaired, **_WRITE),
 ]

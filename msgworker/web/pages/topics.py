@@ -1,13 +1,16 @@
-"""Topics: how much of each there is, and what holds it back: pauses, limits, no handler."""
+"""Topics: how much of each there is, and what holds it back: pauses, limits, no handler; how
+long its handlers run and its messages wait."""
 
 from __future__ import annotations
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.message import State
 from msgworker.store.changing.pause import MAX_TOPIC
+from msgworker.store.looking.charts import WINDOWS, TopicTimes
 from msgworker.store.looking.overview import TopicInfo
 from msgworker.web.site import site_of
 
@@ -27,14 +30,24 @@ def trouble(one: TopicInfo) -> str:
 
 async def topics(request: Request) -> Response:
     site = site_of(request)
+    window = request.query_params.get("window", "1h")
+    if window not in WINDOWS:
+        raise HTTPException(400, f"window is one of {', '.join(WINDOWS)}")
     overview = await site.look(site.ops.overview)
+    timings = await site.look(site.ops.timings, window)
+    times = {one.topic: one for one in timings.topics}
     found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))
     return site.render(
         request,
         "topics.html",
-        rows=[(one, trouble(one)) for one in found[:ROWS]],
+        rows=[
+            (one, trouble(one), times.get(one.topic, TopicTimes(one.topic))) for one in found[:ROWS]
+        ],
         left=max(0, len(found) - ROWS),
         states=STATES,
+        window=window,
+        windows=list(WINDOWS),
+        recorded=timings.recorded,
         most=MAX_TOPIC,
     )
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
-from msgworker.dialects import seconds_since
+from msgworker.dialects import is_overtime, seconds_since
 from msgworker.store.looking import left, window
 from msgworker.store.looking.doctor.finding import Finding, advised, fine
 from msgworker.store.looking.doctor.patient import Patient
@@ -33,8 +33,10 @@ def held(p: Patient) -> list[Finding]:
     t = replace(p.live, missing=lacking)
     try:
         found = list(_found(p, t))
-    except DBAPIError:  # no right to read, or a column is missing: another check tells
-        return []
+    except DBAPIError as error:
+        if is_overtime(error):
+            raise
+        return []  # no right to read, or a column is missing: another check tells
     return found or [fine("held", "no message at 1 is left without a live owner")]
 
 

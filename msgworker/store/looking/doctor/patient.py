@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,8 @@ class Patient:
     changes. columns: as the database describes them, by lower name; as_is: the same with CHECKs
     and triggers, None where the table is not. spec: with the rule that is in force; asked: the
     App's, None where it says none. no_rule: what is wrong with the recorded one.
-    declared: the schedules of the App; None if it says nothing of that.
+    declared: the schedules of the App; None if it says nothing of that. limit: the most seconds of
+    a statement, None = as long as it takes.
     """
 
     engine: Engine
@@ -45,6 +47,17 @@ class Patient:
     asked: Rule | None = None
     no_rule: str | None = None
     declared: Sequence[Schedule] | None = None
+    limit: float | None = None
+
+    @contextmanager
+    def another(self) -> Iterator[Connection]:
+        """A connection as handlers have it, beside `conn`."""
+        with self.engine.connect() as conn:
+            if self.limit is None:
+                yield conn
+                return
+            with dialects.deadline(conn, self.limit):
+                yield conn
 
     def has(self, role: str) -> bool:
         return self.ideal.names.get(role, "").lower() in self.columns

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
+from msgworker.dialects import is_overtime
 from msgworker.store.claiming import candidates
 from msgworker.store.looking import window
 from msgworker.store.looking.doctor.finding import Finding, advised, fine
@@ -24,8 +25,10 @@ def plan(p: Patient) -> list[Finding]:
     try:
         query, params, index = _candidates(p, p.live)
         lines = dialects.plan_of(p.conn, p.dialect.name, query, params)
-    except DBAPIError:  # something that the claim needs is missing, and was found already
-        return []
+    except DBAPIError as error:
+        if is_overtime(error):
+            raise
+        return []  # something that the claim needs is missing, and was found already
     if lines is None:
         return []
     text = "\n".join(lines)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
-from msgworker.dialects import Trouble, reason_of, trouble
+from msgworker.dialects import Trouble, is_overtime, reason_of, trouble
 from msgworker.store.looking.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.looking.doctor.patient import Patient
 from msgworker.store.tables import ddl_script
@@ -66,13 +66,13 @@ def _copy(table: sa.Table, names: list[str]) -> Any:
 
 def _refused(p: Patient, statement: Any) -> str | None:
     """The database's words if the statement is refused; it changes nothing and is rolled back."""
-    with p.engine.connect() as conn:
+    with p.another() as conn:
         try:
             conn.execute(statement)
             return None
         except DBAPIError as error:
             kind = trouble(error)
-            if kind is Trouble.LOST:
+            if kind is Trouble.LOST or is_overtime(error):
                 raise
             return reason_of(error) if kind is Trouble.REFUSED else None
         finally:

@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects, ticks
+from msgworker.dialects import is_overtime
 from msgworker.errors import ConfigError
 from msgworker.schedules import Schedule
 from msgworker.store import schedules as store
@@ -32,8 +33,10 @@ def schedules(p: Patient) -> list[Finding]:
         return [needed("schedules", text, *create)]
     try:
         now, rows = store.look(p.conn, p.ideal)
-    except DBAPIError:  # no right to read, or a column is missing: another check tells
-        return []
+    except DBAPIError as error:
+        if is_overtime(error):
+            raise
+        return []  # no right to read, or a column is missing: another check tells
     declared = {one.name: one for one in p.declared or ()}
     found = [one for row in rows for one in _judged(row, now, declared.get(row.name))]
     for row in rows:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
+from msgworker.dialects import is_overtime
 from msgworker.store.claiming import slices
 from msgworker.store.looking.doctor.finding import Finding, advised
 from msgworker.store.looking.doctor.patient import Patient
@@ -21,8 +22,10 @@ def unseen(p: Patient) -> list[Finding]:
         return []
     try:
         return list(_found(p, p.live))
-    except DBAPIError:  # no right to read, or a column is missing: another check tells
-        return []
+    except DBAPIError as error:
+        if is_overtime(error):
+            raise
+        return []  # no right to read, or a column is missing: another check tells
 
 
 def _found(p: Patient, t: Tables) -> Iterator[Finding]:

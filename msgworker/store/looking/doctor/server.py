@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
-from msgworker.dialects import now
+from msgworker.dialects import is_overtime, now
 from msgworker.store.looking.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.looking.doctor.patient import Patient
 
@@ -21,8 +21,10 @@ def settings(p: Patient) -> list[Finding]:
     for setting in dialects.SERVER_SETTINGS[p.dialect.name]:
         try:
             value = str(p.conn.scalar(sa.text(setting.query)))
-        except DBAPIError:  # an older or newer server does not have it, or does not show it
-            continue
+        except DBAPIError as error:
+            if is_overtime(error):
+                raise
+            continue  # an older or newer server does not have it, or does not show it
         if value.lower() not in setting.good:
             make = needed if setting.needed else advised
             text = f"{setting.name} is {value}: {setting.otherwise}"
@@ -35,7 +37,7 @@ def isolation(p: Patient) -> list[Finding]:
     """READ COMMITTED on our connections, whatever the server's default is."""
     if p.dialect.one_writer:
         return []
-    with p.engine.connect() as conn:
+    with p.another() as conn:
         level = conn.get_isolation_level()
     if level == "READ COMMITTED":
         return []

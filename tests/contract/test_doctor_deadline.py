@@ -1,0 +1,96 @@
+"""doctor within a deadline: what it finds until then, and what it names as not examined."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker.errors import TookTooLong
+from msgworker.store.looking import doctor
+from msgworker.store.looking.doctor import held, plan, schedules, scopes, server
+from msgworker.store.looking.doctor.finding import Finding, fine
+from tests.support.sessions import too_slow
+
+SWALLOW = {
+    "held": (held, "instances"),
+    "scopes": (scopes, "instances"),
+    "schedules": (schedules.store, "look"),
+    "plan": (plan, "_candidates"),
+}
+"""Checks that leave a refused statement to another check: module, and what it reads by."""
+
+
+def checks(monkeypatch: pytest.MonkeyPatch, *functions: Any) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", functions)
+
+
+def quick(p: Any) -> list[Finding]:
+    return [fine("quick", "found")]
+
+
+def endless(p: Any) -> list[Finding]:
+    return [fine("endless", str(too_slow(p.conn)))]
+
+
+def elsewhere(p: Any) -> list[Finding]:
+    with p.another() as conn:
+        return [fine("elsewhere", str(too_slow(conn)))]
+
+
+def test_doctor_tells_what_it_found_in_time_and_names_the_checks_that_were_not(app, monkeypatch):
+    endless.__module__ = "x.endless"
+    elsewhere.__module__ = "x.elsewhere"
+    checks(monkeypatch, quick, endless, elsewhere, quick)
+    app.ops.counts()
+    begun = time.monotonic()
+    found = app.ops.within(2.0).doctor()
+    assert time.monotonic() - begun < 10
+    assert [one.check for one in found] == ["quick", "quick", "time"]
+    assert found[-1].text.startswith("not examined within 2 s: endless, elsewhere;")
+    with app.engine.connect() as conn:  # and its connections have no deadline any more
+        assert conn.scalar(sa.select(1)) == 1
+
+
+def test_no_check_begins_when_the_time_of_doctor_is_over(app, monkeypatch):
+    def lasting(p: Any) -> list[Finding]:
+        time.sleep(0.5)
+        p.conn.execute(sa.select(1))
+        raise AssertionError("a statement has begun after the deadline")
+
+    checks(monkeypatch, quick, lasting, lasting)
+    found = app.ops.within(0.4).doctor()
+    assert [one.check for one in found][-1] == "time"
+    assert "test_doctor_deadline" in found[-1].text
+
+
+@pytest.mark.parametrize("name", SWALLOW)
+def test_a_check_that_was_ended_is_not_one_that_found_nothing(app, monkeypatch, name):
+    module, what = SWALLOW[name]
+
+    def slow(conn_or_patient: Any, *_: Any) -> Any:
+        return too_slow(getattr(conn_or_patient, "conn", conn_or_patient))
+
+    monkeypatch.setattr(module, what, slow)
+    check = {"held": held.held, "scopes": scopes.unseen, "plan": plan.plan}
+    checks(monkeypatch, check.get(name, schedules.schedules))
+    (found,) = app.ops.within(0.8).doctor()
+    assert found.text.startswith(f"not examined within 0.8 s: {name};")
+
+
+def test_a_setting_of_the_server_that_was_not_told_in_time_is_not_one_it_lacks(app, monkeypatch):
+    def slow(conn: Any, *_: Any) -> Any:
+        return too_slow(conn)
+
+    monkeypatch.setattr(sa.Connection, "scalar", slow)
+    checks(monkeypatch, server.settings)
+    found = app.ops.within(0.8).doctor()
+    assert [one.check for one in found][-1] == "time"
+
+
+def test_the_deadline_of_doctor_ends_also_what_it_reads_first(app, monkeypatch):
+    monkeypatch.setattr(doctor, "meet", lambda engine, conn, *_: too_slow(conn))
+    with pytest.raises(TookTooLong):
+        app.ops.within(0.8).doctor()
