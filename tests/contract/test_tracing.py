@@ -513,3 +513,20 @@ def test_a_column_that_cannot_hold_headers_is_left_alone_and_doctor_says_so(
     mended = make_app(tracing=True)
     send(mended)
     assert json.loads(Table(mended).column("headers")[-1])["traceparent"]
+
+
+@pytest.mark.parametrize("kind", ["JSON", "JSONB"])
+def test_headers_may_be_json_to_the_database(app, make_app, spans, kind, database):
+    if kind == "JSONB" and database.name != "postgresql":
+        pytest.skip("no such type there")
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE msgworker_message DROP COLUMN headers")
+        conn.exec_driver_sql(f"ALTER TABLE msgworker_message ADD COLUMN headers {kind}")
+    traced = make_app(tracing=True)
+    traced.add_handler("t", lambda msg, ctx: ctx.send("u"), on_done="v")
+    traced.add_handler("u", lambda msg: None)
+    traced.add_handler("v", lambda msg: None)
+    msg_id = send(traced)
+    assert traced.drain(**NOW).done == 3
+    assert len([s for s in spans.handled if linked(s)]) == 3
+    assert traced.ops.show(msg_id).trace_id == f"{spans.sent[0].context.trace_id:032x}"
