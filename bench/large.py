@@ -39,7 +39,7 @@ SCHEDULES = 100
 LIMITED = 20
 PAUSED = 5
 HISTORY_MINUTES = 1_500
-BUSY = (4, 50)
+BUSY = (4, 10)
 """Instances, and topics of each, with work in every minute of the history."""
 KEPT_DAYS = 30
 HOLDER = "large-0"

@@ -51,9 +51,12 @@ WAITING = 64
 """The most requests that wait for one of them; more are refused with 503."""
 DEADLINE_SECONDS = 10.0
 SHARED_SECONDS = 2.0
+STEADY_SECONDS = 20.0
+"""How long all viewers get the same of what is written once a minute."""
 SHARED_MOST = 256
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "msgworker_theme"
+Shared = dict[Any, tuple[float, "asyncio.Future[Any]"]]
 log = logger("msgworker.web")
 
 
@@ -108,7 +111,8 @@ class Site:
         self.secrets = dialects.secrets_of(app.engine.url)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="msgworker-web")
         self._waiting = 0
-        self._shared: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
+        self._shared: Shared = {}
+        self._steady: Shared = {}
         self.jobs = Jobs(lambda error: self.without(str(error)))
         self.templates = _templates(self.without)
         self.starlette: Starlette
@@ -167,16 +171,27 @@ class Site:
     async def look(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """`ask`, shared: those who look at the same within 2 s get one answer. For reads whose
         arguments are hashable and whose result no caller changes."""
-        key = (getattr(fn, "__qualname__", fn), args, tuple(sorted(kwargs.items())))
+        call = functools.partial(fn, *args, **kwargs)
+        return await self._sharing(self._shared, SHARED_SECONDS, call)
+
+    async def look_steadily(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same for 20 s, whatever is told to have changed meanwhile."""
+        call = functools.partial(fn, *args, **kwargs)
+        return await self._sharing(self._steady, STEADY_SECONDS, call)
+
+    async def _sharing(self, shared: Shared, seconds: float, call: functools.partial[R]) -> R:
+        fn, kwargs = call.func, call.keywords
+        key = (getattr(fn, "__qualname__", fn), call.args, tuple(sorted(kwargs.items())))
         now = time.monotonic()
-        begun, found = self._shared.get(key, (0.0, None))
+        begun, found = shared.get(key, (0.0, None))
         loop = asyncio.get_running_loop()
-        if found is None or now - begun > SHARED_SECONDS or found.get_loop() is not loop:
-            found = asyncio.ensure_future(self.ask(fn, *args, **kwargs))
+        most = SHARED_SECONDS if found is None or _failed(found) else seconds
+        if found is None or now - begun > most or found.get_loop() is not loop:
+            found = asyncio.ensure_future(self.ask(call))
             found.add_done_callback(_seen)
-            if len(self._shared) >= SHARED_MOST:
-                self._shared.clear()
-            self._shared[key] = (now, found)
+            if len(shared) >= SHARED_MOST:
+                shared.clear()
+            shared[key] = (now, found)
         result: R = await asyncio.shield(found)
         return result
 
@@ -289,6 +304,10 @@ class Site:
     def place(self) -> str:
         """The table and its database, without secrets."""
         return f"{self.app.table.name} in {dialects.masked(self.app.engine.url)}"
+
+
+def _failed(future: asyncio.Future[Any]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
 
 
 def _seen(future: asyncio.Future[Any]) -> None:

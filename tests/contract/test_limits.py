@@ -635,6 +635,11 @@ def test_permits_are_counted_by_the_topic_as_python_compares_it(tmp_path):
             conn.execute(sa.text(f"{text} (:n, :topic, 1, :owner)"), values)
         assert limits.holders(conn, app.tables, "t") == {"one": 1}
         assert limits.holders(conn, app.tables, "default") == {"three": 1, "four": 1}
+        assert limits.all_holders(conn, app.tables) == {
+            "t": {"one": 1},
+            "T": {"two": 1},
+            "default": {"three": 1, "four": 1},
+        }
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,22 @@ def test_limits_tell_who_holds_the_permits_and_when_the_next_token_comes(app):
     assert 3500 < (paced.next_seconds or 0) <= 3600
 
 
+def test_limits_of_many_topics_take_no_more_statements_than_those_of_one(sqlite_app):
+    app = sqlite_app
+    asked = []
+    sa.event.listen(app.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    counts = []
+    for count in (1, 20):
+        for n in range(count):
+            app.add_handler(f"t{count}.{n}", lambda msg: None, max_running=2)
+        app.drain(linger=0)
+        app.ops.limits()
+        del asked[:]
+        assert len(app.ops.limits()) >= count
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
+
+
 def test_explain_names_the_permit_or_the_token_that_a_message_waits_for(app):
     app.add_handler("t", lambda msg: None, max_running=1)
     app.add_handler("paced", lambda msg: None, rate="1/h", burst=1)

@@ -48,9 +48,10 @@ def fill(app: App, text: str) -> list[int]:
     registered(app, f"live {text}"[:60])
     ops = app.ops.acting(actor=text, source=text)
     ops.pause(text, reason=text)
-    ops.cancel(ids[3], reason=text)
+    ops.cancel(ids[3], reason=f"because {text}")
     app.add_handler("t", lambda msg: None)
-    app.every("24h", topic="t", name="".join(c for c in text[:60] if c.isprintable()))
+    name = "".join(c for c in text[:60] if c.isprintable()).strip()
+    app.every("24h", topic="t", name=name or "nightly")
     return ids
 
 

@@ -18,7 +18,7 @@ from tests.support.rows import Table
 ABOUT = "a reason"
 
 
-def _done(browser: Browser, kind: str, **chosen: str) -> str:
+def _done(browser: Browser, kind: str, **chosen: Any) -> str:
     """What the page says of a write that was confirmed."""
     page = browser.get(f"/{kind}", **chosen)
     told = browser.send(page, f"/{kind}", reason=ABOUT).main

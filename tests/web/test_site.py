@@ -217,6 +217,25 @@ def test_many_who_ask_whether_it_is_ready_ask_the_database_once(
     assert len(asked) <= 5  # one in 2 s, also on a slow machine
 
 
+def test_charts_of_many_viewers_are_read_once_although_the_counts_change(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, history = [], Ops.history
+
+    def counted(ops: Ops, window: str) -> Any:
+        asked.append(window)
+        return history(ops, window)
+
+    monkeypatch.setattr(Ops, "history", counted)
+    dashboard = sqlite_app.web()
+    with Browser(dashboard) as client:  # all requests on one event loop
+        for window in ("1h", "24h") * 5:
+            assert client.get(f"/?window={window}").status_code == 200
+            dashboard.site.forget()
+    dashboard.site.close()
+    assert sorted(asked) == ["1h", "24h"]
+
+
 def test_ready_needs_the_tables_and_alive_does_not(sqlite: Any) -> None:
     app = App(sqlite.url)
     client = browse(app)

@@ -8,7 +8,8 @@ the topic has its record locked until the flags are committed: two instances nev
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -198,16 +199,27 @@ def holders(conn: Connection, t: Tables, topic: str) -> Counter[str | None]:
         same = c.topic == bindparam("mw_topic", type_=c.topic.type)
         return sa.or_(same, c.topic.is_(None)) if none else same
 
-    def build(none: bool) -> Any:
-        parts = []
-        for source, c, index, where in running_rows(t):
-            owner: ColumnElement[Any] = sa.null() if c.claimed_by is None else c.claimed_by
-            assert c.topic is not None
-            part = t.hinted(sa.select(c.topic.label("a"), owner.label("b")), source, index)
-            parts.append(part.where(where, one(c, none)))
-        return sa.union_all(*parts) if len(parts) > 1 else parts[0]
-
     none = topic == DEFAULT_TOPIC
-    rows = fetch(conn, t.built(("limit_held", none), partial(build, none)), {"mw_topic": topic})
+    build = partial(_held, t, partial(one, none=none))
+    rows = fetch(conn, t.built(("limit_held", none), build), {"mw_topic": topic})
     # Compared here too: to the database, texts that differ may be equal.
     return Counter(row[1] for row in rows if topic_of(row[0]) == topic)
+
+
+def all_holders(conn: Connection, t: Tables) -> dict[str, Counter[str | None]]:
+    """The same of every topic with messages at 1, in one statement."""
+    found: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
+    for topic, owner in fetch(conn, t.built("limit_held_all", partial(_held, t)), {}):
+        found[topic_of(topic)][owner] += 1
+    return found
+
+
+def _held(t: Tables, asked: Callable[[Cols], ColumnElement[bool]] | None = None) -> Any:
+    """Topic and owner of each message at 1."""
+    parts = []
+    for source, c, index, where in running_rows(t):
+        owner: ColumnElement[Any] = sa.null() if c.claimed_by is None else c.claimed_by
+        assert c.topic is not None
+        part = t.hinted(sa.select(c.topic.label("a"), owner.label("b")), source, index)
+        parts.append(part.where(where, *([] if asked is None else [asked(c)])))
+    return sa.union_all(*parts) if len(parts) > 1 else parts[0]

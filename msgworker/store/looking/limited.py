@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -66,11 +67,14 @@ def topics(conn: Connection, t: Tables) -> list[TopicLimit]:
     columns = (c.topic, c.full_us, c.declared_by, c.declared_at, now_ms())
     query = sa.select(*columns).where(c.table_name == t.spec.bare_name).order_by(c.topic)
     recorded = limits.read_all(conn, t)
+    if not recorded:
+        return []
+    everywhere = limits.all_holders(conn, t)
     found = []
     for topic, full_us, by, at, ms in conn.execute(query).all():
         if topic in recorded:
             limit = recorded[topic].limit
-            held = limits.holders(conn, t, topic)
+            held = everywhere.get(topic, Counter())
             free = Free(limit, sum(held.values()), int(full_us), int(ms) * 1000)
             found.append(_told(topic, limit, free, held, by, at))
     return found

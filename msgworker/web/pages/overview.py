@@ -116,7 +116,7 @@ async def overview(request: Request) -> Response:
     if window not in WINDOWS:
         raise HTTPException(400, f"window is one of {', '.join(WINDOWS)}")
     found = await site.look(site.ops.overview)
-    history = await site.look(site.ops.history, window)
+    history = await site.look_steadily(site.ops.history, window)
     return site.render(
         request,
         "overview.html",
