@@ -12,6 +12,7 @@ from msgworker.errors import TookTooLong
 from msgworker.store.looking import doctor
 from msgworker.store.looking.doctor import held, plan, schedules, scopes, server
 from msgworker.store.looking.doctor.finding import Finding, fine
+from tests.support.ops import NEW, put
 from tests.support.sessions import too_slow
 
 SWALLOW = {
@@ -94,3 +95,14 @@ def test_the_deadline_of_doctor_ends_also_what_it_reads_first(app, monkeypatch):
     monkeypatch.setattr(doctor, "meet", lambda engine, conn, *_: too_slow(conn))
     with pytest.raises(TookTooLong):
         app.ops.within(0.8).doctor()
+
+
+def test_doctor_with_a_deadline_goes_over_a_few_rows_and_says_so(sqlite_app, monkeypatch):
+    monkeypatch.setattr("msgworker.store.looking.doctor.rows.FEW_ROWS", 2)
+    monkeypatch.setattr("msgworker.store.looking.doctor.rows.FEW_SECONDS", 0.0)
+    put(sqlite_app, *[(str(n), NEW) for n in range(5)])
+    told = [one.text for one in sqlite_app.ops.within(5.0).doctor() if one.check == "rows"]
+    few = "only the newest 2 rows were looked at for odd statuses; `msgworker doctor` looks at more"
+    assert told == [few]
+    told = [one.text for one in sqlite_app.ops.doctor() if one.check == "rows"]
+    assert told == ["every status is one of 0, 1, 2 and -1"]

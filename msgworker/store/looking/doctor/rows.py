@@ -25,6 +25,9 @@ from msgworker.table import Tables
 
 SECONDS = 3.0
 ROWS = 200_000
+"""Rows of a window; a look with a deadline, as of a page, goes over FEW_ROWS for FEW_SECONDS."""
+FEW_SECONDS = 0.1
+FEW_ROWS = 20_000
 SHOWN = 1000
 USED_UP = 0.9
 
@@ -48,6 +51,7 @@ def odd(p: Patient) -> list[Finding]:
     found = []
     if not seen.whole:
         text = f"only the newest {seen.looked_at:,} rows were looked at for odd statuses"
+        text += "" if p.limit is None else "; `msgworker doctor` looks at more"
         found.append(advised("rows", text))
     if seen.unknown:
         found.append(_unknown(p, t, seen))
@@ -150,10 +154,11 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
     strange = schema.has_unknown_status(c, known=fine_ones)
     query = sa.select(c.msg_id, c.object_id, c.status).where(strange).order_by(c.msg_id.desc())
     top = window.MOST
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
+    rows, seconds = (ROWS, SECONDS) if p.limit is None else (FEW_ROWS, FEW_SECONDS)
+    deadline = time.monotonic() + seconds
+    while not seen.looked_at or time.monotonic() < deadline:
         behind = sa.select(c.msg_id).where(c.msg_id <= sa.literal(top, sa.BigInteger()))
-        low = p.conn.scalar(behind.order_by(c.msg_id.desc()).limit(1).offset(ROWS))
+        low = p.conn.scalar(behind.order_by(c.msg_id.desc()).limit(1).offset(rows))
         part = query.where(c.msg_id <= sa.literal(top, sa.BigInteger()))
         if low is not None:
             part = part.where(c.msg_id > sa.literal(int(low), sa.BigInteger()))
@@ -164,7 +169,7 @@ def _walk(p: Patient, t: Tables, guarded: bool) -> _Seen:
             else:
                 seen.unknown += 1
                 seen.values.add(status)
-        seen.looked_at += ROWS
+        seen.looked_at += rows
         if low is None:
             seen.whole = True
             return seen
