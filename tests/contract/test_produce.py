@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from msgworker import App, ConfigError, Message, MessageTable
+from msgworker.store import send as store_send
 from tests.support.rows import Table, send
-from tests.support.tables import topicless
+from tests.support.tables import TABLE, make_table, topicless
 from tests.support.watching import Watch
 
 
@@ -47,6 +51,72 @@ def test_send_many_keeps_order_and_counts(app):
         assert app.send_many(conn, "t", [({"n": i}, f"C-{i % 7}") for i in range(6000)]) == 6000
     assert app.drain(threads=2, linger=0).done == 6000
     watch.assert_in_order()
+
+
+TEXTS = ["", "NULL", "{a,b}", 'a "b" c', "a\\b", "\\", "'", "%s %(x)s :y", "ä\n\t€", " ", None]
+
+
+def test_any_text_is_sent_in_bulk_as_it_is(app, table):
+    pairs = [({"text": text}, text) for text in TEXTS]
+    with app.engine.begin() as conn:
+        assert app.send_many(conn, "t", pairs) == len(pairs)
+    assert table.column("object_id") == TEXTS
+    assert [json.loads(text)["text"] for text in table.column("payload")] == TEXTS
+
+
+def test_ids_of_several_kinds_are_sent_in_bulk_as_one_by_one(app, table, database):
+    ids = [7, "7a", None, 2**40] + [Decimal(12)] * (database.name != "sqlite")
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(None, one) for one in ids])
+        for one in ids:
+            app.send(conn, "t", None, object_id=one)
+    found = table.column("object_id")
+    assert found[: len(ids)] == found[len(ids) :]
+    assert table.column("payload") == [None] * len(found)
+
+
+@pytest.mark.parametrize("kind", ["BIGINT", "VARCHAR(40)", "CHAR(8)"])
+def test_objects_of_other_columns_are_sent_in_bulk(make_app, database, kind):
+    make_table(database, object_id=kind)
+    app = make_app(table=TABLE)
+    app.create_schema()
+    with app.engine.begin() as conn:
+        app.send_many(conn, "default", [(None, 5), (None, 50), (None, None)])
+        app.send_many(conn, "default", [(None, "6"), (None, 7)])
+        found = conn.exec_driver_sql("SELECT object_id FROM tb ORDER BY msg_id").scalars().all()
+    assert [one if one is None else int(one) for one in found] == [5, 50, None, 6, 7]
+
+
+def test_an_id_too_long_for_its_column_is_refused_in_bulk_and_not_cut_off(make_app, database):
+    if database.name == "sqlite":
+        pytest.skip("its columns have no length")
+    make_table(database, object_id="VARCHAR(4)")
+    app = make_app(table=TABLE)
+    app.create_schema()
+    with pytest.raises(sa.exc.DBAPIError), app.engine.begin() as conn:
+        app.send_many(conn, "default", [(None, "abcd"), (None, "abcde")])
+
+
+def test_payloads_of_many_megabytes_go_in_several_statements_in_order(app, table, monkeypatch):
+    monkeypatch.setattr(store_send, "ARRAY_CHARACTERS", 50)
+    sent = [{"i": i, "pad": "x" * (i % 4 * 20)} for i in range(40)]
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(one, None) for one in sent])
+    assert [json.loads(text) for text in table.column("payload")] == sent
+
+
+def test_postgresql_gets_many_messages_by_one_statement(app, database):
+    statements = []
+
+    def note(conn, cursor, text, values, context, executemany):
+        statements.append(executemany)
+
+    with app.engine.connect() as conn:
+        app.send(conn, "t", 0)
+        sa.event.listen(conn, "before_cursor_execute", note)
+        app.send_many(conn, "t", [(i, f"o{i}") for i in range(100)])
+    assert len(statements) == 1
+    assert statements[0] is (database.name != "postgresql")
 
 
 def test_send_many_of_nothing_sends_nothing(app, table):
