@@ -57,7 +57,11 @@ class Patient:
                 yield conn
                 return
             with dialects.deadline(conn, self.limit):
-                yield conn
+                try:
+                    yield conn
+                finally:
+                    if not conn.invalidated:
+                        conn.rollback()  # nothing can be set in a transaction that has failed
 
     def has(self, role: str) -> bool:
         return self.ideal.names.get(role, "").lower() in self.columns
