@@ -139,11 +139,8 @@ MUTANTS = (
     _m(
         "NULL is an object",
         "instance/claiming/pick.py",
-        "        The source gives an object's rows in order: the first one that cannot run blocks "
-        'the others.\n        """\n        same = row[self._key_at]\n        if same is not None:',
-        "        The source gives an object's rows in order: the first one that cannot run blocks "
-        'the others.\n        """\n        same = row[self._key_at]\n'
-        "        if row.msg_id is not None:",
+        "            same = row[key_at]\n            if same is not None:",
+        "            same = row[key_at]\n            if msg_id is not None:",
         *_on("test_messages_without_an_object_are_claimed_together", "sqlite"),
     ),
     # --- timers
@@ -655,7 +652,7 @@ MUTANTS = (
     _m(
         "lanes that go on leave their room",
         "instance/settling/writer.py",
-        "sum(s.next_id is None for s in batch)",
+        "[s.next_id for s in batch].count(None)",
         "len(batch)",
         *_on("test_lanes_that_go_on_with_the_settle_under_way_keep_their_room", "sqlite"),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from msgworker.instance.claiming import urgency
@@ -83,6 +84,31 @@ class Pick:
         if row.msg_id not in self._taken and row.msg_id not in self._skip_ids:
             self._take(row)
 
+    def offer_all(self, rows: Iterable[Candidate]) -> None:
+        """`offer` of each, in order. Nearly all are new, due and handled: those are asked for no
+        more than that, since this is done for every row of every look."""
+        key_at, passed, skipped, taken = self._key_at, self._passed, self._skip_ids, self._taken
+        topics, slots, slot = self._search.topics, self.slots, self.slot
+        plain = not (self._search.paused or self.priorities or self._waited)
+        for row in rows:
+            msg_id, _, status, tries, crashes, topic, due, _, _ = row
+            usual = plain and status == tries == crashes == 0 and due
+            if not usual or not (topics is None or topic in topics):
+                self.offer(row)
+                continue
+            same = row[key_at]
+            if same is not None:
+                if same in passed:
+                    continue
+                passed.add(same)
+            if msg_id in taken or msg_id in skipped:
+                continue
+            taken.add(msg_id)
+            if slots == 1 or _share(row, slots) == slot:
+                self.own.append(row)
+            else:
+                self._others.append(row)
+
     def offer_ranked(self, found: Ranked) -> int:
         """Take the heads that have a priority, whosever share they are in; returns how many."""
         before = len(self.own)
@@ -152,5 +178,6 @@ class Pick:
 
 
 def _share(row: Candidate, slots: int) -> int:
-    key = row.msg_id if row.same is None else row.same
+    same = row.same
+    key = row.msg_id if same is None else same
     return zlib.crc32(str(key).encode("utf-8", "replace")) % slots

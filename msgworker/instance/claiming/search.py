@@ -220,8 +220,7 @@ class Search:
         started = time.perf_counter()
         rows = candidates.oldest(conn, self.tables, mark=self._mark, limit=size)
         slow = time.perf_counter() - started > 0.004 + 4e-6 * len(rows)
-        for row in rows:
-            pick.offer(row)
+        pick.offer_all(rows)
         whole = len(rows) < size
         if rows:
             # Index entries of finished rows make the low end slow until they are cleaned up; then

@@ -31,11 +31,11 @@ def settlements(lanes: Sequence[Lane], runtime: Runtime) -> list[Settlement]:
     if held or runtime.registry.tells:
         return [settlement(lane, runtime) for lane in lanes]
     found: list[Settlement] = []
-    apart = runtime.apart
+    apart, done = runtime.apart, Outcome.DONE
     for lane in lanes:
         row = lane.row
         if lane.result is DONE and row.flaw is None and not (apart and lane.next_topic in apart):
-            one = Settlement(row.msg_id, Outcome.DONE, lane.next_id, None, 0.0, row.tries)
+            one = Settlement(row.msg_id, done, lane.next_id, None, 0.0, row.tries)
         else:
             one = settlement(lane, runtime)
         found.append(one)

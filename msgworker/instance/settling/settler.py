@@ -233,17 +233,25 @@ class Settler:
             if became:
                 self._answered()
         written, ran = list[Row](), list[Ran]()
-        going_on: list[Lane] = []
+        going_on, over = list[Lane](), list[Lane]()
+        lost, went_on = Settled.LOST, Settled.WENT_ON
         for lane in mine:
-            # Nearly all are done and go on; what is rare is looked at there.
-            usual = lane.result is DONE and lane.settled is None and lane.width == 1
-            if usual and became.get(lane.row.msg_id) is Settled.WENT_ON:
-                written.append(lane.row)
-                ran.append((lane.started_at, lane.ran_seconds))
+            # Nearly all are done; what is rare is looked at there.
+            row, usual = lane.row, lane.result is DONE and lane.settled is None and lane.width == 1
+            fate = became.get(row.msg_id, lost) if usual else lost
+            if fate is lost:
+                if self._after(lane, became, written, ran):
+                    going_on.append(lane)
+                continue
+            written.append(row)
+            ran.append((lane.started_at, lane.ran_seconds))
+            if fate is went_on:
                 lane.go_on()
                 going_on.append(lane)
-            elif self._after(lane, became, written, ran):
-                going_on.append(lane)
+            else:
+                over.append(lane)
+        if over:
+            self._end(over)
         spans = runtime.spans.of(written, ran) if written else ()
         runtime.events.emit(events.Settled(me, written, spans, len(mine)))
         if runtime.registry.tells:
@@ -280,11 +288,17 @@ class Settler:
         else:
             self._tell(lane, lane.result, written, ran)
         if fate is Settled.ENDED:
-            self._runtime.hand.lanes.discard(lane)
-            self._runtime.hand.blocked.discard(lane.row.same)  # its object is free for us
+            self._end([lane])
             return False
         lane.go_on()
         return True
+
+    def _end(self, lanes: Sequence[Lane]) -> None:
+        """These lanes are at their end, and their objects are free for us."""
+        hand = self._runtime.hand
+        hand.drop(lanes)
+        if hand.blocked:
+            hand.blocked.difference_update([lane.row.same for lane in lanes])
 
     def _doubt(self) -> None:
         """A message was taken from us: stop claiming and starting handlers until the lease has been

@@ -138,11 +138,11 @@ class Writer:
         """One try; `became` is filled with what is known to be committed, also when it raises."""
         tables = self._runtime.tables
         batch = settlements(lanes, self._runtime)
-        self.leaving = sum(s.next_id is None for s in batch)
+        self.leaving = [s.next_id for s in batch].count(None)
         if self.leaving:
             self.on_leaving()
-        plain = all(s.outcome is Outcome.DONE for s in batch)
-        sending = any(s.sends for s in batch)
+        plain = {s.outcome for s in batch} == {Outcome.DONE}
+        sending = any([s.sends for s in batch])
         alone = tables.dialect.arrays and plain and not sending
         for in_steps in (False, True):
             try:

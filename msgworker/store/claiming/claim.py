@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -191,10 +192,10 @@ def _flag_arrays(
     found = sent_often(
         *(conn, t, "flag_arrays", build),
         {
-            "mw_ids": array_text(c.msg_id for c in candidates),
-            "mw_statuses": array_text(c.status for c in candidates),
-            "mw_tries": array_text(c.tries for c in candidates),
+            "mw_ids": array_text([c.msg_id for c in candidates]),
+            "mw_statuses": array_text([c.status for c in candidates]),
+            "mw_tries": array_text([c.tries for c in candidates]),
             "mw_me": me,
         },
     )
-    return sorted(rows_of(t, found), key=lambda row: row.msg_id)
+    return sorted(rows_of(t, found), key=itemgetter(0))

@@ -185,16 +185,17 @@ def done_arrays(
     moving = [s for s in batch if s.next_id is not None]
     if len(batch) == len(moving) == 1 and t.has("claimed_by"):
         return {batch[0].msg_id: _done_alone(conn, t, batch[0], me)}
-    ids = array_text(sorted(s.msg_id for s in batch))
+    ids = array_text(sorted([s.msg_id for s in batch]))
     params: dict[str, Any] = {"mw_ids": ids, "mw_me": me}
     if not t.has("claimed_by"):
         seen = {s.msg_id: ANY_TRIES if s.tries is None else s.tries for s in batch}
         params["mw_seen"] = array_text(seen[msg_id] for msg_id in sorted(seen))
     nexts = ""
     if moving:
+        after = [s.next_id for s in moving if s.next_id is not None]
         params["mw_heads"] = array_text([s.msg_id for s in moving])
-        params["mw_nexts"] = array_text(s.next_id for s in moving if s.next_id is not None)
-        nexts = array_text(sorted(s.next_id for s in moving if s.next_id is not None))
+        params["mw_nexts"] = array_text(after)
+        nexts = array_text(sorted(after))
     key = ("settle", bool(moving))
     texts = sent_often(conn, t, key, lambda: build(bool(moving)), params)[0]
     if texts[0] == ids and (not moving or texts[1] == nexts):  # all is as it was read

@@ -48,8 +48,9 @@ def settle(
     nothing of the batch may be committed; settle each lane on its own with `settle_one`.
     NotTogether, a FlagMissing: call this again first, with in_steps.
     """
-    plain = [s for s in batch if s.outcome is Outcome.DONE]
-    others = [] if len(plain) == len(batch) else [s for s in batch if s.outcome is not Outcome.DONE]
+    done = Outcome.DONE
+    plain = [s for s in batch if s.outcome is done]
+    others = [] if len(plain) == len(batch) else [s for s in batch if s.outcome is not done]
     if t.dialect.arrays:
         settled = done_arrays(conn, t, plain, me) if plain else {}
     elif not others and not in_steps and fits(t, plain):
