@@ -104,7 +104,7 @@ class Pick:
             if msg_id in taken or msg_id in skipped:
                 continue
             taken.add(msg_id)
-            if slots == 1 or _share(row, slots) == slot:
+            if slots == 1 or _share(msg_id if same is None else same, slots) == slot:
                 self.own.append(row)
             else:
                 self._others.append(row)
@@ -133,7 +133,8 @@ class Pick:
     def _is_own(self, row: Candidate) -> bool:
         if self.slots == 1 or row.msg_id in self.priorities:
             return True
-        return _share(row, self.slots) == self.slot
+        same = row.same
+        return _share(row.msg_id if same is None else same, self.slots) == self.slot
 
     def could_go(self, row: Candidate) -> bool:
         """By its status, tries, instant and topic."""
@@ -177,7 +178,5 @@ class Pick:
         return chosen, overtaken
 
 
-def _share(row: Candidate, slots: int) -> int:
-    same = row.same
-    key = row.msg_id if same is None else same
+def _share(key: Any, slots: int) -> int:
     return zlib.crc32(str(key).encode("utf-8", "replace")) % slots
