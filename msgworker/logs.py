@@ -36,6 +36,15 @@ class Said(StrEnum):
     DATABASE_BACK = "database.back"
     SCHEDULE_FIRED = "schedule.fired"
     SCHEDULE_FAILED = "schedule.failed"
+    HANDLER_LATE = "handler.late"
+    INSTANCE_STUCK = "instance.stuck"
+    TOPICS_UNHANDLED = "topics.unhandled"
+    DRAIN_LEFT = "drain.left"
+    PROCESS_ENDED = "process.ended"
+    METRICS_STARTED = "metrics.started"
+    WEB_STARTED = "web.started"
+    WEB_REFUSED = "web.refused"
+    WEB_FAILED = "web.failed"
 
 
 MOST = 100_000

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from msgworker import App
 from msgworker.config import Configuration
-from msgworker.logs import logger
+from msgworker.logs import Said, logger
 from msgworker.metrics.snapshot import Snapshot
 
 Source = Callable[[], Iterable[Snapshot]]
@@ -35,5 +35,7 @@ def scraped(conf: Configuration, app: App, source: Source) -> Iterator[None]:
 
     looking, host = Looking(app.ops), conf["metrics_host"]
     with serving(lambda: (*source(), looking.snapshot()), host, conf["metrics_port"]) as port:
-        log.info("metrics: http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
+        shown = f"[{host}]" if ":" in host else host
+        extra = {"event": Said.METRICS_STARTED}
+        log.info("metrics: http://%s:%d/metrics", shown, port, extra=extra)
         yield

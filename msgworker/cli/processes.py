@@ -26,7 +26,7 @@ from msgworker import Report
 from msgworker.cli.failing import OUR_FAULT, Usage
 from msgworker.cli.logs import StatusLine, screen
 from msgworker.instance.stopping import INSIST_SECONDS, NUMBERS, Asked, Signals, end_by
-from msgworker.logs import logger
+from msgworker.logs import Said, logger
 from msgworker.metrics.snapshot import Snapshot, past, summed, unpacked
 
 log = logger("msgworker.cli")
@@ -249,12 +249,14 @@ class Fleet:
             child.process.pid,
             ending(code),
             pause,
+            extra={"event": Said.PROCESS_ENDED},
         )
         self._respawn_at.append(time.monotonic() + pause)
 
     def _gone(self, child: Child, code: int) -> None:
         if code not in FINAL:
-            log.warning("process %d %s", child.process.pid, ending(code))
+            extra = {"event": Said.PROCESS_ENDED}
+            log.warning("process %d %s", child.process.pid, ending(code), extra=extra)
         elif code != 0:  # the child has logged why; a new one would fail too
             self._say(STOP)
 

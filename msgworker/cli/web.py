@@ -12,7 +12,7 @@ from msgworker.cli.configured import shown, text
 from msgworker.cli.options import common, configure, flags
 from msgworker.cli.target import FLAGS, app_from, app_option, app_ref_of, import_app, settings_of
 from msgworker.config import SETTINGS, Configuration
-from msgworker.logs import logger
+from msgworker.logs import Said, logger
 
 log = logger("msgworker.web")
 
@@ -55,7 +55,8 @@ def web(ctx: click.Context, /, **given: Any) -> int:
 
     dashboard = serving.dashboard_for(app, conf.values, os.environ, _values(ctx, app, ref, conf))
     listener = serving.listening(conf["web_host"], conf["web_port"])
-    log.info("the dashboard is at %s", serving.address(listener, conf["web_root_path"]))
+    place = serving.address(listener, conf["web_root_path"])
+    log.info("the dashboard is at %s", place, extra={"event": Said.WEB_STARTED})
     serving.serve(dashboard, listener)
     return 0
 

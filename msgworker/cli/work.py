@@ -28,7 +28,7 @@ from msgworker.config import SETTINGS, Configuration, flag_of
 from msgworker.errors import ConfigError
 from msgworker.instance.report import complaints
 from msgworker.instance.stopping import Asked, Signals
-from msgworker.logs import logger
+from msgworker.logs import Said, logger
 from msgworker.metrics.snapshot import packed, summed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -161,7 +161,7 @@ def _leaving(app: App, conf: Configuration, report: Report) -> Report:
     found = app.worker(threads=1, topics=conf["topics"] or None).left()
     report = report.leaving(found)
     for line in complaints(report, found):
-        log.warning(line)
+        log.warning(line, extra={"event": Said.DRAIN_LEFT})
     return report
 
 

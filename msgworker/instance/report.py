@@ -13,6 +13,7 @@ from msgworker.dialects import Trouble, trouble
 from msgworker.errors import ExitCode
 from msgworker.instance.role import outage_pause
 from msgworker.instance.runtime import Runtime
+from msgworker.logs import Said
 from msgworker.store.looking.left import Left, Waits, left
 
 WORDS = {
@@ -156,7 +157,7 @@ def report_of(
         return report
     report = report.leaving(found)
     for line in complaints(report, found):
-        runtime.log.warning(line)
+        runtime.log.warning(line, extra={"event": Said.DRAIN_LEFT})
     return report
 
 

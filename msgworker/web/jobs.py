@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from msgworker.errors import MsgworkerError
-from msgworker.logs import logger
+from msgworker.logs import Said, logger
 from msgworker.ops.results import Progress, Repaired, Tell
 
 MOST_RUNNING = 4
@@ -151,10 +151,11 @@ class Jobs:
             log.warning("%s was ended by hand%s", job.title, _rest(job))
         except (MsgworkerError, SQLAlchemyError) as error:
             job.error = self._words(error)
-            log.warning("%s failed: %s", job.title, job.error)
+            extra = {"event": Said.WEB_FAILED}
+            log.warning("%s failed: %s", job.title, job.error, extra=extra)
         except Exception as error:
             job.error = f"an unexpected {type(error).__name__}; the log of the dashboard says more"
-            log.exception("%s failed", job.title)
+            log.exception("%s failed", job.title, extra={"event": Said.WEB_FAILED})
         finally:
             job.ended_at = datetime.now(UTC)
             job.over.set()

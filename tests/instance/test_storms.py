@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from msgworker import App, events
+from msgworker import App, Context, Message, events
 from msgworker.cli.logs import Lines
 from msgworker.errors import ConfigError
 from msgworker.instance.storms import FIRST, MOST_GROUPS, Storms
 from msgworker.instance.telling import Telling
 from msgworker.logs import Said, logger
 from msgworker.store.rows import Row
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -166,5 +167,36 @@ def test_a_line_of_json_has_the_event_and_no_secret(kit, caplog):
 def test_the_documented_events_are_those_of_the_code():
     page = (ROOT / "docs" / "logs.md").read_text()
     assert re.findall(r"^\| `([a-z.]+)` \|", page, re.M) == [str(one) for one in Said]
-    code = "".join(p.read_text() for p in (ROOT / "msgworker" / "instance").rglob("*.py"))
+    code = "".join(p.read_text() for p in (ROOT / "msgworker").rglob("*.py"))
     assert set(re.findall(r"Said\.(\w+)", code)) == {one.name for one in Said}
+
+
+def test_topics_without_a_handler_and_what_a_drain_leaves_are_named_events(
+    sqlite_app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    sqlite_app.add_handler("known", lambda msg: None)
+    with sqlite_app.engine.begin() as conn:
+        sqlite_app.send(conn, "nobody", {}, object_id="A")
+    assert sqlite_app.drain(threads=1, linger=0).left == 1
+    told = {r.event: r.getMessage() for r in caplog.records if hasattr(r, "event")}
+    assert "'nobody'" in told[Said.TOPICS_UNHANDLED]
+    assert "nobody" in told[Said.DRAIN_LEFT]
+
+
+def _event(record: logging.LogRecord) -> str:
+    return getattr(record, "event", "")
+
+
+def test_a_handler_beyond_its_timeout_is_a_named_event_of_its_message(
+    sqlite_app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    def late(msg: Message[Any], ctx: Context) -> None:
+        until(lambda: Said.HANDLER_LATE in [*map(_event, caplog.records)], "it is told late")
+
+    hasty = App(sqlite_app.engine, lease_seconds=3)  # a heartbeat a second, which sees it
+    hasty.add_handler("late", late, timeout=0.05)
+    with hasty.engine.begin() as conn:
+        msg_id = hasty.send(conn, "late", {}, object_id="A")
+    hasty.drain(threads=1, linger=0)
+    (said,) = {r.msg_id for r in caplog.records if _event(r) == Said.HANDLER_LATE}
+    assert said == msg_id

@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 from msgworker.instance.links import Link
+from msgworker.logs import Said
 from msgworker.store.looking.instances import leased
 from msgworker.table import Tables
 
@@ -54,7 +55,8 @@ class UnhandledTopics:
         self.told |= dict.fromkeys(new, now)
         names = ", ".join(repr(name) for name in new[:SHOWN])
         more = f" and {len(new) - SHOWN:,} more" if len(new) > SHOWN else ""
-        self._log.warning("messages wait whose topic has no handler here: %s%s", names, more)
+        text = "messages wait whose topic has no handler here: %s%s"
+        self._log.warning(text, names, more, extra={"event": Said.TOPICS_UNHANDLED})
 
     def _handled_nowhere(self, topics: Sequence[Any], now: float) -> list[Any]:
         """Those that no other live instance handles; the others are checked again later."""

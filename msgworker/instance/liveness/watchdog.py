@@ -18,6 +18,7 @@ from msgworker.instance.links import Link
 from msgworker.instance.role import Role
 from msgworker.instance.running.handlerwatch import HandlerWatch
 from msgworker.instance.runtime import Runtime
+from msgworker.logs import Said
 
 LOOK_SECONDS = 5.0
 LEAST_SECONDS = 5.0  # a round may take this long on a busy machine
@@ -77,6 +78,7 @@ class Watchdog(Role):
                 name,
                 time.monotonic() - since,
                 place_of(ident),
+                extra={"event": Said.INSTANCE_STUCK},
             )
             link.cut()
         return True

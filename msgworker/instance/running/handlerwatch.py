@@ -9,6 +9,7 @@ from msgworker.clock import clock
 from msgworker.errors import HandlerStuck, MsgworkerError
 from msgworker.instance.running.hand import Running
 from msgworker.instance.runtime import Runtime, facts
+from msgworker.logs import Said
 
 
 class HandlerWatch:
@@ -46,7 +47,7 @@ class HandlerWatch:
             "stays until the handler returns",
             running.row.msg_id,
             seconds,
-            extra=facts(running.row),
+            extra=facts(running.row) | {"event": Said.HANDLER_LATE},
         )
 
 

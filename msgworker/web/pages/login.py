@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from msgworker.logs import logger
+from msgworker.logs import Said, logger
 from msgworker.web import access, guard, writes
 from msgworker.web.site import THEME_COOKIE, THEMES, site_of
 
@@ -29,7 +29,8 @@ async def log_in(request: Request) -> Response:
         raise HTTPException(404, "there is nothing to log in to")
     found = door.viewer(writes.form_of(request).get("token", "").strip(), "session")
     if found is None:
-        log.warning("a log-in with a wrong token, from %s", request.client and request.client.host)
+        host, extra = request.client and request.client.host, {"event": Said.WEB_REFUSED}
+        log.warning("a log-in with a wrong token, from %s", host, extra=extra)
         return site.render(request, "login.html", 401, wrong=True)
     request.state.viewer = found
     request.state.session = site.sessions.begin(door.entry_of(found.name))
