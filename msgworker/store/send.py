@@ -20,7 +20,7 @@ from msgworker.message import Status
 from msgworker.store.rows import array_of_texts, array_param
 from msgworker.table import MessageTable, Tables, lit
 
-ARRAYS = ("b_topic", "b_object_id", "b_payload", "b_shard", "b_priority")
+ARRAYS = ("b_topic", "b_object_id", "b_payload", "b_shard", "b_priority", "b_headers")
 ARRAY_CHARACTERS = 4_000_000
 """Of the payloads of one statement, far below what a server takes as one value."""
 TEXTS = (sa.String, sa.Text, sa.VARCHAR, sa.TEXT)

@@ -78,6 +78,23 @@ def test_a_batch_has_one_span_with_a_link_for_each_producer(traced, spans):
     assert len(spans.sent) == 3
 
 
+def test_messages_that_are_sent_at_once_are_so_with_headers_too(traced, app, spans):
+    ways = []
+    for one in (app, traced):
+        sent: list[str] = []
+        sa.event.listen(
+            one.engine, "before_cursor_execute", lambda *of, to=sent: to.append(str(of[2]))
+        )
+        with one.engine.begin() as conn:
+            one.send_many(conn, "t", [(n, "a") for n in range(50)])
+        ways.append(["unnest" in text for text in sent if text.startswith("INSERT")])
+    assert ways == [[app.tables.dialect.arrays]] * 2
+    kept = Table(traced).column("headers")
+    assert kept[:50] == [None] * 50
+    assert len(set(kept[50:])) == 1
+    assert kept[50] is not None
+
+
 def test_a_transactional_batch_of_one_send_many_has_one_link(traced, spans):
     @traced.handler("t", batch=10, transactional=True)
     def handle(messages: list[Any]) -> None: ...
