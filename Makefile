@@ -61,6 +61,9 @@ ddl: $(VENV)/.dev  ## write ddl/*.sql anew from the table definitions
 reference: $(VENV)/.dev  ## write docs/reference.md anew from the docstrings
 	$(BIN)/python -m tests.reference > docs/reference.md
 
+screens: $(VENV)/.dev  ## take the pictures in docs/screens anew (needs Chromium)
+	$(BIN)/python -m tests.web.screens
+
 bench: $(VENV)/.dev  ## the scenarios, beside their limits, as one table (BENCH_ARGS=...)
 	$(BIN)/python -m tests.servers -- $(BIN)/python -m bench $(BENCH_ARGS)
 

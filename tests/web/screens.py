@@ -7,6 +7,7 @@ packages playwright and pillow.
 from __future__ import annotations
 
 import io
+import math
 import sys
 import tempfile
 import threading
@@ -21,6 +22,8 @@ import uvicorn
 
 from msgworker import App
 from msgworker.coordination import DatabaseLocks
+from msgworker.store import history
+from msgworker.store.history import Counts, Minute
 from msgworker.web.access import Viewer
 from msgworker.web.tokens import Role
 from tests.support.leases import dead_holds, registered
@@ -31,6 +34,31 @@ from tests.web.chromium import opened
 WIDTHS = (1440, 390)
 COLOURS = ("light", "dark")
 MOST_HEIGHT = 1600
+
+
+def _history(app: App, now: datetime) -> None:
+    """What two instances did in the last day, with an outage in the last half hour."""
+    minutes = []
+    for ago in range(1, 1440):
+        at = now.replace(second=0, microsecond=0) - timedelta(minutes=ago)
+        wave = 30 + int(20 * math.sin(ago / 90)) + ago * 7 % 11
+        failing = 9 <= ago <= 22
+        for instance in ("crm-1", "crm-2"):
+            merged = Counts(done=wave, ran=_spread(3, wave), waited=_spread(2, wave))
+            sent = Counts(done=0 if failing else wave // 2, retried=8 if failing else 0)
+            sent.dead = 2 if ago in (9, 10) else 0
+            sent.ran = _spread(9 if failing else 5, 8 if failing else wave // 2)
+            topics = {"customer.merge": merged, "statement.send": sent}
+            minutes.append(Minute(at, instance, topics))
+    with app.engine.begin() as conn:
+        history.write(conn, app.tables, minutes)
+
+
+def _spread(bound: int, count: int) -> list[int]:
+    """Most as long as the bound of this number, one in ten a bound more."""
+    found = [0] * len(history.RAN_COUNTS)
+    found[bound], found[bound + 1] = count - count // 10, count // 10
+    return found
 
 
 def sample(app: App) -> dict[str, str]:
@@ -73,6 +101,7 @@ def sample(app: App) -> dict[str, str]:
     for name in ("crm-1", "crm-2"):
         registered(app, name)
     app.add_handler("report.print", lambda msg: None)
+    _history(app, now)
     app.cron("0 2 * * *", topic="report.print", name="nightly", tz="Europe/Berlin")
     app.ops.acting(actor="alice", source="web, token, 10.0.0.7").pause(
         "report.print", reason="INC-4711: the printer is out of order"
