@@ -81,12 +81,7 @@ class Writing(Call):
         by, t = self._who(actor, reason), self._tables
         self._ready()
         asked = {"ids": [msg_id], "topic": topic}
-        op_id = audit.begin(conn, t, kind="send", **by.fields, asked=asked)
-        op = audit.read(conn, t, op_id)
-        assert op is not None
-        audit.advance(conn, t, op, last_id=msg_id, matched=1, changed=1, skipped=0)
-        audit.finish(conn, t, op_id)
-        return op_id
+        return audit.begin(conn, t, kind="send", **by.fields, asked=asked, done_to=msg_id)
 
     def _who(
         self, actor: str | None, reason: str | None, *, needs_reason: str | None = None

@@ -127,17 +127,24 @@ def begin(
     asked: dict[str, Any],
     source: str | None = None,
     key: str | None = None,
+    done_to: int | None = None,
 ) -> int:
-    """Record the start of an operation; return its op_id. In the caller's transaction."""
+    """Record the start of an operation; return its op_id. In the caller's transaction.
+
+    done_to: the message that it has changed, where that is all: it is recorded as over.
+    """
     more = {SOURCE: source, KEY: key}
     asked = asked | {name: value for name, value in more.items() if value is not None}
-    values = {
+    values: dict[str, Any] = {
         "table_name": t.spec.bare_name,
         "kind": kind,
         "actor": actor,
         "reason": reason,
         "op_filter": json.dumps(asked, ensure_ascii=False, default=str),
     }
+    if done_to is not None:
+        over = {"steps": 1, "last_id": done_to, "matched": 1, "changed": 1, "finished_at": now()}
+        values |= over
     insert = sa.insert(operations(t)).values(started_at=now(), **values)
     key = conn.execute(insert).inserted_primary_key
     assert key is not None
