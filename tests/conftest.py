@@ -22,6 +22,9 @@ from sqlalchemy.engine import make_url
 from tests.compiled import share_compiled
 from tests.engines import plain_engine
 from tests.model import need_spin
+from tests.oracle import standins
+from tests.oracle.cannot import excused
+from tests.oracle.ready import ReadyOverMariaDB, collated
 from tests.quick import long_ones
 from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
@@ -34,11 +37,12 @@ _not_tested: dict[str, str] = {"mysql": "MariaDB stands in; MySQL 8's own SQL is
 if os.environ.get(VARIABLES["oracle"]):
     NAMES.append("oracle")
 else:
-    _not_tested["oracle"] = "no server; its SQL is compiled and linted only"
+    _not_tested["oracle"] = "no server; stand-ins run its SQL (docs/oracle.md)"
 
 
 keep_in_memory()
 share_compiled()
+standins.install()
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("msgworker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -79,6 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as long what tests/quick.py leaves to the long suite."""
     for item in long_ones(items):
         item.add_marker(pytest.mark.long)
+    excused(items)  # after the marks of what is long
 
 
 def pytest_collection_finish() -> None:
@@ -101,11 +106,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @dataclass
 class Database:
     """One database. `name` is sqlite, postgresql, mariadb, mysql or oracle. ready: whether the
-    tables of a default App are there; else it is empty."""
+    tables of a default App are there; else it is empty. stand_in: what it is instead of an
+    Oracle."""
 
     name: str
     url: str
     ready: bool = False
+    stand_in: str | None = None
     _engines: list[sa.Engine] = field(default_factory=list)
 
     def engine(self) -> sa.Engine:
@@ -131,10 +138,14 @@ def make_database(name: str, fleet: Fleet, folder: Path) -> tuple[Database, str 
     if name == "sqlite":
         return Database(name, f"sqlite:///{folder / f'test{next(_number)}.db'}"), None
     try:
-        base = make_url(fleet.url(name))
+        base = make_url(fleet.url(standins.server_of(name)))
     except CannotHave as reason:
         _not_tested[name] = str(reason)
         pytest.skip(f"{name} is not there: {reason}")
+    if name == "oracle-mariadb":
+        label = _created(base, collated)
+        url = standins.over_mariadb(base, label)
+        return Database("oracle", standins.text(url), stand_in=name), label
     if name == "oracle":
         return Database(name, base.render_as_string(hide_password=False)), None
     label = _emptied.pop() if name == "postgresql" and _emptied else _created(base)
@@ -144,9 +155,9 @@ def make_database(name: str, fleet: Fleet, folder: Path) -> tuple[Database, str 
     return Database(name, url.render_as_string(hide_password=False)), label
 
 
-def _created(base: sa.URL) -> str:
+def _created(base: sa.URL, options: str = "") -> str:
     label = f"mw_{os.getpid()}_{next(_number)}"
-    _administer(base, f"CREATE DATABASE {label}")
+    _administer(base, f"CREATE DATABASE {label} {options}")
     return label
 
 
@@ -214,12 +225,18 @@ def effects_table() -> None:
     """Asked for by one that wants the table of effects there, too."""
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=[*NAMES, *standins.NAMES])
 def database(
-    request: pytest.FixtureRequest, servers: Fleet, tmp_path: Path, scratch: Path
+    request: pytest.FixtureRequest,
+    servers: Fleet,
+    tmp_path: Path,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Database]:
     """A fresh, empty database; the test runs once on each kind."""
     name = str(request.param)
+    if name in standins.NAMES:
+        monkeypatch.setenv("PYTHONPATH", standins.SITE, prepend=os.pathsep)
     if "ready" in request.fixturenames and name != "oracle":
         effects = "effects_table" in request.fixturenames
         yield from _ready(name, servers, tmp_path, scratch, effects=effects)
@@ -247,19 +264,23 @@ def _ready(
         yield made
         made.dispose()
         return
-    kept = _kept.setdefault((name, effects), Ready(name, effects=effects))
+    server = standins.server_of(name)
+    stand_in = name if name in standins.NAMES else None
+    kind = ReadyOverMariaDB if stand_in else Ready
+    kept = _kept.setdefault((name, effects), kind(server, effects=effects))
     url = kept.take()
     if url is None:
-        empty, _ = make_database(name, fleet, folder)
-        url = make_url(empty.url)
+        empty, label = make_database(name, fleet, folder)
+        url = make_url(fleet.url(server)).set(database=label) if stand_in else make_url(empty.url)
         kept.make(url)
-    made = Database(name, url.render_as_string(hide_password=False), ready=True)
+    known = "oracle" if stand_in else name
+    made = Database(known, standins.text(kept.app_url(url)), ready=True, stand_in=stand_in)
     try:
         yield made
     finally:
         made.dispose()
         if not kept.give_back(url):
-            _remove(make_url(fleet.url(name)), str(url.database))
+            _remove(make_url(fleet.url(server)), str(url.database))
 
 
 @pytest.fixture
@@ -287,7 +308,7 @@ def _fresh(name: str, fleet: Fleet, folder: Path) -> Iterator[Database]:
     finally:
         made.dispose()
         if label is not None:
-            _remove(make_url(fleet.url(name)), label)
+            _remove(make_url(fleet.url(standins.server_of(name))), label)
 
 
 _NOT_THERE = re.compile(r"(\w+) is not there: (.+)", re.S)

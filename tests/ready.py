@@ -103,7 +103,7 @@ _USED = {
 EFFECTS = sa.Table(
     "batch_effects",
     sa.MetaData(),
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
     sa.Column("msg_id", sa.BigInteger, nullable=False),
 )
 """What transactional handlers of tests write."""
@@ -137,11 +137,15 @@ class Ready:
 
     def make(self, url: sa.URL) -> None:
         """Make the tables in an empty database."""
-        create(url, effects=self._effects)
+        create(self.app_url(url), effects=self._effects)
         self._engines[url] = plain_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
         with self._engines[url].connect() as conn:
             self._schemas[url] = self._seen(conn)
             self._rows = self._rows or rows_of(conn)
+
+    def app_url(self, url: sa.URL) -> sa.URL:
+        """How an App reaches the database; this class does so as its server has it."""
+        return url
 
     def give_back(self, url: sa.URL) -> bool:
         """Take the rows out and keep it; False if it is not as it was made."""

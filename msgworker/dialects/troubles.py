@@ -81,39 +81,35 @@ _ORACLE = (
     dict.fromkeys((1,), Trouble.RACE)
     | dict.fromkeys((54, 60, 1555, 4068, 8006, 8177, 12860, 30006, 1013), Trouble.AGAIN)
     | dict.fromkeys(
-        (18, 20, 28, 600, 603, 1012, 1033, 1034, 1089, 1090, 1092, 2391, 2396, 3113, 3114, 3135),
+        (18, 20, 28, 600, 603, 1012, 1033, 1034, 1041, 1089, 1090, 1092, 2391, 2396, 2399),
         Trouble.LOST,
     )
     | dict.fromkeys(
         (
-            12153,
-            12170,
-            12514,
-            12516,
-            12519,
-            12520,
-            12537,
-            12541,
-            12547,
-            12571,
-            25402,
-            25408,
-            25409,
-            41412,
+            *(3113, 3114, 3135, 12153, 12170, 12505, 12514, 12516, 12518, 12519, 12520, 12526),
+            *(12528, 12535, 12537, 12541, 12543, 12545, 12547, 12571),
+            *(25401, 25402, 25403, 25405, 25408, 25409, 41412),  # TAF, Application Continuity
         ),
         Trouble.LOST,
     )
-    | dict.fromkeys((904, 942, 1017, 1031, 16000, 28000), Trouble.REFUSED)
+    | dict.fromkeys((904, 942, 1017, 1031, 16000, 28000, 28001), Trouble.REFUSED)
 )
 _ORACLE_DRIVER = {
     "DPY-1001": Trouble.LOST,
     "DPY-4011": Trouble.LOST,
+    "DPY-4033": Trouble.LOST,
     "DPY-6000": Trouble.LOST,
+    "DPY-6001": Trouble.LOST,
+    "DPY-6003": Trouble.LOST,
     "DPY-6005": Trouble.LOST,
     "DPI-1010": Trouble.LOST,
     "DPI-1080": Trouble.LOST,
     "DPY-4024": Trouble.AGAIN,
     "DPI-1067": Trouble.AGAIN,
+    "DPY-3001": Trouble.REFUSED,  # what only the thick mode has
+    "DPY-3010": Trouble.REFUSED,  # a server that is too old for the thin mode
+    "DPY-4027": Trouble.REFUSED,  # no tnsnames.ora
+    "DPI-1047": Trouble.REFUSED,  # no client libraries
 }
 _SQLITE = (
     ("unique constraint", Trouble.RACE),

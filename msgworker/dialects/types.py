@@ -129,6 +129,14 @@ class WholeId(TypeDecorator[int]):
     impl = sa.BigInteger
     cache_ok = True
 
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
+        if dialect.name == "oracle":  # its driver would fail on a fraction
+            from sqlalchemy.dialects import oracle
+
+            number: Any = oracle.NUMBER
+            return dialect.type_descriptor(number(asdecimal=True))
+        return dialect.type_descriptor(sa.BigInteger())
+
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> int | None:
         return whole_number(value)
 
@@ -143,6 +151,16 @@ def whole_number(value: Any) -> int | None:
         return int(value) if value == int(value) else None
     except (ValueError, OverflowError):  # NaN, infinite
         return None
+
+
+def exact(kind: TypeEngine[Any]) -> TypeEngine[Any]:
+    """The type of a live column by which expressions of it are read exactly: SQLAlchemy reads those
+    of Oracle's NUMBER as floats, 7 as 7.0, and large ids rounded."""
+    if kind.__visit_name__ != "NUMBER":
+        return kind
+    if getattr(kind, "scale", None) == 0:
+        return sa.BigInteger()
+    return sa.Numeric(getattr(kind, "precision", None), getattr(kind, "scale", None))
 
 
 class AnyText(TypeDecorator[str]):

@@ -161,7 +161,7 @@ def _message_table(
         if role in OF_ITS_OWN:
             own = live.get(names[role], kind)
             unknown = isinstance(own, sa.types.NullType) and not dialect.loose_types
-            kind = kind if role == "msg_id" and unknown else own
+            kind = kind if role == "msg_id" and unknown else dialects.exact(own)
         exact = sa.Integer | sa.String | KeyText
         if role == "object_id" and dialect.loose_types and not isinstance(kind, exact):
             kind = dialects.AnyId()

@@ -19,6 +19,7 @@ from msgworker import App, BatchContext, Message, MessageTable
 from msgworker.events import Lost, Retried, Settled, Started
 from msgworker.instance.links import Link
 from msgworker.testing import drain
+from tests.oracle.errors import by_name
 from tests.support.batches import EFFECTS, Calls, claimed, work_off
 from tests.support.rows import Table, edit, send
 
@@ -26,6 +27,7 @@ DEADLOCKS: dict[str, Exception] = {
     "sqlite": sqlite3.OperationalError("database is locked"),
     "postgresql": psycopg.errors.DeadlockDetected("deadlock"),
     "mysql": pymysql.err.OperationalError(1213, "Deadlock found"),
+    "oracle": by_name("ORA-00060"),
 }
 
 

@@ -1,0 +1,17 @@
+"""Stand-ins for an Oracle server: SQLAlchemy's own `oracle+oracledb` dialect, unmodified, over
+MariaDB in its Oracle mode and over H2 in its Oracle mode.
+
+The driver's types and exceptions are its own; its connections and cursors are ours.
+
+  standins    which URL means which stand-in; takes the place of `oracledb.connect`
+  driver      a connection and a cursor as the driver's, over any engine
+  values      values on their way to the engine and back, as the driver and Oracle have them
+  text        statements cut into tokens, calls and parameters
+  engine      what an engine offers to the driver
+  mariadb     Oracle's SQL for MariaDB in sql_mode=ORACLE: real locks between sessions
+  h2          Oracle's SQL for H2 in MODE=Oracle: Oracle's semantics of values
+  dictionary  Oracle's views of its catalogue, from those of the engine
+  errors      the engines' errors as Oracle's
+  faults      errors injected at a statement or at a COMMIT
+  cannot      what a stand-in cannot do, by the names of tests
+"""

@@ -1,0 +1,257 @@
+"""A connection and a cursor as those of Oracle's driver, over any engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import oracledb
+
+from tests.oracle import text
+from tests.oracle.dictionary import is_asked
+from tests.oracle.engine import Answer, Session
+from tests.oracle.errors import dpy, is_lost, ora
+from tests.oracle.faults import faults
+from tests.oracle.values import Lob, Variable, plain_number, read, sent
+from tests.oracle_lint import lint
+
+Handler = Callable[..., Variable | None]
+
+_NOT_RUN = {
+    r"\bv\$\w+": lambda: ora(942, "table or view does not exist"),
+}
+"""What a login without further rights is refused."""
+_TRANSACTION = re.compile(r"^\s*begin\b.*dbms_transaction", re.I | re.S)
+_LONG = re.compile(r"^longer than ")  # names of 128 bytes are good since 12.2
+
+
+class Cursor:
+    """One statement at a time; all its rows are read at once."""
+
+    arraysize = 100
+    prefetchrows = 2
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.outputtypehandler: Handler | None = None
+        self.description: list[tuple[Any, ...]] | None = None
+        self.rowcount = -1
+        self._rows: list[tuple[Any, ...]] = []
+        self._counts: list[int] = []
+        self._open = True
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._open = False
+
+    def setinputsizes(self, *args: Any, **named: Any) -> None: ...
+
+    def var(self, typ: Any, *args: Any, **options: Any) -> Variable:
+        return Variable(typ, *args, **options)
+
+    def execute(self, sql: str, parameters: Any = None, **named: Any) -> Cursor:
+        given = named if parameters is None else parameters
+        values = self.connection._named(sql, given)
+        if _TRANSACTION.match(sql):  # everybody may ask for it
+            values["TRANS_ID"].values = ["1.2.3"]
+            return self
+        answer = self.connection._run(sql, [values])[0]
+        outs = text.returning(sql)[2]
+        if outs:
+            self._give(outs, values, [answer])
+            self.rowcount, self.description = len(answer.rows), None
+        elif answer.columns:
+            self.description, self._rows = self._described(answer)
+            self.rowcount = 0
+        else:
+            self.description, self.rowcount = None, answer.changed
+        return self
+
+    def executemany(
+        self,
+        sql: str,
+        parameters: Any,
+        *,
+        batcherrors: bool = False,
+        arraydmlrowcounts: bool = False,
+    ) -> None:
+        if batcherrors:
+            raise dpy(3000, "batch errors are not simulated")
+        sets = [self.connection._named(sql, one) for one in parameters]
+        answers = self.connection._run(sql, sets)
+        outs = text.returning(sql)[2]
+        if outs and sets:
+            self._give(outs, sets[0], answers)
+        self._counts = [len(a.rows) if outs else a.changed for a in answers]
+        self.rowcount, self.description = sum(self._counts), None
+
+    def getarraydmlrowcounts(self) -> list[int]:
+        return self._counts
+
+    def _give(self, outs: list[str], values: dict[str, Any], answers: list[Answer]) -> None:
+        for column, out in enumerate(outs):
+            variable = values[out]
+            variable.values = [
+                [variable.converted(read(row[column])) for row in answer.rows] for answer in answers
+            ]
+
+    def _described(self, answer: Answer) -> tuple[list[Any], list[tuple[Any, ...]]]:
+        handler = self.outputtypehandler or self.connection.outputtypehandler
+        description, ways = [], []
+        for name, kind, precision, scale in answer.columns:
+            variable = handler(self, name, kind, 0, precision, scale) if handler else None
+            ways.append(self._way(variable, kind))
+            description.append((name, kind, None, None, precision, scale, True))
+        rows = [
+            tuple([way(read(value)) for way, value in zip(ways, row, strict=True)])
+            for row in answer.rows
+        ]
+        return description, rows
+
+    @staticmethod
+    def _way(variable: Variable | None, kind: Any) -> Callable[[Any], Any]:
+        if variable is not None:
+            return variable.converted
+        if kind is oracledb.DB_TYPE_CLOB:
+            return lambda value: None if value is None else Lob(value)
+        return plain_number
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        self._check()
+        return self._rows.pop(0) if self._rows else None
+
+    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+        self._check()
+        count = self.arraysize if size is None else size
+        rows, self._rows = self._rows[:count], self._rows[count:]
+        return rows
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        self._check()
+        rows, self._rows = self._rows, []
+        return rows
+
+    def _check(self) -> None:
+        if not self._open:
+            raise dpy(1006, "cursor is not open")
+        if self.description is None:
+            raise dpy(1003, "the executed statement does not return rows")
+
+
+class Connection:
+    """A session of a server of version 19, as the thin driver shows it."""
+
+    version = "19.0.0.0.0"
+    max_identifier_length = 128
+    thin = True
+    stmtcachesize = 20
+
+    def __init__(self, session: Session) -> None:
+        self.outputtypehandler: Handler | None = None
+        self.call_timeout = 0
+        self._session = session
+        self._autocommit = False
+        self._dead = False
+        self.round_trips = 0
+
+    @property
+    def autocommit(self) -> bool:
+        return self._autocommit
+
+    @autocommit.setter
+    def autocommit(self, on: bool) -> None:
+        # A flag of the driver: the server is told with the next statement.
+        if on != self._autocommit and not self._dead:
+            self._session.set_autocommit(on)
+        self._autocommit = on
+
+    def cursor(self, scrollable: bool = False) -> Cursor:
+        if self._dead:
+            raise dpy(1001, "not connected to database")
+        return Cursor(self)
+
+    @staticmethod
+    def _named(sql: str, given: Any) -> dict[str, Any]:
+        """The parameters by name, exactly those of the statement, as the driver wants them."""
+        named = {str(name).strip('"').upper(): value for name, value in dict(given or {}).items()}
+        wanted = set(text.bind_names(sql))
+        if set(named) - wanted:
+            raise dpy(4008, f"no bind placeholder named {sorted(set(named) - wanted)}")
+        if wanted - set(named):
+            raise dpy(4010, f"a bind variable for {sorted(wanted - set(named))} was not given")
+        return named
+
+    def _run(self, sql: str, sets: list[dict[str, Any]]) -> list[Answer]:
+        """Send a statement once, with one or several sets of values: one round trip."""
+        if self._dead:
+            raise dpy(1001, "not connected to database")
+        for pattern, error in _NOT_RUN.items():
+            if re.search(pattern, sql, re.I | re.S):
+                raise error()
+        if not is_asked(sql):
+            wrong = [what for what in lint(sql) if not _LONG.match(what)]
+            if wrong:
+                raise ora(900, f"{wrong[0]}: {sql}")
+        self.round_trips += 1
+        with self._failing():
+            faults.at_statement(sql)
+            return [
+                self._session.execute(sql, {k: sent(v) for k, v in one.items()}, self.call_timeout)
+                for one in sets
+            ]
+
+    def _failing(self) -> _Failing:
+        return _Failing(self)
+
+    def _lose(self) -> None:
+        self._dead = True
+        with suppress(Exception):
+            self._session.close()
+
+    def commit(self) -> None:
+        if self._dead:
+            raise dpy(1001, "not connected to database")
+        self.round_trips += 1
+        with self._failing():
+            faults.before_commit()
+            self._session.commit()
+            faults.after_commit()
+
+    def rollback(self) -> None:
+        if self._dead:
+            raise dpy(1001, "not connected to database")
+        with self._failing():
+            self._session.rollback()
+
+    def ping(self) -> None:
+        if self._dead:
+            raise dpy(1001, "not connected to database")
+        with self._failing():
+            self._session.ping()
+
+    def cancel(self) -> None:
+        self._session.cancel()
+
+    def close(self) -> None:
+        """Without an error where the session is lost already."""
+        self._lose()
+
+
+class _Failing:
+    """A block whose errors of a lost session leave the connection dead."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, oracledb.Error) and is_lost(error):
+            self._connection._lose()

@@ -1,0 +1,87 @@
+"""Which URL means which stand-in. `install` takes the place of `oracledb.connect`; a URL that
+names no stand-in goes to the driver, as ever.
+
+    oracle+oracledb://user:password@127.0.0.1:3306/?service_name=mariadb.DATABASE
+    oracle+oracledb://user:password@127.0.0.1/?service_name=h2.DATABASE
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import oracledb
+import sqlalchemy as sa
+
+from tests.oracle.driver import Connection
+from tests.oracle.engine import Session
+
+NAMES = ("oracle-mariadb",)
+"""What the tests call them."""
+SITE = str(Path(__file__).parent / "site")
+"""For the PYTHONPATH of other processes."""
+_driver_connect = oracledb.connect
+_PLACE = re.compile(
+    r"\(HOST=(?P<host>[^)]+)\)\(PORT=(?P<port>\d+)\).*"
+    r"\(SERVICE_NAME=(?P<kind>mariadb|h2)\.(?P<database>\w+)\)"
+)
+
+
+def install() -> None:
+    oracledb.connect = _connect
+
+
+def _connect(dsn: str | None = None, **options: Any) -> Any:
+    place = _PLACE.search(dsn or "")
+    if place is None:
+        return _driver_connect(dsn, **options)
+    session: Session
+    if place["kind"] == "mariadb":
+        from tests.oracle.mariadb import MariaDBSession
+
+        password = options.get("password") or ""
+        if password == NO_PASSWORD:
+            password = ""
+        session = MariaDBSession(
+            place["host"], int(place["port"]), options["user"], password, place["database"]
+        )
+    else:
+        from tests.oracle.h2 import H2Session
+
+        session = H2Session(place["database"])
+    return Connection(session)
+
+
+NO_PASSWORD = "none"
+
+
+def server_of(name: str) -> str:
+    """Which server of the tests a database of this name is on."""
+    return name.removeprefix("oracle-")
+
+
+def text(url: sa.URL) -> str:
+    return url.render_as_string(hide_password=False)
+
+
+def over_mariadb(base: sa.URL, database: str) -> sa.URL:
+    """The URL of a database of a MariaDB server, as that of an Oracle."""
+    return sa.URL.create(
+        "oracle+oracledb",
+        username=base.username,
+        password=base.password or NO_PASSWORD,
+        host=base.host,
+        port=base.port,
+        query={"service_name": f"mariadb.{database}"},
+    )
+
+
+def over_h2(database: str) -> sa.URL:
+    return sa.URL.create(
+        "oracle+oracledb",
+        username="sa",
+        password=NO_PASSWORD,
+        host="127.0.0.1",
+        query={"service_name": f"h2.{database}"},
+    )
