@@ -177,6 +177,8 @@ QUICK = {
     # fuzz
     "test_a_table_of_any_types_works_or_is_refused_with_its_mend": "mariadb",
     "test_odd_rows_among_good_ones_harm_themselves_only": "postgresql",
+    # oracle
+    "test_an_error_of_oracle_s_loses_nothing_and_repeats_no_effect": "03113-before-commit-eff|00060-statement-cl|4011-after-commit-se|25408-statement-se|08177-before-commit-eff",
     # scopes
     "test_a_worker_that_breaks_a_rule_is_noticed": "Keeps",
     # simulation

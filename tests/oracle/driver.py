@@ -58,11 +58,11 @@ class Cursor:
 
     def execute(self, sql: str, parameters: Any = None, **named: Any) -> Cursor:
         given = named if parameters is None else parameters
-        values = self.connection._named(sql, given)
-        if _TRANSACTION.match(sql):  # everybody may ask for it
+        values = self.connection.named(sql, given)
+        if _TRANSACTION.match(sql):  # every login may ask for it
             values["TRANS_ID"].values = ["1.2.3"]
             return self
-        answer = self.connection._run(sql, [values])[0]
+        answer = self.connection.run(sql, [values])[0]
         outs = text.returning(sql)[2]
         if outs:
             self._give(outs, values, [answer])
@@ -84,8 +84,8 @@ class Cursor:
     ) -> None:
         if batcherrors:
             raise dpy(3000, "batch errors are not simulated")
-        sets = [self.connection._named(sql, one) for one in parameters]
-        answers = self.connection._run(sql, sets)
+        sets = [self.connection.named(sql, one) for one in parameters]
+        answers = self.connection.run(sql, sets)
         outs = text.returning(sql)[2]
         if outs and sets:
             self._give(outs, sets[0], answers)
@@ -178,7 +178,7 @@ class Connection:
         return Cursor(self)
 
     @staticmethod
-    def _named(sql: str, given: Any) -> dict[str, Any]:
+    def named(sql: str, given: Any) -> dict[str, Any]:
         """The parameters by name, exactly those of the statement, as the driver wants them."""
         named = {str(name).strip('"').upper(): value for name, value in dict(given or {}).items()}
         wanted = set(text.bind_names(sql))
@@ -188,7 +188,7 @@ class Connection:
             raise dpy(4010, f"a bind variable for {sorted(wanted - set(named))} was not given")
         return named
 
-    def _run(self, sql: str, sets: list[dict[str, Any]]) -> list[Answer]:
+    def run(self, sql: str, sets: list[dict[str, Any]]) -> list[Answer]:
         """Send a statement once, with one or several sets of values: one round trip."""
         if self._dead:
             raise dpy(1001, "not connected to database")
@@ -210,7 +210,7 @@ class Connection:
     def _failing(self) -> _Failing:
         return _Failing(self)
 
-    def _lose(self) -> None:
+    def lose(self) -> None:
         self._dead = True
         with suppress(Exception):
             self._session.close()
@@ -241,7 +241,7 @@ class Connection:
 
     def close(self) -> None:
         """Without an error where the session is lost already."""
-        self._lose()
+        self.lose()
 
 
 class _Failing:
@@ -254,4 +254,4 @@ class _Failing:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, oracledb.Error) and is_lost(error):
-            self._connection._lose()
+            self._connection.lose()

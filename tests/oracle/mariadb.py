@@ -99,8 +99,7 @@ class MariaDBSession:
             cursor.execute(plan.sql, [values[name] for name in plan.binds])
             if cursor.description is None:
                 return Answer(changed=cursor.rowcount)
-            result: Any = cursor._result
-            columns = [(_name(f.name), _type(f), *_exactness(f)) for f in result.fields]
+            columns = [(_name(f.name), _type(f), *_exactness(f)) for f in _fields(cursor)]
             return Answer(columns, cursor.fetchall())
 
     def _index(self, made: _Index) -> Answer:
@@ -112,8 +111,7 @@ class MariaDBSession:
                     names.append(part)
                     continue
                 cursor.execute(f"SELECT {_plain(part)} FROM {made.table} LIMIT 0")
-                result: Any = cursor._result
-                number_type = _type(result.fields[0]) is oracledb.DB_TYPE_NUMBER
+                number_type = _type(_fields(cursor)[0]) is oracledb.DB_TYPE_NUMBER
                 column = re.search(r'\bTHEN ("(?:[^"]|"")+"|\w+) END$', part)
                 if number_type and column and not made.unique:
                     # An id of AUTO_INCREMENT may stand in no expression; the index is longer.
@@ -180,6 +178,11 @@ class MariaDBSession:
 
     def close(self) -> None:
         self._conn.close()
+
+
+def _fields(cursor: Any) -> list[Any]:
+    """What the server tells of each column: `description` leaves out where it comes from."""
+    return list(vars(cursor)["_result"].fields)
 
 
 _LAYOUT = re.compile(r"\s*(CREATE|ALTER|DROP)\b", re.I)
