@@ -69,6 +69,41 @@ def test_heads_run_though_their_runs_could_not_be_read(one, app, monkeypatch, ca
     assert len([r for r in caplog.records if "runs could not be read" in r.getMessage()]) == told
 
 
+def test_lanes_are_handed_over_while_further_runs_are_read(one, app, monkeypatch):
+    monkeypatch.setattr(following, "RUNS_PER_STATEMENT", 1)
+    read, waiting = following.read_runs, []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        waiting.append(len(one.lanes.ready))
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(following, "read_runs", watched)
+    send(app, *"abcd", *"abcd")
+    assert fetch(one) == 4
+    together = app.tables.dialect.arrays or app.tables.dialect.json_lists
+    assert waiting == ([0] if together else [0, 2])
+    assert [lane.row.object_id for lane in one.lanes.ready] == [*"abcd"]
+    assert [len(lane.rows) for lane in one.lanes.ready] == [2] * 4
+
+
+def test_all_heads_run_though_the_runs_of_some_could_not_be_read(one, app, monkeypatch, caplog):
+    monkeypatch.setattr(following, "at_once", lambda _: 1)
+    read, heads = following.read_runs, []
+
+    def fails_then(conn: Any, t: Any, rows: Any, **options: Any) -> Any:
+        heads.append(len(rows))
+        if len(heads) == 2:
+            raise sa.exc.DBAPIError("SELECT", {}, Exception("x"))
+        return read(conn, t, rows, **options)
+
+    monkeypatch.setattr(following, "read_runs", fails_then)
+    send(app, *"abcd", *"abcd")
+    assert fetch(one) == 4
+    assert [len(lane.rows) for lane in one.lanes.ready] == [2, 1, 1, 1]
+    assert heads == [1, 1]
+    assert len([r for r in caplog.records if "runs could not be read" in r.getMessage()]) == 1
+
+
 def test_all_rows_that_no_lane_knows_are_given_back_at_once(one, app, table, monkeypatch):
     monkeypatch.setattr(recover, "BATCH", 2)
     send(app, *"abcde")

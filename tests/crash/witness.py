@@ -71,7 +71,7 @@ class Witness:
     # ------------------------------------------------------------ claims
 
     def _watch_claims(self) -> None:
-        look, flag, read_runs = Finder._look_by, Claimer._flag, Claimer._read_runs
+        look, flag, read_runs = Finder._look_by, Claimer._flag, Claimer._read_part
         flag_limited = Claimer._flag_limited
 
         def watched_look(self: Finder, *args: Any, **kw: Any) -> Any:
@@ -98,12 +98,13 @@ class Witness:
                         os.kill(os.getpid(), signal.SIGSTOP)
                 witness._claimed(me, row, now.looked_at)
 
-        def watched_read_runs(self: Claimer, lanes: Sequence[Lane], *args: Any) -> None:
+        def watched_read_runs(self: Claimer, lanes: Sequence[Lane], *args: Any) -> bool:
             since = witness._tell.now()
-            read_runs(self, lanes, *args)
+            readable = read_runs(self, lanes, *args)
             for lane in lanes:
                 for row in lane.rows[1:]:
                     witness._run_read_at[lane.owner, row[0]] = since
+            return readable
 
         def watched_store_flag(*args: Any, **kw: Any) -> Any:
             rows = store_flag(*args, **kw)
@@ -117,7 +118,7 @@ class Witness:
         Finder._look_by = watched_look  # type: ignore[method-assign]
         Claimer._flag = watched_flag  # type: ignore[method-assign]
         Claimer._flag_limited = watched_flag_limited  # type: ignore[method-assign]
-        Claimer._read_runs = watched_read_runs  # type: ignore[method-assign]
+        Claimer._read_part = watched_read_runs  # type: ignore[method-assign]
 
     def _claimed(self, me: str, row: Any, since: float) -> None:
         self._held.add((me, row.msg_id))

@@ -125,6 +125,16 @@ def test_the_mean_is_that_of_the_first_ones_and_then_follows():
     assert lanes.mean_seconds == pytest.approx(1.0 + NEWEST_SHARE)
 
 
+def test_a_batch_counts_in_the_mean_as_each_of_its_lanes():
+    """Or the first small batches would keep the next claims small."""
+    lanes = Lanes(None, beat_now=lambda: None)  # type: ignore[arg-type]
+    lanes.took(1.0)
+    lanes.took(0.5, 3)
+    assert lanes.mean_seconds == pytest.approx((1.0 + 3 * 0.5) / 4)
+    lanes.took(0.1, 1000)
+    assert lanes.mean_seconds == pytest.approx(0.1)
+
+
 def test_a_thread_without_a_lane_is_told_to_the_next_claim():
     runtime: Any = SimpleNamespace(hand=Hand())
     lanes = Lanes(runtime, beat_now=lambda: None)

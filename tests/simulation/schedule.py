@@ -246,6 +246,7 @@ class Schedule:
             (heartbeat, "new_instance_id", lambda _: self._current().new_id()),
             (following, "read_runs", read_runs),
             (following, "RUNS_PER_STATEMENT", 4),
+            (following, "at_once", lambda _: 2),  # as where one statement reads few
             (pollpace, "FIRST_PAUSE_SECONDS", 0.5),
             (pollpace, "TICK_SECONDS", self.rng.choice((0.05, 0.3))),
             (pollpace, "GROWTH", 4.0),

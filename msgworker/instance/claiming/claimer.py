@@ -1,15 +1,14 @@
 """Claim: flag heads, read the runs behind them, and account for every row flagged by us.
 
 A claim whose COMMIT arrived although its answer was lost leaves flagged rows without a lane. While
-no claim is in flight, a row flagged by us without a lane can only be such a row: it is found and
-released.
+no claim is in flight, a row flagged by us without a lane can only be such a row, and is released.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from operator import itemgetter
@@ -37,6 +36,7 @@ from msgworker.table.priorities import prioritized
 LOOK_FOR_RUNS = 8
 """While objects have one message each, only one claim in this many reads runs."""
 SWEEP_LIMIT = 5000
+HandOver = Callable[[Sequence[Lane]], None]
 _TOPIC = itemgetter(Row._fields.index("topic"))
 
 
@@ -77,12 +77,13 @@ class Claimer:
         *,
         places: Mapping[int, Any] | None = None,
         within: Slice | None = None,
+        hand_over: HandOver = lambda lanes: None,
     ) -> tuple[list[Lane], list[Candidate]]:
         """Flag candidates; returns the new lanes, in the order of the candidates, and those that
         could not be flagged; what finds no permit is among neither.
 
         me: the id under which they were found. places: the part of the slice of each. within: the
-        slice in which runs are read.
+        slice in which runs are read. hand_over: gets some lanes at a time, when theirs are read.
         """
         runtime = self._runtime
         with self._claiming:
@@ -113,7 +114,9 @@ class Claimer:
         # A message in quarantine is claimed alone: no run behind it, no lane beside it.
         most = runtime.tables.spec.max_tries
         if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
-            self._read_runs(lanes, within)
+            self._read_runs(lanes, within, hand_over)
+        elif lanes:
+            hand_over(lanes)
         return lanes, lost
 
     def claim_alone(
@@ -123,11 +126,12 @@ class Claimer:
         *,
         places: Mapping[int, Any] | None = None,
         within: Slice | None = None,
+        hand_over: HandOver = lambda lanes: None,
     ) -> tuple[list[Lane], list[Candidate]]:
         """`claim` of one message in quarantine, if nothing else is flagged by us."""
         if self._runtime.hand.lanes or not self.holds_nothing(self._link):
             return [], []
-        return self.claim(candidates, me, places=places, within=within)
+        return self.claim(candidates, me, places=places, within=within, hand_over=hand_over)
 
     def resolve_doubt(self) -> None:
         """Release rows that the last claim may have flagged although its answer was lost."""
@@ -231,12 +235,22 @@ class Claimer:
             elif trouble(error) is not Trouble.RACE or self._refusals.suspects(one):
                 self._refusals.heard(one, without(reason_of(error), self._secrets))
 
-    def _read_runs(self, lanes: Sequence[Lane], within: Slice | None) -> None:
-        """Read the runs behind the heads into their lanes."""
+    def _read_runs(self, lanes: Sequence[Lane], within: Slice | None, hand_over: HandOver) -> None:
+        """Read the runs behind the heads into their lanes, and hand these over: some while
+        the next ones are read, so that threads need not wait for all."""
         self._runs_pay -= 1
         run = self._run(lanes)
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
+            hand_over(lanes)
             return
+        size, readable = following.at_once(self._runtime.tables) or len(lanes), True
+        for start in range(0, len(lanes), size):
+            part = lanes[start : start + size]
+            readable = readable and self._read_part(part, run, within)
+            hand_over(part)
+
+    def _read_part(self, lanes: Sequence[Lane], run: int, within: Slice | None) -> bool:
+        """Read the runs of some; False = they could not be read."""
         runtime, heads = self._runtime, [lane.row for lane in lanes]
         try:
             with self._link.statement() as conn:
@@ -247,13 +261,14 @@ class Claimer:
             level = logging.DEBUG if kind in EVERYDAY else logging.WARNING  # an outage is told once
             text = "runs could not be read; continuing with the heads: %s"
             runtime.log.log(level, text, reason_of(error), exc_info=kind is Trouble.OTHER)
-            return
+            return False
         for lane in lanes:
             if followers := runs.get(lane.row.msg_id):
                 all_may = self._all_may_follow(followers)
                 lane.rows += followers if all_may else takewhile(self._may_follow, followers)
                 self._runs_pay = LOOK_FOR_RUNS
         self._runs.read(lanes, run, runtime.clock())
+        return True
 
     def _run(self, lanes: Sequence[Lane]) -> int:
         """How many messages to read behind each of these heads."""

@@ -8,6 +8,7 @@ claimer.py claims.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from msgworker.events import Looked
 from msgworker.instance.claiming.appetite import Appetite
@@ -20,6 +21,7 @@ from msgworker.instance.claiming.pollpace import PollPace
 from msgworker.instance.claiming.room import Room
 from msgworker.instance.claiming.search import Look
 from msgworker.instance.role import Role
+from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.settling.settler import Settler
@@ -137,14 +139,19 @@ class Fetcher(Role):
     ) -> int:
         """How many lanes were won. limited: they hold permits, and run before others."""
         claim = self._claimer.claim_alone if alone else self._claimer.claim
-        lanes, lost = claim(candidates, me, places=self._finder.places, within=self._finder.where)
-        if lost:
-            self._finder.refused(lost)
-        if lanes:
+
+        def hand_over(some: Sequence[Lane]) -> None:
             self._draining.end.saw_work()
             if limited:
-                self._permits.got(lanes)
-            self._lanes.put(lanes, first=limited)
+                self._permits.got(some)
+            self._lanes.put(some, first=limited)
+
+        where = self._finder.where
+        lanes, lost = claim(
+            candidates, me, places=self._finder.places, within=where, hand_over=hand_over
+        )
+        if lost:
+            self._finder.refused(lost)
         return len(lanes)
 
     def _nothing(self, look: Look) -> int:

@@ -92,7 +92,7 @@ class BatchCaller:
         ended = [lane for lane in batch.lanes if lane.result is not None]
         again = [lane for lane in batch.lanes if lane.result is None]
         seconds = (now := time.monotonic()) - begin
-        self._lanes.took(seconds / len(batch.lanes))
+        self._lanes.took(seconds / len(batch.lanes), len(batch.lanes))
         size = self.gathering.size(batch.handler)
         if again:
             size.failed()

@@ -149,11 +149,11 @@ class Lanes:
         """The mean seconds of a handler; a guess while none has ended."""
         return UNKNOWN_SECONDS if self.mean_seconds is None else self.mean_seconds
 
-    def took(self, seconds: float) -> None:
-        """Record how long a handler has run."""
-        self._ended += 1
+    def took(self, seconds: float, lanes: int = 1) -> None:
+        """Record how long a handler has run for each of so many lanes."""
+        self._ended += lanes
         mean = seconds if self.mean_seconds is None else self.mean_seconds
-        share = NEWEST_SHARE if self._ended * NEWEST_SHARE > 1 else 1 / self._ended
+        share = min(1.0, lanes * max(NEWEST_SHARE, 1 / self._ended))
         self.mean_seconds = mean + (seconds - mean) * share
 
     def close(self) -> None:

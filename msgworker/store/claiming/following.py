@@ -30,6 +30,12 @@ from msgworker.table import Cols, Slice, Tables, lit
 RUNS_PER_STATEMENT = 50
 
 
+def at_once(t: Tables) -> int | None:
+    """How many runs to read before their messages are handled, where one statement reads few: two
+    statements, since lanes that begin apart are settled apart. None = all."""
+    return None if t.dialect.json_lists or t.dialect.arrays else 2 * RUNS_PER_STATEMENT
+
+
 def read_runs(
     conn: Connection,
     t: Tables,
