@@ -207,8 +207,9 @@ def done_arrays(
 
 def _ids_of(rows: sa.CTE) -> ColumnElement[Any]:
     """All ids of some rows as one text, as `array_text` makes it; NULL if there are none. It is
-    much cheaper to send and to read than a row for each."""
-    ids = sa.select(rows.c.msg_id).order_by(rows.c.msg_id).subquery()
+    much cheaper to send and to read than a row for each. Whole numbers: a NUMERIC may say 3.0."""
+    number = sa.cast(rows.c.msg_id, sa.BigInteger()).label("msg_id")
+    ids = sa.select(number).order_by(number).subquery()
     text = sa.cast(sa.func.array_agg(ids.c.msg_id), sa.Text())
     return sa.select(text).scalar_subquery()
 
