@@ -1,5 +1,5 @@
-"""Stand-ins for an Oracle server: SQLAlchemy's own `oracle+oracledb` dialect, unmodified, over
-MariaDB in its Oracle mode and over H2 in its Oracle mode.
+"""A stand-in for an Oracle server: SQLAlchemy's own `oracle+oracledb` dialect, unmodified, over
+MariaDB in its Oracle mode.
 
 The driver's types and exceptions are its own; its connections and cursors are ours.
 
@@ -9,7 +9,6 @@ The driver's types and exceptions are its own; its connections and cursors are o
   text        statements cut into tokens, calls and parameters
   engine      what an engine offers to the driver
   mariadb     Oracle's SQL for MariaDB in sql_mode=ORACLE: real locks between sessions
-  h2          Oracle's SQL for H2 in MODE=Oracle: Oracle's semantics of values
   dictionary  Oracle's views of its catalogue, from those of the engine
   errors      the engines' errors as Oracle's
   faults      errors injected at a statement or at a COMMIT

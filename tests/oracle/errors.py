@@ -125,49 +125,6 @@ def from_mariadb(error: BaseException, owner: str) -> oracledb.Error:
     return ora(number, f"{text} [{code}]")
 
 
-_H2 = {
-    22001: 12899,
-    22003: 1438,
-    22004: 1400,
-    22007: 1858,
-    22018: 1722,
-    23502: 1400,
-    23503: 2292,
-    23505: 1,
-    23506: 2291,
-    23513: 2290,
-    40001: 60,
-    42000: 900,
-    42001: 900,
-    42101: 955,
-    42102: 942,
-    42103: 942,
-    42104: 942,
-    42111: 955,
-    42112: 1418,
-    42122: 904,
-    50200: 30006,
-    57014: 1013,
-    90067: 3113,
-    90098: 3113,
-    90121: 3113,
-    90131: 8177,
-}
-
-
-def from_h2(code: int, text: str, owner: str) -> oracledb.Error:
-    """An H2 error as Oracle's."""
-    number = _H2.get(code)
-    if number is None:
-        return oracledb.DatabaseError(Details(900, "ORA-00900", f"ORA-00900: {code} {text}"))
-    if number == 1:
-        index = re.search(r'violation: "[^".]*\.(\w+)', text)
-        name = index[1].upper() if index else "?"
-        name = re.sub(r"_INDEX_\w$", "", name)
-        return ora(1, f"unique constraint ({owner.upper()}.{name}) violated")
-    return ora(number, f"{text} [{code}]")
-
-
 def is_lost(error: oracledb.Error) -> bool:
     details: Any = error.args[0]
     return bool(details.is_session_dead)

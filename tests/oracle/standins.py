@@ -2,7 +2,6 @@
 names no stand-in goes to the driver, as ever.
 
     oracle+oracledb://user:password@127.0.0.1:3306/?service_name=mariadb.DATABASE
-    oracle+oracledb://user:password@127.0.0.1/?service_name=h2.DATABASE
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import oracledb
 import sqlalchemy as sa
 
 from tests.oracle.driver import Connection
-from tests.oracle.engine import Session
+from tests.oracle.mariadb import MariaDBSession
 
 NAMES = ("oracle-mariadb",)
 """What the tests call them."""
@@ -24,7 +23,7 @@ SITE = str(Path(__file__).parent / "site")
 _driver_connect = oracledb.connect
 _PLACE = re.compile(
     r"\(HOST=(?P<host>[^)]+)\)\(PORT=(?P<port>\d+)\).*"
-    r"\(SERVICE_NAME=(?P<kind>mariadb|h2)\.(?P<database>\w+)\)"
+    r"\(SERVICE_NAME=mariadb\.(?P<database>\w+)\)"
 )
 
 
@@ -36,20 +35,12 @@ def _connect(dsn: str | None = None, **options: Any) -> Any:
     place = _PLACE.search(dsn or "")
     if place is None:
         return _driver_connect(dsn, **options)
-    session: Session
-    if place["kind"] == "mariadb":
-        from tests.oracle.mariadb import MariaDBSession
-
-        password = options.get("password") or ""
-        if password == NO_PASSWORD:
-            password = ""
-        session = MariaDBSession(
-            place["host"], int(place["port"]), options["user"], password, place["database"]
-        )
-    else:
-        from tests.oracle.h2 import H2Session
-
-        session = H2Session(place["database"])
+    password = options.get("password") or ""
+    if password == NO_PASSWORD:
+        password = ""
+    session = MariaDBSession(
+        place["host"], int(place["port"]), options["user"], password, place["database"]
+    )
     return Connection(session)
 
 
@@ -74,14 +65,4 @@ def over_mariadb(base: sa.URL, database: str) -> sa.URL:
         host=base.host,
         port=base.port,
         query={"service_name": f"mariadb.{database}"},
-    )
-
-
-def over_h2(database: str) -> sa.URL:
-    return sa.URL.create(
-        "oracle+oracledb",
-        username="sa",
-        password=NO_PASSWORD,
-        host="127.0.0.1",
-        query={"service_name": f"h2.{database}"},
     )

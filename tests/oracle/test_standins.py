@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.dialects import exact
+from msgworker.store.looking.doctor import Severity
 from tests.conftest import Database, _ready
 from tests.oracle import cannot, standins
 from tests.oracle.mariadb import prepared
@@ -113,6 +114,16 @@ def test_an_id_is_a_whole_number_whatever_its_expression(over_mariadb: Database)
         assert isinstance(exact(number(19, 0)), sa.BigInteger)
         assert exact(number()).asdecimal
         assert isinstance(exact(sa.String()), sa.String)
+    finally:
+        app.engine.dispose()
+
+
+def test_doctor_does_without_the_right_to_read_v_transaction(over_mariadb: Database) -> None:
+    app = App(over_mariadb.url)
+    try:
+        found = app.ops.doctor()
+        assert {finding.check for finding in found} >= {"rows", "indexes", "rights", "clock"}
+        assert not [finding.text for finding in found if finding.severity is Severity.NEEDED]
     finally:
         app.engine.dispose()
 
