@@ -32,6 +32,8 @@ def svg(series: Mapping[str, Sequence[Point]], title: str, xlabel: str) -> str:
     ]
     if points:
         parts += _drawn(series, points)
+    else:
+        parts.append(f'<text x="{LEFT}" y="{HEIGHT // 2}">not measured</text>')
     parts.append(
         f'<text x="{RIGHT}" y="{HEIGHT - 10}" text-anchor="end">{html.escape(xlabel)}</text>'
     )

@@ -228,7 +228,8 @@ def test_a_chart_is_a_picture_with_a_line_for_each_series():
 
 @pytest.mark.parametrize("series", [{}, {"x": []}, {"x": [Point(1, [])]}], ids=str)
 def test_a_chart_of_nothing_is_a_picture_too(series):
-    assert ElementTree.fromstring(svg(series, "t", "x")) is not None
+    root = ElementTree.fromstring(svg(series, "t", "x"))
+    assert "not measured" in {element.text for element in root.iter()}
 
 
 def test_a_higher_rate_is_drawn_higher():
