@@ -1,4 +1,5 @@
-"""msgworker's loggers. They escape text from outside, so that a record is always one line.
+"""msgworker's loggers. They escape text from outside, so that a record is always one line, and hide
+what looks like a password or key in a URL.
 
 Topics, object ids, errors and URLs may contain line ends and terminal escapes, with which a message
 could fake a log line or control a terminal. They are escaped here, in the record itself, before a
@@ -12,7 +13,7 @@ import traceback
 from enum import StrEnum
 from typing import Any
 
-from msgworker.payload import shown
+from msgworker.payload import shown, without_url_secrets
 
 FACTS = ("object_id", "topic")
 """Attributes of records about a message with text from outside."""
@@ -75,8 +76,9 @@ class _OneLine(logging.Filter):
                 setattr(record, name, shown(value, MOST))
         if not self._facts_only:
             text = record.getMessage()
-            if not text.isprintable():
-                record.msg, record.args = shown(text, MOST), None
+            safe = without_url_secrets(text)
+            if safe != text or not text.isprintable():
+                record.msg, record.args = shown(safe, MOST), None
             if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None:
                 record.exc_text = traceback_text(record.exc_info[1])
         return True
@@ -90,7 +92,7 @@ def traceback_text(error: BaseException) -> str:
     told = traceback.TracebackException.from_exception(error)
     _on_one_line(told)
     lines = "".join(told.format()).rstrip("\n").split("\n")
-    return "\n".join(shown(line, MOST) for line in lines)
+    return "\n".join(shown(without_url_secrets(line), MOST) for line in lines)
 
 
 def _on_one_line(told: Any) -> None:

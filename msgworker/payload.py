@@ -274,6 +274,27 @@ def shown(value: Any, most: int = 64) -> str:
     return line if len(text) <= most else f"{line}..."
 
 
+_USER_PASSWORD = re.compile(
+    r"""(?<=://)([^\s:/?#@\[\]'"<>]{0,128}):(?!\d{1,5}(?:[/?#]|$))[^\s'"<>]{1,256}@"""
+)
+"""`user:password@` of a URL; an unescaped password may have signs that end a host, unless what
+stands before them is a port."""
+_LONE_KEY = re.compile(r"""(?<=://)[^\s:/?#@\[\]'"<>]{16,256}@""")
+"""A key that stands there alone; shorter texts are names of users."""
+_QUERY = re.compile(
+    r"([?&;][\w.-]{0,64}?(?:passw|secret|token|pwd|credential|api_?key|access_?key|signature)"
+    r"[\w.-]{0,64}=)[^&;#\s'\"<>]+",
+    re.I,
+)
+
+
+def without_url_secrets(text: str) -> str:
+    """The text with "***" for what looks like a password or key in a URL, of whatever service."""
+    if "://" in text:
+        text = _LONE_KEY.sub("***@", _USER_PASSWORD.sub(r"\1:***@", text))
+    return _QUERY.sub(r"\1***", text) if "=" in text else text
+
+
 def quoted(value: Any) -> str:
     """`shown`, a text in quotes."""
     return f'"{shown(value)}"' if isinstance(value, str) else shown(value)

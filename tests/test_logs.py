@@ -66,6 +66,23 @@ def test_a_failed_try_is_told_without_line_ends_of_others(sqlite: Any, log: io.S
     app.engine.dispose()
 
 
+def test_the_log_of_the_library_shows_no_password_of_a_url(sqlite: Any, log: io.StringIO):
+    app = App(sqlite.url, backoff_seconds=0)
+    app.create_schema()
+
+    @app.handler("t")
+    def fail(msg: Message) -> None:
+        raise OSError("https://bob:hunter2@crm/x?api_key=hunter2 refused")
+
+    send(app, "x")
+    app.drain(linger=0)
+    assert "https://bob:***@crm/x?api_key=*** refused" in log.getvalue()
+    assert "Traceback" in log.getvalue()
+    shown = [line for line in log.getvalue().split("\n") if 'raise OSError("' not in line]
+    assert "hunter2" not in "\n".join(shown)
+    app.engine.dispose()
+
+
 def test_a_topic_without_a_handler_is_told_on_one_line(sqlite: Any, log: io.StringIO):
     app = App(sqlite.url)
     app.create_schema()

@@ -151,7 +151,8 @@ def open_engine(source: object) -> sa.Engine:
     """Our engine for a URL or for a user's Engine; does not connect.
 
     A user's Engine keeps its pool and its behaviour: we use it through execution options, so
-    isolation level and BEGIN differ only for our connections.
+    isolation level and BEGIN differ only for our connections. Errors of ours show no parameters,
+    which are payloads and errors of messages.
     """
     if isinstance(source, sa.Engine):
         engine = source
@@ -176,10 +177,12 @@ def open_engine(source: object) -> sa.Engine:
             )
         engine.dialect.statement_compiler = _hinting_compiler()
         engine = engine.execution_options()
+        engine.hide_parameters = True
         event.listen(engine, "begin", _begin_immediate)
         event.listen(engine, "engine_connect", _busy_timeout)
         return engine
     engine = engine.execution_options(isolation_level=ISOLATION)
+    engine.hide_parameters = True
     event.listen(engine, "handle_error", _note_rollback)
     if engine.dialect.name == "postgresql":
         event.listen(engine, "engine_connect", _iso_dates)

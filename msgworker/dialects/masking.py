@@ -9,6 +9,8 @@ from urllib.parse import quote, quote_plus
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from msgworker.payload import without_url_secrets
+
 HARMLESS = re.compile(
     r"application_name|cache|charset|check_same_thread|client_encoding|connect_timeout|events|"
     r"gssencmode|host|hostaddr|immutable|isolation_level|keepalives|keepalives_count|"
@@ -52,7 +54,9 @@ def _is_secret(key: str, value: str) -> bool:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """The text with "***" for each secret; a short one only as a separate word."""
+    """The text with "***" for each secret, a short one only as a separate word, and for what looks
+    like a password or key in any URL."""
+    text = without_url_secrets(text)
     for secret in sorted(secrets, key=len, reverse=True):
         word = re.escape(secret) if len(secret) > _SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
         text = re.sub(word, "***", text)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 KEEP_SECONDS = 10.0
 DEADLINE_SECONDS = 2.0
 STATUSES = (State.NEW, State.PROCESSING, State.FAILED, State.DEAD)
+DOWN: Snapshot = {(names.UP.name, ()): 0.0}
+"""What is told while the database does not answer."""
 log = logger("msgworker.metrics")
 
 
@@ -54,7 +56,7 @@ class Looking:
             if not self._failed:
                 log.warning("the database cannot be asked for metrics: %s", reason_of(error))
             self._failed = True
-            return {(names.UP.name, ()): 0.0}
+            return DOWN
         self._failed = False
         return found
 

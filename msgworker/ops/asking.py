@@ -14,7 +14,7 @@ from typing import Any
 from msgworker.config import YEAR_SECONDS, number, seconds, whole
 from msgworker.errors import ConfigError
 from msgworker.message import State
-from msgworker.payload import clean
+from msgworker.payload import clean, without_url_secrets
 from msgworker.store.changing.audit import MAX_ACTOR, MAX_REASON, Operation
 from msgworker.store.changing.change import Filter
 from msgworker.store.changing.pause import MAX_TOPIC
@@ -57,7 +57,7 @@ def who(
     if needs_reason is not None and not (reason or "").strip():
         raise ConfigError(f"{needs_reason} needs a reason; it is kept in the audit")
     named = (actor or "").strip() or _user()
-    why = clean(reason, MAX_REASON) if reason else None
+    why = clean(without_url_secrets(reason), MAX_REASON) if reason else None
     return Who(clean(named, MAX_ACTOR), why, clean(source, MAX_ACTOR) if source else None, key)
 
 

@@ -3,6 +3,7 @@
 In the order of a request:
 
 serving      `msgworker web`: the options, checked, and uvicorn
+connections  time limits for clients that send or read slowly
 application  the options of `App.web`, the routes, the guards around them
 guard        what every request passes: headers, hosts, bodies, who it is
 writes       what a write has to show, and the fields of a form

@@ -91,7 +91,8 @@ class Local:
         peer = address_of(request)
         if peer is None or not peer.is_loopback:
             return None
-        if any(name in request.headers for name in FORWARDED):
+        old = request.scope.get("http_version") == "1.0"  # as nginx asks; no browser does
+        if old or any(name in request.headers for name in FORWARDED):
             return None  # the proxy is of this machine, its client may not be
         return Viewer("local", self.role, "local")
 

@@ -10,6 +10,7 @@ what one does. The poller starts with the first viewer and ends with the last.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,13 +20,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from msgworker.logs import logger
+from msgworker.web.sessions import Session, Sessions
 
 POLL_SECONDS = 2.0
 AGES_SECONDS = 15.0
 BEAT_SECONDS = 15.0
 """A comment after so long without an event: a stream whose reader is gone is noticed."""
+STREAM_SECONDS = 300.0
+"""After so long a stream ends and the browser begins another one, which is admitted anew."""
+AGAIN_MS = 500
+"""When a browser does so."""
 MOST_STREAMS = 200
 Part = Callable[[Any], Any]
 """Gets the site; called in a thread."""
@@ -34,9 +41,11 @@ log = logger("msgworker.web")
 
 @dataclass(eq=False)
 class Stream:
-    """What one viewer follows. waiting: names that were not sent yet."""
+    """What one viewer follows. admitted: whether the viewer still is; asked at each poll. waiting:
+    names that were not sent yet."""
 
     parts: frozenset[str]
+    admitted: Callable[[], bool] = lambda: True
     waiting: set[str] = field(default_factory=set)
     bell: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -79,37 +88,51 @@ class Live:
         for stream in self._streams:
             stream.bell.set()
 
-    async def follow(self, names: Iterable[str]) -> AsyncIterator[str]:
-        """The text of an event stream; ends with `stop`. Raises HTTPException 400, 503."""
+    def ask_again(self) -> None:
+        """End the streams of those who are not admitted any more."""
+        for stream in self._streams:
+            if not stream.admitted():
+                stream.bell.set()
+
+    def join(self, names: Iterable[str], admitted: Callable[[], bool] = lambda: True) -> Stream:
+        """A place among the streams, until `leave`. Raises HTTPException 400, 503."""
         wanted = frozenset(names)
         if not wanted or not wanted <= self._parts.keys():
             raise HTTPException(400, f"parts to follow are {', '.join(sorted(self._parts))}")
         if len(self._streams) >= MOST_STREAMS:
             raise HTTPException(503, "too many viewers follow; load the page again to see more")
-        return self._events(Stream(wanted))
-
-    async def _events(self, stream: Stream) -> AsyncIterator[str]:
+        stream = Stream(wanted, admitted)
         self._streams.add(stream)
         self._loop = asyncio.get_running_loop()
-        try:
-            if self._poller is None or self._poller.done():
-                self._seen.clear()
-                self._poller = asyncio.create_task(self._poll())
-            yield "retry: 5000\n\n"
-            while not self.stopped:
-                try:
-                    await asyncio.wait_for(stream.bell.wait(), BEAT_SECONDS)
-                except TimeoutError:
-                    yield ": \n\n"
-                stream.bell.clear()
-                names, stream.waiting = sorted(stream.waiting), set()
-                for name in names:
-                    yield f"event: part\ndata: {name}\n\n"
-        finally:
-            self._streams.discard(stream)
-            if not self._streams and self._poller is not None:
-                self._poller.cancel()
-                self._poller = None
+        if self._poller is None or self._poller.done():
+            self._seen.clear()
+            self._poller = asyncio.create_task(self._poll())
+        return stream
+
+    def leave(self, stream: Stream) -> None:
+        """Give the place back."""
+        self._streams.discard(stream)
+        if not self._streams and self._poller is not None:
+            self._poller.cancel()
+            self._poller = None
+
+    async def text(self, stream: Stream) -> AsyncIterator[str]:
+        """The text of an event stream; ends with `stop`, when the viewer is not admitted any more,
+        and after STREAM_SECONDS."""
+        end = time.monotonic() + STREAM_SECONDS
+        yield "retry: 5000\n\n"
+        while not self.stopped and stream.admitted():
+            stream.bell.clear()
+            names, stream.waiting = sorted(stream.waiting), set()
+            for name in names:
+                yield f"event: part\ndata: {name}\n\n"
+            if time.monotonic() >= end:
+                yield f"retry: {AGAIN_MS}\n\n"
+                return
+            try:
+                await asyncio.wait_for(stream.bell.wait(), BEAT_SECONDS)
+            except TimeoutError:
+                yield ": \n\n"
 
     async def _poll(self) -> None:
         while True:
@@ -117,6 +140,7 @@ class Live:
             changed = [name for name in sorted(wanted) if await self._has_changed(name)]
             for stream in list(self._streams):
                 stream.tell(changed)
+            self.ask_again()
             await asyncio.sleep(self._poll_seconds)
 
     async def _has_changed(self, name: str) -> bool:
@@ -137,12 +161,33 @@ class Live:
         return True
 
 
+class EventStream(StreamingResponse):
+    """An answer that has its place among the streams for as long as it is sent."""
+
+    def __init__(self, live: Live, stream: Stream) -> None:
+        headers = {"X-Accel-Buffering": "no"}
+        super().__init__(live.text(stream), media_type="text/event-stream", headers=headers)
+        self._leave = functools.partial(live.leave, stream)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+
+
 async def events(request: Request) -> Response:
     """The event stream; `part` names what to follow, as often as needed."""
     site = request.app.state.site
-    text = await site.live.follow(request.query_params.getlist("part"))
-    headers = {"X-Accel-Buffering": "no"}
-    return StreamingResponse(text, media_type="text/event-stream", headers=headers)
+    session: Session | None = request.state.session
+    by_session = request.state.viewer is not None and request.state.viewer.by == "session"
+    admitted = functools.partial(_is_valid, site.sessions, session if by_session else None)
+    stream = site.live.join(request.query_params.getlist("part"), admitted)
+    return EventStream(site.live, stream)
+
+
+def _is_valid(sessions: Sessions, session: Session | None) -> bool:
+    return session is None or sessions.is_valid(session)
 
 
 routes = [Route("/events", events, name="events")]

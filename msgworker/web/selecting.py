@@ -70,6 +70,8 @@ class Selection:
         texts = [text.strip() for text in self.ids.split(",") if text.strip()]
         if len(texts) > MOST_IDS:
             raise ConfigError(f"at most {MOST_IDS:,} ids; choose more by filters")
+        if not texts:
+            raise ConfigError(f"ids are whole numbers such as 12,15; got {self.ids!r:.60}")
         return [id_of(text) for text in texts]
 
     @property

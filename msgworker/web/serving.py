@@ -102,15 +102,16 @@ def listening(host: str, port: int) -> socket.socket:
     return made
 
 
-def serve(dashboard: Dashboard, listener: socket.socket) -> None:
-    """Answer until SIGTERM or SIGINT; then answers under way may take STOP_SECONDS. A second
-    signal ends it at once."""
+def configured(dashboard: Dashboard) -> uvicorn.Config:
+    """What uvicorn is started with."""
     import uvicorn
 
-    config = uvicorn.Config(
+    from msgworker.web.connections import Connection
+
+    return uvicorn.Config(
         dashboard,
         log_config=None,  # one event, one line, by our own logger
-        http="h11",  # httptools, where it is installed, has no limit of headers
+        http=Connection,  # of h11; httptools, where it is installed, has no limit of headers
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -123,7 +124,14 @@ def serve(dashboard: Dashboard, listener: socket.socket) -> None:
         timeout_graceful_shutdown=STOP_SECONDS,
         h11_max_incomplete_event_size=32 * 1024,
     )
-    server = uvicorn.Server(config)
+
+
+def serve(dashboard: Dashboard, listener: socket.socket) -> None:
+    """Answer until SIGTERM or SIGINT; then answers under way may take STOP_SECONDS. A second
+    signal ends it at once."""
+    import uvicorn
+
+    server = uvicorn.Server(configured(dashboard))
     with _stopping(server, dashboard), listener:
         asyncio.run(server.serve(sockets=[listener]))
     dashboard.site.close()

@@ -14,6 +14,8 @@ from msgworker.errors import ConfigError
 from msgworker.web.tokens import Entry
 
 SESSION_SECONDS = 12 * 3600
+MOST_ENDED = 10_000
+"""The most log-outs that are kept; with one more all sessions end that had begun before."""
 COOKIE = "msgworker_session"
 
 
@@ -29,10 +31,11 @@ class Session:
 
 
 class Sessions:
-    """Signs and reads the cookie, and makes the token that each form carries.
+    """Signs and reads the cookie, makes the token that each form carries, and keeps who has logged
+    out.
 
     key: of the signature, at least 32 characters; None = a new one, so that sessions end with
-    the process.
+    the process. Another process with the same key does not know of a log-out in this one.
     """
 
     def __init__(self, key: str | None = None, *, seconds: int = SESSION_SECONDS) -> None:
@@ -40,6 +43,8 @@ class Sessions:
             raise ConfigError("the key of sessions must have at least 32 characters")
         self._key = secrets.token_bytes(32) if key is None else key.encode("utf-8")
         self.seconds = seconds
+        self._ended: dict[str, int] = {}
+        self._least_until = 0
 
     def begin(self, entry: Entry | None = None) -> Session:
         """A new session, of one who has logged in or of none."""
@@ -62,7 +67,25 @@ class Sessions:
         sid, name, proof, until = json.loads(
             base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
         )
-        return None if until < time.time() else Session(sid, name, proof, until)
+        found = Session(sid, name, proof, until)
+        return found if self.is_valid(found) else None
+
+    def is_valid(self, session: Session) -> bool:
+        """Whether it has neither expired nor been ended."""
+        ended = session.sid in self._ended or session.until <= self._least_until
+        return not ended and session.until >= time.time()
+
+    def end(self, session: Session | None) -> None:
+        """Log out: the cookie is worth nothing any more, whoever has a copy."""
+        if session is None or not session.name:
+            return
+        if len(self._ended) >= MOST_ENDED:
+            now = time.time()
+            self._ended = {sid: until for sid, until in self._ended.items() if until >= now}
+        if len(self._ended) >= MOST_ENDED:
+            self._least_until = int(time.time()) + self.seconds
+            self._ended.clear()
+        self._ended[session.sid] = session.until
 
     def form_token(self, session: Session) -> str:
         """What a form of this session has to carry."""

@@ -42,7 +42,10 @@ class Writes:
         if viewer is not None and viewer.sent_on_purpose:
             return None
         if not comes_from_here(request):
-            return "a change must come from a page of this dashboard"
+            return (
+                "a change must come from a page of this dashboard; if it does, a proxy in front "
+                "has to pass on the header Host, or X-Forwarded-Host as a --trusted-proxy"
+            )
         given = request.headers.get("x-csrf-token")
         if given is None:
             given = form_of(request).get("csrf", "")

@@ -26,6 +26,7 @@ from msgworker.store.recovering import lease
 from tests.support.rows import Table, send
 from tests.support.spans import recorded
 from tests.support.timers import put_back
+from tests.support.web import HERE, Browser
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rights.md"
 LACKING = ", shard, priority, unique_key, unique_kept)"
@@ -315,6 +316,33 @@ def test_each_role_of_the_page_is_refused_the_next_larger_thing(site):
         app.handler("t")(lambda msg: None)
         with pytest.raises(DatabaseUnavailable, match=r"the statement needs .*(UPDATE|INSERT)"):
             app.drain(linger=0)
+
+
+def test_a_dashboard_needs_no_more_rights_than_a_looker_and_says_what_a_write_lacks(site):
+    site.grant()
+    (one, *_) = send(site.app("producer"), "a", "b", payload={"n": 1})
+    dashboard = site.app("looker").web(actions=True)
+    client = Browser(dashboard)
+    try:
+        pages = [dashboard.site.starlette.url_path_for(route) for _, route in dashboard.site.nav]
+        assert len(pages) >= 10
+        lists = ("overview", "messages", "failures", "lanes", "instances", "topics", "audit")
+        for path in (*pages, f"/messages/{one}", "/readyz", *(f"/api/v1/{x}" for x in lists)):
+            assert client.get(str(path)).status_code == 200, path
+        page = "/act/pause-topic?name=t"
+        answer = client.submit("/act/pause-topic", {"name": "t", "reason": "test"}, page=page)
+        assert answer.status_code in (200, 503), answer.text
+        assert "the statement needs" in answer.text
+        found = client.post(
+            f"/api/v1/messages/{one}/discard",
+            json={"reason": "test"},
+            headers={"origin": HERE, "x-csrf-token": client.csrf()},
+        )
+        assert found.status_code == 503
+        assert "the statement needs" in found.json()["detail"]
+    finally:
+        client.close()
+        dashboard.site.close()
 
 
 def test_the_rights_of_a_table_of_theirs_are_those_of_ours(site):

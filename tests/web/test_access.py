@@ -279,3 +279,14 @@ def test_every_usual_sign_of_a_proxy_makes_a_client_no_local_one(
     browser: Browser, header: str
 ) -> None:
     assert browser.get("/", headers={header: "1.1 cache"}).status_code == 403
+
+
+def test_a_client_of_http_1_0_is_a_proxy(sqlite_app: App) -> None:
+    """nginx asks so, and adds no header; no browser does."""
+    dashboard = sqlite_app.web()
+
+    async def older(scope: Any, receive: Any, send: Any) -> None:
+        await dashboard({**scope, "http_version": "1.0"}, receive, send)
+
+    assert Browser(dashboard).get("/").status_code == 200
+    assert Browser(older).get("/").status_code == 403

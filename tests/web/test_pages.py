@@ -171,6 +171,15 @@ def test_a_secret_is_nowhere_but_in_the_payload_that_was_asked_for(
         ("-2+3", "'-2+3"),
         ("@SUM(A1)", "'@SUM(A1)"),
         ("\t=1", "'\t=1"),
+        ("\r=1", "'\r=1"),
+        ("\tx", "'\tx"),
+        (" =1", "' =1"),
+        ("＝1+1", "'＝1+1"),
+        ("＋1", "'＋1"),
+        ("－1", "'－1"),
+        ("＠SUM(A1)", "'＠SUM(A1)"),
+        ("\u200b=1", "'\u200b=1"),
+        ("-１２", "'-１２"),
         ("-12", "-12"),
         ("", ""),
         ("ValueError: no", "ValueError: no"),
@@ -178,6 +187,13 @@ def test_a_secret_is_nowhere_but_in_the_payload_that_was_asked_for(
 )
 def test_no_cell_is_a_formula(text: str, safe: str) -> None:
     assert cell(text) == safe
+
+
+@pytest.mark.parametrize("ids", [",", " , ,", "%20"])
+def test_ids_that_are_none_are_refused_with_what_to_write(ann: Browser, ids: str) -> None:
+    found = ann.client.get(f"/messages?ids={ids}")
+    assert found.status_code == (200 if ids == "%20" else 400)  # an empty field is no filter
+    assert ids == "%20" or "whole numbers such as 12,15" in found.text
 
 
 def test_groups_of_failures_are_exported_as_csv(sqlite_app: App, ann: Browser) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from msgworker import events
+from msgworker import App, events
+from msgworker.web import site
+from tests.support.web import browse
 
 
 def test_the_dashboard_counts_from_the_first_scrape_on(full_app, browser):
@@ -27,3 +29,20 @@ def test_a_process_without_the_extra_says_what_to_install(browser, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     found = browser.get("/metrics")
     assert (found.status_code, "msgworker[metrics]" in found.text) == (501, True)
+
+
+def test_a_scrape_is_answered_while_the_database_is_not(tmp_path):
+    app = App(f"sqlite:///{tmp_path}/missing/folder.db")
+    client = browse(app)
+    found = client.get("/metrics")
+    assert found.status_code == 200
+    assert "\nmsgworker_database_up 0.0\n" in found.text
+
+
+def test_a_scrape_that_gets_no_turn_is_answered_without_the_database(full_app, monkeypatch):
+    client = browse(full_app)
+    monkeypatch.setattr(site, "WAITING", 0)  # as if all reads hung
+    found = client.get("/metrics")
+    assert found.status_code == 200
+    assert "\nmsgworker_database_up 0.0\n" in found.text
+    assert "msgworker_table_messages{" not in found.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,8 +31,9 @@ COLUMNS = (
     "last_seen",
     "sample_id",
 )
-FORMULA = "=+-@\t\r\n"
-"""Spreadsheets read a cell that begins so as a formula."""
+FORMULA = "=+-@"
+"""Spreadsheets read a cell that begins so as a formula, full-width signs and spaces before it
+too."""
 
 
 async def _groups(site: Site, request: Request, rows: int) -> tuple[Selection, Found[Failures]]:
@@ -84,8 +86,12 @@ def _text(value: Any) -> str:
 
 def cell(text: str) -> str:
     """A text that a spreadsheet shows as it is; numbers stay numbers."""
-    number = text.removeprefix("-").isdecimal()
-    return f"'{text}" if text[:1] in FORMULA and text and not number else text
+    bare = text.removeprefix("-")
+    if bare.isascii() and bare.isdecimal():
+        return text
+    first = unicodedata.normalize("NFKC", text).lstrip()[:1]
+    odd = text[:1].isspace() or not text[:1].isprintable()
+    return f"'{text}" if text and (odd or not first or first in FORMULA) else text
 
 
 routes = [

@@ -32,14 +32,18 @@ async def log_in(request: Request) -> Response:
         host, extra = request.client and request.client.host, {"event": Said.WEB_REFUSED}
         log.warning("a log-in with a wrong token, from %s", host, extra=extra)
         return site.render(request, "login.html", 401, wrong=True)
+    site.sessions.end(request.state.session)
     request.state.viewer = found
     request.state.session = site.sessions.begin(door.entry_of(found.name))
     return RedirectResponse(site.url(request, "overview"), 303)
 
 
 async def log_out(request: Request) -> Response:
+    site = site_of(request)
+    site.sessions.end(request.state.session)
+    site.live.ask_again()
     request.state.session = None
-    return RedirectResponse(site_of(request).url(request, "overview"), 303)
+    return RedirectResponse(site.url(request, "overview"), 303)
 
 
 async def theme(request: Request) -> Response:

@@ -1,0 +1,105 @@
+"""Connections of `msgworker web`: time limits for clients that send or read slowly.
+
+uvicorn limits how long a connection may idle between two requests, but neither how long the head of
+a request takes nor how long an answer is not read. So a few hundred clients that send a byte now
+and then would take up all connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 10.0
+"""From the connection, or the first byte of a further request, to the end of the request's head;
+and from an answer to the end of a body that it did not wait for."""
+UNREAD_SECONDS = 60.0
+"""How long an answer may stay unread."""
+MOST_UNFINISHED = 200
+"""The most connections whose request has not arrived whole; with one more the oldest is closed."""
+
+
+class Connection(H11Protocol):
+    """One connection of a client, on the event loop. `server_state.connections` has them all."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._late: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._unfinished: dict[Connection, None] = vars(self.server_state).setdefault(
+            "msgworker_unfinished", {}
+        )
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._hurry()
+        self._unfinished[self] = None
+        if len(self._unfinished) > MOST_UNFINISHED:
+            oldest = next(iter(self._unfinished))
+            del self._unfinished[oldest]
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._calm()
+        self.resume_writing()
+        self._unfinished.pop(self, None)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._judge()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._judge()
+        if self.transport.get_write_buffer_size():
+            self._watch_reader()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _judge(self) -> None:
+        """Whether the time of the client runs, after what has just been received or sent."""
+        part = self.conn.their_state
+        if part is h11.IDLE:
+            late = self._late is not None or self.timeout_keep_alive_task is None
+        elif part is h11.SEND_BODY:  # `guard.Bodies` has a limit for the body of a write
+            late = self.cycle.response_complete
+        else:
+            late = self.transport.is_closing()
+        if late:
+            self._hurry()
+        else:
+            self._calm()
+        if late or part is h11.SEND_BODY:
+            self._unfinished.setdefault(self)
+        else:
+            self._unfinished.pop(self, None)
+
+    def _hurry(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _calm(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _watch_reader(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        self._unread = self.loop.call_later(UNREAD_SECONDS, self._end_unread)
+
+    def _end_unread(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()

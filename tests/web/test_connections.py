@@ -1,0 +1,193 @@
+"""Clients that send or read slowly, against the server of `msgworker web`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from msgworker import App
+from msgworker.web import connections, guard, serving
+from tests.support.waiting import until
+from tests.support.web import dashboard_with
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n"
+SOON = 10.0
+
+
+class Served:
+    """A dashboard that is served in a thread."""
+
+    def __init__(self, app: App) -> None:
+        self.dashboard = dashboard_with(app)
+        self.listener = serving.listening("127.0.0.1", 0)
+        self.port = self.listener.getsockname()[1]
+        self.server = uvicorn.Server(serving.configured(self.dashboard))
+        self.server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+        serve = self.server.serve(sockets=[self.listener])
+        self.thread = threading.Thread(target=lambda: asyncio.run(serve))
+        self.made: list[socket.socket] = []
+        self.thread.start()
+
+    def connect(self, *sent: bytes) -> socket.socket:
+        found = socket.create_connection(("127.0.0.1", self.port), timeout=SOON)
+        self.made.append(found)
+        for part in sent:
+            found.sendall(part)
+        return found
+
+    @property
+    def head(self) -> bytes:
+        return HEAD % self.port
+
+    def healthy(self) -> bool:
+        url = f"http://127.0.0.1:{self.port}/healthz"
+        return bool(urllib.request.urlopen(url, timeout=SOON).status == 200)
+
+    @property
+    def open(self) -> int:
+        return len(self.server.server_state.connections)
+
+    def close(self) -> None:
+        for one in self.made:
+            one.close()
+        self.server.should_exit = True
+        self.thread.join(SOON)
+        self.listener.close()
+        self.dashboard.site.close()
+
+
+@pytest.fixture
+def served(sqlite_app: App) -> Iterator[Served]:
+    made = Served(sqlite_app)
+    yield made
+    made.close()
+
+
+def is_closed(one: socket.socket) -> bool:
+    """Whether the server has closed it; what it had sent is read."""
+    with contextlib.suppress(ConnectionError):
+        while one.recv(65_536):
+            pass
+    return True
+
+
+def answered(one: socket.socket) -> bool:
+    """Whether the next answer is that all is well; it is read whole."""
+    found = b""
+    while b'{"status":"ok"}' not in found:
+        part = one.recv(65_536)
+        if not part:
+            return False
+        found += part
+    return found.startswith(b"HTTP/1.1 200")
+
+
+def trickle(one: socket.socket, text: bytes = b"x") -> None:
+    """Send a byte now and then until the server has had enough."""
+
+    def refused() -> bool:
+        try:
+            one.sendall(text)
+        except OSError:
+            return True
+        return False
+
+    until(refused, "its end", seconds=SOON)
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", b"GET /healthz HTTP/1.1\r\nHo"], ids=str)
+def test_a_head_that_does_not_come_whole_in_time_ends_the_connection(
+    served: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    assert is_closed(served.connect(sent))
+
+
+def test_bytes_that_trickle_in_buy_no_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    trickle(served.connect(served.head, b"X-A: "))
+    again = served.connect(served.head, b"\r\n")  # the second request of a connection
+    assert answered(again)
+    trickle(again)
+
+
+def test_a_body_that_no_answer_waits_for_ends_the_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    one = served.connect(served.head, b"Content-Length: 1000000\r\n\r\n")
+    assert answered(one)
+    trickle(one)
+
+
+def test_the_body_of_a_write_has_a_time_too(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    head = served.head.replace(b"GET /healthz", b"POST /login")
+    one = served.connect(head, b"Content-Length: 100\r\n\r\n")
+    trickle(one)
+    assert one.recv(65_536).startswith(b"HTTP/1.1 408") or is_closed(one)
+
+
+def test_who_does_not_read_the_answer_is_left(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "UNREAD_SECONDS", 0.3)
+    sent = served.head.replace(b"/healthz", b"/static/htmx.min.js") + b"\r\n"
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.connect(("127.0.0.1", served.port))
+    served.made.append(one)
+    one.setblocking(False)
+    with contextlib.suppress(OSError):  # many requests, whose answers fill all buffers
+        for _ in range(2000):
+            one.sendall(sent)
+    until(lambda: served.open == 0, "its end")
+
+
+def test_slow_clients_leave_room_for_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Two hundred wait for their head; a further one takes the place of the first."""
+    monkeypatch.setattr(connections, "MOST_UNFINISHED", 200)
+    with caplog.at_level(logging.WARNING):
+        slow = [served.connect(b"GET / HTTP/1.1\r\n") for _ in range(200)]
+        until(lambda: served.open == 200, "all connections")
+        begun = time.monotonic()
+        assert served.healthy()
+        assert time.monotonic() - begun < 5
+        assert is_closed(slow[0])
+        assert served.open >= 199  # those who only wait are not punished
+        assert caplog.records == []
+
+
+def test_a_connection_that_is_used_goes_on(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    one = served.connect()
+    for _ in range(4):
+        one.sendall(served.head + b"\r\n")
+        assert answered(one)
+        time.sleep(0.2)
+    stream = served.connect(
+        served.head.replace(b"/healthz", b"/events?part=counts"),
+        b"Authorization: Bearer a-token-of-the-tests-1234\r\n\r\n",
+    )
+    begun, found = time.monotonic(), b""
+    while time.monotonic() < begun + 0.6:
+        part = stream.recv(65_536) if b"retry" not in found else b"-"
+        assert part
+        found += part
+        time.sleep(0.1)
+    assert served.open == 2
