@@ -32,7 +32,7 @@ class Scrapes:
         self._made: tuple[Counting, Looking] | None = None
 
     def text(self, accept: str) -> tuple[bytes, str]:
-        """The answer and its content type; asks the database."""
+        """The answer and its content type, with a read of the database."""
         counting, looking = self._parts()
         return text(lambda: (counting.snapshot(), looking.snapshot()), accept)
 

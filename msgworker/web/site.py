@@ -113,7 +113,7 @@ class Site:
         self._waiting = 0
         self._shared: Shared = {}
         self._steady: Shared = {}
-        self.jobs = Jobs(lambda error: self.without(str(error)))
+        self.jobs = Jobs(self._why)
         self.templates = _templates(self.without)
         self.starlette: Starlette
 
@@ -198,6 +198,12 @@ class Site:
     def forget(self) -> None:
         """What was looked at is out of date."""
         self._shared.clear()
+
+    def _why(self, error: BaseException) -> str:
+        """Why a write failed; which right the login lacks, if that is it."""
+        if isinstance(error, DBAPIError):
+            error = dialects.refusal(self.app.engine, error)
+        return self.without(str(error))
 
     def without(self, text: str) -> str:
         """The text without the secrets of the database's URL."""

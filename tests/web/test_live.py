@@ -108,7 +108,7 @@ def test_more_log_outs_than_are_kept_end_all_sessions(monkeypatch: pytest.Monkey
 
 
 def test_a_browser_that_never_logged_in_ends_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else anybody could end those of all."""
+    """Else every browser could end those of all."""
     monkeypatch.setattr(sessions, "MOST_ENDED", 1)
     made = sessions.Sessions()
     ann = made.begin(tokens.entry("a-token-of-the-tests", "test", name="ann"))
