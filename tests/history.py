@@ -378,6 +378,14 @@ class _Story:
     def generation_at(self, place: float) -> int:
         return sum(rerun.early < place for rerun in self.reruns) if self.reruns else 0
 
+    def generation_of(self, t: _Try) -> int:
+        """A row that is read, discarded, rerun and only then flagged is of the rerun: a settle
+        that found it shows that, since a rerun leaves alone what is flagged."""
+        generation = self.generation_at(t.begun)
+        if (written := t.written) is None or t.recovered or generation == len(self.reruns):
+            return generation
+        return max(generation, sum(rerun.late < written.early for rerun in self.reruns))
+
     def tries_of(self, generation: int) -> list[_Try]:
         return [t for t in self.tries if t.generation == generation]
 
@@ -570,7 +578,7 @@ def _number(story: _Story) -> None:
     generation = counted = 0
     story.tries.sort(key=attrgetter("begun"))
     for t in story.tries:
-        t.generation = story.generation_at(t.begun)
+        t.generation = story.generation_of(t)
         if t.generation != generation:
             generation, counted = t.generation, 0
         t.attempt = t.seen_attempt or counted + 1

@@ -207,6 +207,13 @@ def rerun_of_a_done_one() -> Tale:
     return tale.ends({1: DONE}, transactional={1})
 
 
+def discarded_and_rerun_while_a_zombie_claims() -> Tale:
+    """Read at 2.5, as a follower; flagged when it waits again, before its lease is recovered."""
+    tale = Tale().insert(1, 2).lose("z").discard(1).rerun(1).claim("z", 1, since=2.5)
+    tale.start("z", 1).finish("z", 1).run("a", 2).effect(1, 2)
+    return tale.ends({1: DONE, 2: DONE}, transactional=True)
+
+
 def zombie_taken_over() -> Tale:
     tale = Tale().insert(1, 2).begin("z", 1, 1).lose("z").recover("a", 1, "z")
     tale.begin("a", 1, 2).end("z", 1).settle("z", 1, LOST).finish("a", 1).run("a", 2)

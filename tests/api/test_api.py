@@ -196,11 +196,13 @@ def test_a_key_makes_a_repeated_write_tell_what_the_first_one_did(app, client, s
 def test_a_send_that_is_cut_off_before_its_commit_can_be_repeated(app, client, monkeypatch, table):
     """The record of the key and the message are one transaction."""
     with monkeypatch.context() as patched:
+        begin = audit.begin
 
-        def cut(*_: Any) -> None:
+        def cut(*given: Any, **facts: Any) -> None:
+            begin(*given, **facts)
             raise RuntimeError("cut off")
 
-        patched.setattr(audit, "finish", cut)
+        patched.setattr(audit, "begin", cut)
         key = {"idempotency-key": "k"}
         assert client.post("/messages", json={"topic": "t"}, headers=key).status_code == 500
     assert table.statuses == []
