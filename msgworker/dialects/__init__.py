@@ -8,6 +8,7 @@ private. A new database is a new row in DIALECTS.
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.catalogue import (
     columns_there,
+    file_size,
     id_source,
     index_is_unique,
     index_names,
@@ -16,6 +17,8 @@ from msgworker.dialects.catalogue import (
     names_there,
     row_estimate,
     schemas_with,
+    sizes_are_exact,
+    table_size,
 )
 from msgworker.dialects.clock import (
     instant_of,
@@ -174,6 +177,7 @@ __all__ = [
     "exact",
     "fetch",
     "fetch_text",
+    "file_size",
     "fold_of",
     "folded",
     "follows",
@@ -233,8 +237,10 @@ __all__ = [
     "setting_default",
     "sever",
     "shows_a_row",
+    "sizes_are_exact",
     "storing",
     "table_options",
+    "table_size",
     "takes_any_text",
     "takes_default",
     "taking_null",

@@ -138,18 +138,76 @@ def row_estimate(conn: sa.Connection, table: sa.Table) -> int | None:
 
     SQLite has no statistics; there ids are consecutive, and the highest one is close.
     """
-    name = {"mariadb": "mysql"}.get(conn.dialect.name, conn.dialect.name)
+    name = _family(conn)
     if name not in _ROW_ESTIMATES:
         (key,) = table.primary_key.columns
         span = sa.select(sa.func.max(key) - sa.func.min(key) + 1)
         return conn.scalar(span)
+    found = _asked(conn, _ROW_ESTIMATES[name], table).scalar()
+    return None if found is None or found < 0 else int(found)
+
+
+def _family(conn: sa.Connection) -> str:
+    return {"mariadb": "mysql"}.get(conn.dialect.name, conn.dialect.name)
+
+
+def _asked(conn: sa.Connection, text: str, table: sa.Table) -> sa.CursorResult[Any]:
+    """A query of the catalogue about one table, by the parameters that it has."""
     quoted = _quoted(table)
     known = {"table": quoted, "schema": table.schema, "owner": table.schema, "name": table.name}
-    if name == "oracle" and table.name.lower() == table.name:
+    if conn.dialect.name == "oracle" and table.name.lower() == table.name:
         known["name"] = table.name.upper()
-    query = sa.text(_ROW_ESTIMATES[name])
-    found = conn.scalar(query, {key: known[key] for key in query._bindparams})
-    return None if found is None or found < 0 else int(found)
+    query = sa.text(text)
+    return conn.execute(query, {key: known[key] for key in query._bindparams})
+
+
+TABLE_SIZES = {
+    # a table with partitions has no rows itself; one without has no tree
+    "postgresql": "SELECT pg_table_size(c.oid) + coalesce((SELECT sum(pg_table_size(p.relid))"
+    " FROM pg_partition_tree(c.oid) p WHERE p.relid <> c.oid), 0),"
+    " pg_indexes_size(c.oid) + coalesce((SELECT sum(pg_indexes_size(p.relid))"
+    " FROM pg_partition_tree(c.oid) p WHERE p.relid <> c.oid), 0)"
+    " FROM pg_class c WHERE c.oid = to_regclass(:table) AND c.relkind IN ('r', 'p')",
+    "mysql": "SELECT data_length, index_length FROM information_schema.tables"
+    " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name",
+    # the login's own tables; those without rows may have no segment yet
+    "oracle": "SELECT (SELECT coalesce(sum(bytes), 0) FROM user_segments"
+    " WHERE segment_name = user_tables.table_name OR segment_name IN"
+    " (SELECT user_lobs.segment_name FROM user_lobs"
+    " WHERE user_lobs.table_name = user_tables.table_name)),"
+    " (SELECT coalesce(sum(bytes), 0) FROM user_segments WHERE segment_name IN"
+    " (SELECT user_indexes.index_name FROM user_indexes"
+    " WHERE user_indexes.table_name = user_tables.table_name))"
+    " FROM user_tables WHERE table_name = :name AND coalesce(upper(:owner), user) = user",
+}
+"""The bytes of a table and of its indexes."""
+
+
+def table_size(conn: sa.Connection, table: sa.Table) -> tuple[int, int] | None:
+    """The bytes of a table and of its indexes; None if it is not there, or the database does not
+    tell: SQLite only of the whole file, see `file_size`; Oracle only of the login's own tables.
+
+    On MariaDB and MySQL from statistics, and with the primary key among the rows.
+    """
+    text = TABLE_SIZES.get(_family(conn))
+    found = None if text is None else _asked(conn, text, table).first()
+    if found is None:
+        return None
+    rows, indexes = tuple(found)
+    return None if rows is None else (int(rows), int(indexes or 0))
+
+
+def sizes_are_exact(conn: sa.Connection) -> bool:
+    """Whether sizes are those of this moment; else they are from statistics."""
+    return _family(conn) != "mysql"
+
+
+def file_size(conn: sa.Connection) -> int | None:
+    """The bytes of a database that is one file (SQLite), all its tables included; else None."""
+    if conn.dialect.name != "sqlite":
+        return None
+    query = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+    return int(conn.scalar(sa.text(query)))
 
 
 @dataclass(frozen=True, slots=True)

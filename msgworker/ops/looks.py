@@ -34,6 +34,7 @@ from msgworker.store.looking import (
     overview,
     pages,
     place,
+    sizes,
     waiting,
 )
 from msgworker.store.looking.charts import WINDOWS, History, Timings
@@ -46,6 +47,7 @@ from msgworker.store.looking.instances import InstanceInfo
 from msgworker.store.looking.limited import TopicLimit
 from msgworker.store.looking.overview import Overview
 from msgworker.store.looking.place import LanePlace
+from msgworker.store.looking.sizes import Sizes
 from msgworker.store.looking.waiting import LaneInfo
 from msgworker.store.looking.window import LEAST, MOST, Found
 from msgworker.store.tables import rule
@@ -280,6 +282,15 @@ class Looks(Call):
         _known_window(window)
         with self._reading() as (conn, t):
             return charts.timings(conn, t, window=window)
+
+    def sizes(self) -> Sizes:
+        """The bytes of the message table, of the tables beside it, and of their indexes.
+
+        On PostgreSQL with all partitions; on MariaDB and MySQL from statistics ("about"); on Oracle
+        of the login's own tables; on SQLite only of the whole file.
+        """
+        with self._reading() as (conn, t):
+            return sizes.read(conn, t)
 
     def doctor(self) -> list[Finding]:
         """Compare the live schema, rows and server with what is needed; changes nothing.

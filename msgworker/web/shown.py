@@ -130,6 +130,19 @@ def age(seconds: float | None) -> str:
     return " ".join(parts[:2])
 
 
+def size(value: int | None) -> str:
+    """Bytes: 512 B, 8.0 KiB, 1.4 GiB; "unknown" for None."""
+    if value is None:
+        return "unknown"
+    if value < 1024:
+        return f"{value} B"
+    amount, units = value / 1024, ["KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1023.95 and len(units) > 1:  # 1,024.0 would be shown
+        amount /= 1024
+        del units[0]
+    return f"{amount:,.1f} {units[0]}"
+
+
 def instant(value: datetime | None) -> Markup:
     """An instant in UTC, which the script shows in the browser's time zone, with UTC in `title`."""
     if value is None:
@@ -143,5 +156,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "cut": cut,
     "number": number,
     "age": age,
+    "size": size,
     "instant": instant,
 }

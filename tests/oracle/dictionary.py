@@ -121,6 +121,17 @@ _MARIADB = {
         " 'ENABLED' AS status FROM information_schema.triggers"
         " WHERE event_object_schema = {schema}"
     ),
+    "user_tables": f"SELECT {_TABLE} {_FROM.format('tables', '{schema}')}",
+    "user_indexes": (
+        f"SELECT DISTINCT {_TABLE}, {_INDEX} AS index_name {_FROM.format('statistics', '{schema}')}"
+    ),
+    "user_lobs": "SELECT NULL AS table_name, NULL AS segment_name FROM dual WHERE 1 = 0",
+    "user_segments": (
+        f"SELECT {_NAME} AS segment_name, data_length AS bytes"
+        f" {_FROM.format('tables', '{schema}')}"
+        " UNION ALL SELECT CONCAT('SYS_PK_', UPPER(table_name)), index_length"
+        f" {_FROM.format('tables', '{schema}')}"
+    ),
 }
 
 

@@ -308,3 +308,12 @@ def test_a_job_that_fails_says_why_without_secrets() -> None:
     assert job.over.wait(30)
     assert job.error is not None
     assert "canary" not in job.error
+
+
+def test_a_rerun_says_that_all_tries_come_again_and_done_items_do_not(
+    sqlite_app: App, ann: Browser
+) -> None:
+    many_dead(sqlite_app, 1)
+    told = _change(ann, "rerun", topic="t").main
+    assert "each has all its tries again" in told
+    assert "Items of a fan-out that are done stay done: only the others run." in told

@@ -71,3 +71,31 @@ def test_a_list_is_leafed_through_to_its_end_on_each_database(
             break
         page = browser.get(further[0])
     assert seen == sorted(ids, reverse=order == "newest")
+
+
+def test_sizes_are_shown_and_told_on_each_database(app: App, visit: Any) -> None:
+    browser = visit(app)
+    told = browser.client.get("/api/v1/sizes").json()
+    names = [one["name"] for one in told["tables"]]
+    assert names == [one.name for one in app.ops.sizes().tables]
+    page = browser.get("/system").main
+    assert all(name in page for name in names)
+    if app.engine.dialect.name == "sqlite":
+        assert told["file_bytes"] > 0
+        assert told["tables"][0]["table_bytes"] is None
+        assert "the whole file with all its tables" in page
+        assert "unknown" in page
+    else:
+        assert told["tables"][0]["index_bytes"] > 0
+        assert "KiB" in page
+        assert ("from the statistics" in page) == (told["exact"] == "about")
+
+
+def test_sizes_that_cannot_be_had_are_unknown_on_the_page(sqlite_app: App, visit: Any) -> None:
+    with sqlite_app.engine.begin() as conn:
+        conn.exec_driver_sql("DROP TABLE msgworker_item")
+    browser = visit(App(sqlite_app.engine))
+    page = browser.get("/system").main
+    assert "The sizes of the tables are unknown" in page
+    assert "msgworker_item is missing" in page
+    assert browser.client.get("/api/v1/sizes").status_code == 503

@@ -112,3 +112,20 @@ def test_texts_and_dots_of_a_chart_are_not_stretched() -> None:
     assert "<circle" not in inner
     assert text.count("<text") == 4
     assert text.count("<circle") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "unknown"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (1536 * 1024, "1.5 MiB"),
+        (3 * 1024**3, "3.0 GiB"),
+        (5000 * 1024**4, "5,000.0 TiB"),
+    ],
+)
+def test_bytes_are_shown_with_binary_units(value: int | None, text: str) -> None:
+    assert shown.size(value) == text

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msgworker.ops.results import Repaired
 from msgworker.store.looking.charts import History, Timings
 from msgworker.store.looking.overview import Overview, TopicInfo
+from msgworker.store.looking.sizes import Sizes
 from msgworker.store.looking.window import Found
 from msgworker.web.api.asked import Asked, Topic, Why
 from msgworker.web.api.calling import Call, Endpoint, Page
@@ -51,6 +52,12 @@ async def get_timings(call: Call) -> Timings:
     return found
 
 
+async def get_sizes(call: Call) -> Sizes:
+    """The bytes of the tables and of their indexes; null = unknown."""
+    found: Sizes = await call.site.look(call.ops.sizes)
+    return found
+
+
 async def pause_topic(call: Call) -> Repaired:
     """Stop handlers of a topic from starting."""
     return await call.site.ask(call.acting.pause, call.path("topic"), **call.body.model_dump())
@@ -68,6 +75,7 @@ ENDPOINTS = [
     Endpoint("GET", "/topics", list_topics, TopicInfo, page=True, tag="topics"),
     Endpoint("GET", "/metrics/series", get_series, History, query=Window, tag="overview"),
     Endpoint("GET", "/metrics/topics", get_timings, Timings, query=Span, tag="topics"),
+    Endpoint("GET", "/sizes", get_sizes, Sizes, tag="overview"),
     Endpoint("POST", "/topics/{topic:path}/pause", pause_topic, Repaired, **_WRITE),
     Endpoint("POST", "/topics/{topic:path}/resume", resume_topic, Repaired, **_WRITE),
 ]

@@ -13,7 +13,7 @@ topics     how much there is of each, pauses and limits
 schedules  next ticks, what stops them
 locks      partitions and locks
 audit      who changed what, and why
-system     what doctor finds, settings with their origins
+system     what doctor finds, sizes of tables, settings with their origins
 jobs       a write that was begun: how far it is, what it did
 changing   rerun, discard and cancel messages
 acting     pause a topic, release an instance, and the like

@@ -42,8 +42,8 @@ CHANGES = {
         Change(
             "rerun",
             "Rerun",
-            "Failed and dead messages are tried again, with their tries set to 0. Items of a "
-            "fan-out that are done stay done.",
+            "Failed and dead messages are tried again, with their tries set to 0: each has all its "
+            "tries again. Items of a fan-out that are done stay done: only the others run.",
             (
                 ("", "skip messages of which a later one has run already", {}),
                 (
