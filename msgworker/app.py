@@ -821,6 +821,7 @@ class App:
             names_rule=self._names_rule,
             declared=lambda: self.schedules if self.registry.handlers or self.schedules else None,
             history_seconds=self.settings.history_seconds,
+            tracer=self.tracer,
         )
 
 

@@ -1,9 +1,10 @@
 """Break the code on purpose, one place at a time: `python -m tests.mutants [--list] [NAME ...]`.
 
 Each mutant is one exact replacement in a copy of the project; the few tests that must notice it run
-there. A survivor is a missing test. Ends with 1 if one survives, with 2 if the script itself fails:
-a text that is not found exactly once, tests that fail without the mutant, a package that is not the
-copy. tests/simulation/plants.py does the same to the simulation, with bugs of several lines.
+there. A survivor is a missing test. NAME* is all whose name begins so: "S4 *" for a rule of
+SECURITY.md. Ends with 1 if one survives, with 2 if the script itself fails: a text that is not
+found exactly once, tests that fail without the mutant, a package that is not the copy.
+tests/simulation/plants.py does the same to the simulation, with bugs of several lines.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from pathlib import Path
 
 from tests.mutations import MUTANTS, Mutant
 from tests.names import node_of
+from tests.protections import PROTECTIONS
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("msgworker", "tests", "samples", "ddl", "bench", "docs")
 SECONDS = 300
+ALL = (*MUTANTS, *PROTECTIONS)
 PASSED, FAILED_TESTS = 0, 1
 
 WITNESS = '''
@@ -61,7 +64,8 @@ def mutated(mutant: Mutant, root: Path = ROOT) -> str:
     if times != 1:
         raise Unsound(f"{mutant.name}: its text stands {times} times in {mutant.file}, not once")
     changed = text.replace(mutant.old, mutant.new)
-    compile(changed, str(path), "exec")
+    if path.suffix == ".py":
+        compile(changed, str(path), "exec")
     return changed
 
 
@@ -122,16 +126,27 @@ def baseline(mutants: Sequence[Mutant]) -> None:
         raise Unsound("tests were skipped; is a database server missing? python -m tests.servers")
 
 
+def named(names: Sequence[str]) -> tuple[list[Mutant], set[str]]:
+    """The mutants of these names, all without; and the names that are none."""
+    chosen, unknown = set(), set()
+    for name in names:
+        most = name.removesuffix("*")
+        found = [m for m in ALL if m.name == name or (most != name and m.name.startswith(most))]
+        chosen |= {m.name for m in found}
+        unknown |= set() if found else {name}
+    return [m for m in ALL if not names or m.name in chosen], unknown
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("names", nargs="*", help="of mutants; all without")
+    parser.add_argument("names", nargs="*", help="of mutants, or NAME*; all without")
     parser.add_argument("--list", action="store_true", help="only name them")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass")
     chosen = parser.parse_args(arguments)
-    if unknown := set(chosen.names) - {m.name for m in MUTANTS}:
+    mutants, unknown = named(chosen.names)
+    if unknown:
         parser.error(f"no such mutant: {', '.join(sorted(unknown))}")
-    mutants = [m for m in MUTANTS if not chosen.names or m.name in chosen.names]
     if chosen.list:
         print("\n".join(f"{m.name:42} {m.file}" for m in mutants))
         return 0

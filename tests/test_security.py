@@ -19,10 +19,17 @@ from msgworker.dialects import beside
 from tests.support.rows import send
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = {
-    path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
-    for path in sorted((ROOT / "msgworker").rglob("*.py"))
-}
+pytestmark = pytest.mark.xdist_group("sources")
+"""Of several test processes one alone reads the source."""
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    """Each file of the package, and what stands in it."""
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
+        for path in sorted((ROOT / "msgworker").rglob("*.py"))
+    }
 
 
 @cache
@@ -32,7 +39,7 @@ def calls() -> list[tuple[str, str, ast.Call]]:
 
 
 def _calls() -> Iterator[tuple[str, str, ast.Call]]:
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 yield name, ast.unparse(node.func), node
@@ -105,7 +112,7 @@ DDL = ("msgworker/dialects/", "msgworker/store/tables/", "msgworker/store/lookin
 def test_only_statements_about_tables_are_texts_that_are_put_together() -> None:
     """What B608 of bandit looks for; all other SQL is of Table and Column objects."""
     found = []
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr) and not name.startswith(DDL):
                 text = "".join(
@@ -156,7 +163,7 @@ def test_an_error_of_the_database_shows_no_parameters(
 
 
 def test_redis_is_asked_by_fixed_scripts_and_never_for_all_its_keys() -> None:
-    tree = SOURCES["msgworker/coordination/redis.py"]
+    tree = sources()["msgworker/coordination/redis.py"]
     asked = {
         node.attr
         for node in ast.walk(tree)

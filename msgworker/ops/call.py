@@ -16,6 +16,7 @@ from msgworker.dialects import connecting, deadline, is_overtime
 from msgworker.errors import TookTooLong
 from msgworker.schedules import Schedule
 from msgworker.table import MessageTable, Tables
+from msgworker.tracing import UNTRACED, NoTracer
 
 MOST_SECONDS = 3600.0
 C = TypeVar("C", bound="Call")
@@ -26,7 +27,7 @@ class Call:
 
     names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
     schedules of the App; None if it says nothing of that. history_seconds: how long the history for
-    charts is kept.
+    charts is kept. tracer: makes spans for what is sent, or not.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Call:
         names_rule: bool = True,
         declared: Callable[[], Sequence[Schedule] | None] | None = None,
         history_seconds: float = HISTORY_SECONDS,
+        tracer: NoTracer | None = None,
     ) -> None:
         self._engine = engine
         self.read_tables = tables
@@ -45,6 +47,7 @@ class Call:
         self._names_rule = names_rule
         self._schedules = declared
         self._history_seconds = history_seconds
+        self._tracer = tracer or UNTRACED
         self._found: Tables | None = None  # newer than those of the App
         self._seconds: float | None = None
 

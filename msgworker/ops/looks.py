@@ -303,6 +303,7 @@ class Looks(Call):
             self._spec,
             names_rule=self._names_rule,
             declared=self._declared(),
+            traced=self._tracer.on,
             seconds=self._seconds,
         )
 

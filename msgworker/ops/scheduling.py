@@ -147,7 +147,10 @@ class Scheduling(Writing):
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             (values,) = store.rows_of(t, row, [now])
-            sent[:] = [insert_one(conn, t, values)]
+            with self._tracer.sending(row.topic) as sending:
+                sending.carry(values, t.header_room)
+                sent[:] = [insert_one(conn, t, values)]
+                sending.sent(msg_id=sent[0])
             return True
 
         done = self._change_schedule("run-schedule", name, by, dry_run, act, lambda row: True)

@@ -23,14 +23,16 @@ from msgworker.web.sessions import Session
 from msgworker.web.tokens import MOST_NAME, Entry, Role
 
 FORWARDED = (
+    "cf-connecting-ip",
     "forwarded",
+    "true-client-ip",
     "via",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-proto",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-original-host",
     "x-real-ip",
 )
-"""Headers by which a proxy tells of the client behind it."""
+"""Headers by which a proxy tells of the client behind it; X-Forwarded-... do so too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,16 @@ class Local:
         if peer is None or not peer.is_loopback:
             return None
         old = request.scope.get("http_version") == "1.0"  # as nginx asks; no browser does
-        if old or any(name in request.headers for name in FORWARDED):
+        if old or any(map(_tells_of_a_proxy, request.headers)):
             return None  # the proxy is of this machine, its client may not be
         return Viewer("local", self.role, "local")
 
     def again(self, session: Session) -> Viewer | None:
         return None
+
+
+def _tells_of_a_proxy(header: str) -> bool:
+    return header in FORWARDED or header.startswith("x-forwarded-")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import BaseRoute, Mount, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -132,6 +132,7 @@ def application(site: Site) -> Starlette:
 
     handlers = {HTTPException: refused, ConfigError: wrong}
     made = Starlette(routes=list(routes()), exception_handlers=handlers)
+    made.router.redirect_slashes = False  # it would name the host and the scheme as we see them
     made.state.site = site
     site.starlette = made
     return made
@@ -144,6 +145,6 @@ def routes() -> Sequence[BaseRoute]:
         *live.routes,
         *scrape.routes,
         *pages.routes,
-        Mount("/api/v1", routes=api.routes, name="api"),
+        Mount("/api/v1", app=Router(api.routes, redirect_slashes=False), name="api"),
         Mount("/static", StaticFiles(directory=STATIC), name="static"),
     ]

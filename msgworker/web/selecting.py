@@ -12,6 +12,7 @@ from msgworker.message import State
 
 MOST_TEXT = 500
 """Characters of a filter."""
+MOST_ID = 2**63 - 1
 MOST_IDS = 1000
 """Of a selection by ids, which stands in a URL."""
 SPANS = {"15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
@@ -152,7 +153,7 @@ def id_of(text: str) -> int:
     if not (bare.isascii() and bare.isdecimal() and len(bare) <= 19):
         raise ConfigError(f"an id is a whole number, got {text!r:.60}")
     found = int(text)
-    if not -(2**63) <= found < 2**63:
+    if not -MOST_ID - 1 <= found <= MOST_ID:
         raise ConfigError(f"an id has at most 64 bits, got {text!r:.60}")
     return found
 

@@ -58,7 +58,19 @@ def _hidden(value: Any, paths: Iterable[tuple[str, ...]]) -> Any:
         return {key: _below(str(key), one, paths) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_below(str(place), one, paths) for place, one in enumerate(value)]
+    if isinstance(value, str) and paths and value.lstrip()[:1] in ("{", "["):
+        return _hidden_in_text(value, paths)
     return value
+
+
+def _hidden_in_text(text: str, paths: Iterable[tuple[str, ...]]) -> str:
+    """A text that is JSON itself."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    found = _hidden(value, paths)
+    return text if found == value else json.dumps(found, ensure_ascii=False)
 
 
 def _below(key: str, value: Any, paths: Iterable[tuple[str, ...]]) -> Any:
@@ -76,15 +88,19 @@ def _after(key: str, path: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def payload(value: Any, redaction: Redaction, *, most: int = MOST_PAYLOAD) -> str:
-    """A payload as text: redacted, indented and cut."""
-    if isinstance(value, str | bytes):  # as it stands in the row; what cannot be read is not shown
-        try:
-            value = json.loads(value)
-        except ValueError:
-            if redaction.paths or redaction.fn is not None:
-                return f"(not JSON, {len(value):,} characters; not shown, because of redact)"
-            return cut(value if isinstance(value, str) else repr(value), most)
-    return cut(json.dumps(redaction(value), indent=2, ensure_ascii=False, default=str), most)
+    """A payload as text: redacted, indented and cut. Of what cannot be read as JSON, the text as it
+    stands in the row; not that where something is to be hidden."""
+    try:
+        read = json.loads(value) if isinstance(value, str | bytes) else value
+        text = json.dumps(redaction(read), indent=2, ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply
+        if redaction.paths or redaction.fn is not None:
+            size = f", {len(value):,} characters" if isinstance(value, str | bytes) else ""
+            return f"(it cannot be read as JSON{size}; not shown, because of redact)"
+        if not isinstance(value, str | bytes):
+            return "(it is nested too deeply to be shown)"
+        text = value if isinstance(value, str) else repr(value)
+    return cut(text, most)
 
 
 def cut(value: Any, most: int = MOST_TEXT) -> str:

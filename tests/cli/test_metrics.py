@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
 import signal
@@ -10,7 +12,8 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
@@ -42,6 +45,20 @@ def scrape(port: int) -> dict[str, float]:
             if one.labels.get("outcome", "done") == "done":
                 found[one.name] = found.get(one.name, 0.0) + one.value
     return found
+
+
+def asked(port: int, query: str) -> list[float]:
+    """The values that Prometheus answers; none while it does not. Raises for a bad query."""
+    try:
+        url = f"http://127.0.0.1:{port}/api/v1/query?{urlencode({'query': query})}"
+        with urlopen(url, timeout=10) as answer:
+            found = json.load(answer)["data"]["result"]
+    except HTTPError:
+        raise
+    except URLError:
+        return []
+    values = [float(one["value"][1]) for one in found]
+    return [one for one in values if not math.isnan(one)]
 
 
 @contextmanager
@@ -112,19 +129,20 @@ def test_prometheus_itself_scrapes_and_judges(
             stderr=subprocess.DEVNULL,
         )
         try:
-            query = "sum(msgworker_messages_total)"
-
-            def answered() -> bool:
-                url = f"http://127.0.0.1:{ours}/api/v1/query?query={query}"
-                try:
-                    with urlopen(url, timeout=10) as answer:
-                        return b'"40"' in answer.read()
-                except URLError:
-                    return False
-
-            until(answered, "Prometheus knows it")
+            until(lambda: asked(ours, "sum(msgworker_messages_total)") == [40], "it is known")
             with urlopen(f"http://127.0.0.1:{ours}/api/v1/rules", timeout=10) as answer:
                 assert b'"health":"err"' not in answer.read()
+            board = json.loads((GRAFANA / "msgworker.json").read_text())
+            shown = [one["expr"] for panel in board["panels"] for one in panel["targets"]]
+
+            def empty() -> list[str]:
+                """The pictures of the dashboard without a value, while messages are done."""
+                fill(app, 5)
+                queries = {one: one.replace("$__rate_interval", "10s") for one in shown}
+                return [one for one, query in queries.items() if not asked(ours, query)]
+
+            none = [one for one in shown if "msgworker_schedule" in one]  # there are no schedules
+            until(lambda: empty() == none, "every picture has a value")
         finally:
             server.terminate()
             server.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -443,11 +444,18 @@ def test_a_row_that_changed_meanwhile_is_left_alone(app, table, monkeypatch):
 
 def test_the_rate_is_kept(app):
     many_dead(app, 30)
-    seen: list[Progress] = []
-    done = app.ops.rerun(rate=200, progress=seen.append)
+    seen: list[tuple[float, int]] = []
+    begun = time.monotonic()
+    done = app.ops.rerun(
+        rate=100, progress=lambda told: seen.append((time.monotonic() - begun, told.changed))
+    )
     assert done == 30
-    assert [p.changed for p in seen] == sorted(p.changed for p in seen)
-    assert seen[-1].changed == 30
+    counts = [changed for _, changed in seen]
+    assert counts == sorted(counts)
+    assert counts[-1] == 30
+    early = [one for one in seen if one[1] > 25 + one[0] * 100 * 1.1]  # a step of a quarter second
+    assert early == []
+    assert time.monotonic() - begun > 0.25
 
 
 def test_rerun_beside_workers_keeps_order_and_counts(app, table):

@@ -21,6 +21,7 @@ from msgworker.coordination import DatabaseLocks, hold
 from msgworker.errors import LeaseLost
 from msgworker.events import ScheduleFailed
 from msgworker.message import State
+from msgworker.store.looking.doctor import Severity
 from msgworker.store.looking.info import How
 from msgworker.store.recovering import lease
 from tests.support.rows import Table, send
@@ -205,6 +206,31 @@ def test_a_producer_of_the_page_may_keep_its_context_with_what_it_sends(site, mo
             (msg_id,) = send(app, "k", unique_key="k", on_duplicate="replace")
         kept = site.app("looker").ops.show(msg_id).trace_id
         assert kept == f"{spans.sent[1].context.trace_id:032x}"
+
+
+def test_doctor_says_what_a_producer_lacks_for_traces(site, monkeypatch):
+    site.grant()
+
+    def lacks(**options: Any) -> list[Any]:
+        found = site.app("producer", **options).ops.doctor()
+        return [one for one in found if "tracing is on" in one.text]
+
+    with recorded(monkeypatch):
+        assert lacks(tracing=True) == []
+        page = statements("PostgreSQL" if site.postgresql else "MariaDB and MySQL")
+        (right,) = [one for one in page if OF_TRACES in one]
+        site.run(right.replace("GRANT", "REVOKE").replace(" TO ", " FROM "))
+        assert lacks() == []  # without traces nothing is lacking
+        *insert, update = lacks(tracing=True)
+        assert {one.severity for one in (*insert, update)} == {Severity.NEEDED}
+        assert 'on_duplicate="replace" is refused' in update.text
+        if site.postgresql:  # the INSERT of the page is one of columns
+            assert ["each send is refused" in one.text for one in insert] == [True]
+            with pytest.raises(sa.exc.DBAPIError, match="denied"):
+                send(site.app("producer", tracing=True), "a")
+        site.run(*(text for one in (*insert, update) for text in one.mend))
+        send(site.app("producer", tracing=True), "a")
+        assert lacks(tracing=True) == []
 
 
 def sending(site: Site) -> list[str]:

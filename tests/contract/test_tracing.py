@@ -446,6 +446,23 @@ def test_a_tick_has_the_span_of_its_producer_and_only_if_it_sends(sqlite_traced,
     assert "messaging.batch.message_count" not in sent.attributes
 
 
+def test_a_schedule_that_is_run_now_has_the_span_of_its_producer(sqlite_traced, spans):
+    app = sqlite_traced
+    app.every("1h", topic="t", name="hourly")
+    app.add_handler("t", lambda msg: None)
+    testing.drain(app)
+    with trace.get_tracer("caller").start_as_current_span("by hand") as caller:
+        assert app.ops.run_now("hourly", dry_run=True) == 1
+        assert spans.sent == []
+        done = app.ops.run_now("hourly")
+    assert testing.drain(app).done == 1
+    (sent,), (handled,) = spans.sent, spans.handled
+    assert sent.parent.span_id == caller.get_span_context().span_id
+    assert linked(handled) == ids([sent])
+    assert sent.attributes["messaging.message.id"] == str(done.sample[0].msg_id)
+    assert done.sample[0].trace_id == f"{sent.context.trace_id:032x}"
+
+
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_message_about_another_one_keeps_its_context(sqlite_traced, spans, dies):
     app = sqlite_traced

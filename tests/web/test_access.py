@@ -29,7 +29,9 @@ def test_without_authentication_only_this_machine_is_admitted(sqlite_app: App) -
     assert Browser(dashboard, peer="::ffff:127.0.0.1").get("/").status_code == 200
 
 
-@pytest.mark.parametrize("header", access.FORWARDED)
+@pytest.mark.parametrize(
+    "header", [*access.FORWARDED, "x-forwarded-for", "x-forwarded-host", "X-Forwarded-Server"]
+)
 def test_a_proxy_on_this_machine_does_not_make_its_clients_local(
     browser: Browser, header: str
 ) -> None:

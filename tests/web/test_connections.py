@@ -162,6 +162,7 @@ def test_slow_clients_leave_room_for_others(
 ) -> None:
     """Two hundred wait for their head; a further one takes the place of the first."""
     monkeypatch.setattr(connections, "MOST_UNFINISHED", 200)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 60.0)  # time alone closes none
     with caplog.at_level(logging.WARNING):
         slow = [served.connect(b"GET / HTTP/1.1\r\n") for _ in range(200)]
         until(lambda: served.open == 200, "all connections")

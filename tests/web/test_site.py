@@ -23,7 +23,8 @@ import msgworker
 from msgworker import App
 from msgworker.errors import ConfigError
 from msgworker.ops import Ops
-from msgworker.web import need, site
+from msgworker.store.looking import counts
+from msgworker.web import application, need, site
 from tests.names import homes
 from tests.support.web import Browser, Page, browse
 
@@ -112,6 +113,26 @@ def test_a_read_that_is_too_slow_is_given_up(sqlite_app: App) -> None:
             asyncio.run(ask())
     finally:
         over.set()
+
+
+def test_the_database_ends_a_read_of_a_page_at_its_deadline(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would keep its thread and its connection after its request was given up."""
+    made, over = application.dashboard(sqlite_app, deadline=0.2), threading.Event()
+    numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 30000000)"
+
+    def slow(conn: Any, _: Any) -> None:
+        try:
+            conn.exec_driver_sql(f"{numbers} SELECT max(i) FROM n").all()
+        finally:
+            over.set()
+
+    monkeypatch.setattr(counts, "counts", slow)
+    with pytest.raises(site.Busy, match="503"):
+        asyncio.run(made.site.ask(made.site.ops.counts))
+    assert over.is_set()
+    made.site.close()
 
 
 def test_only_so_many_requests_wait_for_the_database(sqlite_app: App) -> None:

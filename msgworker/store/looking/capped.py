@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgworker.errors import ConfigError
+from msgworker.payload import is_text
 
 MOST_CURSOR = 2_000
 NO_CURSOR = "after is no cursor of this list; leave it out to begin anew"
@@ -51,10 +52,13 @@ def cursor_place(text: str, *kinds: type | tuple[type, ...]) -> list[Any]:
     if not isinstance(place, list) or len(place) != len(kinds):
         raise wrong
     for part, kind in zip(place, kinds, strict=True):
-        if not isinstance(part, kind) or isinstance(part, bool) or _too_big(part):
+        if not isinstance(part, kind) or isinstance(part, bool) or _not_stored(part):
             raise wrong
     return place
 
 
-def _too_big(part: Any) -> bool:
+def _not_stored(part: Any) -> bool:
+    """Whether no database has such a value: it was not we who wrote it."""
+    if isinstance(part, str):
+        return "\x00" in part or not is_text(part)
     return isinstance(part, int) and not -(2**63) <= part < 2**63

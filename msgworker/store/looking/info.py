@@ -155,7 +155,8 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
             odd[role] = f"{quoted(value)}, which is not a text"
             values[role] = shown(value, len(value))
         elif isinstance(value, str) and not is_text(value):
-            odd[role] = f"{quoted(value)}, which is not UTF-8"
+            told = "a text" if role == "payload" else quoted(value)  # it is shown on request only
+            odd[role] = f"{told}, which is not UTF-8"
             values[role] = shown(value, len(value))
         if values[role] is None:
             odd[role] = quoted(value)

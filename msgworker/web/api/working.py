@@ -137,7 +137,7 @@ ENDPOINTS = [
         body=Release,
         paths={"instance": "the id of an instance"},
         tag="instances",
-        **_ADMIN,
+        role=Role.OPERATOR,
     ),
     Endpoint("GET", "/schedules", list_schedules, ScheduleInfo, page=True, tag="schedules"),
     Endpoint("POST", "/schedules/{name:path}/pause", pause_schedule, Repaired, **_SCHEDULE),

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from msgworker.store.looking.audited import AuditEntry
 from msgworker.web.refused import Refused, or_missing
-from msgworker.web.selecting import SPANS, Selection, id_of
+from msgworker.web.selecting import MOST_ID, SPANS, Selection, id_of
 from msgworker.web.site import site_of
 
 NAV = ("Audit", "audit")
@@ -78,7 +78,8 @@ async def audit(request: Request) -> Response:
 async def operation(request: Request) -> Response:
     site = site_of(request)
     op_id = id_of(request.path_params["op_id"])
-    found = await site.ask(or_missing, partial(site.ops.audit, after=op_id + 1, limit=1))
+    behind = op_id + 1 if op_id < MOST_ID else None
+    found = await site.ask(or_missing, partial(site.ops.audit, after=behind, limit=1))
     if isinstance(found, Refused):
         return site.render(request, "operation.html", found=found, one=None, what=what)
     if not found or found[0].op_id != op_id:

@@ -73,14 +73,16 @@ def examine(
     *,
     names_rule: bool = True,
     declared: Sequence[Schedule] | None = None,
+    traced: bool = False,
     seconds: float | None = None,
 ) -> list[Finding]:
     """All findings, in the order in which to fix them. Never []: findings also say what is
     fine.
 
     names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
-    schedules of the App; None if it says nothing of that. seconds: it takes no longer; the checks
-    that are not over by then are named in a finding. None = no limit.
+    schedules of the App; None if it says nothing of that. traced: the App writes headers. seconds:
+    it takes no longer; the checks that are not over by then are named in a finding. None = no
+    limit.
     Raises DatabaseUnavailable if there is nothing to look at, TookTooLong if there was not even the
     time to read what the table is.
     """
@@ -90,7 +92,7 @@ def examine(
             clock = _Clock(conn, seconds)
             with clock.running():
                 patient = meet(engine, conn, spec, dialect, Rule.of(spec) if names_rule else None)
-            patient = replace(patient, declared=declared, limit=clock.each)
+            patient = replace(patient, declared=declared, traced=traced, limit=clock.each)
             found: list[Finding] = []
             late: list[str] = []
             for check in CHECKS:

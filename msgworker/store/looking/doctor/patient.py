@@ -29,8 +29,8 @@ class Patient:
     changes. columns: as the database describes them, by lower name; as_is: the same with CHECKs
     and triggers, None where the table is not. spec: with the rule that is in force; asked: the
     App's, None where it says none. no_rule: what is wrong with the recorded one.
-    declared: the schedules of the App; None if it says nothing of that. limit: the most seconds of
-    a statement, None = as long as it takes.
+    declared: the schedules of the App; None if it says nothing of that. traced: the App writes
+    headers. limit: the most seconds of a statement, None = as long as it takes.
     """
 
     engine: Engine
@@ -47,6 +47,7 @@ class Patient:
     asked: Rule | None = None
     no_rule: str | None = None
     declared: Sequence[Schedule] | None = None
+    traced: bool = False
     limit: float | None = None
 
     @contextmanager

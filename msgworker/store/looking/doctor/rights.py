@@ -29,6 +29,7 @@ def rights(p: Patient) -> list[Finding]:
         mend = [f"GRANT {right} ON {name} TO {whom}"] if whom else []
         text = f"this login may not {right} on {table.name}: {reason}"
         found.append(needed("rights", text, *mend) if is_needed else advised("rights", text, *mend))
+    found += _headers(p, whom)
     return found or [fine("rights", f"{whom or 'this process'} may read and write all it needs to")]
 
 
@@ -51,6 +52,35 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         yield table, "INSERT", _copy(table, [first.name]), is_needed
         yield table, "UPDATE", sa.update(table).values({first: first}).where(NEVER), is_needed
         yield table, "DELETE", sa.delete(table).where(NEVER), is_needed
+
+
+def _headers(p: Patient, whom: str | None) -> Iterator[Finding]:
+    """Where rights are given for single columns: a traced login that may send, but without headers,
+    is refused each send."""
+    if p.live is None or not (p.traced and p.has("headers")):
+        return
+    message, names = p.live.message, p.live.names
+    headers, quote = names["headers"], p.conn.dialect.identifier_preparer.quote
+
+    def insert(role: str) -> Any:
+        nothing = sa.select(sa.literal_column("1").label("a")).subquery("n")
+        chosen = sa.select(sa.null()).select_from(nothing).where(NEVER)
+        return sa.insert(message).from_select([names[role]], chosen, include_defaults=False)
+
+    def update(role: str) -> Any:
+        return sa.update(message).values({names[role]: sa.null()}).where(NEVER)
+
+    for right, statement, role, what in (
+        ("INSERT", insert, "object_id", "each send"),
+        ("UPDATE", update, "unique_key", 'on_duplicate="replace"'),
+    ):
+        if role not in names or _refused(p, statement(role)) is not None:
+            continue  # it does not send
+        reason = _refused(p, statement("headers"))
+        if reason is not None:
+            text = f"tracing is on, and this login may not {right} {message.name}.{headers}: "
+            mend = f"GRANT {right} ({quote(headers)}) ON {p.table_name(message)} TO {whom}"
+            yield needed("rights", f"{text}{what} is refused: {reason}", *([mend] if whom else []))
 
 
 def _has(p: Patient, table: sa.Table, column: str) -> bool:

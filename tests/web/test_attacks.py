@@ -1,0 +1,199 @@
+"""What an attacker tries at the dashboard, each found once by trying."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, __version__
+from msgworker.store.looking.doctor import finding
+from msgworker.web import application, shown
+from msgworker.web.api import ENDPOINTS
+from msgworker.web.pages.acting import ACTS
+from msgworker.web.shown import Redaction
+from msgworker.web.tokens import Role
+from tests.support.ops import FAILED, put
+from tests.support.rows import send
+from tests.support.web import Browser, browse, dashboard_with
+
+CARD = "4111canary"
+MOST_ID = 2**63 - 1
+
+
+def asked(dashboard: Any, path: str, method: str = "GET") -> Any:
+    """The answer to a target of a request that no client sends."""
+
+    async def odd(scope: Any, receive: Any, send: Any) -> None:
+        raw = path.encode()
+        await dashboard({**scope, "path": path, "raw_path": raw}, receive, send)
+
+    return Browser(odd).request(method, "/")
+
+
+@pytest.mark.parametrize("target", ["*", "http://evil.example/", "evil.example:443", ""])
+@pytest.mark.parametrize("root", ["", "/queue"])
+def test_a_target_that_is_no_path_is_refused(sqlite_app: App, target: str, root: str) -> None:
+    """As of OPTIONS * and of a client that takes us for its proxy."""
+    dashboard = sqlite_app.web(root_path=root)
+    found = asked(dashboard, target)
+    assert found.status_code == (200 if target == "" else 404)
+    assert found.headers["x-content-type-options"] == "nosniff"
+    assert asked(dashboard, target, "OPTIONS").status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/system/", "/static", "/api/v1/messages/", "/healthz/"])
+def test_no_answer_names_the_host_or_the_scheme(sqlite_app: App, path: str) -> None:
+    """Behind a proxy with TLS both are others than those that we see."""
+    found = browse(sqlite_app, root_path="/queue").get(f"/queue{path}")
+    assert (found.status_code, found.headers.get("location")) == (404, None)
+    found = browse(sqlite_app, root_path="/queue").get("/queue")
+    assert found.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"host": "evil.example"}, {"x-forwarded-for": "10.0.0.7"}], ids=str
+)
+@pytest.mark.parametrize("path", ["/login", "/system", "/healthz", "/nothing", "/%00"])
+def test_who_is_not_admitted_learns_no_place_and_no_version(
+    sqlite_app: App, path: str, headers: dict[str, str]
+) -> None:
+    """A page of another site whose name was pointed at us reads our refusals."""
+    for dashboard in (dashboard_with(sqlite_app, label="CANARY"), sqlite_app.web(label="CANARY")):
+        client = Browser(dashboard, peer="10.0.0.7")
+        found = client.get(path, headers=headers)
+        for told in ("CANARY", "msgworker_message", "sqlite", __version__):
+            assert told not in found.text + str(found.headers), told
+
+
+@pytest.mark.parametrize("path", ["/audit/{}", "/messages/{}", "/audit?after={}", "/jobs/x?op={}"])
+@pytest.mark.parametrize("number", [MOST_ID, MOST_ID + 1, -MOST_ID - 1, -MOST_ID - 2, 10**400])
+def test_a_number_that_no_database_has_is_refused(sqlite_app: App, path: str, number: int) -> None:
+    found = browse(sqlite_app).get(path.format(number))
+    assert found.status_code in (200, 400, 404), found.text
+
+
+@pytest.mark.parametrize("path", ["/lanes?by=object", "/failures", "/messages?status=dead"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        '["\\u0000"]',
+        '["\\ud800"]',
+        '[1, "\\u0000"]',
+        '[1, "\\udfff"]',
+        "[1e999, 1]",
+        '[9223372036854775808, "a"]',
+        "[0, [1e999]]",
+        '[0, ["\\u0000", 1]]',
+        "[" * 1400,
+    ],
+)
+def test_a_cursor_of_an_attacker_is_refused(app: App, visit: Any, path: str, place: str) -> None:
+    put(app, ("a", FAILED))
+    text = base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+    for root in ("", "/api/v1"):
+        asked = f"{root}{path}{'&' if '?' in path else '?'}after={text}"
+        found = visit(app).client.get(asked)
+        assert found.status_code in (200, 400, 422), (asked, found.text)
+
+
+# ---------------------------------------------------------------- payloads
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"customer": json.dumps({"card": CARD})},
+        {"customer": f" {json.dumps([{'customer': {'card': CARD}}])}"},
+        json.dumps({"customer": {"card": CARD}}),
+        [json.dumps({"customer": json.dumps({"card": CARD})})],
+    ],
+    ids=str,
+)
+def test_what_is_hidden_is_hidden_in_texts_that_are_json_too(payload: Any) -> None:
+    hiding = Redaction.of(["**.customer.card", "customer.card"])
+    text = shown.payload(json.dumps(payload), hiding)
+    assert CARD not in text
+    assert "customer" in text
+    assert CARD in shown.payload(json.dumps(payload), Redaction.of(["other"]))
+
+
+def test_a_text_that_is_no_json_stays_as_it_is() -> None:
+    payload = {"note": "{not json", "list": "[1,  2]"}
+    assert json.loads(shown.payload(payload, Redaction.of(["**.card"]))) == payload
+
+
+@pytest.mark.parametrize("depth", [300, 900, 4900])
+@pytest.mark.parametrize("redact", [(), ("**.card",)])
+def test_a_payload_that_is_nested_deeply_breaks_no_page(
+    sqlite_app: App, depth: int, redact: Any
+) -> None:
+    (msg_id,) = send(sqlite_app, "a")
+    text = '{"card": "' + CARD + '", "a": ' + "[" * depth + "]" * depth + "}"
+    with sqlite_app.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE msgworker_message SET payload = :p"), {"p": text})
+    client = browse(sqlite_app, redact=redact)
+    found = client.get(f"/messages/{msg_id}?payload=1")
+    told = client.get(f"/api/v1/messages/{msg_id}?payload=1")
+    assert (found.status_code, told.status_code) == (200, 200)
+    if redact:
+        assert CARD not in found.text + told.text
+
+
+def test_a_payload_of_odd_bytes_is_shown_on_request_only(sqlite_app: App) -> None:
+    (msg_id,) = send(sqlite_app, "a")
+    raw = f'{{"card": "{CARD}", "x": "'.encode() + b'\xff"}'
+    with sqlite_app.engine.begin() as conn:
+        conn.execute(
+            sa.text(f"UPDATE msgworker_message SET payload = CAST(X'{raw.hex()}' AS TEXT)")
+        )
+    client = browse(sqlite_app)
+    for path in (f"/messages/{msg_id}", f"/api/v1/messages/{msg_id}", "/messages"):
+        found = client.get(path)
+        assert CARD not in found.text, path
+    assert "payload holds a text, which is not UTF-8" in client.get(f"/messages/{msg_id}").text
+    hiding = browse(sqlite_app, redact=["card"])
+    assert CARD not in hiding.get(f"/messages/{msg_id}?payload=1").text
+
+
+# ---------------------------------------------------------------- secrets
+
+
+def test_what_doctor_says_is_shown_without_secrets(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold words of the driver."""
+    text = "cannot reach https://bob:hunter2canary@crm/x"
+    found = finding.needed("server", text, f"SELECT '{text}'")
+    monkeypatch.setattr("msgworker.ops.Ops.doctor", lambda _: [found])
+    dashboard = application.dashboard(sqlite_app, values=[("locks", text, "flag")])
+    page = Browser(dashboard).get("/system").text
+    assert page.count("cannot reach https://bob:***@crm/x") == 3
+    assert "hunter2canary" not in page
+
+
+# ---------------------------------------------------------------- roles
+
+SAME = {
+    "pause-topic": "pause_topic",
+    "resume-topic": "resume_topic",
+    "remove-limit": "delete_limit",
+    "release": "release_instance",
+    "pause-schedule": "pause_schedule",
+    "resume-schedule": "resume_schedule",
+    "run-schedule": "run_schedule_now",
+    "delete-schedule": "delete_schedule",
+    "release-lock": "release_lock",
+}
+"""Writes by a form, and by the API."""
+
+
+def test_a_write_needs_the_same_role_by_a_form_and_by_the_api() -> None:
+    by_api = {one.name: one.role for one in ENDPOINTS if one.write}
+    assert {kind: by_api[name] for kind, name in SAME.items()} == {
+        kind: act.role for kind, act in ACTS.items()
+    }
+    assert min(by_api.values()) == Role.OPERATOR
