@@ -17,7 +17,7 @@ from msgworker.dialects import NAMES
 from tests.names import homes
 from tests.quick import ON_ALL, QUICK
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "msgworker"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
@@ -256,7 +256,7 @@ def test_no_path_of_a_machine_in_a_file() -> None:
         text=True,
         check=False,
     )
-    lines = [line for line in done.stdout.splitlines() if "tests/test_house.py" not in line]
+    lines = [line for line in done.stdout.splitlines() if "tests/house/test_house.py" not in line]
     assert lines == []
 
 
