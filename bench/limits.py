@@ -1,7 +1,8 @@
 """What the server itself allows, by pgbench: two statements, no queue logic, no Python.
 
 batched: claim 100 in one statement, complete 100 in one; one client.
-one_transaction: claim one and complete it in one transaction; so many clients.
+one_transaction: claim one and complete it in one transaction, with a row written between them or
+without; so many clients.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ SETUP = (
         status smallint NOT NULL DEFAULT 0, error_try_times smallint NOT NULL DEFAULT 0,
         claimed_by text, claimed_at timestamptz, finished_at timestamptz)""",
     "CREATE INDEX limit_open ON limit_message (msg_id) WHERE status = 0",
+    "DROP TABLE IF EXISTS limit_effect",
+    "CREATE TABLE limit_effect (number bigint PRIMARY KEY, customer text, cents integer NOT NULL)",
 )
 FILL = """INSERT INTO limit_message (payload)
  SELECT '{{"i":' || i || '}}' FROM generate_series(1, {}) i"""
@@ -40,10 +43,11 @@ UPDATE limit_message SET status = 2, finished_at = now(), claimed_by = NULL
 """
 ONE_TRANSACTION = """BEGIN;
 {claim} \\gset
-UPDATE limit_message SET status = 2, finished_at = now(), claimed_by = NULL
+{effect}UPDATE limit_message SET status = 2, finished_at = now(), claimed_by = NULL
  WHERE msg_id = :msg_id AND status + 0 = 1;
 END;
 """
+EFFECT = "INSERT INTO limit_effect VALUES (:msg_id, 'one', 1);\n"
 
 
 def batched(url: sa.URL, messages: int) -> float:
@@ -52,9 +56,11 @@ def batched(url: sa.URL, messages: int) -> float:
     return BATCH * _run(url, script, messages, messages // BATCH, 1)
 
 
-def one_transaction(url: sa.URL, messages: int, clients: int) -> float:
-    """Messages per second with so many clients; raises NotAvailable without pgbench."""
-    script = ONE_TRANSACTION.format(claim=CLAIM.format(1).replace("\n", ""))
+def one_transaction(url: sa.URL, messages: int, clients: int, *, writes: bool = False) -> float:
+    """Messages per second with so many clients; raises NotAvailable without pgbench. writes: a row
+    for each."""
+    claim, effect = CLAIM.format(1).replace("\n", ""), EFFECT if writes else ""
+    script = ONE_TRANSACTION.format(claim=claim, effect=effect)
     return _run(url, script, messages, messages // clients, clients)
 
 

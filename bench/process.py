@@ -153,17 +153,17 @@ def watch(engine: sa.Engine, counts: Counts, worker: Worker) -> list[Any]:
     def alone(conn: sa.Connection) -> bool:
         return conn.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
 
-    def begin(conn: sa.Connection) -> None:
-        counts.round_trips += psycopg and not alone(conn)
-
     def end(conn: sa.Connection) -> None:
-        counts.round_trips += wire and not alone(conn)
+        if psycopg:  # its BEGIN and its end, unless nothing was sent between them
+            driver: Any = conn.connection.driver_connection
+            counts.round_trips += 0 if alone(conn) or not driver.info.transaction_status else 2
+        else:
+            counts.round_trips += wire and not alone(conn)
 
     if psycopg:
         _note_at_the_driver(engine, note)
     else:
         event.listen(engine, "before_cursor_execute", statement)
-    event.listen(engine, "begin", begin)
     event.listen(engine, "commit", end)
     event.listen(engine, "rollback", end)
     return tallies

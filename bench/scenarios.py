@@ -132,6 +132,14 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
             )
         yield Drain(
             "B8",
+            "transactional, 4 threads, one row each",
+            (Rows(few),),
+            few,
+            handler="effect",
+            limit="transaction",
+        )
+        yield Drain(
+            "B8",
             "transactional, 4 threads, group=50",
             (Rows(n),),
             n,
@@ -258,7 +266,9 @@ def yardsticks(place: Place, drain: Drain, line: Line) -> None:
         line.limit += _one(lambda: limits.batched(place.url, n))
     elif drain.limit == "transaction":
         allows = limits if place.kind == "postgresql" else transactions
-        line.limit += _one(lambda: allows.one_transaction(place.url, n // 10, drain.threads))
+        writes = drain.handler.startswith("effect")
+        few, threads = n // 10, drain.threads
+        line.limit += _one(lambda: allows.one_transaction(place.url, few, threads, writes=writes))
     objects = drain.prototype
     if objects is not None:
         messages = n if objects != 1 else n // 10

@@ -1,8 +1,8 @@
 """What a database allows where each message has its own transaction, by its driver alone.
 
-For those that pgbench cannot measure. Each thread has a connection: begin, flag a message, end it,
-commit. The threads of one process, as those of an instance; on SQLite, which has one writer, they
-take turns by a lock, because its own waiting is polling.
+For those that pgbench cannot measure. Each thread has a connection: begin, flag a message, write a
+row or none, end the message, commit. The threads of one process, as those of an instance; on
+SQLite, which has one writer, they take turns by a lock, because its own waiting is polling.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from typing import Any
 import sqlalchemy as sa
 
 TABLE = "limit_message"
+EFFECTS = "limit_effect"
 KEYS = {"sqlite": "INTEGER PRIMARY KEY"}
 BEGIN = {"sqlite": "BEGIN IMMEDIATE"}
 FLAG = f"UPDATE {TABLE} SET status = 1, claimed_by = 'me' WHERE msg_id = {{}} AND status = 0"
 END = f"UPDATE {TABLE} SET status = 2, claimed_by = NULL WHERE msg_id = {{}} AND status = 1"
+EFFECT = f"INSERT INTO {EFFECTS} VALUES ({{}}, 'one', 1)"
 
 
-def one_transaction(url: sa.URL, messages: int, clients: int) -> float:
-    """Messages per second with so many threads."""
+def one_transaction(url: sa.URL, messages: int, clients: int, *, writes: bool = False) -> float:
+    """Messages per second with so many threads. writes: a row for each."""
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     kind = engine.dialect.name
     _prepare(engine, messages)
@@ -41,6 +43,8 @@ def one_transaction(url: sa.URL, messages: int, clients: int) -> float:
             with turns:
                 cursor.execute(BEGIN.get(kind, "BEGIN"))
                 cursor.execute(FLAG.format(msg_id))
+                if writes:
+                    cursor.execute(EFFECT.format(msg_id))
                 cursor.execute(END.format(msg_id))
                 counts[place] += cursor.rowcount
                 cursor.execute("COMMIT")
@@ -65,6 +69,9 @@ def _prepare(engine: sa.Engine, messages: int) -> None:
     with engine.begin() as conn:
         conn.exec_driver_sql(f"DROP TABLE IF EXISTS {TABLE}")
         conn.exec_driver_sql(f"CREATE TABLE {TABLE} ({columns})")
+        conn.exec_driver_sql(f"DROP TABLE IF EXISTS {EFFECTS}")
+        effect = f"number {key}, customer VARCHAR(40), cents INTEGER NOT NULL"
+        conn.exec_driver_sql(f"CREATE TABLE {EFFECTS} ({effect})")
         rows = [(i, 0, f'{{"i":{i}}}') for i in range(1, messages + 1)]
         text = f"INSERT INTO {TABLE} (msg_id, status, payload) VALUES ({mark}, {mark}, {mark})"
         conn.exec_driver_sql(text, rows)

@@ -318,22 +318,22 @@ MUTANTS = (
     _m(
         "no fence, one lane",
         "store/settling/done.py",
-        ".where(c.msg_id == head, t.mine(c, ME))",
-        f".where(c.msg_id == head, sa.or_(t.mine(c, ME), {ANY_ROW}))",
+        ".where(c.msg_id == _HEAD, t.mine(c, ME))",
+        f".where(c.msg_id == _HEAD, sa.or_(t.mine(c, ME), {ANY_ROW}))",
         "test_a_lane_that_is_settled_alone_and_lost_moves_nothing[postgresql-edit0]",
     ),
     _m(
         "the flag of one lane moves without its end",
         "store/settling/done.py",
-        ".where(finished.c.msg_id == head, next_one, *may_follow(t, c))",
+        ".where(finished.c.msg_id == _HEAD, next_one, *may_follow(t, c))",
         ".where(next_one, *may_follow(t, c))",
         "test_a_lane_that_is_settled_alone_and_lost_moves_nothing[postgresql-edit1]",
     ),
     _m(
         "the flag of one lane moves to any message",
         "store/settling/done.py",
-        ".where(finished.c.msg_id == head, next_one, *may_follow(t, c))",
-        ".where(finished.c.msg_id == head, next_one)",
+        ".where(finished.c.msg_id == _HEAD, next_one, *may_follow(t, c))",
+        ".where(finished.c.msg_id == _HEAD, next_one)",
         "test_a_lane_that_is_settled_alone_ends_when_the_next_one_is_gone[postgresql-later]",
     ),
     _m(
@@ -400,10 +400,24 @@ MUTANTS = (
     _m(
         "transactional outcome by itself",
         "instance/running/calling.py",
-        "            fate = self._settle(conn, lane)\n",
+        "            fate = self._settle(conn, lane, stage)\n",
         '            conn.exec_driver_sql("COMMIT")\n            conn.exec_driver_sql("BEGIN")\n'
-        "            fate = self._settle(conn, lane)\n",
+        "            fate = self._settle(conn, lane, stage)\n",
         *_on("test_effects_of_a_lost_claim_are_rolled_back", "sqlite", "mariadb"),
+    ),
+    _m(
+        "an outcome that commits itself beside the writes of its handler",
+        "store/settling/settle.py",
+        "if s.sends or not alone_fits(t, s) or not has_sent_nothing(conn):",
+        "if s.sends or not alone_fits(t, s):",
+        "test_a_settle_beside_other_writes_does_not_commit_itself[postgresql-something was sent]",
+    ),
+    _m(
+        "an outcome that commits itself leaves no doubt",
+        "instance/running/calling.py",
+        "stage.committing = True  # for",
+        "stage.committing = False  # for",
+        "test_an_outcome_that_is_all_of_its_transaction_is_looked_up[after]",
     ),
     _m(
         "claimed_by stays on a done row",

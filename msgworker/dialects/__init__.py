@@ -40,6 +40,7 @@ from msgworker.dialects.connections import (
     joining_widely,
     reaching,
     refusal,
+    saving,
     text_for,
     text_kind,
     unavailable,
@@ -67,7 +68,14 @@ from msgworker.dialects.ddl import (
     zone_is_lost,
 )
 from msgworker.dialects.deadlines import deadline, is_overtime
-from msgworker.dialects.drivers import committing_each, is_aborted, listen, sever, wait_for_notice
+from msgworker.dialects.drivers import (
+    committing_each,
+    has_sent_nothing,
+    is_aborted,
+    listen,
+    sever,
+    wait_for_notice,
+)
 from msgworker.dialects.engines import (
     beside,
     dialect_of,
@@ -182,6 +190,7 @@ __all__ = [
     "folded",
     "follows",
     "has_free_connection",
+    "has_sent_nothing",
     "holds_json",
     "id_source",
     "identity",
@@ -229,6 +238,7 @@ __all__ = [
     "row_estimate",
     "rules_of",
     "same_database",
+    "saving",
     "schemas_with",
     "seconds_since",
     "secrets_of",

@@ -97,27 +97,61 @@ def _converts(kind: TypeEngine[Any], dialect: sa.Dialect, way: str, *column_type
     return getattr(own, way)(dialect, *column_type) is not None
 
 
-def fetch_text(conn: sa.Connection, text: QueryText, params: dict[str, Any]) -> Sequence[Any]:
+def fetch_text(
+    conn: sa.Connection,
+    text: QueryText,
+    params: dict[str, Any],
+    *,
+    kept: bool = False,
+    rows: bool = True,
+) -> Sequence[Any]:
     """All rows of a query, as the driver gives them. For the most frequent queries: SQLAlchemy
     converts nothing, which takes as long as the driver and the network. Its errors, its events
-    of a cursor and its connections are as ever."""
+    of a cursor and its connections are as ever.
+
+    kept: by a cursor that is kept for this query, which is cheaper; its last rows stay in memory.
+    rows: False = it gives none.
+    """
     values = text.fixed | params
     if _is_listened_to(conn):
         result = conn.exec_driver_sql(text.sql, values)
-        rows: Sequence[Any] = result.cursor.fetchall()
+        found: Sequence[Any] = result.cursor.fetchall() if rows else ()
         result.close()
-        return rows
+        return found
     if not conn.in_transaction():
         conn.begin()
-    cursor = conn.connection.cursor()
+    cursors = conn.info.setdefault(_CURSORS, {})
+    cursor = cursors.pop(text.sql, None) or conn.connection.cursor()
     try:
         cursor.execute(text.sql, values)
-        rows = cursor.fetchall()
+        found = cursor.fetchall() if rows else ()
     except Exception as error:
         # It has no public name: wraps the error, tells its listeners, and drops a dead connection.
         conn._handle_dbapi_exception(error, text.sql, values, cursor, None)
-    cursor.close()
-    return rows
+    if kept:
+        cursors[text.sql] = cursor
+    else:
+        cursor.close()
+    return found
+
+
+@contextmanager
+def saving(conn: sa.Connection) -> Iterator[None]:
+    """A savepoint before the block, in a transaction; an error of the block rolls back to it. For
+    databases whose savepoints end with the transaction: it is not released, which costs as much as
+    to set it."""
+    fetch_text(conn, _SAVEPOINT, {}, kept=True, rows=False)
+    try:
+        yield
+    except BaseException:
+        if not conn.invalidated:
+            conn.exec_driver_sql("ROLLBACK TO SAVEPOINT msgworker")
+        raise
+
+
+_SAVEPOINT = QueryText("SAVEPOINT msgworker", {})
+_CURSORS = "msgworker_cursors"
+"""In the `info` of a connection, which lives as long as that of the driver: those that are kept."""
 
 
 def _is_listened_to(conn: sa.Connection) -> bool:

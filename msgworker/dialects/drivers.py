@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final
 
@@ -142,13 +142,25 @@ def _iso_dates(conn: sa.Connection) -> None:
 
 @contextmanager
 def committing_each(conn: sa.Connection) -> Iterator[None]:
-    """Autocommit for the statements of the block, between two transactions; not on SQLite. After an
-    error the connection must be returned."""
+    """Autocommit for the statements of the block, while no transaction is open; not on SQLite. If
+    the connection is lost meanwhile it must be returned."""
     # Not by execution options: each change of them is kept for the life of the connection.
     raw: Any = conn.connection.dbapi_connection
-    conn.dialect.set_isolation_level(raw, "AUTOCOMMIT")
-    yield
-    conn.dialect.set_isolation_level(raw, ISOLATION)
+    _commit_each(conn, raw, True)
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            _commit_each(conn, raw, False)
+        raise
+    _commit_each(conn, raw, False)
+
+
+def _commit_each(conn: sa.Connection, raw: Any, yes: bool) -> None:
+    if conn.dialect.driver.startswith("psycopg"):  # it keeps the level, and this sends nothing
+        raw.autocommit = yes
+    else:
+        conn.dialect.set_isolation_level(raw, "AUTOCOMMIT" if yes else ISOLATION)
 
 
 def sever(conn: sa.Connection) -> None:
@@ -163,7 +175,7 @@ def sever(conn: sa.Connection) -> None:
         twin.shutdown(socket.SHUT_RDWR)
 
 
-_IN_ERROR = 3  # of libpq's PGTransactionStatusType
+_IDLE, _IN_ERROR = 0, 3  # of libpq's PGTransactionStatusType
 
 
 def is_aborted(conn: sa.Connection) -> bool:
@@ -171,9 +183,19 @@ def is_aborted(conn: sa.Connection) -> bool:
     further statement fails. Only PostgreSQL does that."""
     if conn.closed or conn.invalidated:
         return False
+    return _status(conn) == _IN_ERROR
+
+
+def has_sent_nothing(conn: sa.Connection) -> bool:
+    """Whether no statement was sent in the transaction of `conn`, so that the server has none;
+    False where the driver does not know. psycopg sends BEGIN with the first statement."""
+    return _status(conn) == _IDLE
+
+
+def _status(conn: sa.Connection) -> int | None:
     raw: Any = conn.connection.driver_connection
     status = getattr(getattr(raw, "info", None), "transaction_status", None)
-    return isinstance(status, int) and status == _IN_ERROR
+    return status if isinstance(status, int) else None
 
 
 def listen(conn: sa.Connection, channel: str) -> None:

@@ -217,16 +217,22 @@ def changed(
 
 
 def sent_often(
-    conn: Connection, t: Tables, key: Any, build: Callable[[], Any], params: dict[str, Any]
+    conn: Connection,
+    t: Tables,
+    key: Any,
+    build: Callable[[], Any],
+    params: dict[str, Any],
+    *,
+    kept: bool = False,
 ) -> Sequence[Any]:
     """The rows of the most frequent statements. Where lists are arrays (other drivers fail on some
     texts): sent as a text that is made once, and as the driver gives them, if SQLAlchemy would
-    convert nothing; else by `fetch`."""
+    convert nothing; else by `fetch`. kept: as of `fetch_text`."""
     if t.dialect.arrays:
-        kept = ("text", key, *text_kind(conn))
-        text = t.built(kept, lambda: text_for(conn, t.built(key, build)))
+        place = ("text", key, *text_kind(conn))
+        text = t.built(place, lambda: text_for(conn, t.built(key, build)))
         if text is not None:
-            return fetch_text(conn, text, params)
+            return fetch_text(conn, text, params, kept=kept)
     return fetch(conn, t.built(key, build), params)
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from msgworker import App, Context, Message
 from tests.conftest import Database
-from tests.crash.proxy import Proxy
+from tests.crash.proxy import Proxy, Side
 from tests.support.rows import Table
 from tests.support.waiting import in_thread, until
 
@@ -76,5 +76,28 @@ def test_a_commit_that_is_still_under_way_is_waited_for(postgresql: Database, pr
     assert started == ids
     with near.connect() as conn:
         assert list(conn.scalars(sa.text("SELECT msg_id FROM effect ORDER BY msg_id"))) == ids
+    assert set(Table(app).statuses) == {2}
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize("side", ["before", "during", "after"])
+def test_an_outcome_that_is_all_of_its_transaction_is_looked_up(
+    postgresql: Database, proxy: Proxy, side: Side
+) -> None:
+    """A handler that has sent nothing is settled by a statement that commits itself."""
+    app = App(proxy.url_of(postgresql.url), lease_seconds=30)
+    app.create_schema()
+    started: list[int] = []
+
+    @app.handler("t", transactional=True)
+    def handle(msg: Message) -> None:
+        started.append(msg.msg_id)
+
+    with app.engine.begin() as conn:
+        ids = [app.send(conn, "t", object_id="a") for _ in range(3)]
+    cut = proxy.cut_at("WITH finished", side)
+    assert app.drain(linger=0).done == 3
+    assert cut.done == 1
+    assert started == (ids[:1] if side == "before" else []) + ids
     assert set(Table(app).statuses) == {2}
     app.engine.dispose()

@@ -164,9 +164,9 @@ class Witness:
                 die_at(AFTER_EFFECT, msg.payload, msg.error_try_times + 1)
             return value
 
-        def watched_settle(self: Caller, conn: Any, lane: Lane) -> Any:
+        def watched_settle(self: Caller, conn: Any, lane: Lane, *args: Any) -> Any:
             now.sent_at = witness._tell.now()
-            fate = committing(self, conn, lane)
+            fate = committing(self, conn, lane, *args)
             die_at(IN_SETTLE, lane.row.payload, lane.row.tries + 1)
             return fate
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import AnyText, QueryText, Trouble, fetch_text, text_for, trouble
+from msgworker.dialects import (
+    AnyText,
+    QueryText,
+    Trouble,
+    committing_each,
+    fetch_text,
+    has_sent_nothing,
+    open_engine,
+    saving,
+    text_for,
+    trouble,
+)
 from tests.support.waiting import in_thread
 
 WAYS = {
     "by SQLAlchemy": lambda conn, text: conn.execute(sa.text(text)).all(),
     "as a text": lambda conn, text: fetch_text(conn, QueryText(text, {}), {}),
+    "by a kept cursor": lambda conn, text: fetch_text(conn, QueryText(text, {}), {}, kept=True),
 }
 
 
@@ -99,6 +112,73 @@ def test_it_is_part_of_the_transaction_that_it_begins(postgresql):
         conn.commit()
         fetch_text(conn, insert, {"id": 2})
         conn.rollback()
+        assert conn.exec_driver_sql("SELECT id FROM t").scalars().all() == [1]
+
+
+def test_a_kept_cursor_serves_until_an_error(postgresql):
+    query, engine = QueryText("SELECT 6 / %(n)s", {}), postgresql.engine()
+    for _ in range(2):  # also of the next one who gets the connection from the pool
+        with engine.connect() as conn:
+            for n in (1, 2, 0, 3):
+                if n == 0:
+                    with pytest.raises(DBAPIError):
+                        fetch_text(conn, query, {"n": n}, kept=True)
+                    conn.rollback()
+                else:
+                    assert list(fetch_text(conn, query, {"n": n}, kept=True)) == [(6 // n,)]
+            driver = conn.connection.driver_connection
+            assert driver is not None
+            conn.invalidate()
+            conn.rollback()
+            assert list(fetch_text(conn, query, {"n": 6}, kept=True)) == [(1,)]
+            assert conn.connection.driver_connection is not driver
+
+
+def test_what_was_written_before_a_savepoint_outlives_an_error(postgresql):
+    engine = postgresql.engine()
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE t (id int PRIMARY KEY)")
+    insert = QueryText("INSERT INTO t VALUES (%(id)s) RETURNING id", {})
+    with engine.begin() as conn:
+        for n in (1, 2):  # one savepoint behind the other
+            fetch_text(conn, insert, {"id": n})
+            with suppress(DBAPIError), saving(conn):
+                fetch_text(conn, insert, {"id": n + 2})
+                fetch_text(conn, insert, {"id": n})
+            with saving(conn):
+                fetch_text(conn, insert, {"id": n + 4})
+    with engine.connect() as conn:
+        assert conn.exec_driver_sql("SELECT id FROM t ORDER BY id").scalars().all() == [1, 2, 5, 6]
+
+
+def test_a_transaction_is_empty_until_something_is_sent(postgresql):
+    with postgresql.engine().connect() as conn:
+        for end in (conn.commit, conn.rollback):
+            conn.begin()
+            assert has_sent_nothing(conn)
+            conn.exec_driver_sql("SELECT 1")
+            assert not has_sent_nothing(conn)
+            end()
+        assert has_sent_nothing(conn)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_transaction_is_as_before_behind_statements_that_commit_themselves(postgresql, fails):
+    engine = open_engine(postgresql.engine())
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE t (id int PRIMARY KEY)")
+    insert = QueryText("INSERT INTO t VALUES (%(id)s) RETURNING id", {})
+    with engine.connect() as conn:
+        conn.begin()
+        with suppress(DBAPIError), committing_each(conn):
+            fetch_text(conn, insert, {"id": 1})
+            assert has_sent_nothing(conn)
+            if fails:
+                fetch_text(conn, insert, {"id": 1})
+        fetch_text(conn, insert, {"id": 2})
+        level = conn.exec_driver_sql("SHOW transaction_isolation").scalar()
+        conn.rollback()
+        assert level == "read committed"
         assert conn.exec_driver_sql("SELECT id FROM t").scalars().all() == [1]
 
 

@@ -8,7 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from msgworker.message import Outcome, Settled, Settlement
+from msgworker.message import Outcome, Outgoing, Settled, Settlement
+from msgworker.store.send import row_values
 from msgworker.store.settling import done, settle
 from msgworker.store.settling.together import NotTogether
 from tests.support.flags import ME, flagged
@@ -209,6 +210,62 @@ def test_settle_one_ends_the_lane_when_the_next_one_cannot_be_flagged(store):
     assert store(settle.settle_one, Settlement(a1, next_id=a2), me=ME) is Settled.ENDED
     assert store.state(a1) == (2, 0, None)
     assert store.state(a2) == (0, 0, None)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_settle_that_is_all_of_its_transaction_commits_itself(store, goes_on):
+    a1, a2 = send(store.app, "a", "a")
+    store.flagged(a1)
+    one = Settlement(a1, next_id=a2 if goes_on else None)
+    with store.app.engine.connect() as conn:
+        conn.begin()
+        lost = settle.settle_at_once(conn, store.t, one, me=OTHER)
+        fate = settle.settle_at_once(conn, store.t, one, me=ME)
+        conn.rollback()
+    if not store.t.dialect.arrays:  # there it is settled in the transaction
+        assert (lost, fate, store.state(a1)) == (None, None, (1, 0, ME))
+        return
+    assert (lost, fate) == (Settled.LOST, Settled.WENT_ON if goes_on else Settled.ENDED)
+    assert store.state(a1) == (2, 0, None)
+    assert store.state(a2) == ((1, 0, ME) if goes_on else (0, 0, None))
+
+
+@pytest.mark.parametrize("why", ["something was sent", "messages are sent with it", "not done"])
+def test_a_settle_beside_other_writes_does_not_commit_itself(store, why):
+    (a,) = send(store.app, "a")
+    store.flagged(a)
+    values = row_values(store.t, topic="t", object_id=None, payload=None, delay=None, at=None)
+    one = Settlement(a, sends=(Outgoing(values),) if why == "messages are sent with it" else ())
+    with store.app.engine.connect() as conn:
+        conn.begin()
+        if why == "something was sent":
+            conn.exec_driver_sql("SELECT 1")
+        given = bad(a) if why == "not done" else one
+        assert settle.settle_at_once(conn, store.t, given, me=ME) is None
+        conn.rollback()
+    assert store.state(a) == (1, 0, ME)
+
+
+def test_a_settle_whose_next_message_is_refused_does_not_commit_itself(store):
+    a1, a2, c = send(store.app, "a", "a", "c")
+    store.flagged(a1, c)
+    store.row(a2, object_id="c")
+    one = Settlement(a1, next_id=a2)
+    with store.app.engine.begin() as conn:
+        assert settle.settle_at_once(conn, store.t, one, me=ME) is None
+        assert settle.settle_one(conn, store.t, one, me=ME) is Settled.ENDED
+    assert [store.state(i) for i in (a1, a2)] == [(2, 0, None), (0, 0, None)]
+
+
+def test_a_settle_of_one_that_goes_on_is_one_statement_where_the_database_allows(store):
+    """Behind a savepoint: what the handler has written stays if the next message is refused."""
+    a1, a2 = send(store.app, "a", "a")
+    store.flagged(a1)
+    sent: list[str] = []
+    sa.event.listen(store.app.engine, "before_cursor_execute", lambda *a: sent.append(a[2]))
+    assert store(settle.settle_one, Settlement(a1, next_id=a2), me=ME) is Settled.WENT_ON
+    written = [text for text in sent if "msgworker_message" in text]
+    assert len(written) == (2 if store.app.engine.dialect.name == "sqlite" else 1)
 
 
 def test_settles_of_many_lanes(store):

@@ -225,7 +225,7 @@ class Caller:
             if running.until is not None and time.monotonic() > running.until:
                 raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
             self._refuse_cancelled(lane)
-            fate = self._settle(conn, lane)
+            fate = self._settle(conn, lane, stage)
             stage.committing = True
         lane.settled = fate is Settled.WENT_ON
 
@@ -250,12 +250,15 @@ class Caller:
             session.commit()  # its savepoint only
             session.close()
 
-    def _settle(self, conn: Connection, lane: Lane) -> Settled:
+    def _settle(self, conn: Connection, lane: Lane, stage: Stage) -> Settled:
         self.before_settle(lane)
         lane.result = DONE
-        fate = store.settle_one(
-            conn, self._runtime.tables, settlement(lane, self._runtime), me=lane.owner
-        )
+        tables, me, one = self._runtime.tables, lane.owner, settlement(lane, self._runtime)
+        stage.committing = True  # for those that settle and commit at once
+        fate = store.settle_at_once(conn, tables, one, me=me)
+        if fate is None:
+            stage.committing = False
+            fate = store.settle_one(conn, tables, one, me=me)
         if fate is Settled.LOST:
             raise LostClaim(lane.row.msg_id, lane.owner)
         return fate

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
 from msgworker.dialects import now
-from msgworker.message import Settled, Settlement, Status
+from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store.rows import (
     ME,
     array_param,
@@ -183,8 +183,8 @@ def done_arrays(
         return sa.select(_ids_of(done), _ids_of(moved))
 
     moving = [s for s in batch if s.next_id is not None]
-    if len(batch) == len(moving) == 1 and t.has("claimed_by"):
-        return {batch[0].msg_id: _done_alone(conn, t, batch[0], me)}
+    if len(batch) == 1 and alone_fits(t, batch[0]):
+        return {batch[0].msg_id: done_alone(conn, t, batch[0], me)}
     ids = array_text(sorted([s.msg_id for s in batch]))
     params: dict[str, Any] = {"mw_ids": ids, "mw_me": me}
     if not t.has("claimed_by"):
@@ -218,35 +218,46 @@ def _ids_in(text: str | None) -> set[int]:
     return set() if text is None else set(map(int, text[1:-1].split(",")))
 
 
-def _done_alone(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled:
-    """The same for one lane that goes on, as that of a hot object, each of whose messages waits for
-    the answer: without arrays it is the sooner there."""
+def alone_fits(t: Tables, s: Settlement) -> bool:
+    """Whether `done_alone` can write it: where one statement can, and rows have owners, whose tries
+    need not be asked for."""
+    return t.dialect.arrays and t.has("claimed_by") and s.outcome is Outcome.DONE
 
-    def build() -> Any:
-        c = t.cols()
-        head = bindparam("mw_head", type_=sa.BigInteger())
-        finished = (
-            sa.update(t.message)
-            .where(c.msg_id == head, t.mine(c, ME))
-            .values(done_values(t))
-            .returning(c.msg_id.label("msg_id"))
-            .cte("finished")
-        )
-        next_one = c.msg_id == bindparam("mw_next", type_=sa.BigInteger())
-        moved = (
-            sa.update(t.message)
-            .where(finished.c.msg_id == head, next_one, *may_follow(t, c))
-            .values(flagged_values(t))
-            .returning(c.msg_id.label("msg_id"))
-            .cte("moved")
-        )
-        return sa.select(sa.select(moved.c.msg_id).scalar_subquery()).select_from(finished)
 
-    params = {"mw_head": s.msg_id, "mw_next": s.next_id, "mw_me": me}
-    found = sent_often(conn, t, "settle_alone", build, params)
+def done_alone(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled:
+    """`done_arrays` for one lane, whose next message, or whose thread, waits for the answer, as
+    that of a hot object or of a transactional handler: without arrays it is the sooner there."""
+    if s.next_id is None:
+        params = {"mw_head": s.msg_id, "mw_me": me}
+        ended = sent_often(conn, t, "finish_alone", lambda: _finish_alone(t), params, kept=True)
+        return Settled.ENDED if ended else Settled.LOST
+    both = {"mw_head": s.msg_id, "mw_next": s.next_id, "mw_me": me}
+    found = sent_often(conn, t, "settle_alone", lambda: _move_alone(t), both, kept=True)
     if not found:
         return Settled.LOST
     return Settled.ENDED if found[0][0] is None else Settled.WENT_ON
+
+
+_HEAD = bindparam("mw_head", type_=sa.BigInteger())
+
+
+def _finish_alone(t: Tables) -> Any:
+    c = t.cols()
+    mine = sa.update(t.message).where(c.msg_id == _HEAD, t.mine(c, ME))
+    return mine.values(done_values(t)).returning(c.msg_id.label("msg_id"))
+
+
+def _move_alone(t: Tables) -> Any:
+    c, finished = t.cols(), _finish_alone(t).cte("finished")
+    next_one = c.msg_id == bindparam("mw_next", type_=sa.BigInteger())
+    moved = (
+        sa.update(t.message)
+        .where(finished.c.msg_id == _HEAD, next_one, *may_follow(t, c))
+        .values(flagged_values(t))
+        .returning(c.msg_id.label("msg_id"))
+        .cte("moved")
+    )
+    return sa.select(sa.select(moved.c.msg_id).scalar_subquery()).select_from(finished)
 
 
 ANY_TRIES = -1

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import now, now_plus, trouble
+from msgworker.dialects import committing_each, has_sent_nothing, now, now_plus, saving, trouble
 from msgworker.message import Outcome, Settled, Settlement, Status, ends_at
 from msgworker.store.claiming.claim import OF_A_ROW, refuse_at_once
 from msgworker.store.rows import ME, changed
@@ -21,6 +21,8 @@ from msgworker.store.settling import tries
 from msgworker.store.settling.done import (
     FlagMissing,
     advance,
+    alone_fits,
+    done_alone,
     done_arrays,
     finish,
     locking,
@@ -84,21 +86,28 @@ def settle_one(
     return settled
 
 
+def settle_at_once(conn: Connection, t: Tables, s: Settlement, *, me: str) -> Settled | None:
+    """Write one settlement by a statement that commits itself, in a transaction of the caller that
+    has sent nothing. None: nothing was written, and it must be settled in that transaction."""
+    if s.sends or not alone_fits(t, s) or not has_sent_nothing(conn):
+        return None
+    try:
+        with committing_each(conn):
+            return done_alone(conn, t, s, me)
+    except DBAPIError as error:
+        if s.next_id is None or trouble(error) not in OF_A_ROW:
+            raise
+        return None
+
+
 def _settle_alone(
     conn: Connection, t: Tables, settlement: Settlement, me: str, at_once: bool
 ) -> Settled:
     if at_once and settlement.next_id is not None:
         refuse_at_once(conn, t)
-    goes_on = settlement.outcome is Outcome.DONE and settlement.next_id is not None
-    if goes_on and fits(t, [settlement]):
-        try:
-            with conn.begin_nested():
-                return done_together(conn, t, [settlement], me)[settlement.msg_id]
-        except NotTogether:
-            pass
-        except DBAPIError as error:
-            if trouble(error) not in OF_A_ROW:
-                raise
+    settled = _settle_in_one(conn, t, settlement, me)
+    if settled is not None:
+        return settled
     if t.dialect.row_locks and settlement.next_id is not None:
         ids = sorted({settlement.msg_id, settlement.next_id})
         conn.execute(locking(t), {"mw_ids": ids}).all()
@@ -118,6 +127,27 @@ def _settle_alone(
             raise
         moved = 0
     return Settled.WENT_ON if moved else Settled.ENDED
+
+
+def _settle_in_one(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled | None:
+    """In one statement; None where that cannot be, or if the next message cannot be flagged."""
+    alone = alone_fits(t, s)
+    if alone and s.next_id is None:
+        return done_alone(conn, t, s, me)
+    goes_on = s.outcome is Outcome.DONE and s.next_id is not None
+    if not alone and not (goes_on and fits(t, [s])):
+        return None
+    try:
+        with saving(conn) if alone else conn.begin_nested():
+            if alone:
+                return done_alone(conn, t, s, me)
+            return done_together(conn, t, [s], me)[s.msg_id]
+    except NotTogether:
+        return None
+    except DBAPIError as error:
+        if trouble(error) not in OF_A_ROW:
+            raise
+        return None
 
 
 def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
