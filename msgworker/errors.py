@@ -32,6 +32,8 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any
 
+from msgworker.counted import plural
+
 RETRY_LATER_MAX_SECONDS = 30 * 86_400.0
 
 
@@ -145,9 +147,9 @@ class SelectionChanged(MsgworkerError):
 
     def __init__(self, kind: str, expected: int, found: int) -> None:
         super().__init__(
-            f"{kind} was to change {expected:,} messages, but would change {found:,} now: the "
-            "selection has changed since it was counted, and nothing was done. Count again (a dry "
-            "run), then give that number"
+            f"{kind} was to change {plural(expected, 'message')}, but would change {found:,} now: "
+            "the selection has changed since it was counted, and nothing was done. Count again (a "
+            "dry run), then give that number"
         )
         self.expected = expected
         self.found = found

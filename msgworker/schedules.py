@@ -12,6 +12,7 @@ from uuid import UUID
 
 from msgworker import ticks
 from msgworker.config import nearest
+from msgworker.counted import plural
 from msgworker.errors import ConfigError, HandlerError
 from msgworker.payload import encode, is_text
 from msgworker.table import MAX_OBJECT_ID, MAX_SCHEDULE
@@ -138,7 +139,11 @@ def _topic_of(fn: Callable[..., Any], handlers: Handlers) -> str:
     if topics or not name.isidentifier():
         what = f"has no name ({fn!r:.60})"
         if topics:
-            what = "handles every topic" if topics == [None] else f"handles {len(topics)} topics"
+            what = (
+                "handles every topic"
+                if topics == [None]
+                else f"handles {plural(len(topics), 'topic')}"
+            )
         raise HandlerError(f"the function below a schedule {what}; give topic=...")
     return name
 

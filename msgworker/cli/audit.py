@@ -76,7 +76,9 @@ def line_of(entry: AuditEntry) -> str:
     """What was done to one message, in one line."""
     at = when(entry.changed_at or entry.started_at)
     why = f": {safe(entry.reason)}" if entry.reason else ""
-    was = f"{entry.was_status}, {entry.was_tries} tries failed"
+    was = (
+        f"{entry.was_status}, {entry.was_tries} {'try' if entry.was_tries == 1 else 'tries'} failed"
+    )
     return f"{at}  {entry.kind} by {safe(entry.actor)}{why} (#{entry.op_id}; it was {was})"
 
 

@@ -16,7 +16,8 @@ from msgworker.cli.failing import NOTHING_MATCHED, NothingMatched, Usage
 from msgworker.cli.look import as_dict, instant_of
 from msgworker.cli.options import message_id
 from msgworker.cli.output import confirm, note, print_json
-from msgworker.cli.words import plural, safe
+from msgworker.cli.words import safe
+from msgworker.counted import plural
 from msgworker.ops.looks import MAX_GROUPS
 from msgworker.ops.results import ADVICE, Progress, Repaired, Tell
 

@@ -11,7 +11,8 @@ from msgworker import dialects
 from msgworker.cli.options import as_json, common
 from msgworker.cli.output import print_json, print_text, styled_as, to_terminal
 from msgworker.cli.target import open_app, target
-from msgworker.cli.words import plural, visible
+from msgworker.cli.words import visible
+from msgworker.counted import plural
 from msgworker.errors import SchemaError
 from msgworker.store.looking.doctor import Finding, Severity
 

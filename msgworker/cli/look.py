@@ -22,8 +22,9 @@ from msgworker.cli.output import (
     to_terminal,
 )
 from msgworker.cli.target import open_app, target
-from msgworker.cli.words import age, ago, plural, safe, since
+from msgworker.cli.words import age, ago, safe, since
 from msgworker.config import YEAR_SECONDS, seconds
+from msgworker.counted import plural
 from msgworker.message import State, topic_of
 from msgworker.store.looking.counts import Count, Exact
 from msgworker.store.looking.info import How, MessageInfo

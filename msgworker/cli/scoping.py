@@ -19,6 +19,7 @@ from msgworker.cli.target import FLAGS, app_from, app_option, app_ref_of, import
 from msgworker.config import Configuration
 from msgworker.coordination import Dealer, Everywhere, Instance, LockCentre, Partitions, Segments
 from msgworker.coordination.centres import open_centre, secrets_of_centre
+from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.instance.claiming.seat import Scope
 from msgworker.instance.stopping import Asked, Beside, Signals, end_by
@@ -118,7 +119,8 @@ def partitions(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     counts = Counter(one.cur for one in found if one.cur)
     lost = len(found) - sum(counts.values())
     moving = sum(one.req is not None and one.cur is not None for one in found)
-    note(f"{len(members)} members; {lost} shards without an owner, {moving} to move")
+    free = f"{plural(lost, 'shard')} without an owner"
+    note(f"{plural(len(members), 'member')}; {free}, {moving} to move")
     if not members:
         raise NothingMatched("no instance works with partitions of this table now")
 
@@ -153,7 +155,9 @@ def deal(
         dealer = Dealer(app, list(flag), size=size, locks=locks)
         if once:
             count = dealer.deal_once()
-            print_json({"dealt": count}) if as_json else click.echo(f"dealt {count:,} messages")
+            print_json({"dealt": count}) if as_json else click.echo(
+                f"dealt {plural(count, 'message')}"
+            )
             return
         asked = Asked()
         asked.begun = True

@@ -21,7 +21,8 @@ from msgworker.cli.output import (
     styled,
 )
 from msgworker.cli.target import open_app, target
-from msgworker.cli.words import age, ago, plural, safe, when
+from msgworker.cli.words import age, ago, safe, when
+from msgworker.counted import plural
 from msgworker.message import State
 from msgworker.store.looking.info import MessageInfo
 from msgworker.store.settling.tries import Try

@@ -22,7 +22,8 @@ from msgworker.cli.output import (
 )
 from msgworker.cli.target import open_app, target
 from msgworker.cli.within import counted, items_dict
-from msgworker.cli.words import age, plural, safe, since, when
+from msgworker.cli.words import age, safe, since, when
+from msgworker.counted import plural
 from msgworker.message import State
 from msgworker.store.looking.explain import Explanation
 from msgworker.store.looking.failures import Failures
@@ -238,6 +239,9 @@ INSTANCE_COLUMNS = (
     Column("LAST SIGN", "right"),
     Column("RUNNING", "right"),
     Column("LONGEST", "right"),
+    Column("THREADS", "right"),
+    Column("PROCESS", share=1),
+    Column("VERSION"),
     Column("TOPICS", share=2),
     Column("LABEL", share=1),
 )
@@ -256,6 +260,9 @@ def _instance_row(one: InstanceInfo) -> list[Any]:
         age(since(one.renewed_at)),
         _running(one),
         age(since(one.oldest_claim_at)),
+        "-" if one.threads is None else f"{one.threads:,}",
+        "-" if one.host is None else f"{one.host}/{one.pid}",
+        one.version or "-",
         topics,
         one.label,
     ]

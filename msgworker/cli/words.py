@@ -68,11 +68,6 @@ def when(instant: datetime) -> str:
     return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({told})"
 
 
-def plural(count: int, thing: str) -> str:
-    """ "1 message", "2,000 messages"."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
-
-
 _BLANKS = re.compile(r"( +)")
 
 

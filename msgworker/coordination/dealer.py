@@ -17,6 +17,7 @@ from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.holding import hold
 from msgworker.coordination.lease import LockCentre
 from msgworker.coordination.scopes import check_flag
+from msgworker.counted import plural
 from msgworker.dialects import connecting, reaching, writing
 from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable, SchemaError
 from msgworker.logs import logger
@@ -156,7 +157,9 @@ class Dealer:
                     break
         if back:
             facts = {"event": "dealt_again", "count": back}
-            log.info("dealer: %d messages of flags without an instance", back, extra=facts)
+            log.info(
+                "dealer: %s of flags without an instance", plural(back, "message"), extra=facts
+            )
         return members
 
     def _deal_some(self, t: Tables, members: Sequence[str]) -> int:
@@ -173,7 +176,7 @@ class Dealer:
             for flag, ids in plan.items():
                 count += store.deal(conn, t, ids, flag)
         facts = {"event": "dealt", "count": count}
-        log.debug("dealer: %d messages dealt", count, extra=facts)
+        log.debug("dealer: %s dealt", plural(count, "message"), extra=facts)
         return count
 
 

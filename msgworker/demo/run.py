@@ -23,6 +23,7 @@ from rich.table import Table
 
 from msgworker import App
 from msgworker.config import whole
+from msgworker.counted import plural
 from msgworker.demo import discount, purchases
 from msgworker.demo.contract import PRICE, STATEMENT, contracts, make_app, metadata
 from msgworker.demo.processes import Processes
@@ -168,7 +169,9 @@ class _Demo:
         victim = self.fleet.oldest()
         self.wait_until(lambda: self.holds_when_halted(victim), "a process with messages in flight")
         self.fleet.kill(victim)
-        self.say(f"One was killed (SIGKILL) with {len(self.held.msg_ids)} messages in flight.")
+        self.say(
+            f"One was killed (SIGKILL) with {plural(len(self.held.msg_ids), 'message')} in flight."
+        )
         if not self.fleet.names:
             self.fleet.start()
             self.say("Another one was started.")
@@ -198,7 +201,9 @@ class _Demo:
         if code != 0:
             raise Stuck(f"a process that was stopped in order ended with exit code {code}")
         if left := len(self.in_hand(leaver).msg_ids):
-            raise Stuck(f"a process that was stopped in order left {left} messages behind")
+            raise Stuck(
+                f"a process that was stopped in order left {plural(left, 'message')} behind"
+            )
         self.say("One was stopped in order (SIGTERM, exit code 0), another one started.")
 
     # ------------------------------------------------------------ looking

@@ -119,6 +119,7 @@ class Instance:
             settler=self.settler,
             handlers=watch,
             seat=self.seat,
+            threads=threads,
             label=label,
             wake=self._beat,
             look_now=look_now,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgworker.counted import plural
 from msgworker.dialects import Trouble, trouble
 from msgworker.errors import ExitCode
 from msgworker.instance.role import outage_pause
@@ -193,7 +194,7 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
         say = _SAYS.get(waits)
         if say is not None and waits in found.examples:
             one = found.examples[waits]
-            many = f"{count} message{'s' if count > 1 else ''} left"
+            many = f"{plural(count, 'message')} left"
             facts: dict[str, Any] = {"left": many, "id": one.msg_id, "topic": one.topic}
             facts |= {"owner": one.claimed_by, "giving_back": found.giving_back}
             if waits is Waits.NOBODY and one.claimed_by is not None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from msgworker.counted import plural
 from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
 from msgworker.events import Events, OutageBegan, OutageEnded
 from msgworker.logs import Said
@@ -103,8 +104,8 @@ class Outage:
     def over(self) -> None:
         """Record a success."""
         if self._told and self._away.ends(self, self._what, self.failures):
-            text, extra = "%s: works again after %d failures", {"event": Said.DATABASE_BACK}
-            self._log.warning(text, self._what, self.failures, extra=extra)
+            text, extra = "%s: works again after %s", {"event": Said.DATABASE_BACK}
+            self._log.warning(text, self._what, plural(self.failures, "failure"), extra=extra)
         self.failures = 0
         self.error = None
         self._told = False

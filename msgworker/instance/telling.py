@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from msgworker import events
+from msgworker.counted import plural
 from msgworker.instance.runtime import facts
 from msgworker.instance.storms import More, Storms
 from msgworker.logs import Said
@@ -55,8 +56,8 @@ class Telling:
             stream.on(kind, tell)
 
     def _started(self, event: events.InstanceStarted) -> None:
-        text, extra = "started with %d threads", {"event": Said.INSTANCE_STARTED}
-        self._log.info(text, event.threads, extra=extra)
+        text, extra = "started with %s", {"event": Said.INSTANCE_STARTED}
+        self._log.info(text, plural(event.threads, "thread"), extra=extra)
 
     def _retried(self, event: events.Retried) -> None:
         self._outcome(self._retry_level, Said.MESSAGE_RETRIED, "failed", event)
@@ -114,18 +115,18 @@ class Telling:
     def _lease_lost(self, event: events.LeaseLost) -> None:
         text = "instance %s lost its lease; continuing as %s"
         if event.kept:
-            text += f" with its {event.kept} messages in flight"
+            text += f" with its {plural(event.kept, 'message')} in flight"
         self._log.warning(text, event.instance, event.now, extra={"event": Said.LEASE_LOST})
 
     def _recovered(self, event: events.Recovered) -> None:
-        text = "recovered %d messages of dead instance %s"
+        text = "recovered %s of dead instance %s"
         extra = {"event": Said.INSTANCE_RECOVERED}
-        self._log.warning(text, event.messages, event.dead, extra=extra)
+        self._log.warning(text, plural(event.messages, "message"), event.dead, extra=extra)
 
     def _fired(self, event: events.ScheduleFired) -> None:
         level = logging.DEBUG if len(event.ticks) == 1 else logging.INFO
-        text = "schedule %s: sent %d messages, the last one for %s"
-        told = (event.name, len(event.ticks), event.ticks[-1].isoformat())
+        text = "schedule %s: sent %s, the last one for %s"
+        told = (event.name, plural(len(event.ticks), "message"), event.ticks[-1].isoformat())
         self._log.log(level, text, *told, extra={"event": Said.SCHEDULE_FIRED})
 
     def _not_fired(self, event: events.ScheduleFailed) -> None:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from msgworker.counted import plural
 from msgworker.dialects import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.ops.bulk import Bulk, Step
@@ -124,6 +125,6 @@ def _take_away(
         ) from error
     if not kept == deleted == len(ids):
         raise MsgworkerError(
-            f"{len(ids)} messages were locked, {kept} kept and {deleted} deleted; the step was "
-            "rolled back. Does a trigger change rows of the table?"
+            f"{plural(len(ids), 'message')} locked, {kept} kept and {deleted} deleted; the step "
+            "was rolled back. Does a trigger change rows of the table?"
         )

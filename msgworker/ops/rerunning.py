@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
+from msgworker.counted import plural
 from msgworker.dialects import connecting
 from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.message import State, Status
@@ -62,8 +63,8 @@ def recorded(conn: Connection, t: Tables, op_id: int, ids: Sequence[int], act: C
         kept, changed = audit.record(conn, t, op_id, part), act(conn, part)
         if not kept == changed == len(part):
             raise MsgworkerError(
-                f"{len(part)} messages were locked, {kept} recorded and {changed} changed; the "
-                "step was rolled back. Does a trigger change rows of the table?"
+                f"{plural(len(part), 'message')} locked, {kept} recorded and {changed} changed; "
+                "the step was rolled back. Does a trigger change rows of the table?"
             )
 
 

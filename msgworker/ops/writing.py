@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 
 from msgworker.config import whole
+from msgworker.counted import plural
 from msgworker.errors import ConfigError, SchemaError, SelectionChanged
 from msgworker.message import State, Status
 from msgworker.ops import asking, rerunning
@@ -118,7 +119,7 @@ class Writing(Call):
         if op is None or op.kind != kind:
             raise ConfigError(f"there is no {kind} of number {op_id}; see `msgworker audit`")
         if op.finished_at is not None:
-            raise ConfigError(f"{kind} {op_id} is over: {op.changed} messages were changed")
+            raise ConfigError(f"{kind} {op_id} is over: {plural(op.changed, 'message')} changed")
         if ids is None and "ids_count" in op.filter:
             raise ConfigError(
                 f"{kind} {op_id} was of {op.filter['ids_count']} ids, which were not stored; give "

@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from msgworker.counted import plural
 from msgworker.errors import MsgworkerError
 from msgworker.logs import Said, logger
 from msgworker.ops.results import Progress, Repaired, Tell
@@ -165,4 +166,4 @@ def _rest(job: Job) -> str:
     if job.progress is None:
         return ""
     again = f"; `--operation {job.progress.op_id}` continues it" if job.resumes else ""
-    return f": {job.progress.changed} messages were changed by then{again}"
+    return f": {plural(job.progress.changed, 'message')} changed by then{again}"

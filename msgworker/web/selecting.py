@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.message import State
 
@@ -142,7 +143,7 @@ class Selection:
             found = self.numbers or []
             if len(found) == 1:
                 return f"message {found[0]}"
-            return f"{len(found):,} messages by id"
+            return f"{plural(len(found), 'message')} by id"
         parts = [f"{LABELS[name]} {value}" for name, value in self.query.items()]
         return "messages by " + ", ".join(parts) if parts else "all messages"
 

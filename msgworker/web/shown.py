@@ -11,6 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from msgworker.counted import plural
 from msgworker.errors import ConfigError
 
 HIDDEN = "***"
@@ -171,6 +172,7 @@ def instant(value: datetime | None) -> Markup:
 FILTERS: dict[str, Callable[..., Any]] = {
     "cut": cut,
     "number": number,
+    "plural": plural,
     "age": age,
     "size": size,
     "instant": instant,

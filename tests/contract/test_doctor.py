@@ -269,7 +269,7 @@ def test_running_rows_that_the_guard_would_refuse(make_app, app, table, database
     table.edit(status=1, claimed_by="x")
     findings = needed(app)
     assert [one.check for one in findings] == ["rows", "indexes"]
-    assert "1 objects have more than one running row" in findings[0].text
+    assert "1 object has more than one running row" in findings[0].text
     mend(app)
     assert needed(app) == []
     assert table.statuses == [1, 0, 0, 1]
@@ -278,7 +278,7 @@ def test_running_rows_that_the_guard_would_refuse(make_app, app, table, database
 def test_statuses_that_nobody_knows(make_app, app, table):
     send(app, "a", "b")
     table.edit(app.tables.message.c.msg_id == 1, status=7)
-    found_and_mended(make_app, app, "rows", "1 rows have an unknown status (7)")
+    found_and_mended(make_app, app, "rows", "1 row has an unknown status (7)")
     assert [str(info.status) for info in app.ops.find(status="dead")] == ["dead"]
 
 

@@ -229,7 +229,7 @@ def test_open_messages_whose_id_has_a_fraction_are_found(database, make_app):
     if database.name == "mariadb":
         assert told == []
     else:
-        assert "1 open rows have an id with a fraction (2.5)" in told[0]
+        assert "1 open row has an id with a fraction (2.5)" in told[0]
     assert app.drain(linger=0, time_limit=10).done == (3 if database.name == "mariadb" else 2)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+import msgworker
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
 from msgworker.message import Outcome, Settlement, State
@@ -321,15 +324,18 @@ def test_instances_live_and_dead_and_foreign(app, table):
     assert (live.label, live.topics) == ("night", ("t", "u"))
     assert live.started_at is not None
     assert live.oldest_claim_at is not None
+    assert (live.host, live.pid, live.threads, live.version) == (None,) * 4  # as of 0.1.0
 
 
 def test_a_worker_says_what_it_handles(app):
     app.add_handler("t", lambda msg: None)
     app.add_handler("u", lambda msg: None)
-    with app.worker(topics=["u"]) as worker:
+    with app.worker(topics=["u"], threads=3) as worker:
         worker.start()
         (one,) = until(app.ops.instances, "the lease")
         assert (one.life, one.topics, one.other_table) == (Life.LIVE, ("u",), None)
+        assert (one.host, one.pid) == (socket.gethostname(), os.getpid())
+        assert (one.threads, one.version) == (3, msgworker.__version__)
     assert app.ops.instances() == []
 
 

@@ -169,7 +169,7 @@ def told(app: App) -> list[str]:
 
 
 def test_doctor_tells_who_is_not_fired_not_declared_or_changed(timed, make_app):
-    assert told(timed) == ["1 schedules, all of them fired in time or paused"]
+    assert told(timed) == ["1 schedule: fired in time, or paused"]
     other = make_app()
     other.every("30m", topic="t", name="hourly")
     assert ["every 1h (UTC) in the table and every 30m" in text for text in told(other)] == [True]

@@ -254,7 +254,7 @@ def test_each_death_is_told_also_of_an_instance_with_empty_hands(one, app, table
     told = sorted(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
     assert told == [
         "instance idle-1 is dead; it had no message",
-        "recovered 1 messages of dead instance busy-1",
+        "recovered 1 message of dead instance busy-1",
     ]
 
 

@@ -70,7 +70,7 @@ def test_an_outage_of_two_parts_of_one_name_begins_and_ends_once(caplog) -> None
     lines = [r.message for r in caplog.records if r.levelno >= logging.WARNING]
     assert lines == [
         "settle: ValueError: gone; trying again",
-        "settle: works again after 1 failures",
+        "settle: works again after 1 failure",
     ]
 
 

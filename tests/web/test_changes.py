@@ -194,7 +194,7 @@ def test_a_dead_instance_is_released_and_a_live_one_only_when_forced(
     page = ann.get("/instances")
     assert "its lease has run out" in page.main
     act = ann.get("/act/release?name=dead-1")
-    assert "1 messages would be given back" in act.main
+    assert "1 message would be given back" in act.main
     ann.send(act, "/act/release", reason="its host is gone")
     assert _states(sqlite_app, [found]) == ["failed"]
     act = ann.get("/act/release?name=live-1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,3 +131,13 @@ def test_texts_and_dots_of_a_chart_are_not_stretched() -> None:
 )
 def test_bytes_are_shown_with_binary_units(value: int | None, text: str) -> None:
     assert shown.size(value) == text
+
+
+def test_a_count_of_one_is_told_in_the_singular() -> None:
+    assert shown.FILTERS["plural"](1, "message") == "1 message"
+    assert shown.FILTERS["plural"](0, "further lock", "is", "are") == "0 further locks are"
+    assert shown.FILTERS["plural"](1, "further lock", "is", "are") == "1 further lock is"
+    assert shown.FILTERS["plural"](2000, "message") == "2,000 messages"
+    counted = re.compile(r"(?:number|length|left|count|changed|times) \}\} (?:further )?\w+s\b")
+    for template in sorted((Path(shown.__file__).parent / "templates").iterdir()):
+        assert counted.findall(template.read_text()) == [], template.name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from msgworker.counted import plural
 from msgworker.instance.claiming.appetite import Appetite
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.runtime import Runtime
@@ -62,6 +63,6 @@ class Room:
             return
         lanes = self._lanes.take_back(excess)
         if lanes:
-            text = "gave back %d messages that waited for a thread"
-            self._runtime.log.debug(text, len(lanes))
+            text = "gave back what waited for a thread: %s"
+            self._runtime.log.debug(text, plural(len(lanes), "lane"))
             self._settler.give_back(lanes)

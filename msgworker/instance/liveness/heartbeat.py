@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 
 from msgworker import dialects
 from msgworker.clock import clock
+from msgworker.counted import plural
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import (
     DatabaseUnavailable,
@@ -57,6 +58,7 @@ class Heartbeat(Role):
         settler: Settler,
         handlers: HandlerWatch,
         seat: Seat | None = None,
+        threads: int,
         label: str = "",
         wake: threading.Event,
         look_now: Callable[[], None],
@@ -74,8 +76,9 @@ class Heartbeat(Role):
         self._handlers = handlers
         self._label = label
         self.link = self._link = runtime.link()
+        wait = self._stopping.wait
         self._lease = OwnLease(
-            runtime, self._link, seat=seat, label=label, wait=self._stopping.wait
+            runtime, self._link, seat=seat, threads=threads, label=label, wait=wait
         )
         self._file = dialects.DatabaseFile(runtime.engine)
         self._lost_as = ""  # the id whose lease was lost, until there is a new one
@@ -306,8 +309,8 @@ class Heartbeat(Role):
             runtime.identity.become(new)
             runtime.identity.registered(trusted_until)
         if left:
-            text = "continuing as %s; %s has %d messages whose outcome could not be written"
-            self.log.warning(text, new, old, len(left))
+            text = "continuing as %s; %s has %s whose outcome could not be written"
+            self.log.warning(text, new, old, plural(len(left), "message"))
             return
         self.log.info("continuing as %s: a settle of %s may still arrive", new, old)
         self._lease.drop(old)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sqlalchemy import Connection
 
+from msgworker import __version__
 from msgworker.clock import clock
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.instance.claiming.seat import Seat
@@ -23,7 +27,8 @@ TRUST = 2 / 3
 class OwnLease:
     """Used by the heartbeat's thread only, except at the start and the stop.
 
-    label: of the instance, for operators. wait: waits so many seconds; true if the instance stops.
+    threads: how many handlers run at once. label: of the instance; both for operators. wait:
+    waits so many seconds; true if the instance stops.
     """
 
     def __init__(
@@ -32,12 +37,14 @@ class OwnLease:
         link: Link,
         *,
         seat: Seat | None,
+        threads: int,
         label: str,
         wait: Callable[[float], bool],
     ) -> None:
         self._runtime = runtime
         self._link = link
         self._seat = seat
+        self._threads = threads
         self._label = label
         self._wait = wait
 
@@ -75,6 +82,7 @@ class OwnLease:
             topics=runtime.topics,
             refused=runtime.refusals.reasons(),
             scope=None if self._seat is None else self._seat.tells(),
+            process=self._process(),
         )
         if not lease.is_kept(conn, t, name):  # others could not find our lease
             raise SchemaError(
@@ -90,7 +98,14 @@ class OwnLease:
         handlers = [(row.msg_id, now - r.since) for r in running for row in r.rows()]
         scope = None if self._seat is None else self._seat.tells()
         refused = runtime.refusals.reasons()
-        tells = lease.told(runtime.tables, runtime.topics, handlers, refused, scope=scope)
+        tells = lease.told(
+            runtime.tables,
+            runtime.topics,
+            handlers,
+            refused,
+            scope=scope,
+            process=self._process(),
+        )
         with self._link.single() as conn:  # a suspended process holds no lock on its lease
             return lease.renew(
                 conn,
@@ -106,9 +121,19 @@ class OwnLease:
         runtime, beat = self._runtime, self._runtime.identity.renewed_at
         running = list(runtime.hand.running.values())
         handlers = [(one.msg_id, max(0.0, beat - r.since)) for r in running for one in r.rows()]
-        tells = lease.told(runtime.tables, runtime.topics, handlers, stopped=True)
+        tells = lease.told(
+            runtime.tables, runtime.topics, handlers, stopped=True, process=self._process()
+        )
         with self._link.transaction() as conn:
             lease.tell(conn, runtime.tables, runtime.identity.id, tells)
+
+    def _process(self) -> Mapping[str, Any]:
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "threads": self._threads,
+            "version": __version__,
+        }
 
     def drop(self, name: str) -> None:
         """Drop it; no row may be flagged by this id."""

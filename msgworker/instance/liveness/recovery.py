@@ -15,6 +15,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from msgworker.counted import plural
 from msgworker.dialects import reason_of, trouble
 from msgworker.events import Recovered
 from msgworker.instance.links import Link
@@ -124,8 +125,8 @@ class Recovery:
             if self._out_of_time():
                 break
         if changed:
-            text = "the database's clock was set back: %d leases start again from now"
-            self._log.warning(text, changed)
+            text = "the database's clock was set back: %s again from now"
+            self._log.warning(text, plural(changed, "lease", "starts", "start"))
 
     def _due(
         self, leases: list[lease.Lease], holders: list[recover.Owner]
@@ -171,7 +172,7 @@ class Recovery:
                     conn, tables, ids, seen_tries=tries, text=text
                 )
         if given_back:
-            self._log.warning("recovered %d messages of a foreign consumer", given_back)
+            self._log.warning("recovered %s of a foreign consumer", plural(given_back, "message"))
         return given_back
 
     def _take_over(self, seen: lease.Lease) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from msgworker.counted import plural
 from msgworker.errors import HandlerMisuse, LostClaim
 from msgworker.instance.links import Stage, lent
 from msgworker.instance.running.calling import Caller
@@ -49,7 +50,7 @@ class Failed(Exception):
     ended the transaction, so that none may be called again."""
 
     def __init__(self, by_id: dict[Any, BaseException]) -> None:
-        super().__init__(f"{len(by_id)} messages failed")
+        super().__init__(f"{plural(len(by_id), 'message')} failed")
         self.by_id = by_id
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from msgworker.counted import plural
 from msgworker.payload import clean
 
 MAX_TRACE = 8000
@@ -208,7 +209,9 @@ def _chain(error: BaseException, home: str | None, most: int) -> str | None:
         room = most // (2 * min(len(causes), CAUSES)) - _size(sentence) - 4
         parts += [_block(cause, home, room), f"\n{sentence}\n"]
     if len(causes) > CAUSES:
-        parts.insert(0, f"({len(causes) - CAUSES} earlier causes are left out)\n")
+        parts.insert(
+            0, f"({plural(len(causes) - CAUSES, 'earlier cause', 'is', 'are')} left out)\n"
+        )
     left = most - sum(_size(part) + 1 for part in parts)
     return "\n".join([*parts, _block(error, home, left)])
 
@@ -245,7 +248,9 @@ def _block(error: BaseException, home: str | None, room: int) -> str:
     for entry in reversed(entries):
         left -= _size(entry) + 1
         if left < 0:
-            kept.append(f"  ... {len(entries) - len(kept)} outer frames are left out")
+            kept.append(
+                f"  ... {plural(len(entries) - len(kept), 'outer frame', 'is', 'are')} left out"
+            )
             break
         kept.append(entry)
     return "\n".join(([head, *reversed(kept)] if kept else []) + [last])
@@ -313,7 +318,7 @@ def _counted(steps: list[TracebackType]) -> list[str]:
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     last = steps[-1]
     place = f"{_file(last).replace(chr(92), '/').split('/')[-1]}:{last.tb_lineno}"
-    frames = "1 frame" if len(steps) == 1 else f"{len(steps):,} frames"
+    frames = plural(len(steps), "frame")
     return [f"  ... {frames} of {shown}, up to {last.tb_frame.f_code.co_name} ({place})"]
 
 

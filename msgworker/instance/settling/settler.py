@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from msgworker import events
+from msgworker.counted import plural
 from msgworker.dialects import reason_of, shows_a_row
 from msgworker.instance.links import Link
 from msgworker.instance.role import Outage
@@ -196,8 +197,9 @@ class Settler:
             return self.settle(batch, writer) if batch else []
         except Exception as error:
             told = None if shows_a_row(error) else error
-            text = "%d outcomes were not written: %s"
-            self._runtime.log.error(text, len(batch), reason_of(error), exc_info=told)
+            many = plural(len(batch), "outcome", "was", "were")
+            text = "%s not written: %s"
+            self._runtime.log.error(text, many, reason_of(error), exc_info=told)
             writer.outage.failed(error)
             self._runtime.identity.cannot_write([lane.row.msg_id for lane in batch])
             self._runtime.hand.drop(batch)

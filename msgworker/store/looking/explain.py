@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from msgworker.counted import plural
 from msgworker.message import State, in_quarantine, topic_of
 from msgworker.store import items, schedules, unique
 from msgworker.store.changing import cancelling, pause, purge
@@ -285,8 +286,8 @@ def _not_due(conn: Connection, t: Tables, info: MessageInfo) -> Explanation | No
     if info.later_reason and info.later_times:
         text = f"its handler postponed it ({info.later_times} so far): {info.later_reason}"
     elif info.status is State.FAILED:
-        tries = f"{info.error_try_times} of {t.spec.max_tries}"
-        text = f"it has failed {tries} times and waits for its back-off"
+        tries = f"{info.error_try_times} of {plural(t.spec.max_tries, 'time')}"
+        text = f"it has failed {tries} and waits for its back-off"
     elif until is not None and t.has("available_at"):
         text = "it is not due yet"
     else:

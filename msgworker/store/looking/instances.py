@@ -64,6 +64,8 @@ class InstanceInfo:
     scope: where it looks, {} = everywhere; see `Seat.tells`.
     stopped: it has stopped, and a handler has outlived the grace time: its lease is left to end,
     and what it has is recovered then. Its `life` is `live` until its lease ends.
+    host, pid, threads, version: its process: where it runs, its number there, how many handlers run
+    at once at most, and which version of msgworker; None where it does not tell.
     """
 
     instance_id: str | None
@@ -85,6 +87,10 @@ class InstanceInfo:
     scope: Mapping[str, Any] = field(default_factory=dict)
     overdue_seconds: float | None = None
     stopped: bool = False
+    host: str | None = None
+    pid: int | None = None
+    threads: int | None = None
+    version: str | None = None
 
     @property
     def works(self) -> bool:
@@ -196,6 +202,7 @@ def _leased(t: Tables, one: lease.Lease, held: dict[str | None, Any]) -> Instanc
         overdue_seconds=overdue(one, silent) if life is Life.LIVE and not told.stopped else None,
         stopped=told.stopped,
         scope=one.scope,
+        **told.process,
     )
 
 
@@ -215,6 +222,7 @@ class _Told:
     running: dict[int, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
+    process: dict[str, Any] = field(default_factory=dict)
 
 
 def _told(text: str | None) -> _Told:
@@ -230,9 +238,17 @@ def _told(text: str | None) -> _Told:
             {int(i): float(seconds) for i, seconds in value.get("running", ())},
             {str(i): str(why) for i, why in value.get("refused", {}).items()},
             bool(value.get("stopped")),
+            _process(value.get("process")),
         )
     except (ValueError, AttributeError, TypeError):
         return _Told()
+
+
+def _process(told: Any) -> dict[str, Any]:
+    """What an instance tells of its process; 0.1.0 tells nothing."""
+    told = told if isinstance(told, dict) else {}
+    kinds = {"host": str, "pid": int, "threads": int, "version": str}
+    return {k: told[k] for k, kind in kinds.items() if type(told.get(k)) is kind}
 
 
 def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime | None]]:

@@ -83,11 +83,12 @@ def told(
     *,
     stopped: bool = False,
     scope: Mapping[str, Any] | None = None,
+    process: Mapping[str, Any] | None = None,
 ) -> str:
     """The data for operators in a lease: the topics of the instance, None = every one;
     which messages' handlers run now, for how many seconds each; which messages the database does
     not let it flag, and why; whether it has stopped, so that these handlers are all that is left of
-    it; and its scope, if it has one."""
+    it; its scope, if it has one; and its process: `host`, `pid`, `threads`, `version`."""
     longest = sorted(handlers, key=lambda one: -one[1])[:HANDLERS_TOLD]
     value: dict[str, Any] = {
         "table": t.message.name,
@@ -97,6 +98,7 @@ def told(
     }
     value |= {"refused": refused} if refused else {}
     value |= {"scope": dict(scope)} if scope else {}
+    value |= {"process": dict(process)} if process else {}
     return json.dumps(value | ({"stopped": True} if stopped else {}), default=str)
 
 
@@ -110,10 +112,11 @@ def register(
     topics: Iterable[str] | None = None,
     refused: Mapping[int, str] | None = None,
     scope: Mapping[str, Any] | None = None,
+    process: Mapping[str, Any] | None = None,
 ) -> None:
     """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError.
 
-    topics, refused, scope: for operators, see `told`.
+    topics, refused, scope, process: for operators, see `told`.
     """
 
     def build() -> sa.Insert:
@@ -128,7 +131,7 @@ def register(
             serves=bindparam("mw_serves", type_=sa.Text()),
         )
 
-    tells = told(t, topics, refused=refused, scope=scope)
+    tells = told(t, topics, refused=refused, scope=scope, process=process)
     params = {"mw_name": name, "mw_ttl": ttl, "mw_label": label[:200], "mw_serves": tells}
     conn.execute(t.built("register", build), params)
 

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Inspector
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
+from msgworker.counted import plural
 from msgworker.dialects import Dialect, Trouble, connecting, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.message import Status
@@ -146,7 +147,7 @@ def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) 
     if count:
         quote = engine.dialect.identifier_preparer.quote
         status = quote(t.names["status"])
-        text = "1 row has" if count == 1 else f"{count:,} rows have"
+        text = plural(count, "row", "has", "have")
         warn(
             f"{text} an unknown status and will never be claimed (message {example}, "
             f"say). See them: SELECT {quote(t.names['msg_id'])}, {status} FROM "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy.schema import CreateIndex
 
 from msgworker import dialects
+from msgworker.counted import plural
 from msgworker.store.looking.doctor.finding import Finding, advised, fine, needed
 from msgworker.store.looking.doctor.patient import Patient
 from msgworker.store.tables import ddl_script, reflection
@@ -66,7 +67,7 @@ def tables(p: Patient) -> list[Finding]:
         found.append(needed("tables", text, *mend))
     else:
         count = dialects.row_estimate(p.conn, p.ideal.message)
-        size = "" if count is None else f", about {count:,} rows"
+        size = "" if count is None else f", about {plural(count, 'row')}"
         found.append(fine("tables", f"table {p.spec.name} is there{size}"))
     ops, optional = ddl_script.ops_tables(p.ideal), ddl_script.optional_tables(p.ideal)
     for table in ddl_script.own_tables(p.ideal):

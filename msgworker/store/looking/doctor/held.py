@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
+from msgworker.counted import plural
 from msgworker.dialects import is_overtime, seconds_since
 from msgworker.store.looking import left, window
 from msgworker.store.looking.doctor.finding import Finding, advised, fine
@@ -89,7 +90,7 @@ def _of_nobody(p: Patient, t: Tables, lives: bool) -> Iterator[Finding]:
 
 
 def _messages(count: int) -> str:
-    return f"{count:,} message{'' if count == 1 else 's'}"
+    return plural(count, "message")
 
 
 def _of_the_dead(who: list[InstanceInfo]) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
+from msgworker.counted import plural
 from msgworker.dialects import Trouble, WholeId, trouble
 from msgworker.message import Status
 from msgworker.store.looking import window
@@ -75,8 +76,9 @@ def fractions(p: Patient) -> list[Finding]:
     if not found:
         return []
     text = (
-        f"{len(found):,} open rows have an id with a fraction ({', '.join(found[:10])}): they are "
-        "never run, and hold their objects back; give them whole ids"
+        f"{plural(len(found), 'open row', 'has', 'have')} an id with a fraction "
+        f"({', '.join(found[:10])}): such a row is never run, and holds its object back; give it "
+        "a whole id"
     )
     return [needed("rows", text)]
 
@@ -182,8 +184,8 @@ def _unknown(p: Patient, t: Tables, seen: _Seen) -> Finding:
     quote = p.conn.dialect.identifier_preparer.quote
     status, tries = quote(t.names["status"]), quote(t.names["error_try_times"])
     text = (
-        f"{seen.unknown:,} rows have an unknown status ({shown}) and are never claimed; "
-        "the statement makes them dead, so that ops can rerun what is to run"
+        f"{plural(seen.unknown, 'row', 'has', 'have')} an unknown status ({shown}), which is never "
+        "claimed; the statement makes such rows dead, so that ops can rerun what is to run"
     )
     mend = (
         f"UPDATE {p.table_name(t.message)} SET {status} = -1, {tries} = {t.spec.max_tries} "
@@ -199,8 +201,9 @@ def _twice(p: Patient, t: Tables, twice: dict[Any, list[int]]) -> Finding:
     if t.has("claimed_by"):
         changes.append(f"{quote(t.names['claimed_by'])} = NULL")
     text = (
-        f"{len(twice):,} objects have more than one running row, which the guard refuses; make "
-        "sure that the later ones are not really running, then put them back to new"
+        f"{plural(len(twice), 'object', 'has', 'have')} more than one running row, which the "
+        "guard refuses; make sure that the later ones are not really running, then put them back "
+        "to new"
     )
     ids = ", ".join(map(str, later))
     mend = (

@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects, ticks
+from msgworker.counted import plural
 from msgworker.dialects import is_overtime
 from msgworker.errors import ConfigError
 from msgworker.schedules import Schedule
@@ -46,7 +47,7 @@ def schedules(p: Patient) -> list[Finding]:
             found.append(advised("schedules", f"{text}; {mend}"))
     if found or not rows:
         return found
-    return [fine("schedules", f"{len(rows)} schedules, all of them fired in time or paused")]
+    return [fine("schedules", f"{plural(len(rows), 'schedule')}: fired in time, or paused")]
 
 
 def _judged(row: Stored, now: datetime, one: Schedule | None) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
+from msgworker.counted import plural
 from msgworker.dialects import is_overtime
 from msgworker.store.claiming import slices
 from msgworker.store.looking.doctor.finding import Finding, advised
@@ -35,7 +36,7 @@ def _found(p: Patient, t: Tables) -> Iterator[Finding]:
     lost = scopes.unowned(who)
     if lost:
         some = ", ".join(map(str, lost[:10])) + (", ..." if len(lost) > 10 else "")
-        count = "1 shard is" if len(lost) == 1 else f"{len(lost)} shards are"
+        count = plural(len(lost), "shard", "is", "are")
         text = f"{count} owned by no live member ({some})"
         yield advised("scopes", f"{text}, as of the last heartbeats: their messages wait")
     for one in who:
