@@ -16,7 +16,6 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.counted import plural
 from msgworker.dialects import Trouble, reason_of, secrets_of, trouble, without
 from msgworker.events import Claimed
 from msgworker.instance.claiming.appetite import Appetite
@@ -330,8 +329,8 @@ class Claimer:
         known = runtime.known() if rows else set()
         released = release(runtime, link, [msg_id for msg_id in rows if msg_id not in known])
         if released:
-            text = "released %s flagged by us without a lane"
-            runtime.log.warning(text, plural(released, "message"))
+            text = "messages flagged by us without a lane, now released: %d"
+            runtime.log.warning(text, released)
 
 
 def release(runtime: Runtime, link: Link, ids: Sequence[int], *, tries: int | None = None) -> int:

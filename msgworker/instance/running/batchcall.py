@@ -14,7 +14,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.counted import plural
 from msgworker.dialects import reason_of, without
 from msgworker.errors import HandlerTimeout, LostClaim, PayloadError
 from msgworker.events import FellBack, Started
@@ -239,16 +238,10 @@ class BatchCaller:
             level = logging.WARNING
         done = "were rolled back" if handler.transactional else "have no outcome"
         rows = [row for lane in lanes for row in lane.taken()]
-        text = "%s of topic %s %s (%s); each runs alone: %s"
+        text = "%d messages of topic %s %s (%s); each runs alone: %s"
         if not known:
             text += " (further ones of this handler are logged as INFO)"
-        what = (
-            plural(len(rows), "message"),
-            handler.topic,
-            done,
-            why,
-            _few([row.msg_id for row in rows]),
-        )
+        what = (len(rows), handler.topic, done, why, _few([row.msg_id for row in rows]))
         extra = {"topic": handler.topic, "event": Said.BATCH_ALONE}
         self._runtime.log.log(level, text, *what, exc_info=raised, extra=extra)
         self._runtime.events.emit(FellBack(lanes[0].owner, rows, why, raised))
