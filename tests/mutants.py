@@ -108,7 +108,7 @@ def judge(mutant: Mutant) -> Verdict:
         code, output = run_tests(folder, mutant.tests)
     if code not in (PASSED, FAILED_TESTS):
         raise Unsound(f"{mutant.name}: pytest ended with {code}: {output.strip()[-800:]}")
-    failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR tests"))]
     by = failed[0].split(" ")[1] if failed else ""
     return Verdict(mutant, code == FAILED_TESTS, time.monotonic() - begun, by)
 

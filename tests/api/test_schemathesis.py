@@ -60,5 +60,5 @@ def test_schemathesis_finds_nothing(sqlite_app):
     assert found_in(sqlite_app, 2) == []
 
 
-def test_schemathesis_finds_nothing_in_many_requests(sqlite_app):
-    assert found_in(sqlite_app, 12) == []
+def test_schemathesis_finds_nothing_in_many_requests(app):
+    assert found_in(app, 12) == []

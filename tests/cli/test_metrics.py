@@ -53,8 +53,10 @@ def asked(port: int, query: str) -> list[float]:
         url = f"http://127.0.0.1:{port}/api/v1/query?{urlencode({'query': query})}"
         with urlopen(url, timeout=10) as answer:
             found = json.load(answer)["data"]["result"]
-    except HTTPError:
-        raise
+    except HTTPError as error:
+        if error.code < 500:
+            raise
+        return []
     except URLError:
         return []
     values = [float(one["value"][1]) for one in found]

@@ -18,7 +18,7 @@ from msgworker.web.shown import Redaction
 from msgworker.web.tokens import Role
 from tests.support.ops import FAILED, put
 from tests.support.rows import send
-from tests.support.web import Browser, browse, dashboard_with
+from tests.support.web import HERE, TOKEN, Browser, browse, dashboard_with
 
 CARD = "4111canary"
 MOST_ID = 2**63 - 1
@@ -197,3 +197,41 @@ def test_a_write_needs_the_same_role_by_a_form_and_by_the_api() -> None:
         kind: act.role for kind, act in ACTS.items()
     }
     assert min(by_api.values()) == Role.OPERATOR
+
+
+def test_a_key_of_another_person_is_another_key(sqlite_app: App) -> None:
+    """Who replays it neither stops that person's write nor sees its answer."""
+    dashboard = dashboard_with(
+        sqlite_app, f"ann operator {TOKEN}", f"bob operator {TOKEN}-b", actions=True
+    )
+    answers = []
+    for token in (TOKEN, TOKEN, f"{TOKEN}-b"):
+        headers = {"authorization": f"Bearer {token}", "idempotency-key": "INC-1"}
+        body = {"topic": "t", "reason": "once"}
+        answers.append(Browser(dashboard).post("/api/v1/messages", json=body, headers=headers))
+    first, again, other = (one.json()["msg_id"] for one in answers)
+    assert (first, other) == (again, first + 1)
+    assert ["idempotency-replayed" in one.headers for one in answers] == [False, True, False]
+
+
+@pytest.mark.parametrize("part", ["%", "_", "\\", "100%", "a_b", "[a]", "\\%"])
+def test_a_part_of_an_error_is_no_pattern(app: App, visit: Any, part: str) -> None:
+    (found,) = put(app, ("a", FAILED), last_error=f"x {part} y")
+    put(app, ("b", FAILED), last_error="100 aXb %%"[:7])
+    client = visit(app).client
+    told = client.get("/api/v1/messages", params={"error": part}).json()
+    assert [one["msg_id"] for one in told["items"]] == [found]
+
+
+def test_a_cookie_that_was_planted_is_no_session_after_the_log_in(sqlite_app: App) -> None:
+    dashboard = dashboard_with(sqlite_app)
+    attacker, victim = Browser(dashboard), Browser(dashboard)
+    attacker.get("/login")
+    planted = {"msgworker_session": attacker.cookies["msgworker_session"]}
+    token = attacker.csrf("/login")
+    victim.cookies.update(planted)
+    assert victim.log_in().status_code == 303
+    attacker.cookies.update(planted)
+    assert attacker.get("/").headers["location"] == "/login"
+    sent = {"csrf": token, "theme": "dark"}
+    assert victim.post("/theme", data=sent, headers={"origin": HERE}).status_code == 403
