@@ -16,6 +16,8 @@ from msgworker.errors import ConfigError
 
 HIDDEN = "***"
 MOST_TEXT = 200
+MOST_WHOLE = 32
+"""Names up to this long are not broken."""
 MOST_PAYLOAD = 20_000
 STATUS = {one.value: one.phrase for one in HTTPStatus}
 Hiding = Iterable[str] | Callable[[Any], Any]
@@ -121,6 +123,11 @@ def _seen(char: str) -> str:
 _TURNING = set("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
+def named(name: Any) -> str:
+    """The class of a cell with a name: a short one stays in one line."""
+    return "whole" if len(cut(name, MOST_WHOLE + 1)) <= MOST_WHOLE else "text"
+
+
 def number(value: int | float | None, *, most: int | None = None) -> str:
     """1,204; "10,000+" for what is more than `most`."""
     if value is None:
@@ -171,6 +178,7 @@ def instant(value: datetime | None) -> Markup:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "cut": cut,
+    "named": named,
     "number": number,
     "plural": plural,
     "age": age,

@@ -34,6 +34,8 @@ from tests.web.chromium import opened
 WIDTHS = (1440, 390)
 COLOURS = ("light", "dark")
 MOST_HEIGHT = 1600
+SETTLED_MS = 300
+"""Until the first event of the stream has loaded what is live."""
 
 
 def _history(app: App, now: datetime) -> None:
@@ -98,8 +100,9 @@ def sample(app: App) -> dict[str, str]:
                 }
                 conn.execute(sa.insert(tried), {k: v for k, v in values.items() if k in tried.c})
     dead_holds(app, Table(app), "crm-7", msg_id=held[0])
-    for name in ("crm-1", "crm-2"):
-        registered(app, name)
+    for number in (1, 2):
+        process = {"host": f"app{number}", "pid": 4410 + number, "threads": 8, "version": "1.2.0"}
+        registered(app, f"crm-{number}", process=process)
     app.add_handler("report.print", lambda msg: None)
     _history(app, now)
     app.cron("0 2 * * *", topic="report.print", name="nightly", tz="Europe/Berlin")
@@ -177,6 +180,7 @@ def take(folder: Path) -> int:
                     )
                     for name, path in pages.items():
                         page.goto(url + path)
+                        page.wait_for_timeout(SETTLED_MS)
                         png = small(page.screenshot(full_page=True))
                         (folder / f"{name}-{width}-{colours}.png").write_bytes(png)
                         size += len(png)

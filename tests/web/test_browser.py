@@ -12,7 +12,7 @@ from tests.support.leases import dead_holds
 from tests.support.ops import RUNNING, many_dead, put
 from tests.support.rows import Table
 from tests.web.chromium import axe, opened
-from tests.web.screens import sample, served
+from tests.web.screens import WIDTHS, sample, served
 
 
 def _go(page: Any, name: str) -> None:
@@ -95,3 +95,22 @@ def test_no_page_is_wider_than_the_screen(sqlite_app: App, width: int) -> None:
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{name}: {wide}"
         assert not errors, errors
+
+
+def test_short_names_are_not_broken(sqlite_app: App) -> None:
+    """A cell that is to stay in one line is one line high."""
+    pages = sample(sqlite_app)
+    broken = """() => [...document.querySelectorAll('.whole')].filter(one => {
+      const range = document.createRange();
+      range.selectNodeContents(one);
+      return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1;
+    }).map(one => one.textContent)"""
+    with opened() as browser, served(sqlite_app) as url:
+        for width in WIDTHS:
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            for path in pages.values():
+                page.goto(url + path)
+                assert page.evaluate(broken) == [], f"{path} at {width} px"
+            page.goto(url + "/topics")
+            names = page.locator("th.whole").all_text_contents()
+            assert {"statement.send", "customer.merge"} <= set(names)

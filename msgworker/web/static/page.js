@@ -67,6 +67,7 @@
     sending(document.body);
     follow();
   });
+  document.addEventListener("htmx:afterSwap", function () { local(document.body); }); // before it is painted
   document.addEventListener("htmx:load", function (e) { local(e.detail.elt); sending(e.detail.elt); });
   document.documentElement.classList.add("js");
 })();
