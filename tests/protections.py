@@ -712,7 +712,7 @@ _m(
     "web/pages/overview.py",
     "    found = await site.look(site.ops.overview)\n    history",
     '    found = await site.look(site.ops.overview)\n    await site.ask(site.app.ops.pause, "x")\n    history',
-    "test_a_dashboard_needs_no_more_rights_than_a_looker_and_says_what_a_write_lacks",
+    "test_a_dashboard_needs_no_more_rights_than_a_looker_and_says_what_a_write_lacks[postgresql]",
 )
 _m(
     "S16",

@@ -77,6 +77,8 @@ def test_the_log_of_the_library_shows_no_password_of_a_url(sqlite: Any, log: io.
     send(app, "x")
     app.drain(linger=0)
     assert "https://bob:***@crm/x?api_key=*** refused" in log.getvalue()
+    logger("msgworker.app").info("the locks are at %s", "redis://ann:hunter2@cache/0")
+    assert "the locks are at redis://ann:***@cache/0" in log.getvalue()
     assert "Traceback" in log.getvalue()
     shown = [line for line in log.getvalue().split("\n") if 'raise OSError("' not in line]
     assert "hunter2" not in "\n".join(shown)
