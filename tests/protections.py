@@ -265,6 +265,14 @@ _m(
 )
 _m(
     "S4",
+    "any number of idle connections",
+    "web/connections.py",
+    "        if len(self.connections) > MOST_CONNECTIONS and self._idle:",
+    "        if len(self.connections) < 0:",
+    "test_idle_connections_leave_room_for_others",
+)
+_m(
+    "S4",
     "an answer may stay unread",
     "web/connections.py",
     "self._unread = self.loop.call_later(UNREAD_SECONDS, self._end_unread)",

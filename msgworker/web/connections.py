@@ -20,6 +20,10 @@ UNREAD_SECONDS = 60.0
 """How long an answer may stay unread."""
 MOST_UNFINISHED = 200
 """The most connections whose request has not arrived whole; with one more the oldest is closed."""
+MOST_CONNECTIONS = 900
+"""With more, the one that has idled between two requests for the longest time is closed. uvicorn
+refuses requests with 503 where there are `MOST_AT_ONCE`."""
+MOST_AT_ONCE = 1000
 
 
 class Connection(H11Protocol):
@@ -32,21 +36,31 @@ class Connection(H11Protocol):
         self._unfinished: dict[Connection, None] = vars(self.server_state).setdefault(
             "msgworker_unfinished", {}
         )
+        self._idle: dict[Connection, None] = vars(self.server_state).setdefault(
+            "msgworker_idle", {}
+        )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._hurry()
         self._unfinished[self] = None
         if len(self._unfinished) > MOST_UNFINISHED:
-            oldest = next(iter(self._unfinished))
-            del self._unfinished[oldest]
-            oldest.transport.abort()
+            self._close_first(self._unfinished)
+        if len(self.connections) > MOST_CONNECTIONS and self._idle:
+            self._close_first(self._idle)
+
+    @staticmethod
+    def _close_first(some: dict[Connection, None]) -> None:
+        oldest = next(iter(some))
+        del some[oldest]
+        oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._calm()
         self.resume_writing()
         self._unfinished.pop(self, None)
+        self._idle.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -81,6 +95,9 @@ class Connection(H11Protocol):
             self._hurry()
         else:
             self._calm()
+        self._idle.pop(self, None)
+        if part is h11.IDLE and not late:
+            self._idle[self] = None
         if late or part is h11.SEND_BODY:
             self._unfinished.setdefault(self)
         else:

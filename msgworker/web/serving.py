@@ -106,7 +106,7 @@ def configured(dashboard: Dashboard) -> uvicorn.Config:
     """What uvicorn is started with."""
     import uvicorn
 
-    from msgworker.web.connections import Connection
+    from msgworker.web.connections import MOST_AT_ONCE, Connection
 
     return uvicorn.Config(
         dashboard,
@@ -119,7 +119,7 @@ def configured(dashboard: Dashboard) -> uvicorn.Config:
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        limit_concurrency=1000,
+        limit_concurrency=MOST_AT_ONCE,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=STOP_SECONDS,
         h11_max_incomplete_event_size=32 * 1024,

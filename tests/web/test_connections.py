@@ -174,6 +174,35 @@ def test_slow_clients_leave_room_for_others(
         assert caplog.records == []
 
 
+def test_idle_connections_leave_room_for_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asks now and then, so that none ends by time."""
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(served.server.config, "timeout_keep_alive", 60)
+    stream = served.connect(
+        served.head.replace(b"/healthz", b"/events?part=counts"),
+        b"Authorization: Bearer a-token-of-the-tests-1234\r\n\r\n",
+    )
+    assert stream.recv(65_536)
+    idle = []
+    for _ in range(19):
+        idle.append(served.connect(served.head + b"\r\n"))
+        assert answered(idle[-1])
+    idle[0].sendall(served.head + b"\r\n")
+    assert answered(idle[0])  # it is the last now
+    for _ in range(5):
+        assert served.healthy()
+    until(lambda: served.open <= 20, "room")
+    assert is_closed(idle[1])
+    for one in (idle[0], idle[-1]):
+        one.sendall(served.head + b"\r\n")
+        assert answered(one)
+    stream.setblocking(False)
+    with contextlib.suppress(BlockingIOError):  # who follows is not closed
+        assert stream.recv(65_536)
+
+
 def test_a_connection_that_is_used_goes_on(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     one = served.connect()
