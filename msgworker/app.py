@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session
     from tenacity.wait import wait_base
 
+    from msgworker.coordination.lease import LockCentre
     from msgworker.web.application import Dashboard
 from msgworker.producing import (
     Borrowed,
@@ -779,6 +780,7 @@ class App:
         redact: Iterable[str] | Callable[[Any], Any] = (),
         label: str = "",
         key: str | None = None,
+        locks: LockCentre | None = None,
     ) -> Dashboard:
         """The dashboard and the JSON API as an ASGI application, to mount in Starlette, FastAPI or
         Django; needs the extra `web`. See docs/web.md.
@@ -793,7 +795,8 @@ class App:
         whose X-Forwarded-Host and -Proto are believed. redact: paths of payloads that are hidden,
         such as "customer.card" or "**.iban", or a callable that returns what may be shown.
         label: shown beside the name, such as "PROD". key: signs sessions, the same in all processes
-        that serve it, 32 characters or more; None = a new one.
+        that serve it, 32 characters or more; None = a new one. locks: a lock centre whose locks are
+        shown beside those of this database.
         Raises ConfigError.
         """
         from msgworker.web import make
@@ -809,6 +812,7 @@ class App:
             redact=redact,
             label=label,
             key=key,
+            locks=locks,
         )
 
     @property

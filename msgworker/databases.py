@@ -10,8 +10,7 @@ import itertools
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sqlalchemy import Connection
 
@@ -20,7 +19,7 @@ from msgworker.app import App
 from msgworker.coordination import Partitions, Segments
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.claiming.seat import Scope
-from msgworker.producing import connection_of
+from msgworker.producing import SendOptions, connection_of
 from msgworker.store.claiming import slices
 from msgworker.store.send import shard_of
 from msgworker.store.sharing import scopes
@@ -96,34 +95,19 @@ class Databases:
         payload: Any = None,
         *,
         object_id: Any = None,
-        delay: float | timedelta | None = None,
-        at: datetime | None = None,
-        priority: int | None = None,
-        unique_key: str | None = None,
-        unique: str = "open",
-        on_duplicate: str = "skip",
+        **options: Unpack[SendOptions],
     ) -> Any:
         """`App.send` in the object's home, which must be the database of `conn`; a message without
-        an object goes to the database of `conn`. Returns its msg_id there.
+        an object goes to the database of `conn`. options: those of `App.send`. Returns its msg_id
+        there.
 
         A unique key is one of its database: give it with an object that it belongs to, so that all
         who send it send it there. Raises ConfigError for a connection of another database, and for
         a unique key without an object, which would go to any; nothing is inserted then.
         """
-        self._refuse_anywhere(object_id, unique_key)
+        self._refuse_anywhere(object_id, options.get("unique_key"))
         name = self._place_of(conn, object_id)
-        return self.apps[name].send(
-            conn,
-            topic,
-            payload,
-            object_id=object_id,
-            delay=delay,
-            at=at,
-            priority=priority,
-            unique_key=unique_key,
-            unique=unique,
-            on_duplicate=on_duplicate,
-        )
+        return self.apps[name].send(conn, topic, payload, object_id=object_id, **options)
 
     def split(self, messages: Iterable[tuple[Any, ...]]) -> list[tuple[App, list[tuple[Any, ...]]]]:
         """(payload, object_id) pairs, and (payload, object_id, unique_key) triples, by the App of

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeGuard, cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -33,6 +33,17 @@ class Unique(NamedTuple):
 
     unique: str = "open"
     on_duplicate: str = "skip"
+
+
+class SendOptions(TypedDict, total=False):
+    """The options of `App.send`, for what passes them on to it."""
+
+    delay: float | timedelta | None
+    at: datetime | None
+    priority: int | None
+    unique_key: str | None
+    unique: str
+    on_duplicate: str
 
 
 def outgoing(

@@ -125,8 +125,8 @@ _m(
     "S3",
     "a look does what it tells of",
     "web/pages/acting.py",
-    "partial(act.call(site.ops), name, **forced, dry_run=True)",
-    'partial(act.call(site.app.ops), name, **forced, reason="x")',
+    "act.call(site.ops)(name, **forced, **placed(site, act), dry_run=True)",
+    'act.call(site.app.ops)(name, **forced, **placed(site, act), reason="x")',
     "test_looking_never_writes",
 )
 _m(

@@ -34,6 +34,7 @@ log = logger("msgworker.web")
     "web_trusted_proxy_header",
     "web_redact",
     "web_label",
+    "locks",
 )
 @app_option
 @flags(*FLAGS)

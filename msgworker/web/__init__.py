@@ -11,6 +11,7 @@ access       who may see and who may act: this machine, tokens, a proxy, a calla
 tokens       tokens, from a file or the environment; roles
 sessions     the cookie of a browser, and the token of its forms
 addresses    the peer of a request, proxies, loopback
+elsewhere    a lock centre that is not the database
 site         what routes work with: templates, reads in threads with a deadline
 pages        the pages, one file each
 selecting    which messages a page shows or changes, as it stands in a URL

@@ -17,9 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from msgworker import dialects
 from msgworker.config import Settings
+from msgworker.coordination.lease import LockCentre
 from msgworker.errors import ConfigError
 from msgworker.web import access, addresses, api, guard, health, live, pages, scrape, shown, writes
 from msgworker.web.access import Asking, Door, Local
+from msgworker.web.elsewhere import Elsewhere
 from msgworker.web.sessions import Sessions
 from msgworker.web.site import DEADLINE_SECONDS, Options, Site
 from msgworker.web.tokens import Role
@@ -54,10 +56,11 @@ def dashboard(
     label: str = "",
     key: str | None = None,
     deadline: float = DEADLINE_SECONDS,
+    locks: LockCentre | str | None = None,
     values: Iterable[tuple[str, Any, str]] | None = None,
 ) -> Dashboard:
-    """See `App.web`. values: name, value and origin of each setting, without secrets; None = what
-    the App was made with."""
+    """See `App.web`. locks: also its URL. values: name, value and origin of each setting, without
+    secrets; None = what the App was made with."""
     options = Options(
         root_path=checked_root(root_path),
         actions=bool(actions),
@@ -66,6 +69,7 @@ def dashboard(
         redact=shown.Redaction.of(redact),
         label=label,
         deadline=deadline,
+        elsewhere=None if locks is None else Elsewhere(locks),
         values=tuple(of_app(app) if values is None else values),
     )
     site = Site(app, options, door_of(auth, role), Sessions(key), pages.NAV, pages.PARTS)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from msgworker.coordination.centres import DATABASE, check_centre
 from msgworker.errors import ConfigError
 from msgworker.web import access, addresses, need, tokens
 from msgworker.web.access import Door
@@ -66,6 +67,7 @@ def dashboard_for(
         redact=conf["web_redact"],
         label=conf["web_label"] or "",
         key=environ.get(KEY_VARIABLE),
+        locks=None if conf["locks"] == DATABASE else check_centre(conf["locks"]),
         values=values,
     )
 

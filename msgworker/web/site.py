@@ -33,6 +33,7 @@ from msgworker.ops import Ops
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Viewer
 from msgworker.web.addresses import Network
+from msgworker.web.elsewhere import Elsewhere
 from msgworker.web.jobs import Jobs
 from msgworker.web.live import Live, Part
 from msgworker.web.scrape import Scrapes
@@ -68,7 +69,7 @@ class Options:
     than look. hosts: further names that it answers to. proxies: whose X-Forwarded-Host and -Proto
     are believed. redact: what is hidden of payloads, see `shown.Redaction`. label: shown beside the
     name, such as PROD. deadline: the most seconds of a read. values: name, value and origin of each
-    setting, without secrets.
+    setting, without secrets. elsewhere: locks that are not in the database.
     """
 
     root_path: str = ""
@@ -79,6 +80,7 @@ class Options:
     label: str = ""
     deadline: float = DEADLINE_SECONDS
     values: tuple[tuple[str, Any, str], ...] = ()
+    elsewhere: Elsewhere | None = None
 
 
 class Busy(HTTPException):
@@ -108,7 +110,10 @@ class Site:
         reads = {name: functools.partial(self.ask, part, self) for name, part in parts.items()}
         self.live = Live(reads, self.forget)
         self.scrapes = Scrapes(app)
+        self.elsewhere = options.elsewhere
         self.secrets = dialects.secrets_of(app.engine.url)
+        if self.elsewhere is not None:
+            self.secrets = {*self.secrets, *self.elsewhere.secrets}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="msgworker-web")
         self._waiting = 0
         self._shared: Shared = {}
@@ -121,6 +126,8 @@ class Site:
         """End the threads; a read that still runs ends at its deadline, a write after its step."""
         self.jobs.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self.elsewhere is not None:
+            self.elsewhere.close()
 
     def stopping(self) -> None:
         """End the event streams, so that the server can stop; any thread and signal handler may
@@ -235,11 +242,6 @@ class Site:
             )
             raise HTTPException(403, why)
         return viewer
-
-    def actor(self, request: HTTPConnection) -> str:
-        """Who it is in the audit: the name, and where from."""
-        viewer, peer = self.viewer(request), request.client.host if request.client else "?"
-        return f"{viewer.name} (web, {viewer.by}, {peer})"
 
     # ------------------------------------------------------------ answers
 

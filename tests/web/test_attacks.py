@@ -187,6 +187,7 @@ SAME = {
     "run-schedule": "run_schedule_now",
     "delete-schedule": "delete_schedule",
     "release-lock": "release_lock",
+    "release-lock-elsewhere": "release_lock",
 }
 """Writes by a form, and by the API."""
 

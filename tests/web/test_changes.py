@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.coordination import DatabaseLocks
@@ -222,6 +224,49 @@ def test_locks_are_shown_with_partitions_apart_and_taken_away_by_admins(
     with_locks.close()
 
 
+def test_locks_of_another_centre_are_shown_and_taken_away(
+    sqlite_app: App, visit: Any, tmp_path: Path
+) -> None:
+    assert "--locks URL" in visit(sqlite_app).get("/locks").main
+    visit(sqlite_app).get("/act/release-lock-elsewhere?name=night", 404)
+    other = DatabaseLocks(sa.create_engine(f"sqlite:///{tmp_path / 'locks.db'}"))
+    other.create_schema()
+    assert other.acquire("night", "crm-9", ttl=600)
+    assert other.acquire("inbox:shard:7", "crm-9", ttl=600)
+    ann = visit(sqlite_app, locks=other)
+    page = ann.get("/locks")
+    assert "Partitions of inbox" in page.main
+    assert "night" in page.main
+    assert "--locks URL" not in page.main
+    assert [one["name"] for one in _items(ann, "/api/v1/locks")] == []
+    names = [one["name"] for one in _items(ann, "/api/v1/locks?centre=other")]
+    assert names == ["inbox:shard:7", "night"]
+    act = ann.get("/act/release-lock-elsewhere?name=night&force=1")
+    ann.send(act, "/act/release-lock-elsewhere", reason="stuck")
+    assert [one.name for one in other.held()] == ["inbox:shard:7"]
+    assert [one.kind for one in sqlite_app.ops.audit()] == ["release-lock"]
+    other.close()
+
+
+def test_the_locks_of_the_database_are_shown_while_the_lock_centre_is_away(
+    sqlite_app: App, visit: Any
+) -> None:
+    own = DatabaseLocks(sqlite_app.engine)
+    assert own.acquire("month-end", "crm-1", ttl=600)
+    ann = visit(sqlite_app, locks="redis://ann:s3cret@127.0.0.1:1/0")
+    page = ann.get("/locks")
+    assert "month-end" in page.main
+    assert "cannot use Redis" in page.main
+    assert "s3cret" not in page.body
+    assert ann.client.get("/api/v1/locks?centre=other").status_code == 503
+    assert ann.client.get("/api/v1/locks").status_code == 200
+    own.close()
+
+
+def _items(browser: Browser, url: str) -> Any:
+    return browser.client.get(url).json()["items"]
+
+
 def test_schedules_are_paused_resumed_run_and_deleted(sqlite_app: App, ann: Browser) -> None:
     sqlite_app.add_handler("t", lambda msg: None)
     sqlite_app.every("24h", topic="t", name="nightly")
@@ -274,8 +319,8 @@ def test_looking_never_writes(sqlite_app: App, ann: Browser) -> None:
     (waits,) = send(sqlite_app, "p")
     for kind in CHANGES:
         _change(ann, kind, ids=f"{found},{waits}")
-    for kind in ACTS:
-        ann.get(f"/act/{kind}?name=t&force=1")
+    for kind, act in ACTS.items():
+        ann.get(f"/act/{kind}?name=t&force=1", 404 if act.elsewhere else 200)
     assert sqlite_app.ops.audit() == []
     assert _states(sqlite_app, [found, waits]) == [State.DEAD, State.NEW]
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
+from msgworker.coordination.lease import Lease
 from msgworker.ops.results import Progress, Repaired
 from msgworker.ops.scheduling import ScheduleInfo
 from msgworker.store.looking.instances import InstanceInfo
 from msgworker.store.looking.limited import TopicLimit
 from msgworker.store.looking.window import Found
 from msgworker.web import shown
-from msgworker.web.api.asked import Why
+from msgworker.web.api.asked import Asked, Why
 from msgworker.web.api.calling import Call, Endpoint, Page
 from msgworker.web.api.lasting import lasting
 from msgworker.web.api.plain import plain
@@ -107,17 +108,52 @@ async def delete_limit(call: Call) -> Repaired:
     )
 
 
+class Locks(Asked):
+    """centre: those of the database, or of the other lock centre that the dashboard knows."""
+
+    centre: Literal["database", "other"] = "database"
+
+
+class ReleaseLock(Release):
+    """centre: where it is, see the list of locks."""
+
+    centre: Literal["database", "other"] = "database"
+
+
+def _placed(call: Call, centre: str) -> dict[str, Any]:
+    """The argument that says where locks are; may wait for the lock centre."""
+    there = call.site.elsewhere
+    return {"centre": there.centre()} if centre == "other" and there is not None else {}
+
+
+def _known(call: Call, centre: str) -> None:
+    if centre == "other" and call.site.elsewhere is None:
+        raise HTTPException(404, "the dashboard knows no other lock centre: start it with --locks")
+
+
 async def list_locks(call: Call) -> Page:
-    """The locks that are held now, of the database's own table."""
-    found = await call.site.look(call.ops.locks)
+    """The locks that are held now."""
+    where = call.query.centre
+    _known(call, where)
+
+    def read() -> list[Lease]:
+        return call.ops.locks(**_placed(call, where))
+
+    found = await call.site.ask(read)
     return Page(Found([Lock(one.name, one.owner, one.token, one.age, one.ttl) for one in found]))
 
 
 async def release_lock(call: Call) -> Repaired:
     """Take a lock away from its holder; needs force."""
-    return await call.site.ask(
-        call.acting.release_lock, call.path("name"), **call.body.model_dump()
-    )
+    given = call.body.model_dump()
+    where = given.pop("centre")
+    _known(call, where)
+    acting, name = call.acting, call.path("name")
+
+    def release() -> Repaired:
+        return acting.release_lock(name, **given, **_placed(call, where))
+
+    return await call.site.ask(release)
 
 
 _SCHEDULE: dict[str, Any] = {
@@ -155,13 +191,13 @@ ENDPOINTS = [
         tag="limits",
         **_ADMIN,
     ),
-    Endpoint("GET", "/locks", list_locks, Lock, page=True, tag="locks"),
+    Endpoint("GET", "/locks", list_locks, Lock, query=Locks, page=True, tag="locks"),
     Endpoint(
         "POST",
         "/locks/{name:path}/release",
         release_lock,
         Repaired,
-        body=Release,
+        body=ReleaseLock,
         paths={"name": "the name of a lock"},
         tag="locks",
         **_ADMIN,

@@ -6,8 +6,7 @@ Each has a page that says what it would do, and asks for a reason.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -22,7 +21,7 @@ from msgworker.web import writes
 from msgworker.web.pages.changing import MOST_REASON
 from msgworker.web.pages.jobs import begun
 from msgworker.web.refused import or_refused
-from msgworker.web.site import site_of
+from msgworker.web.site import Site, site_of
 from msgworker.web.tokens import Role
 
 NAV = None
@@ -45,6 +44,8 @@ class Act:
     force: str = ""
     told: bool = False
     """Whether the call tells its progress."""
+    elsewhere: bool = False
+    """Whether it is about a lock that is not in the database."""
 
 
 ACTS = {
@@ -141,6 +142,9 @@ ACTS = {
         ),
     )
 }
+ACTS["release-lock-elsewhere"] = replace(
+    ACTS["release-lock"], kind="release-lock-elsewhere", elsewhere=True
+)
 
 
 def act_of(request: Request) -> Act:
@@ -148,7 +152,10 @@ def act_of(request: Request) -> Act:
     found = ACTS.get(request.path_params["kind"])
     if found is None:
         raise HTTPException(404)
-    site_of(request).need(request, found.role)
+    site = site_of(request)
+    site.need(request, found.role)
+    if found.elsewhere and site.elsewhere is None:
+        raise HTTPException(404)
     return found
 
 
@@ -164,11 +171,20 @@ def forcing(act: Act, given: Any) -> dict[str, bool]:
     return {"force": True} if act.force and given.get("force") == "1" else {}
 
 
+def placed(site: Site, act: Act) -> dict[str, Any]:
+    """The argument that says where a lock is; may wait for the lock centre."""
+    there = site.elsewhere
+    return {"centre": there.centre()} if act.elsewhere and there is not None else {}
+
+
 async def confirm(request: Request) -> Response:
     site, act = site_of(request), act_of(request)
     name = name_of(request.query_params.get("name", ""))
     forced = forcing(act, request.query_params)
-    call = partial(act.call(site.ops), name, **forced, dry_run=True)
+
+    def call() -> Repaired:
+        return act.call(site.ops)(name, **forced, **placed(site, act), dry_run=True)
+
     would = await site.ask(or_refused, call)
     return site.render(
         request,
@@ -192,7 +208,7 @@ async def write(request: Request) -> Response:
 
     def work(tell: Tell) -> Repaired:
         more = {"progress": tell} if act.told else {}
-        return call(name, **forced, **more, reason=reason)
+        return call(name, **forced, **placed(site, act), **more, reason=reason)
 
     return await begun(
         request,

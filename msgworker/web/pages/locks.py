@@ -6,14 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.coordination.lease import Lease
 from msgworker.store.looking.instances import InstanceInfo
+from msgworker.web.elsewhere import Elsewhere
 from msgworker.web.refused import Refused, or_missing
-from msgworker.web.site import site_of
+from msgworker.web.site import Site, site_of
 
 NAV = ("Locks", "locks")
 ROWS = 500
@@ -63,17 +65,54 @@ def places(found: Iterable[InstanceInfo]) -> list[tuple[str, str]]:
     return told
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The locks of one centre. title: what it is. act: the kind of write that takes one away.
+    held: None = why they are not known is in `missing`."""
+
+    title: str
+    act: str
+    held: list[Lease] | None
+    missing: Refused | None
+    groups: list[Group]
+    rows: list[Lease]
+
+    @property
+    def left(self) -> int:
+        """How many more locks there are than a page shows."""
+        return max(0, len(self.rows) - ROWS)
+
+
+def kept(title: str, act: str, found: list[Lease] | Refused) -> Kept:
+    """What a page shows of a centre."""
+    if isinstance(found, Refused):
+        return Kept(title, act, None, found, [], [])
+    return Kept(title, act, found, None, *split(found))
+
+
+async def _elsewhere(site: Site, there: Elsewhere) -> list[Lease] | Refused:
+    def read() -> list[Lease]:
+        return site.ops.locks(centre=there.centre())
+
+    try:
+        return await site.ask(read)
+    except HTTPException as error:  # the page shows the locks of the database nevertheless
+        return Refused(error.detail)
+
+
 async def locks(request: Request) -> Response:
-    site = site_of(request)
-    held = await site.ask(or_missing, partial(site.ops.locks))
-    groups, others = split(() if isinstance(held, Refused) else held)
+    site, there = site_of(request), site_of(request).elsewhere
+    own = await site.ask(or_missing, partial(site.ops.locks))
+    found = [kept("this database", "release-lock", own)]
+    if there is not None:
+        held = await _elsewhere(site, there)
+        title = there.place or "the lock centre of --locks"
+        found.append(kept(title, "release-lock-elsewhere", held))
     return site.render(
         request,
         "locks.html",
-        held=held,
-        groups=groups,
-        rows=others[:ROWS],
-        left=max(0, len(others) - ROWS),
+        centres=found,
+        most=ROWS,
         places=places(await site.look(site.ops.instances)),
         named=SHARDS,
     )
