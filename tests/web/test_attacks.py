@@ -215,6 +215,28 @@ def test_a_key_of_another_person_is_another_key(sqlite_app: App) -> None:
     assert ["idempotency-replayed" in one.headers for one in answers] == [False, True, False]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"dry_run": true, "dry_run": false}',
+        '{"reason": NaN}',
+        "[" * 60_000,
+        "{",
+        '"\\ud800"',
+        "\xff",
+    ],
+)
+def test_a_body_that_two_programs_read_differently_is_refused(sqlite_app: App, body: str) -> None:
+    """A filter in front may take the first of two keys, and we the last."""
+    (found,) = put(sqlite_app, ("a", FAILED))
+    client = Browser(dashboard_with(sqlite_app, actions=True))
+    headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+    url = f"/api/v1/messages/{found}/rerun"
+    told = client.post(url, content=body.encode("latin-1"), headers=headers)
+    assert (told.status_code, told.json()["errors"][0]["in"]) == (422, "body")
+    assert sqlite_app.ops.audit() == []
+
+
 @pytest.mark.parametrize("part", ["%", "_", "\\", "100%", "a_b", "[a]", "\\%"])
 def test_a_part_of_an_error_is_no_pattern(app: App, visit: Any, part: str) -> None:
     (found,) = put(app, ("a", FAILED), last_error=f"x {part} y")

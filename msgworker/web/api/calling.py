@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +24,7 @@ from msgworker.errors import (
 )
 from msgworker.ops import Ops
 from msgworker.ops.results import Progress, Repaired
+from msgworker.payload import decode
 from msgworker.store.changing.audit import Operation
 from msgworker.store.looking.window import Found
 from msgworker.web.api.asked import Nothing
@@ -234,9 +234,10 @@ def _body(endpoint: Endpoint, request: Request) -> BaseModel | None:
     if raw and kind != "application/json":
         raise HTTPException(415, "a body is JSON: Content-Type: application/json")
     try:
-        values = json.loads(raw) if raw else {}
-    except (ValueError, RecursionError):
-        raise Wrong([{"field": "", "in": "body", "problem": "is not JSON"}]) from None
+        values = decode(raw) if raw else {}
+    except PayloadError as error:
+        fault = str(error).replace("the payload", "the body")
+        raise Wrong([{"field": "", "in": "body", "problem": fault}]) from None
     return _parsed(endpoint.body, values, "body")
 
 
