@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from msgworker import App
 from msgworker.coordination import (
     DatabaseLocks,
     Lease,
@@ -23,7 +24,8 @@ from msgworker.coordination import (
 )
 from tests.coordination.places import Place, connect
 from tests.crash.proxy import Proxy
-from tests.servers import CannotHave, start
+from tests.servers import CannotHave, Fleet, start
+from tests.support.browsing import Browser
 from tests.support.waiting import until
 
 ROUNDS = 20
@@ -365,3 +367,28 @@ def test_a_database_without_the_table_says_how_to_make_it(sqlite):
     assert locks.acquire("x", "me", 30)
     locks.close()
     locks.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.xdist_group(k)) for k in ("redis", "zookeeper")]
+)
+def test_the_dashboard_opens_the_lock_centre_of_a_url_and_shows_its_locks(
+    kind: str, servers: Fleet, sqlite_app: App
+) -> None:
+    try:
+        place = Place(kind, servers.url(kind))
+    except CannotHave as reason:
+        pytest.skip(f"{kind} is not there: {reason}")
+    name = place.name("night")
+    assert place.locks().acquire(name, "crm-9", ttl=60)
+    ann = Browser(sqlite_app, locks=place.url)
+    try:
+        page = ann.get("/locks").main
+        assert name in page
+        assert "crm-9" in page
+        assert {"redis": "RedisLocks", "zookeeper": "ZooKeeperLocks"}[kind] in page
+        found = ann.client.get("/api/v1/locks?centre=other").json()["items"]
+        assert name in [one["name"] for one in found]
+    finally:
+        ann.close()
+        place.close()
