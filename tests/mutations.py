@@ -694,6 +694,13 @@ MUTANTS = (
         *_on("test_what_waits_for_a_settle_that_hangs_is_settled_by_the_other_one", "sqlite"),
     ),
     _m(
+        "the settling thread is told of nothing",
+        "instance/settling/settlethread.py",
+        "        self.wake()\n        return True",
+        "        return True",
+        *_on("test_a_thread_of_its_own_settles_for_long_handlers", "sqlite"),
+    ),
+    _m(
         "only the first settle is waited for",
         "instance/settling/settler.py",
         "        for writer in spare:\n            self._wait_for(writer)",

@@ -198,6 +198,7 @@ class Instance:
         runtime.events.emit(events.InstanceStarted(runtime.identity.id, len(self.handlers)))
         if self.seat is not None:
             self.seat.start()
+        self.settler.thread.start()
         self.handlers.start()
         self.fetcher.start()
         self.heartbeat.start()
@@ -215,7 +216,7 @@ class Instance:
     @property
     def is_within(self) -> bool:
         """Whether this thread belongs to the instance, so that its stop may wait for it."""
-        roles = [self.fetcher, self.heartbeat, self.watchdog, self.listener]
+        roles = [self.fetcher, self.heartbeat, self.watchdog, self.listener, self.settler.thread]
         roles += [] if self.timer is None else [self.timer]
         return self.runtime.within or any(role.is_current for role in roles)
 
@@ -295,7 +296,7 @@ class Instance:
         self.settle_rest()
         if self.seat is not None:
             self.seat.stop(0.0 if self._hurried else ROLE_SECONDS)
-        for role in (self.listener, self.heartbeat, self.watchdog):
+        for role in (self.settler.thread, self.listener, self.heartbeat, self.watchdog):
             role.stop()
             self._wait_for(role, ROLE_SECONDS)
         if not self.heartbeat.over.is_set():  # it waits for an answer in vain

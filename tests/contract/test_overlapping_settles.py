@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import App
+from msgworker import App, Worker
 from msgworker.dialects import DIALECTS
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.outcome import DONE
-from msgworker.instance.settling import settler, writer
+from msgworker.instance.settling import settler, settlethread, writer
 from msgworker.instance.settling.writer import Writer
 from msgworker.message import Settled
 from tests.support.leases import leases
@@ -492,3 +493,59 @@ def test_the_watchdog_sees_both_settles(pair, monkeypatch, caplog):
     for link in pair.settler.links:
         link.busy_since = None
     assert pair.watchdog.run_once() == 0
+
+
+@pytest.fixture
+def working(overlap: None, app: App) -> Iterator[Worker]:
+    """Two threads and handlers of 5 ms, started."""
+    app.add_handler("t", lambda msg: time.sleep(0.005))
+    with app.worker(threads=2) as worker:
+        worker.start()
+        yield worker
+
+
+def settling_threads(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that settle from now on."""
+    names: list[str] = []
+    settle = instance.settler.settle
+
+    def told(batch: Any, writer: Writer) -> Any:
+        names.append(threading.current_thread().name)
+        return settle(batch, writer)
+
+    monkeypatch.setattr(instance.settler, "settle", told)
+    return names
+
+
+def test_a_thread_of_its_own_settles_for_long_handlers(working, app, table, monkeypatch):
+    names = settling_threads(working.instance, monkeypatch)
+    send(app, *(f"o{i % 20}" for i in range(80)))
+    until(lambda: table.statuses.count(2) == 80, "all are done")
+    assert "msgworker-settler" in names
+
+
+def test_handler_threads_settle_for_short_handlers(working, app, table, monkeypatch):
+    monkeypatch.setattr(settlethread, "LONG_HANDLER_SECONDS", 60.0)
+    names = settling_threads(working.instance, monkeypatch)
+    send(app, *(f"o{i % 20}" for i in range(80)))
+    until(lambda: table.statuses.count(2) == 80, "all are done")
+    assert "msgworker-settler" not in names
+
+
+def test_others_settle_while_the_settling_thread_hangs(working, app, table, monkeypatch):
+    first = working.instance.settler.writers[0]
+    go, came, write = threading.Event(), list[int](), first.write
+
+    def held(lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+        if threading.current_thread().name == "msgworker-settler":
+            came.append(len(lanes))
+            assert go.wait(60)
+        return write(lanes, me)
+
+    monkeypatch.setattr(first, "write", held)
+    try:
+        ids = send(app, *(f"o{i}" for i in range(80)))
+        until(lambda: came and table.statuses.count(2) == len(ids) - came[0], "the others are done")
+    finally:
+        go.set()
+    until(lambda: table.statuses.count(2) == len(ids), "all are done")

@@ -1,10 +1,11 @@
 """Collect outcomes, write them together, move the flags.
 
-The first thread that gets a free writer settles for all ("a settling thread"); there is no
-dedicated one. Outcomes are gathered while lanes wait and handlers are short, and written at once
-otherwise. Settles overlap where the database lets them: while one is under way, another writer
-takes what has finished since, if that is worth a statement of its own. A lane is in one settle at
-a time: who takes it from the queue has it alone, and it is handled again only after its answer.
+The first thread that gets a free writer settles for all ("a settling thread"): a handler thread, or
+where handlers are long `SettleThread`. Outcomes are gathered while lanes wait and handlers are
+short, and written at once otherwise. Settles overlap where the database lets them: while one is
+under way, another writer takes what has finished since, if that is worth a statement of its own.
+A lane is in one settle at a time: who takes it from the queue has it alone, and it is handled again
+only after its answer.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.running.outcome import DONE, Result
 from msgworker.instance.runtime import Runtime
+from msgworker.instance.settling.settlethread import SettleThread
 from msgworker.instance.settling.writer import Writer
 from msgworker.instance.spans import Ran
 from msgworker.message import Outcome, Settled
@@ -61,6 +63,7 @@ class Settler:
         self._on_progress = on_progress
         self._beat_now = beat_now
         self._finished: deque[Lane] = deque()
+        self.thread = SettleThread(runtime, self.flush)
         most = runtime.tables.dialect.settles_at_once
         self.writers = [Writer(runtime, spare=i > 0, on_leaving=on_progress) for i in range(most)]
 
@@ -82,12 +85,14 @@ class Settler:
     def add(self, lane: Lane, nothing_waits: bool) -> None:
         """Take a finished lane from a handler thread, and settle if it is time."""
         self._finished.append(lane)
-        if (
-            nothing_waits
-            or len(self._finished) >= BATCH
-            or lane.finished_at - self._finished_since() > GATHER_SECONDS
-        ):
+        since = lane.finished_at - self._finished_since()
+        now = nothing_waits or len(self._finished) >= BATCH
+        if now or (since > GATHER_SECONDS and not self._left_to_its_thread(lane)):
             self.flush(takes_one=True)
+
+    def _left_to_its_thread(self, lane: Lane) -> bool:
+        # Nothing is to be written for a lane that its transactional handler has settled.
+        return lane.settled is None and self.thread.asked(self._lanes.pace())
 
     def _finished_since(self) -> float:
         try:
