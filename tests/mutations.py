@@ -286,6 +286,27 @@ MUTANTS = (
         *_on("test_urgent_messages_of_another_share_are_taken_too", "sqlite"),
     ),
     _m(
+        "lost claims do not make an instance count the others",
+        "instance/claiming/fetcher.py",
+        "                self._beat_now()  # it counts the instances\n",
+        "                pass\n",
+        *_on("test_an_instance_whose_claims_are_lost_counts_the_others_at_once", "sqlite"),
+    ),
+    _m(
+        "the eldest of other shares wait for their instance",
+        "instance/claiming/pick.py",
+        "self._others[: self.eldest], self._others[self.eldest :]",
+        "self._others[:0], self._others",
+        "test_the_eldest_of_other_shares_come_first_in_some_looks",
+    ),
+    _m(
+        "all heads for batches are claimed at once",
+        "instance/claiming/fetcher.py",
+        "            if most > 1:\n",
+        "            if most < 1:\n",
+        *_on("test_heads_for_batches_are_claimed_a_batch_at_a_time", "sqlite"),
+    ),
+    _m(
         "what cannot start hides lower priorities",
         "instance/claiming/search.py",
         "        if found < want:\n",

@@ -25,6 +25,7 @@ from msgworker.instance.claiming.fetcher import Fetcher
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.permits import Permits
 from msgworker.instance.claiming.pollpace import PollPace
+from msgworker.instance.claiming.rivals import Rivals
 from msgworker.instance.claiming.room import Room
 from msgworker.instance.claiming.runlength import RunLength
 from msgworker.instance.claiming.seat import Standing
@@ -110,7 +111,8 @@ class Instance:
         self.claimer = Claimer(
             runtime, link, appetite=self.appetite, runs=runs, permits=self.permits
         )
-        self.finder = Finder(runtime, link, self.seat, threads=threads)
+        rivals = Rivals(settings.heartbeat_seconds, runtime.clock)
+        self.finder = Finder(runtime, link, self.seat, rivals=rivals, threads=threads)
         watch = HandlerWatch(runtime, self.leave_for)
         self.heartbeat = Heartbeat(
             runtime,
@@ -145,8 +147,10 @@ class Instance:
             draining=self.draining,
             pace=PollPace(settings.poll_seconds, drains=drain is not None, clock=runtime.clock),
             appetite=self.appetite,
+            rivals=rivals,
             wake=self._look,
             lanes=self.lanes,
+            beat_now=beat_now,
             settler=self.settler,
         )
         self.listener = Listener(runtime, heard=look_now)

@@ -21,6 +21,7 @@ from msgworker.instance.links import Link
 from msgworker.testing import drain
 from tests.oracle.errors import by_name
 from tests.support.batches import EFFECTS, Calls, claimed, work_off
+from tests.support.rounds import fetch
 from tests.support.rows import Table, edit, send
 
 DEADLOCKS: dict[str, Exception] = {
@@ -318,3 +319,23 @@ def test_a_handler_that_rolls_back_after_the_database_did_runs_again(
     assert calls.of == [ids] * 2
     assert calls.effects == ids
     assert set(table.column("error_try_times")) == {0}
+
+
+@pytest.mark.parametrize(("batch", "claims"), [(None, 1), (60, 4)])
+def test_heads_for_batches_are_claimed_a_batch_at_a_time(
+    app: App, calls: Calls, batch: int | None, claims: int
+) -> None:
+    """So that threads run one beside the claim of the next ones."""
+    if batch is None:
+        app.add_handler("t", lambda msg: None)
+    else:
+        calls.add(transactional=True, batch=batch)
+    ids = send(app, *[f"o{i}" for i in range(244)])
+    with claimed(app) as (one, lanes):
+        assert len(lanes) == 4
+        for _ in range(4):
+            one.appetite.fed(dry=True, full=True)
+        before = one.runtime.tally.claims
+        assert fetch(one) == 240
+        assert one.runtime.tally.claims - before == claims
+        assert sorted(lane.row.msg_id for lane in one.lanes.ready) == ids

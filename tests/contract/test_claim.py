@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from msgworker.instance.claiming import pollpace
 from msgworker.store.claiming import following
-from msgworker.store.recovering import recover
+from msgworker.store.recovering import lease, recover
 from tests.support.rounds import fetch
 from tests.support.rows import send
 from tests.support.waiting import until
@@ -134,3 +134,23 @@ def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
     with app.worker(threads=1) as worker:
         worker.start()
         until(lambda: ran == [wanted], "found")
+
+
+def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, monkeypatch):
+    """Else it would look for the same heads as they until its next heartbeat."""
+    one.heartbeat.run_once()
+    beats = one.runtime.settings.heartbeat_seconds
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "another", ttl=3600.0)
+    send(app, *range(40))
+    monkeypatch.setattr(one.claimer, "claim", lambda tried, *_, **__: ([], tried))
+    one.heartbeat.start()
+    try:
+        until(lambda: one.runtime.slots == 2, "the first beat counts them", seconds=beats)
+        with app.engine.begin() as conn:
+            lease.register(conn, app.tables, "a third", ttl=3600.0)
+        assert fetch(one) == 0
+        until(lambda: one.runtime.slots == 3, "it counts the instances", seconds=beats / 2)
+    finally:
+        one.heartbeat.stop()
+        one.heartbeat.join()

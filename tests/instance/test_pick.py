@@ -72,3 +72,29 @@ def test_the_head_of_an_object_that_cannot_run_holds_back_those_behind_it() -> N
         + [Candidate(i, None, 0, 0, 0, "t", 1) for i in (5, 6)]
     )
     assert [row.msg_id for row in pick.chosen(9)[0]] == [3, 5, 6]
+
+
+def shared_out(*, eldest: int = 0, reach: int = 100, want: int = 40) -> tuple[list[int], int]:
+    """The heads chosen among 40, of which one in four is of our share or so; and how many are of
+    other shares."""
+    search = Search(tables_for(MessageTable(), DIALECTS["postgresql"]), None)
+    pick = Pick(search, set(), set(), 1, 4)
+    pick.eldest, pick.reach = eldest, reach
+    pick.offer_all([Candidate(i, f"o{i}", 0, 0, 0, "t", 1) for i in range(1, 41)])
+    return [row.msg_id for row in pick.chosen(want)[0]], pick.of_others
+
+
+def test_the_eldest_of_other_shares_come_first_in_some_looks() -> None:
+    own, none = shared_out(want=8)
+    assert none == 0
+    found, others = shared_out(want=8, eldest=2)
+    assert others == 2
+    assert found == [i for i in range(1, 41) if i not in own][:2] + own[:6]
+
+
+def test_other_shares_are_chosen_only_as_far_as_they_are_in_reach() -> None:
+    own, _ = shared_out(want=8)
+    found, others = shared_out(want=200, reach=3)
+    assert others == 3
+    assert set(own) < set(found)
+    assert shared_out(want=200)[1] == 40 - (len(found) - 3)

@@ -8,7 +8,8 @@ claimer.py claims.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import ceil
 
 from msgworker.events import Looked
 from msgworker.instance.claiming.appetite import Appetite
@@ -18,6 +19,7 @@ from msgworker.instance.claiming.emptying import Emptying
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.permits import Permits
 from msgworker.instance.claiming.pollpace import PollPace
+from msgworker.instance.claiming.rivals import Rivals
 from msgworker.instance.claiming.room import Room
 from msgworker.instance.claiming.search import Look
 from msgworker.instance.role import Role
@@ -26,6 +28,9 @@ from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.runtime import Runtime
 from msgworker.instance.settling.settler import Settler
 from msgworker.store.claiming.candidates import Candidate
+
+LEAST_PART = 50
+"""Heads that are claimed at once for handlers of batches, at least."""
 
 
 class Fetcher(Role):
@@ -46,8 +51,10 @@ class Fetcher(Role):
         draining: Draining,
         pace: PollPace,
         appetite: Appetite,
+        rivals: Rivals,
         lanes: Lanes,
         settler: Settler,
+        beat_now: Callable[[], None],
         wake: threading.Event,
     ) -> None:
         super().__init__("fetcher", runtime.log, runtime.away, wake)
@@ -62,11 +69,14 @@ class Fetcher(Role):
         self._draining = draining
         self.pace = pace
         self._appetite = appetite
+        self._rivals = rivals
+        self._beat_now = beat_now
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
         self.exhausted = False
         self._more = True
+        self._run_length = 1.0  # the mean number of messages of a lane, in the last claim
 
     def run_once(self) -> int:
         """Claim if there is room; returns how many lanes were won, -1 if there was no room."""
@@ -98,7 +108,10 @@ class Fetcher(Role):
                 self._finder.pass_over(
                     last_try
                 )  # another instance has it: continue with the others
-            found = self.claim(look.candidates, me) if look.candidates else 0
+            found = self._claim_in_parts(look.candidates, me)
+            offered, slots = len(look.candidates), self._runtime.slots
+            if self._rivals.claimed(offered, found, of_others=look.of_others, slots=slots):
+                self._beat_now()  # it counts the instances
             if self._runtime.events.wants(Looked):
                 self._runtime.events.emit(Looked(me, len(look.candidates), found))
             self._more = self._left_some(look, found, room)
@@ -134,6 +147,23 @@ class Fetcher(Role):
             return True
         return self._runtime.slots > 1  # it leaves their shares to the other instances
 
+    def _claim_in_parts(self, candidates: list[Candidate], me: str) -> int:
+        """Claim what a look has found; how many lanes were won.
+
+        Handlers of batches use up in a few transactions what one claim gives, and would wait for
+        the next one: so they get the messages of about one batch at a time, and run beside the
+        claim of those that follow.
+        """
+        won, at, most = 0, 0, self._runtime.registry.most
+        while at < len(candidates) and not (at and self._stopping.is_set()):
+            size = len(candidates) - at
+            if most > 1:
+                part = max(LEAST_PART, ceil(most / self._run_length))
+                size = size if size < 2 * part else part
+            won += self.claim(candidates[at : at + size], me)
+            at += size
+        return won
+
     def claim(
         self, candidates: list[Candidate], me: str, *, alone: bool = False, limited: bool = False
     ) -> int:
@@ -152,6 +182,8 @@ class Fetcher(Role):
         )
         if lost:
             self._finder.refused(lost)
+        if lanes:
+            self._run_length = sum([len(lane.rows) for lane in lanes]) / len(lanes)
         return len(lanes)
 
     def _nothing(self, look: Look) -> int:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from msgworker.instance.claiming.drainend import Drain
+from msgworker.instance.claiming.rivals import Rivals
 from msgworker.instance.claiming.search import Look, Search
 from msgworker.instance.claiming.seat import Seat
 from msgworker.instance.claiming.slicing import SliceSearch
@@ -29,10 +30,13 @@ class Finder:
     msg_id, the part of the slice of each candidate.
     """
 
-    def __init__(self, runtime: Runtime, link: Link, seat: Seat | None, *, threads: int) -> None:
+    def __init__(
+        self, runtime: Runtime, link: Link, seat: Seat | None, *, rivals: Rivals, threads: int
+    ) -> None:
         self._runtime = runtime
         self._link = link
         self._seat = seat
+        self._rivals = rivals
         self._threads = threads
         sliced = AgeSearch if runtime.tables.dialect.slices_by_age else SliceSearch
         self._kind = Search if seat is None else sliced
@@ -149,6 +153,7 @@ class Finder:
             "want": room,
             "slot": runtime.slot,
             "slots": runtime.slots,
+            "reach": self._rivals.reach(busy=self.search.busy),
             "skip_objects": objects,
             "skip_ids": ids,
         }

@@ -13,6 +13,8 @@ from msgworker.store.claiming.candidates import Candidate
 from msgworker.store.claiming.urgent import Ranked
 from msgworker.table import Tables
 
+WHOLE_REACH = 1 << 31
+
 
 class Looking(Protocol):
     """What a search knows of its instance. topics: with a handler; None = all. unknown_topics: how
@@ -25,7 +27,11 @@ class Looking(Protocol):
 
 
 class Pick:
-    """Chooses heads from rows in order."""
+    """Chooses heads from rows in order.
+
+    reach: how many heads of other shares are chosen, where ours gives too few. eldest: how many of
+    them are chosen in any case, the first ones. of_others: how many were.
+    """
 
     def __init__(
         self,
@@ -47,6 +53,8 @@ class Pick:
         self.own: list[Candidate] = []
         self.priorities: dict[int, int] = {}
         self._others: list[Candidate] = []
+        self.reach = WHOLE_REACH
+        self.eldest = self.of_others = 0
         self._waited: dict[Any, Candidate] = {}
         self.quarantined: Candidate | None = None
 
@@ -161,7 +169,8 @@ class Pick:
     ) -> tuple[list[Candidate], int]:
         """Up to `want` heads: due retries and delayed ones first, then our share, by age, if they
         have the same priority. overtaken, whole: see `urgency.mixed`."""
-        found, self.own = self.own, []
+        first, self._others = self._others[: self.eldest], self._others[self.eldest :]
+        found, self.own = first + self.own, []
         for row in self._waited.values():
             self._take(row)
         self._waited.clear()
@@ -173,8 +182,11 @@ class Pick:
         else:
             self.own += found
             chosen, overtaken = self.own[:want], 0
+        self.of_others = len(first)
         if len(chosen) < max(1, want // 4):
-            chosen += self._others[: want - len(chosen)]
+            more = self._others[: min(want - len(chosen), self.reach)]
+            self.of_others += len(more)
+            chosen += more
         return chosen, overtaken
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from msgworker.instance.claiming import urgency
 from msgworker.instance.claiming.barren import LONGEST_REST_SECONDS, READ_AGAIN
-from msgworker.instance.claiming.pick import Pick
+from msgworker.instance.claiming.pick import WHOLE_REACH, Pick
 from msgworker.instance.claiming.ring import IDLE_OBJECTS, WINDOW, Ring
 from msgworker.instance.claiming.urgency import Urgent
 from msgworker.store.claiming import candidates, urgent
@@ -48,6 +48,7 @@ class Look:
     complete: everything was read.
     round_over: a whole round over the objects has ended, perhaps with lost races.
     seconds: how long it took. places: by msg_id, the part of its slice.
+    of_others: how many candidates are in the shares of other instances.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -56,6 +57,7 @@ class Look:
     round_over: bool = False
     seconds: float = 0.0
     places: dict[int, Any] = field(default_factory=dict)
+    of_others: int = 0
 
     @property
     def saw_all(self) -> bool:
@@ -106,21 +108,24 @@ class Search:
         in_hand: int,
         slot: int = 0,
         slots: int = 1,
+        reach: int = WHOLE_REACH,
         skip_objects: set[Any] | None = None,
         skip_ids: set[int] | frozenset[int] = frozenset(),
     ) -> Look:
         """Look for up to `want` heads.
 
         in_hand: objects of our lanes; their rows come first in the window.
-        slot, slots: our share of the objects; other shares are used only if ours gives too little.
+        slot, slots: our share of the objects; other shares are used only if ours gives too little,
+        and then up to `reach` heads of them.
         """
         now = time.monotonic()
         if now >= self._forget_at:
             self._forget(now)
         self._turn += 1
         pick = Pick(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
-        if self._turn % 8 == 0:  # every 8th look ignores shares, so that the oldest does not starve
-            pick.slots = 1
+        pick.reach = reach
+        if self._turn % 8 == 0:  # so that the oldest does not starve
+            pick.eldest = max(1, want // 8)
         due_complete, first = self._look_due(conn, pick, now, want)
         pick.pass_over(self._blocked)
         enough, whole = want, True
@@ -140,7 +145,9 @@ class Search:
         found, self._overtaken = pick.chosen(want, self._overtaken, whole=whole)
         self.idle = not found and pick.quarantined is None
         seconds = time.monotonic() - now
-        return Look(found, pick.quarantined, complete, round_over, seconds)
+        look = Look(found, pick.quarantined, complete, round_over, seconds)
+        look.of_others = pick.of_others
+        return look
 
     def refused(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: skip their objects until `forget`."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.instance.claiming.pick import Pick
+from msgworker.instance.claiming.pick import WHOLE_REACH, Pick
 from msgworker.instance.claiming.ring import WINDOW
 from msgworker.instance.claiming.search import DUE_SECONDS, Look, Search
 from msgworker.store.claiming import slices, urgent
@@ -78,6 +78,7 @@ class SliceSearch(Search):
         want: int,
         slot: int = 0,
         slots: int = 1,
+        reach: int = WHOLE_REACH,
         skip_objects: set[Any] | None = None,
         skip_ids: set[int] | frozenset[int] = frozenset(),
     ) -> Look:
@@ -87,6 +88,7 @@ class SliceSearch(Search):
             self._forget(now)
         slots = 1 if where.exclusive else slots
         pick = Pick(self, set(skip_objects or ()), skip_ids | self._passed_over, slot, slots)
+        pick.reach = reach
         pick.pass_over(self._blocked)
         self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
         budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._wide)
@@ -110,6 +112,7 @@ class SliceSearch(Search):
             self._wide = min(WIDEST, self._wide * 2)
         self.idle = not chosen and pick.quarantined is None
         look = Look(chosen, pick.quarantined, complete, seconds=time.monotonic() - now)
+        look.of_others = pick.of_others
         look.places = {row.msg_id: value for row, value in found} | places
         return look
 
