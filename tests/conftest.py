@@ -25,6 +25,7 @@ from tests.model import need_spin
 from tests.oracle import standins
 from tests.oracle.cannot import excused
 from tests.oracle.ready import ReadyOverMariaDB, collated
+from tests.oracle.schema import NotOurs, emptied
 from tests.quick import long_ones
 from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
@@ -117,7 +118,10 @@ class Database:
 
     def engine(self) -> sa.Engine:
         """A plain engine of its own, disposed of at the end of the test."""
-        engine = plain_engine(self.url)
+        options: dict[str, Any] = {}
+        if self.stand_in:
+            options["connect_args"] = {"program": standins.TESTS}
+        engine = plain_engine(self.url, **options)
         self._engines.append(engine)
         return engine
 
@@ -147,6 +151,11 @@ def make_database(name: str, fleet: Fleet, folder: Path) -> tuple[Database, str 
         url = standins.over_mariadb(base, label)
         return Database("oracle", standins.text(url), stand_in=name), label
     if name == "oracle":
+        try:
+            emptied(base)
+        except NotOurs as reason:
+            _not_tested[name] = str(reason)
+            pytest.skip(f"{name} is not there: {reason}")
         return Database(name, base.render_as_string(hide_password=False)), None
     label = _emptied.pop() if name == "postgresql" and _emptied else _created(base)
     url = base.set(database=label)

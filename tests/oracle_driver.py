@@ -54,6 +54,7 @@ class _Cursor:
         if "dbms_transaction" in sql.lower():
             raise oracledb.DatabaseError("ORA-06550: not here")
         self._connection.log.sent.append((sql, parameters))
+        self._connection.log.rows_at_once.append((self.prefetchrows, self.arraysize))
         self.rowcount = self._connection.log.rowcount
         self.description = None
         if re.match(r"\s*(SELECT|WITH)\b", sql, re.IGNORECASE):
@@ -105,13 +106,14 @@ class Log:
     def __init__(self) -> None:
         self.sent: list[tuple[str, Any]] = []
         self.rowcount = 1
+        self.rows_at_once: list[tuple[int, int]] = []  # of each statement: first answer, further
         self.rows: dict[str, list[tuple[Any, ...]]] = {}
 
     def rows_for(self, sql: str) -> list[tuple[Any, ...]]:
         return next((list(rows) for part, rows in self.rows.items() if part in sql), [])
 
-    def engine(self) -> sa.Engine:
-        return sa.create_engine("oracle+oracledb://", creator=lambda: Connection(self))
+    def engine(self, driver: str = "oracledb") -> sa.Engine:
+        return sa.create_engine(f"oracle+{driver}://", creator=lambda: Connection(self))
 
     @property
     def statements(self) -> list[str]:

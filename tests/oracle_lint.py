@@ -41,12 +41,13 @@ RULES: dict[str, str] = {
     r"\bCURRENT_TIMESTAMP\b|\bLOCALTIMESTAMP\b": "the clock in the time zone of the session",
     r"\b(TEXT|LONGTEXT|BOOLEAN|BIGINT|SERIAL|DATETIME)\b": "a type that Oracle has not",
 }
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|("[^"]*")""", re.S)
 _RULES = [(re.compile(pattern, _FLAGS), what) for pattern, what in RULES.items()]
 
 
 def lint(sql: str) -> list[str]:
     """What Oracle would not take in one statement; [] if nothing is known against it."""
-    text = re.sub(r"'(?:[^']|'')+'", "'x'", sql)
+    text = _QUOTED.sub(lambda found: found[0] if found[0] == "''" else found[1] or "'x'", sql)
     hints = re.findall(r"/\*\+.*?\*/", text, re.DOTALL)
     text = re.sub(r"/\*\+.*?\*/", "", text, flags=re.DOTALL)
     text = re.sub(r"--[^\n]*", "", text)

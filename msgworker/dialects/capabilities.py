@@ -167,7 +167,7 @@ DIALECTS = {
             pads_chars=True,
             defers=True,
             max_ids=500,  # an IN list over 1,000 elements is ORA-01795
-            index_hint="INDEX(%(name)s {})",
+            index_hint="FIRST_ROWS(100) INDEX(%(name)s {})",
         ),
     )
 }

@@ -181,8 +181,11 @@ def _since_mysql(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> st
 @compiles(seconds_since, "oracle")
 def _since_oracle(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> str:
     instant = _clause(element, compiler, **kw)
-    current = _now_oracle(now(), compiler)
-    return f"((CAST({current} AS DATE) - CAST({instant} AS DATE)) * 86400)"
+    # Of an interval: a difference of DATEs would have whole seconds only.
+    passed = f"({_now_oracle(now(), compiler)} - CAST({instant} AS TIMESTAMP))"
+    parts = {"DAY": 86_400, "HOUR": 3_600, "MINUTE": 60, "SECOND": 1}
+    terms = [f"EXTRACT({part} FROM {passed}) * {size}" for part, size in parts.items()]
+    return f"({' + '.join(terms)})"
 
 
 @compiles(instant_text, "postgresql")

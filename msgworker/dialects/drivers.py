@@ -37,9 +37,14 @@ _WAITS: dict[str, dict[str, int]] = {
     "psycopg2": _LIBPQ,
     "pymysql": _MYSQL_WAITS,
     "mysqldb": _MYSQL_WAITS,
-    "oracledb": {"tcp_connect_timeout": CONNECT_SECONDS, "expire_time": 1},  # minutes
+    "oracledb": {
+        "tcp_connect_timeout": CONNECT_SECONDS,
+        "expire_time": 1,  # minutes
+        "stmtcachesize": 100,  # statements that the driver keeps open; by default 20
+    },
 }
-"""Timeouts of drivers for a network that does not answer; by default most have none."""
+"""Timeouts of drivers for a network that does not answer; by default most have none. And how many
+statements they keep."""
 
 
 def connect_defaults(url: URL) -> dict[str, Any]:
@@ -157,7 +162,8 @@ def committing_each(conn: sa.Connection) -> Iterator[None]:
 
 
 def _commit_each(conn: sa.Connection, raw: Any, yes: bool) -> None:
-    if conn.dialect.driver.startswith("psycopg"):  # it keeps the level, and this sends nothing
+    flag_only = conn.dialect.name == "oracle" or conn.dialect.driver.startswith("psycopg")
+    if flag_only:  # these drivers keep the level, and this sends nothing
         raw.autocommit = yes
     else:
         conn.dialect.set_isolation_level(raw, "AUTOCOMMIT" if yes else ISOLATION)

@@ -23,6 +23,7 @@ from msgworker.dialects.drivers import (
     _iso_dates,
     connect_defaults,
 )
+from msgworker.dialects.oracle import _fetch_at_once, _pad_lists
 from msgworker.dialects.sqlite import (
     SQLITE_LEAST,
     _begin_immediate,
@@ -188,6 +189,9 @@ def open_engine(source: object) -> sa.Engine:
         event.listen(engine, "engine_connect", _iso_dates)
     if engine.dialect.driver == "pymysql":
         event.listen(engine, "engine_connect", _any_text)
+    if engine.dialect.name == "oracle":
+        event.listen(engine, "before_execute", _pad_lists, retval=True)
+        event.listen(engine, "before_cursor_execute", _fetch_at_once)
     return engine
 
 

@@ -110,9 +110,13 @@ def rules_of(
             rules += [Rule("check", "", check) for check in checks_in(str(text))]
             if _STRICT.search(str(text)):
                 rules.append(Rule("layout", str(of), "strict"))
-        else:
+        elif not (name == "oracle" and _NOT_NULL.fullmatch(str(text))):
             rules.append(Rule(kind, str(of), str(text)))
     return rules
+
+
+_NOT_NULL = re.compile(r'"[^"]+" IS NOT NULL')
+"""How Oracle keeps the NOT NULL of a column: it goes with a MODIFY, not as a constraint."""
 
 
 _STRICT = re.compile(r"\)[\s\w,]*\bSTRICT\b[\s\w,]*$", re.I)

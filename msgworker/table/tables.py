@@ -91,7 +91,8 @@ class Tables(ABC):
         hint = self.dialect.index_hint.format(index)
         if source is self.message:  # Oracle ignores a hint that names the schema
             quote = dialects.compiler_for(self.dialect.name).identifier_preparer.quote
-            hint = hint.replace("%(name)s", quote(self.message.name))
+            name = quote(self.message.name).replace("%", "%%")  # SQLAlchemy formats the hint
+            hint = hint.replace("%(name)s", name)
         return query.with_hint(source, hint)
 
     def among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:

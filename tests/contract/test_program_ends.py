@@ -39,10 +39,11 @@ def program(
 ) -> tuple[subprocess.CompletedProcess[str], float]:
     """Run it; how it ended, and how long it took."""
     begin = time.monotonic()
+    given = filter(None, [os.environ.get("PYTHONPATH")])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(url=database.url, logging=logging) + text],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*given, str(ROOT)])},
         capture_output=True,
         text=True,
         timeout=90,

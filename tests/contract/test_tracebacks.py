@@ -235,6 +235,7 @@ def refuse_tracebacks(app: App) -> None:
     sql = {
         "postgresql": "ALTER TABLE msgworker_try ALTER traceback TYPE varchar(10)",
         "mysql": "ALTER TABLE msgworker_try MODIFY traceback varchar(10)",
+        "oracle": "ALTER TABLE msgworker_try MODIFY (traceback VARCHAR2(10))",
         "sqlite": "CREATE TRIGGER short BEFORE INSERT ON msgworker_try "
         "WHEN length(NEW.traceback) > 10 BEGIN SELECT RAISE(ABORT, 'too long'); END",
     }

@@ -18,7 +18,7 @@ from tests.support.sessions import cut, only_servers
 EFFECTS = sa.Table(
     "effects",
     sa.MetaData(),
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
     sa.Column("msg_id", sa.BigInteger, nullable=False),
     sa.Column("amount", sa.Integer),
 )
@@ -30,7 +30,7 @@ class Base(DeclarativeBase):
 
 class Ledger(Base):
     __tablename__ = "ledger"
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(sa.Identity(), primary_key=True)
     msg_id: Mapped[int] = mapped_column(sa.BigInteger)
 
 
@@ -144,7 +144,7 @@ def lose(app: App, conn: sa.Connection) -> None:
     """Lose the connection and hide it, as an `except Exception` would."""
     cut(app, conn)
     with pytest.raises(DBAPIError):
-        conn.execute(sa.text("SELECT 1"))
+        conn.execute(sa.select(sa.literal_column("1")))
 
 
 def test_a_handler_that_swallows_a_lost_connection_is_run_again(app, table):

@@ -54,7 +54,9 @@ from tests.history import Recorder
 EFFECTS = sa.Table(
     "effect",
     sa.MetaData(),
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column(
+        "id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), sa.Identity(), primary_key=True
+    ),
     sa.Column("msg_id", sa.BigInteger(), nullable=False),
     sa.Column("object_id", sa.String(100)),
     sa.Column("claim", sa.String(100), nullable=False),

@@ -25,7 +25,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from msgworker import App, Message
-from tests.crash.torture import PROCESSES, database
+from tests.crash.torture import DEFAULT, PROCESSES, database
 from tests.engines import plain_engine
 from tests.support.waiting import until as wait_until
 
@@ -195,7 +195,7 @@ def measure(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="limits", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--database", choices=list(PROCESSES), action="append", help="default: all")
+    parser.add_argument("--database", choices=list(DEFAULT), action="append", help="default: all")
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--consume", type=Path, help="be one of the processes")
@@ -205,7 +205,7 @@ def main() -> int:
         make_app(options.url, options.consume).worker(threads=4).run()
         return 0
     code = 0
-    for name in options.database or PROCESSES:
+    for name in options.database or DEFAULT:
         seed = random.randrange(1 << 32) if options.seed is None else options.seed
         with (
             tempfile.TemporaryDirectory(prefix="msgworker-limits-") as folder,

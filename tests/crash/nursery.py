@@ -179,8 +179,10 @@ def main() -> int:
 
     from msgworker.dialects.drivers import _preferred_tls
     from tests.crash import consumer
+    from tests.oracle import standins
 
     _preferred_tls(pymysql)
+    standins.install()
 
     return consumer.main(serve(sys.stdin.buffer))
 

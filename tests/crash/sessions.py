@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from tests.engines import plain_engine
+from tests.oracle import standins
 
 ROLE = "mw_consumer"
 
@@ -19,16 +20,16 @@ def consumer_url(url: str) -> str:
     """The same database under a name of the consumers' own: only their sessions are ended."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "postgresql":
-        parsed = parsed.update_query_dict({"application_name": ROLE})
-    else:
-        engine = plain_engine(url, poolclass=sa.NullPool)
-        with engine.begin() as conn:
-            for host in ("%", "localhost"):
-                name = f"'{ROLE}'@'{host}'"
-                conn.execute(sa.text(f"CREATE USER IF NOT EXISTS {name}"))
-                conn.execute(sa.text(f"GRANT ALL ON `{parsed.database}`.* TO {name}"))
-        parsed = parsed.set(username=ROLE, password=None)
-    return parsed.render_as_string(hide_password=False)
+        return standins.text(parsed.update_query_dict({"application_name": ROLE}))
+    theirs = make_url(standins.engine_of(url))
+    engine = plain_engine(theirs, poolclass=sa.NullPool)
+    with engine.begin() as conn:
+        for host in ("%", "localhost"):
+            name = f"'{ROLE}'@'{host}'"
+            conn.execute(sa.text(f"CREATE USER IF NOT EXISTS {name}"))
+            conn.execute(sa.text(f"GRANT ALL ON `{theirs.database}`.* TO {name}"))
+    password = standins.NO_PASSWORD if parsed.get_backend_name() == "oracle" else None
+    return standins.text(parsed.set(username=ROLE, password=password))
 
 
 class Cutter:
@@ -41,7 +42,7 @@ class Cutter:
     when: Callable[[], bool] = staticmethod(lambda: True)
 
     def __init__(self, url: str, seconds: float, chance: random.Random) -> None:
-        self._url = make_url(url)
+        self._url = make_url(standins.engine_of(url))
         self._seconds = seconds
         self._chance = chance
         self._over = threading.Event()

@@ -22,7 +22,7 @@ CRASH_SECONDS = 2.0  # one crash at least
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, pytest.param("oracle-mariadb", marks=pytest.mark.long)])
 def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

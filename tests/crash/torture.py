@@ -4,6 +4,7 @@ crashes, late commits, cancels; then peace, and the verdict.
     python -m tests.crash.torture --seconds 60 --database postgresql --processes 8
 
 Without --database: PostgreSQL, MariaDB and SQLite, one after the other, each server our own.
+`--database oracle-mariadb`: the stand-in of Oracle (docs/oracle.md).
 
 Exit code 0: no rule broken, every message done or dead. The seed is printed first; faults come at
 moments that the machine decides, so a seed repeats the plan, not the run.
@@ -36,8 +37,11 @@ from tests.crash.fleet import EXACT, Consumer, Trial, Verdict, load, load_of_bat
 from tests.crash.sessions import Cutter, consumer_url
 from tests.engines import plain_engine
 from tests.history import Kind
+from tests.oracle import standins
+from tests.oracle.ready import collated
 
-PROCESSES = {"postgresql": 8, "mariadb": 8, "sqlite": 4}
+PROCESSES = {"postgresql": 8, "mariadb": 8, "sqlite": 4, "oracle-mariadb": 4}
+DEFAULT = ("postgresql", "mariadb", "sqlite")
 LEASE_SECONDS = 2.0
 OBJECTS = 200
 KILL_SECONDS = 2.0
@@ -307,12 +311,15 @@ def database(name: str, folder: Path) -> Iterator[tuple[str, str, servers.Server
         url = f"sqlite:///{folder / 'torture.db'}"
         yield url, url, None
         return
-    server = servers.start(name)
+    server = servers.start(standins.server_of(name))
     try:
         admin = plain_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        options = collated if name in standins.NAMES else ""
         with admin.connect() as conn:
-            conn.exec_driver_sql("CREATE DATABASE torture")
+            conn.exec_driver_sql(f"CREATE DATABASE torture {options}")
         url = f"{server.url}torture"
+        if name in standins.NAMES:
+            url = standins.text(standins.over_mariadb(sa.make_url(url), "torture"))
         yield consumer_url(url), url, server
     finally:
         server.remove()
@@ -340,13 +347,16 @@ def running(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--database", choices=list(PROCESSES), action="append", help="default: all")
+    parser.add_argument(
+        "--database", choices=list(PROCESSES), action="append", help="default: all but Oracle's"
+    )
     parser.add_argument("--processes", type=int, help="default: 8, and 4 on SQLite")
     parser.add_argument("--scope", choices=["partitions", "segments"], default="")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--keep", type=Path, help="leave the history and the logs in this folder")
     options = parser.parse_args()
-    codes = [torture(name, options) for name in options.database or PROCESSES]
+    standins.install()
+    codes = [torture(name, options) for name in options.database or DEFAULT]
     return max(codes)
 
 

@@ -13,4 +13,8 @@ The driver's types and exceptions are its own; its connections and cursors are o
   errors      the engines' errors as Oracle's
   faults      errors injected at a statement or at a COMMIT
   cannot      what a stand-in cannot do, by the names of tests
+  counting    round trips, statements and parses per message
+  schema      the schema of a real Oracle's login, emptied for each test
+  live        the plans and the speed that tests/oracle_live.sh asks a real Oracle for
+  with_cx_oracle  our statements and its errors, where cx_Oracle is installed
 """

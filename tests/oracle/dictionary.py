@@ -39,6 +39,7 @@ _SCALE = "CASE WHEN data_type IN ('bigint', 'int', 'smallint') THEN 0 ELSE numer
 _MARIADB = {
     "all_tables": (
         f"SELECT {_TABLE}, {_OWNER}, NULL AS tablespace_name, NULL AS iot_name, NULL AS duration,"
+        " NULL AS compression, NULL AS compress_for,"
         f" table_rows AS num_rows {_FROM.format('tables', '{schema}')}"
         " AND table_type = 'BASE TABLE'"
     ),
@@ -47,6 +48,7 @@ _MARIADB = {
         " AND table_type = 'VIEW'"
     ),
     "all_mviews": "SELECT NULL AS mview_name, NULL AS owner FROM dual WHERE 1 = 0",
+    "all_sequences": "SELECT NULL AS sequence_name, NULL AS sequence_owner FROM dual WHERE 1 = 0",
     "all_objects": (
         f"SELECT {_NAME} AS object_name, {_OWNER}, 'N' AS temporary,"
         " CASE table_type WHEN 'VIEW' THEN 'VIEW' ELSE 'TABLE' END AS object_type"
@@ -64,6 +66,10 @@ _MARIADB = {
         " CASE WHEN column_name LIKE 'sys\\_nc\\_%' ESCAPE '\\' THEN 'YES' ELSE 'NO' END"
         f" AS hidden_column {_FROM.format('columns', '{schema}')}"
     ),
+    "all_tab_comments": "SELECT NULL AS table_name, NULL AS owner, NULL AS comments,"
+    " NULL AS table_type FROM dual WHERE 1 = 0",
+    "all_mview_comments": "SELECT NULL AS mview_name, NULL AS owner, NULL AS comments"
+    " FROM dual WHERE 1 = 0",
     "all_col_comments": (
         "SELECT NULL AS table_name, NULL AS column_name, NULL AS owner, NULL AS comments"
         " FROM dual WHERE 1 = 0"
@@ -148,7 +154,7 @@ def for_mariadb(sql: str, values: dict[str, Any]) -> str:
     owners = [value for name, value in values.items() if name.startswith(("OWNER", "SCHEMA"))]
     owner = next((str(owner) for owner in owners if owner), None)
     schema = "DATABASE()" if owner is None else "'" + owner.lower().replace("'", "''") + "'"
-    here = r"sys_context\(\s*'userenv',\s*'current_schema'\s*\)|(?<![\w.:])user(?=\))"
+    here = r"sys_context\(\s*'userenv',\s*'current_schema'\s*\)|(?<![\w.:])user(?=\)|\s*$|\s*,)"
     sql = re.sub(here, "UPPER(DATABASE())", sql, flags=re.I)
     sql = re.sub(r"\b(local|remote)(?=\.| ON\b)", r"a_\1", sql)  # words of MariaDB's
     views = "|".join(sorted(_MARIADB, key=len, reverse=True))

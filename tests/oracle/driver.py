@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 import oracledb
@@ -14,7 +16,7 @@ from tests.oracle.dictionary import is_asked
 from tests.oracle.engine import Answer, Session
 from tests.oracle.errors import dpy, is_lost, ora
 from tests.oracle.faults import faults
-from tests.oracle.values import Lob, Variable, plain_number, read, sent
+from tests.oracle.values import LOBS, Lob, Variable, plain_number, read, sent
 from tests.oracle_lint import lint
 
 Handler = Callable[..., Variable | None]
@@ -24,11 +26,29 @@ _NOT_RUN = {
 }
 """What a login without further rights is refused."""
 _TRANSACTION = re.compile(r"^\s*begin\b.*dbms_transaction", re.I | re.S)
+_STATISTICS = re.compile(r"BEGIN DBMS_STATS\.")  # PL/SQL, which ends with a semicolon
 _LONG = re.compile(r"^longer than ")  # names of 128 bytes are good since 12.2
 
 
+class Work:
+    """What a session has cost, as the thin driver would count it: statements, round trips, and
+    parses, which are statements that its cache did not hold any more."""
+
+    def __init__(self) -> None:
+        self.statements = 0
+        self.round_trips = 0
+        self.parses = 0
+
+    def __iadd__(self, other: Work) -> Work:
+        self.statements += other.statements
+        self.round_trips += other.round_trips
+        self.parses += other.parses
+        return self
+
+
 class Cursor:
-    """One statement at a time; all its rows are read at once."""
+    """One statement at a time. Its rows are all read at once; how many the driver would have by
+    then, and with how many round trips, is counted."""
 
     arraysize = 100
     prefetchrows = 2
@@ -41,6 +61,8 @@ class Cursor:
         self._rows: list[tuple[Any, ...]] = []
         self._counts: list[int] = []
         self._open = True
+        self._here = 0
+        self._more = False
 
     def __enter__(self) -> Cursor:
         return self
@@ -70,6 +92,7 @@ class Cursor:
         elif answer.columns:
             self.description, self._rows = self._described(answer)
             self.rowcount = 0
+            self._prefetch(sql, answer)
         else:
             self.description, self.rowcount = None, answer.changed
         return self
@@ -102,6 +125,24 @@ class Cursor:
                 [variable.converted(read(row[column])) for row in answer.rows] for answer in answers
             ]
 
+    def _prefetch(self, sql: str, answer: Answer) -> None:
+        """The answer brings the first rows with it. Not where a column is a LOB, whose type the
+        driver first asks for, once for each statement that it keeps."""
+        if any(kind in LOBS for _, kind, _, _ in answer.columns):
+            self.connection.work.round_trips += self.connection.is_new
+            self._here, self._more = 0, True
+            return
+        self._here = min(self.prefetchrows, len(self._rows))
+        self._more = len(self._rows) >= self.prefetchrows
+
+    def _fetch(self, count: float) -> None:
+        """Round trips until so many rows are here, or all of them."""
+        while self._more and self._here < count:
+            self.connection.work.round_trips += 1
+            got = min(self.arraysize, len(self._rows) - self._here)
+            self._here += got
+            self._more = got == self.arraysize
+
     def _described(self, answer: Answer) -> tuple[list[Any], list[tuple[Any, ...]]]:
         handler = self.outputtypehandler or self.connection.outputtypehandler
         description, ways = [], []
@@ -125,17 +166,23 @@ class Cursor:
 
     def fetchone(self) -> tuple[Any, ...] | None:
         self._check()
-        return self._rows.pop(0) if self._rows else None
+        self._fetch(1)
+        return self._taken(1)[0] if self._rows else None
 
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
         self._check()
         count = self.arraysize if size is None else size
-        rows, self._rows = self._rows[:count], self._rows[count:]
-        return rows
+        self._fetch(count)
+        return self._taken(count)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         self._check()
-        rows, self._rows = self._rows, []
+        self._fetch(inf)
+        return self._taken(len(self._rows))
+
+    def _taken(self, count: int) -> list[tuple[Any, ...]]:
+        rows, self._rows = self._rows[:count], self._rows[count:]
+        self._here -= len(rows)
         return rows
 
     def _check(self) -> None:
@@ -151,15 +198,20 @@ class Connection:
     version = "19.0.0.0.0"
     max_identifier_length = 128
     thin = True
-    stmtcachesize = 20
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, stmtcachesize: int = 20, strict: bool = True) -> None:
+        """strict: refuse what Oracle would; else MariaDB's own words are good, too."""
+        self.stmtcachesize = stmtcachesize
+        self._strict = strict
         self.outputtypehandler: Handler | None = None
         self.call_timeout = 0
         self._session = session
         self._autocommit = False
         self._dead = False
-        self.round_trips = 0
+        self.work = Work()
+        self.is_new = False  # whether the last statement was not in the cache
+        self._kept: OrderedDict[str, None] = OrderedDict()
+        sessions.append(self.work)
 
     @property
     def autocommit(self) -> bool:
@@ -195,17 +247,27 @@ class Connection:
         for pattern, error in _NOT_RUN.items():
             if re.search(pattern, sql, re.I | re.S):
                 raise error()
-        if not is_asked(sql):
+        if self._strict and not (is_asked(sql) or _STATISTICS.match(sql)):
             wrong = [what for what in lint(sql) if not _LONG.match(what)]
             if wrong:
                 raise ora(900, f"{wrong[0]}: {sql}")
-        self.round_trips += 1
+        self._note(sql)
         with self._failing():
             faults.at_statement(sql)
             return [
                 self._session.execute(sql, {k: sent(v) for k, v in one.items()}, self.call_timeout)
                 for one in sets
             ]
+
+    def _note(self, sql: str) -> None:
+        self.work.statements += 1
+        self.work.round_trips += 1
+        self.is_new = sql not in self._kept
+        self.work.parses += self.is_new
+        self._kept[sql] = None
+        self._kept.move_to_end(sql)
+        if len(self._kept) > self.stmtcachesize:
+            self._kept.popitem(last=False)
 
     def _failing(self) -> _Failing:
         return _Failing(self)
@@ -218,7 +280,7 @@ class Connection:
     def commit(self) -> None:
         if self._dead:
             raise dpy(1001, "not connected to database")
-        self.round_trips += 1
+        self.work.round_trips += 1
         with self._failing():
             faults.before_commit()
             self._session.commit()
@@ -227,6 +289,7 @@ class Connection:
     def rollback(self) -> None:
         if self._dead:
             raise dpy(1001, "not connected to database")
+        self.work.round_trips += 1
         with self._failing():
             self._session.rollback()
 
@@ -242,6 +305,10 @@ class Connection:
     def close(self) -> None:
         """Without an error where the session is lost already."""
         self.lose()
+
+
+sessions: list[Work] = []
+"""Of all sessions of this process, also those that have ended."""
 
 
 class _Failing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,6 +35,7 @@ _NUMBERS = {
 _INSTANTS = {FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP, FIELD_TYPE.DATE}
 _TEXTS = {FIELD_TYPE.LONG_BLOB, FIELD_TYPE.BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.TINY_BLOB}
 _LONG_TEXT = 65_536 * 4
+_BYTES = 63  # the character set of what is no text
 
 
 class MariaDBSession:
@@ -56,6 +58,7 @@ class MariaDBSession:
         except pymysql.Error as error:
             raise from_mariadb(error, database) from error
         self._timeout = 0
+        self._plans: dict[str, list[tuple[str]]] = {}
         self._place_of = host, port, database
 
     def execute(self, sql: str, values: dict[str, Any], timeout: int) -> Answer:
@@ -63,6 +66,12 @@ class MariaDBSession:
             self._limit(timeout)
             if dictionary.is_asked(sql):
                 return self._query(_Prepared.of(dictionary.for_mariadb(sql, values)), values)
+            done = self._explained(sql, values)
+            if done is not None:
+                return done
+            modified = _MODIFY.match(sql)
+            if modified:
+                return self._modify(modified[1], modified[2])
             drop = re.match(r"\s*DROP\s+INDEX\s+(\S+)\s*$", sql, re.I)
             if drop:
                 return self._drop_index(drop[1].rpartition(".")[2])
@@ -73,13 +82,31 @@ class MariaDBSession:
         except pymysql.Error as error:
             raise from_mariadb(error, self.owner) from error
 
+    def _explained(self, sql: str, values: dict[str, Any]) -> Answer | None:
+        """The plans that MariaDB makes, by the words with which Oracle is asked for its own."""
+        wanted = _EXPLAIN.match(sql)
+        if wanted:
+            found = self._prepared(sql[wanted.end() :])
+            answer = self._query(_Prepared(f"EXPLAIN {found.sql}", found.binds), values)
+            self._plans[wanted[1]] = [(" ".join(map(str, row)),) for row in answer.rows]
+            return Answer(changed=0)
+        shown = _XPLAN.search(sql)
+        if shown:
+            column = ("PLAN_TABLE_OUTPUT", oracledb.DB_TYPE_VARCHAR, 0, 0)
+            return Answer([column], self._plans[shown[1]])
+        statistics = _STATISTICS.match(sql)
+        if statistics:
+            self._query(_Prepared(f"ANALYZE TABLE {statistics[1].lower()}", ()), {})
+            return Answer(changed=0)
+        return None
+
     def _prepared(self, sql: str) -> _Prepared:
         """With the columns of indexes on expressions in the place of these."""
         if "CASE" not in sql or _LAYOUT.match(sql):
             return prepared(sql)
         if self._place_of not in _indexed:
             query = (
-                "SELECT column_name, column_comment FROM information_schema.columns"
+                "SELECT DISTINCT column_name, column_comment FROM information_schema.columns"
                 " WHERE table_schema = DATABASE() AND column_name LIKE 'sys\\_nc\\_%' ESCAPE '\\'"
             )
             with self._conn.cursor() as cursor:
@@ -106,8 +133,8 @@ class MariaDBSession:
         """Its expressions become columns, as they do on Oracle, too, unseen."""
         names, added = [], []
         with self._conn.cursor() as cursor:
-            for number, part in enumerate(made.parts):
-                if re.fullmatch(r"\w+", part):
+            for part in made.parts:
+                if re.fullmatch(_NAME, part):
                     names.append(part)
                     continue
                 cursor.execute(f"SELECT {_plain(part)} FROM {made.table} LIMIT 0")
@@ -117,17 +144,51 @@ class MariaDBSession:
                     # An id of AUTO_INCREMENT may stand in no expression; the index is longer.
                     names.append(column[1])
                     continue
-                kind = "BIGINT" if number_type else f"VARCHAR(190) COLLATE {COLLATION}"
-                names.append(f"sys_nc_{number}_{made.name}")
+                kind = "BIGINT" if number_type else f"VARCHAR(500) COLLATE {COLLATION}"
+                names.append(f"sys_nc_{zlib.crc32(part.encode()):08x}")
                 told = part.replace("'", "''")
                 expression = (
                     f"GENERATED ALWAYS AS ({_plain(part)}) PERSISTENT INVISIBLE COMMENT '{told}'"
                 )
-                added.append(f"ADD COLUMN {names[-1]} {kind} {expression}")
+                added.append(f"ADD COLUMN IF NOT EXISTS {names[-1]} {kind} {expression}")
             unique = "UNIQUE " if made.unique else ""
             added.append(f"ADD {unique}INDEX {made.name} ({', '.join(names)})")
             cursor.execute(f"ALTER TABLE {made.table} {', '.join(added)}")
         _indexed.pop(self._place_of, None)
+        return Answer(changed=0)
+
+    def _modify(self, table: str, said: str) -> Answer:
+        """A column's type, default and NULL: what is not said stays, on MariaDB it would go."""
+        found = re.fullmatch(
+            r'("[^"]+"|\w+)(?:\s+(?!DEFAULT\b|NOT\b|NULL\b)(\w+(?:\([^)]*\))?))?'
+            r"(?:\s+DEFAULT\s+(.+?))?(?:\s+((?:NOT\s+)?NULL))?",
+            said.strip(),
+            re.I | re.S,
+        )
+        if found is None:
+            raise ora(900, f"not understood: MODIFY {said}")
+        column, kind, default, null = found.groups()
+        query = (
+            "SELECT column_type, is_nullable, column_default FROM information_schema.columns"
+            " WHERE table_schema = COALESCE(%s, DATABASE()) AND LOWER(table_name) = %s"
+            " AND LOWER(column_name) = %s"
+        )
+        schema, _, name = table.rpartition(".")
+        given = [schema or None, name.strip('"').lower(), column.strip('"').lower()]
+        with self._conn.cursor() as cursor:
+            cursor.execute(query, given)
+            row = cursor.fetchone()
+            if row is None:
+                raise ora(904, f"{column}: invalid identifier")
+            kept, nullable, by_default = row
+            kind = kept if kind is None else _typed(kind)
+            null = null or ("NULL" if nullable == "YES" else "NOT NULL")
+            if default is not None:
+                by_default = _plain(default)
+            elif null.upper() != "NULL" and by_default == "NULL":
+                by_default = None
+            default = "" if by_default is None else f"DEFAULT ({by_default})"
+            cursor.execute(f"ALTER TABLE {table} MODIFY COLUMN {column} {kind} {null} {default}")
         return Answer(changed=0)
 
     def _drop_index(self, name: str) -> Answer:
@@ -141,11 +202,22 @@ class MariaDBSession:
             found = cursor.fetchall()
             if not found:
                 raise ora(1418, "specified index does not exist")
-            own = [column for _, column in found if column.startswith("sys_nc_")]
+            own = self._own_columns(cursor, name.strip('"').lower(), found)
             changes = [f"DROP INDEX {name}", *(f"DROP COLUMN {column}" for column in own)]
             cursor.execute(f'ALTER TABLE "{found[0][0]}" {", ".join(changes)}')
         _indexed.pop(self._place_of, None)
         return Answer(changed=0)
+
+    @staticmethod
+    def _own_columns(cursor: Any, index: str, found: Any) -> list[str]:
+        """The columns of an index that stand for expressions, and are in no other one."""
+        query = (
+            "SELECT column_name FROM information_schema.statistics WHERE table_schema = DATABASE()"
+            " AND table_name = %s AND LOWER(index_name) <> %s"
+        )
+        cursor.execute(query, [found[0][0], index])
+        others = {row[0] for row in cursor.fetchall()}
+        return [c for _, c in found if c.startswith("sys_nc_") and c not in others]
 
     def set_autocommit(self, on: bool) -> None:
         try:
@@ -185,6 +257,10 @@ def _fields(cursor: Any) -> list[Any]:
     return list(vars(cursor)["_result"].fields)
 
 
+_MODIFY = re.compile(r"\s*ALTER\s+TABLE\s+(\S+)\s+MODIFY\s*\((.*)\)\s*$", re.I | re.S)
+_EXPLAIN = re.compile(r"EXPLAIN PLAN SET STATEMENT_ID = '(\w+)' FOR\s+", re.I)
+_XPLAN = re.compile(r"DBMS_XPLAN\.DISPLAY\(NULL, '(\w+)'", re.I)
+_STATISTICS = re.compile(r"BEGIN DBMS_STATS\.GATHER_TABLE_STATS\(user, '(\w+)'", re.I)
 _LAYOUT = re.compile(r"\s*(CREATE|ALTER|DROP)\b", re.I)
 _indexed: dict[tuple[str, int, str], tuple[tuple[str, str], ...]] = {}
 """Of each database, the columns that stand for expressions: MariaDB knows no index of those."""
@@ -194,8 +270,8 @@ _indexed: dict[tuple[str, int, str], tuple[tuple[str, str], ...]] = {}
 def _anywhere(expression: str) -> re.Pattern[str]:
     """The expression with its columns of any one table or alias."""
     pattern, first = "", True
-    for piece in re.split(r"('(?:[^']|'')*'|\b[a-z]\w*\b)", expression):
-        column = re.fullmatch(r"[a-z]\w*", piece) and piece != "coalesce"
+    for piece in re.split(r"('(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\b[a-z]\w*\b)", expression):
+        column = re.fullmatch(r'[a-z]\w*|".*"', piece) and piece != "coalesce"
         if column:
             pattern += r"(?P<of>(?:\b\w+\.)*)" if first else r"(?P=of)"
             first = False
@@ -212,6 +288,8 @@ def _type(field: Any) -> Any:
         return oracledb.DB_TYPE_NUMBER
     if field.type_code in _INSTANTS:
         return oracledb.DB_TYPE_TIMESTAMP
+    if field.type_code in _TEXTS and field.charsetnr == _BYTES:
+        return oracledb.DB_TYPE_BLOB
     if field.type_code in _TEXTS and field.length > _LONG_TEXT:
         return oracledb.DB_TYPE_CLOB
     return oracledb.DB_TYPE_VARCHAR
@@ -240,7 +318,12 @@ class _Index:
     parts: list[str]
 
 
-_CREATE_INDEX = re.compile(r"\s*CREATE\s+(UNIQUE\s+)?INDEX\s+(\S+)\s+ON\s+(\S+)\s*\(", re.I)
+_NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
+_CREATE_INDEX = re.compile(
+    rf"\s*CREATE\s+(UNIQUE\s+)?INDEX\s+(?:{_NAME}\.)?({_NAME})"
+    rf"\s+ON\s+((?:{_NAME}\.)?{_NAME})\s*\(",
+    re.I,
+)
 
 
 def index_on_expressions(sql: str) -> _Index | None:
@@ -248,9 +331,9 @@ def index_on_expressions(sql: str) -> _Index | None:
     if found is None:
         return None
     parts = text.split(sql[found.end() : text.closing(sql, found.end())])
-    if all(re.fullmatch(r"\w+", part) for part in parts):
+    if all(re.fullmatch(_NAME, part) for part in parts):
         return None
-    return _Index(bool(found[1]), found[2].rpartition(".")[2], found[3], parts)
+    return _Index(bool(found[1]), found[2], found[3], parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +349,7 @@ class _Prepared:
         return cls(text.with_binds(sql, lambda _: "%s", lambda s: s.replace("%", "%%")), binds)
 
 
+_DROP_TABLE = re.compile(r"^\s*(DROP\s+TABLE\s+\S+)\s+CASCADE\s+CONSTRAINTS(\s+PURGE)?\s*$", re.I)
 _ISOLATION = re.compile(r"^\s*ALTER\s+SESSION\s+SET\s+ISOLATION_LEVEL\s*=\s*([\w ]+)", re.I)
 
 
@@ -275,10 +359,14 @@ def prepared(sql: str) -> _Prepared:
     isolation = _ISOLATION.match(sql)
     if isolation:
         return _Prepared(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation[1]}", ())
+    dropped = _DROP_TABLE.match(sql)
+    if dropped:
+        return _Prepared(dropped[1], ())
     if re.match(r"\s*SET\s+CONSTRAINTS\b", sql, re.I):
         return _Prepared("DO 0", ())
     if re.match(r"\s*(CREATE|ALTER)\s+TABLE\b", sql, re.I):
         return _Prepared(_table(sql).replace("%", "%%"), ())
+    sql = re.sub(rf"^(\s*CREATE\s+(?:UNIQUE\s+)?INDEX\s+){_NAME}\.", r"\1", sql, flags=re.I)
     sql = re.sub(r"^SELECT user FROM dual$", "SELECT UPPER(DATABASE()) FROM dual", sql, flags=re.I)
     sql, columns, _ = text.returning(sql)
     if columns:
@@ -296,9 +384,9 @@ _UTC = "UTC_TIMESTAMP(6)"
 def _plain(sql: str) -> str:
     """An expression or a statement without what only Oracle has."""
     sql = text.outside_literals(sql, _clock)
+    sql = text.outside_literals(sql, lambda part: _MARIADBS_WORD.sub(r'"\1"', part))
     sql = text.calls(sql, "EXTRACT", _extract)
     sql = re.sub(r"\bSYS_EXTRACT_UTC\s*\(\s*SYSTIMESTAMP\s*\)", _UTC, sql, flags=re.I)
-    sql = _dates(sql)
     sql = text.calls(sql, "CAST", _cast)
     sql = text.calls(sql, "NUMTODSINTERVAL", _interval)
     sql = text.calls(sql, "TO_CHAR", _to_char)
@@ -336,7 +424,9 @@ _MICROSECONDS = {"DAY": 86_400_000_000, "HOUR": 3_600_000_000, "MINUTE": 60_000_
 
 def _extract(argument: str) -> str | None:
     """A part of an interval, which is a difference of instants."""
-    found = re.fullmatch(r"(\w+)\s+FROM\s+\((.+) - (TIMESTAMP '[^']*')\)", argument, re.S)
+    found = re.fullmatch(
+        r"(\w+)\s+FROM\s+\((.+?) - (TIMESTAMP '[^']*'|CAST\(.+ AS TIMESTAMP\))\)", argument, re.S
+    )
     if found is None:
         return None
     unit, until, since = found.groups()
@@ -346,20 +436,6 @@ def _extract(argument: str) -> str | None:
     size = _MICROSECONDS[unit.upper()]
     wrap = {"DAY": _ENDLESS, "HOUR": 24, "MINUTE": 60}[unit.upper()]
     return f"MOD({whole} DIV {size}, {wrap})"
-
-
-def _dates(sql: str) -> str:
-    """Differences of dates, which have seconds, in days."""
-    at = len(sql)
-    while (at := sql.rfind("(CAST(", 0, at + len("CAST("))) >= 0:  # they may overlap
-        end = text.closing(sql, at + 1)
-        inside = sql[at + 1 : end]
-        found = re.fullmatch(r"CAST\((.+) AS DATE\) - CAST\((.+) AS DATE\)", inside, re.S)
-        if found:
-            until, since = found.groups()
-            days = f"(TIMESTAMPDIFF(SECOND, {since}, {until}) / 86400)"
-            sql = sql[:at] + days + sql[end + 1 :]
-    return sql
 
 
 def _interval(value: str, unit: str) -> str:
@@ -385,14 +461,20 @@ _TYPES = {
     r"(N?VARCHAR2|CHAR)\((\d+)\s+(CHAR|BYTE)\)": r"\1(\2)",
     r"\bNVARCHAR2\b": "VARCHAR",
     r"\bTIMESTAMP(\(\d\))?(?!\w)": "DATETIME(6)",
+    r"DEFAULT\s+CURRENT_TIMESTAMP(?!\()": "DEFAULT CURRENT_TIMESTAMP(6)",
     r"DEFAULT\s+SYS_EXTRACT_UTC\(SYSTIMESTAMP\)": f"DEFAULT ({_UTC})",
 }
 
 
 def _table(sql: str) -> str:
-    def typed(part: str) -> str:
-        for pattern, kind in _TYPES.items():
-            part = re.sub(pattern, kind, part, flags=re.I)
-        return part
+    return text.outside_literals(sql, _typed)
 
-    return text.outside_literals(sql, typed)
+
+def _typed(part: str) -> str:
+    for pattern, kind in _TYPES.items():
+        part = re.sub(pattern, kind, part, flags=re.I)
+    return _MARIADBS_WORD.sub(r'"\1"', part)
+
+
+_MARIADBS_WORD = re.compile(r'(?<![\w".:])(body|rows)(?![\w"])')
+"""Names that MariaDB takes for words of its own; in capitals they are words of Oracle's."""

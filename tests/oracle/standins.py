@@ -41,10 +41,16 @@ def _connect(dsn: str | None = None, **options: Any) -> Any:
     session = MariaDBSession(
         place["host"], int(place["port"]), options["user"], password, place["database"]
     )
-    return Connection(session)
+    return Connection(
+        session,
+        stmtcachesize=options.get("stmtcachesize", 20),
+        strict=options.get("program") != TESTS,
+    )
 
 
 NO_PASSWORD = "none"
+TESTS = "tests"
+"""As the name of a program: a session of a test's own, which may use the engine's words."""
 
 
 def server_of(name: str) -> str:
@@ -66,3 +72,19 @@ def over_mariadb(base: sa.URL, database: str) -> sa.URL:
         port=base.port,
         query={"service_name": f"mariadb.{database}"},
     )
+
+
+def engine_of(url: str) -> str:
+    """Of a stand-in's URL the engine's own, by which its server is administered; else the same."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() != "oracle":
+        return url
+    engine = sa.URL.create(
+        "mysql+pymysql",
+        username=parsed.username,
+        password=None if parsed.password == NO_PASSWORD else parsed.password,
+        host=parsed.host,
+        port=parsed.port,
+        database=str(parsed.query["service_name"]).removeprefix("mariadb."),
+    )
+    return text(engine)

@@ -26,7 +26,7 @@ MEANINGS = {
 ALL = [(code, kind) for kind, codes in MEANINGS.items() for code in codes.split()]
 
 
-class _CxDetails:
+class CxDetails:
     """What cx_Oracle has as `exception.args[0]`: an error of its own layer has the code 0."""
 
     def __init__(self, name: str) -> None:
@@ -44,7 +44,7 @@ class CxError(Exception):
 
 
 def of_cx_oracle(name: str) -> Exception:
-    return CxError(_CxDetails(name))
+    return CxError(CxDetails(name))
 
 
 @pytest.mark.parametrize(("name", "kind"), ALL, ids=[name for name, _ in ALL])

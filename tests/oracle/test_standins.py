@@ -29,8 +29,10 @@ def over_mariadb(servers: Any, tmp_path: Path, scratch: Path) -> Iterator[Databa
 
 @pytest.fixture
 def conn(over_mariadb: Database) -> Iterator[sa.Connection]:
-    with over_mariadb.engine().connect() as conn:
+    engine = sa.create_engine(over_mariadb.url)  # strict, as that of an App
+    with engine.connect() as conn:
         yield conn
+    engine.dispose()
 
 
 NOW = "CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)"
@@ -43,8 +45,9 @@ NOW = "CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)"
         f"SELECT ({NOW} + NUMTODSINTERVAL(:s, 'SECOND')) FROM DUAL": (
             "SELECT (UTC_TIMESTAMP(6) + INTERVAL ROUND((%s) * 1000000) MICROSECOND) FROM DUAL"
         ),
-        f"SELECT ((CAST({NOW} AS DATE) - CAST(a AS DATE)) * 86400) FROM t": (
-            "SELECT ((TIMESTAMPDIFF(SECOND, a, UTC_TIMESTAMP(6)) / 86400) * 86400) FROM t"
+        f"SELECT EXTRACT(DAY FROM ({NOW} - CAST(a AS TIMESTAMP))) * 86400 FROM t": (
+            "SELECT MOD(TIMESTAMPDIFF(MICROSECOND, CAST(a AS DATETIME(6)), UTC_TIMESTAMP(6))"
+            " DIV 86400000000, 4611686018427387904) * 86400 FROM t"
         ),
         "INSERT INTO t (a) VALUES (:a) RETURNING t.id INTO :ret_0": (
             "INSERT INTO t (a) VALUES (%s) RETURNING id"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 _SKIPPED = r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/"
 _BIND = re.compile(rf"({_SKIPPED})|(?<![\w:]):(\"[^\"]+\"|[A-Za-z]\w*)", re.S)
 _PIECES = re.compile(rf"{_SKIPPED}|\(|\)|,|\bAS\b|.", re.S | re.I)
-_LITERAL = re.compile(r"'(?:[^']|'')*'", re.S)
+_LITERAL = re.compile(r"""'(?:[^']|'')*'|"[^"]*\"""", re.S)
 
 
 def bind_names(sql: str) -> list[str]:
@@ -32,7 +32,7 @@ def _bare(name: str) -> str:
 
 
 def outside_literals(sql: str, change: Callable[[str], str]) -> str:
-    """The text with what stands between its literals changed."""
+    """The text with what stands between its literals and quoted names changed."""
     parts, end = [], 0
     for found in _LITERAL.finditer(sql):
         parts += [change(sql[end : found.start()]), found[0]]

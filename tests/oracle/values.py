@@ -12,7 +12,7 @@ import oracledb
 Type = Any
 """One of the driver's types of the database, or a Python type that stands for one."""
 
-_LOBS = (oracledb.DB_TYPE_CLOB, oracledb.DB_TYPE_NCLOB, oracledb.DB_TYPE_BLOB)
+LOBS = (oracledb.DB_TYPE_CLOB, oracledb.DB_TYPE_NCLOB, oracledb.DB_TYPE_BLOB)
 _TEXTS = (oracledb.STRING, oracledb.DB_TYPE_VARCHAR, oracledb.DB_TYPE_NVARCHAR, str)
 
 
@@ -51,7 +51,7 @@ class Variable:
         """A value of the database in the type that was asked for."""
         if value is None:
             return None
-        if self.type in _LOBS:
+        if self.type in LOBS:
             value = Lob(value)
         elif self.type in _TEXTS:
             value = as_text(value)

@@ -120,7 +120,9 @@ def records(app: App, msg_id: int | None = None) -> dict[str, tuple[Any, ...]]:
 EFFECT = sa.Table(
     "fan_effect",
     sa.MetaData(),
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column(
+        "id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), sa.Identity(), primary_key=True
+    ),
     sa.Column("item", sa.String(100), nullable=False),
 )
 

@@ -24,8 +24,9 @@ def only_servers(app: App) -> None:
 
 def cut(app: App, conn: sa.Connection) -> None:
     """End the session of `conn`, from another one."""
-    mysql = app.engine.dialect.name == "mysql"
-    number = conn.scalar(sa.text("SELECT connection_id()" if mysql else "SELECT pg_backend_pid()"))
+    mysql = app.engine.dialect.name in ("mysql", "oracle")  # an Oracle's stand-in is a MariaDB
+    mine = sa.func.connection_id() if mysql else sa.func.pg_backend_pid()
+    number = conn.scalar(sa.select(mine))
     end = f"KILL {number}" if mysql else f"SELECT pg_terminate_backend({number})"
     with app.engine.connect() as other:
         other.execute(sa.text(end))

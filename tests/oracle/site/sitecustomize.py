@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 class _Installing(importlib.abc.Loader):
@@ -20,10 +21,17 @@ class _Installing(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        sys.path.append(str(Path(__file__).parents[3]))
-        from tests.oracle import standins
+        real = module.connect
 
-        standins.install()
+        def first(*args: Any, **options: Any) -> Any:
+            module.connect = real
+            sys.path.append(str(Path(__file__).parents[3]))
+            from tests.oracle import standins
+
+            standins.install()
+            return module.connect(*args, **options)
+
+        module.connect = first
 
 
 class _Watching(importlib.abc.MetaPathFinder):
