@@ -25,7 +25,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from msgworker import App, Message
-from tests.crash.torture import DEFAULT, PROCESSES, database
+from tests.crash.torture import DEFAULT, database
 from tests.engines import plain_engine
 from tests.support.waiting import until as wait_until
 

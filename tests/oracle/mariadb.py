@@ -35,6 +35,8 @@ _NUMBERS = {
 _INSTANTS = {FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP, FIELD_TYPE.DATE}
 _TEXTS = {FIELD_TYPE.LONG_BLOB, FIELD_TYPE.BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.TINY_BLOB}
 _LONG_TEXT = 65_536 * 4
+_TRANSACTION_GONE = ((1213,), (1020,))
+"""Errors after which MariaDB has rolled the whole transaction back."""
 _BYTES = 63  # the character set of what is no text
 
 
@@ -58,10 +60,12 @@ class MariaDBSession:
         except pymysql.Error as error:
             raise from_mariadb(error, database) from error
         self._timeout = 0
+        self._rolled_back = False
         self._plans: dict[str, list[tuple[str]]] = {}
         self._place_of = host, port, database
 
     def execute(self, sql: str, values: dict[str, Any], timeout: int) -> Answer:
+        self._refuse_if_rolled_back()
         try:
             self._limit(timeout)
             if dictionary.is_asked(sql):
@@ -80,6 +84,9 @@ class MariaDBSession:
                 return self._index(index)
             return self._query(self._prepared(sql), values)
         except pymysql.Error as error:
+            self._rolled_back = (
+                error.args[:1] in _TRANSACTION_GONE and not self._conn.get_autocommit()
+            )
             raise from_mariadb(error, self.owner) from error
 
     def _explained(self, sql: str, values: dict[str, Any]) -> Answer | None:
@@ -225,13 +232,24 @@ class MariaDBSession:
         except pymysql.Error as error:
             raise from_mariadb(error, self.owner) from error
 
+    def _refuse_if_rolled_back(self) -> None:
+        # At a deadlock MariaDB rolls the whole transaction back, Oracle the statement only. What
+        # followed would be another transaction, and a COMMIT that of its second half.
+        if self._rolled_back:
+            raise ora(60, "MariaDB has rolled the whole transaction back")
+
     def commit(self) -> None:
+        try:
+            self._refuse_if_rolled_back()
+        finally:
+            self._rolled_back = False
         try:
             self._conn.commit()
         except pymysql.Error as error:
             raise from_mariadb(error, self.owner) from error
 
     def rollback(self) -> None:
+        self._rolled_back = False
         try:
             self._conn.rollback()
         except pymysql.Error as error:

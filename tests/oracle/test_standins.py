@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,33 @@ def test_what_oracle_refuses_is_refused(
     raw: Any = conn.connection.dbapi_connection
     with pytest.raises(oracledb.Error), raw.cursor() as cursor:
         cursor.execute(sql, values)
+
+
+def test_after_a_deadlock_nothing_of_the_transaction_is_committed(over_mariadb: Database) -> None:
+    """MariaDB has rolled all of it back; what came before must not be told as committed."""
+    one, other = (sa.create_engine(over_mariadb.url) for _ in range(2))
+    with one.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE pair (id NUMBER(19), n NUMBER(19))")
+        conn.exec_driver_sql("CREATE UNIQUE INDEX pair_id ON pair (id)")
+        for number in (1, 2, 3):
+            conn.exec_driver_sql(f"INSERT INTO pair (id, n) VALUES ({number}, 0)")
+    update = "UPDATE pair SET n = n + 1 WHERE id = {}"
+    with one.connect() as mine, other.connect() as theirs:
+        for number in (2, 3):  # who has changed less is rolled back
+            theirs.exec_driver_sql(update.format(number))
+        mine.exec_driver_sql(update.format(1))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(theirs.exec_driver_sql, update.format(1))
+            with pytest.raises(sa.exc.DBAPIError, match="ORA-00060"), mine.begin_nested():
+                mine.exec_driver_sql(update.format(2))
+            with pytest.raises(sa.exc.DBAPIError, match="ORA-00060"):
+                mine.commit()
+            mine.rollback()
+            waiting.result()
+        theirs.commit()
+        assert mine.exec_driver_sql("SELECT n FROM pair ORDER BY id").scalars().all() == [1, 1, 1]
+    one.dispose()
+    other.dispose()
 
 
 def test_values_come_as_oracle_gives_them(conn: sa.Connection) -> None:
