@@ -6,11 +6,15 @@ remembered is what a server would be sent.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
 import oracledb
 import sqlalchemy as sa
+
+DRIVER = "MSGWORKER_TEST_ORACLE_DRIVER"
+"""The variable that names another driver whose dialect compiles: cx_oracle."""
 
 
 class _Variable:
@@ -112,7 +116,8 @@ class Log:
     def rows_for(self, sql: str) -> list[tuple[Any, ...]]:
         return next((list(rows) for part, rows in self.rows.items() if part in sql), [])
 
-    def engine(self, driver: str = "oracledb") -> sa.Engine:
+    def engine(self) -> sa.Engine:
+        driver = os.environ.get(DRIVER, "oracledb")
         return sa.create_engine(f"oracle+{driver}://", creator=lambda: Connection(self))
 
     @property

@@ -627,12 +627,9 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
         yield purge.delete, {"ids": some, "beside": [t.item]}
 
 
-def oracle_statements(
-    spec: MessageTable, header_room: int = 0, driver: str = "oracledb"
-) -> list[str]:
-    """All statements of the package, as Oracle's driver is given them."""
+def _oracle_statements(spec: MessageTable, header_room: int = 0) -> list[str]:
     log = Log()
-    engine = log.engine(driver)
+    engine = log.engine()
     t = tables_for(spec, DIALECTS["oracle"], header_room=header_room)
     with engine.connect() as conn:
         for act, options in _acts(t, log):
@@ -663,18 +660,18 @@ SPECS = {
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_every_statement_is_one_that_oracle_takes(spec):
-    found = oracle_statements(spec)
+    found = _oracle_statements(spec)
     assert len(found) > (30 if spec.claimed_by else 15)
     wrong = {sql: lint(sql) for sql in found if lint(sql)}
     assert wrong == {}
 
 
 def test_oracle_takes_the_statements_with_headers():
-    on = [sql for sql in oracle_statements(MessageTable(), header_room=2000) if "headers" in sql]
+    on = [sql for sql in _oracle_statements(MessageTable(), header_room=2000) if "headers" in sql]
     assert {sql.split()[0] for sql in on} == {"SELECT", "INSERT", "UPDATE"}
     assert {sql: lint(sql) for sql in on if lint(sql)} == {}
 
 
 def test_oracle_s_hints_name_the_indexes():
-    found = "\n".join(oracle_statements(MessageTable()))
+    found = "\n".join(_oracle_statements(MessageTable()))
     assert "/*+ FIRST_ROWS(100) INDEX(" in found

@@ -16,5 +16,6 @@ The driver's types and exceptions are its own; its connections and cursors are o
   counting    round trips, statements and parses per message
   schema      the schema of a real Oracle's login, emptied for each test
   live        the plans and the speed that tests/oracle_live.sh asks a real Oracle for
-  with_cx_oracle  our statements and its errors, where cx_Oracle is installed
+  codes       what each code of Oracle's and of its drivers means
+  with_cx_oracle  its own errors, where cx_Oracle is installed
 """

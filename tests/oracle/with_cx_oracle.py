@@ -1,5 +1,4 @@
-"""Says as JSON what becomes of our statements and of its errors with cx_Oracle; where it is
-installed."""
+"""Says as JSON what becomes of cx_Oracle's own errors; where it is installed."""
 
 from __future__ import annotations
 
@@ -9,11 +8,8 @@ from typing import Any
 import cx_Oracle
 import sqlalchemy as sa
 
-from msgworker import MessageTable
 from msgworker.dialects import trouble
-from tests.oracle.test_errors import ALL, CxDetails
-from tests.oracle_lint import lint
-from tests.test_ddl import oracle_statements
+from tests.oracle.codes import ALL, CxDetails
 
 
 def at_a_start() -> str:
@@ -26,16 +22,11 @@ def at_a_start() -> str:
 
 
 def main() -> None:
-    with_it = oracle_statements(MessageTable(), driver="cx_oracle")
-    with_oracledb = oracle_statements(MessageTable())
     errors: list[tuple[Any, Any, Any]] = [
         (name, kind, cx_Oracle.DatabaseError(CxDetails(name))) for name, kind in ALL
     ]
     told = {
         "version": cx_Oracle.version,
-        "statements": len(with_it),
-        "other statements": sorted(set(with_it) ^ set(with_oracledb)),
-        "refused by Oracle": [sql for sql in with_it if lint(sql)],
         "misunderstood": [
             name
             for name, kind, error in errors
