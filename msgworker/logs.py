@@ -35,6 +35,7 @@ class Said(StrEnum):
     TOPICS_PAUSED = "topics.paused"
     DATABASE_AWAY = "database.away"
     DATABASE_BACK = "database.back"
+    POOLER_FOUND = "pooler.found"
     SCHEDULE_FIRED = "schedule.fired"
     SCHEDULE_FAILED = "schedule.failed"
     HANDLER_LATE = "handler.late"

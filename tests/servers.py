@@ -23,6 +23,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from sqlalchemy.engine import make_url
+
 VARIABLES = {
     "postgresql": "MSGWORKER_TEST_POSTGRESQL_URL",
     "mariadb": "MSGWORKER_TEST_MYSQL_URL",
@@ -278,6 +280,49 @@ class MariaDB(Server):
         ):
             s.settimeout(2)
             return bool(s.recv(1))
+        return False
+
+
+class PgBouncer(Server):
+    """In front of a PostgreSQL, for all of its databases. mode: session or transaction."""
+
+    name = "pgbouncer"
+
+    def __init__(self, behind: str, mode: str, *, size: int = 20, more: str = "") -> None:
+        """behind: the URL of the server; size: how many sessions of it a database may have; more:
+        further lines of the configuration."""
+        super().__init__()
+        self.behind, self.mode, self.size, self.more = make_url(behind), mode, size, more
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/"
+
+    def prepare(self) -> None:
+        path = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"
+        if shutil.which("pgbouncer", path=path) is None:
+            install("pgbouncer")
+        found = shutil.which("pgbouncer", path=path)
+        if found is None:
+            raise CannotHave("no pgbouncer found")
+        self.program = found
+        self.user = unprivileged("postgres")
+        (self.folder / "users.txt").write_text('"postgres" ""\n')
+        (self.folder / "pgbouncer.ini").write_text(
+            f"[databases]\n* = host={self.behind.host} port={self.behind.port}\n[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
+            f"auth_type = trust\nauth_file = {self.folder / 'users.txt'}\n"
+            f"pool_mode = {self.mode}\ndefault_pool_size = {self.size}\nmax_client_conn = 500\n"
+            f"admin_users = postgres\nlog_connections = 0\nlog_disconnections = 0\n{self.more}\n"
+        )
+        self.give_folder()
+
+    def command(self) -> list[str]:
+        return [self.program, str(self.folder / "pgbouncer.ini")]
+
+    def answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
         return False
 
 

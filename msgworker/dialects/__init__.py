@@ -103,6 +103,7 @@ from msgworker.dialects.live import (
     whole_room,
 )
 from msgworker.dialects.masking import masked, secrets_of, without
+from msgworker.dialects.poolers import shares_sessions
 from msgworker.dialects.server_checks import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
 from msgworker.dialects.sqlite import (
     DATABASE_SET_UP,
@@ -246,6 +247,7 @@ __all__ = [
     "set_up_database",
     "setting_default",
     "sever",
+    "shares_sessions",
     "shows_a_row",
     "sizes_are_exact",
     "storing",

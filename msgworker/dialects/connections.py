@@ -17,6 +17,7 @@ from sqlalchemy.types import TypeEngine
 from msgworker.dialects.capabilities import Dialect
 from msgworker.dialects.drivers import odd_texts
 from msgworker.dialects.masking import masked, secrets_of, without
+from msgworker.dialects.poolers import shares_sessions
 from msgworker.dialects.troubles import Trouble, is_denied, reason_of, trouble
 from msgworker.dialects.types import AnyText
 from msgworker.errors import DatabaseUnavailable, SchemaError
@@ -247,7 +248,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 @contextmanager
 def joining_widely(conn: sa.Connection, dialect: Dialect) -> Iterator[None]:
     """The block's queries join a large part of the table; `conn` is one of `connecting`."""
-    if dialect.wide_join_settings is None:
+    if dialect.wide_join_settings is None or shares_sessions(conn):
         yield
         return
     conn.exec_driver_sql(dialect.wide_join_settings[0])

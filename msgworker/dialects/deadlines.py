@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from msgworker.dialects.poolers import shares_sessions
+
 _STEPS = 1_000
 """SQLite asks after so many steps of its virtual machine."""
+_CANCEL_SECONDS = 0.1
+"""Between two cancels of what is still running, through a pooler."""
 
 
 @contextmanager
 def deadline(conn: sa.Connection, seconds: float) -> Iterator[None]:
     """The database ends each statement of the block that takes longer than this; SQLite, whose
-    statements read on as their rows are fetched, ends what takes longer than this in all.
+    statements read on as their rows are fetched, ends what takes longer than this in all, and so
+    do we through a pooler, whose sessions are not ours to set.
 
     `conn` is one of `connecting`. A statement that was ended raises an error that `is_overtime`
     knows.
@@ -29,6 +35,9 @@ def deadline(conn: sa.Connection, seconds: float) -> Iterator[None]:
             yield
     elif name == "oracle":
         with _call_timeout(conn, seconds):
+            yield
+    elif shares_sessions(conn):
+        with _cancelling(conn, seconds):
             yield
     else:
         begin, end = _settings(conn, seconds)
@@ -60,6 +69,28 @@ def _progress(conn: sa.Connection, seconds: float) -> Iterator[None]:
         yield
     finally:
         raw.set_progress_handler(None, 0)
+
+
+@contextmanager
+def _cancelling(conn: sa.Connection, seconds: float) -> Iterator[None]:
+    raw: Any = conn.connection.driver_connection
+    ended = threading.Event()
+
+    def watch() -> None:
+        if ended.wait(seconds):
+            return
+        while not ended.is_set():  # between two statements a cancel ends none
+            with suppress(Exception):
+                raw.cancel()
+            ended.wait(_CANCEL_SECONDS)
+
+    watching = threading.Thread(target=watch, name="msgworker-deadline", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watching.join()
 
 
 @contextmanager

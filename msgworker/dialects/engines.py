@@ -24,6 +24,7 @@ from msgworker.dialects.drivers import (
     connect_defaults,
 )
 from msgworker.dialects.oracle import _fetch_at_once, _pad_lists
+from msgworker.dialects.poolers import notice_pooler, told_of_pooler
 from msgworker.dialects.sqlite import (
     SQLITE_LEAST,
     _begin_immediate,
@@ -109,6 +110,7 @@ def other_than(engine: sa.Engine, other: sa.Engine) -> str:
 
 
 def _plainly(url: URL) -> URL:
+    url = told_of_pooler(url)[0]
     backend = url.get_backend_name().replace("mariadb", "mysql")
     url = url.set(drivername=f"{backend}+{url.get_driver_name()}")
     if backend == "sqlite":
@@ -187,6 +189,7 @@ def open_engine(source: object) -> sa.Engine:
     event.listen(engine, "handle_error", _note_rollback)
     if engine.dialect.name == "postgresql":
         event.listen(engine, "engine_connect", _iso_dates)
+        notice_pooler(engine)
     if engine.dialect.driver == "pymysql":
         event.listen(engine, "engine_connect", _any_text)
     if engine.dialect.name == "oracle":
@@ -221,8 +224,9 @@ def _create(url: URL) -> sa.Engine:
         args["connect_args"] = {"timeout": 60, "check_same_thread": False}
         args["poolclass"] = sa.QueuePool
     else:
+        url, args["execution_options"], threshold = told_of_pooler(url)
         args["pool_pre_ping"] = True
-        args["connect_args"] = connect_defaults(url)
+        args["connect_args"] = connect_defaults(url) | threshold
     try:
         engine = sa.create_engine(url, **args)
         if url.get_driver_name() == "pymysql":

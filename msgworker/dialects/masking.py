@@ -14,7 +14,8 @@ from msgworker.payload import without_url_secrets
 HARMLESS = re.compile(
     r"application_name|cache|charset|check_same_thread|client_encoding|connect_timeout|events|"
     r"gssencmode|host|hostaddr|immutable|isolation_level|keepalives|keepalives_count|"
-    r"keepalives_idle|keepalives_interval|mode|nolock|port|read_timeout|server_side_cursors|"
+    r"keepalives_idle|keepalives_interval|mode|nolock|pooler|port|prepare_threshold|read_timeout|"
+    r"server_side_cursors|"
     r"service_name|ssl_ca|ssl_check_hostname|ssl_verify_cert|ssl_verify_identity|sslmode|"
     r"sslrootcert|target_session_attrs|tcp_connect_timeout|tcp_user_timeout|timeout|unix_socket|"
     r"uri|use_unicode|write_timeout"

@@ -8,6 +8,7 @@ import re
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from msgworker.dialects.poolers import is_of_a_pooler
 from msgworker.errors import DatabaseUnavailable
 from msgworker.payload import shown
 
@@ -189,6 +190,8 @@ def _by_code(error: BaseException | None) -> Trouble:
     if isinstance(code, int):  # before the SQLSTATE, which newer PyMySQL has too, but less precise
         return _MYSQL.get(code, Trouble.OTHER)
     state = getattr(error, "sqlstate", None)
+    if is_of_a_pooler(error):
+        return Trouble.AGAIN
     if isinstance(state, str):
         return _POSTGRESQL.get(state, _POSTGRESQL_CLASSES.get(state[:2], Trouble.OTHER))
     text = str(error)

@@ -25,6 +25,7 @@ from msgworker.dialects import (
     reason_of,
     rolled_back,
     sever,
+    shares_sessions,
     trouble,
 )
 from msgworker.errors import DatabaseUnavailable, HandlerMisuse
@@ -198,7 +199,7 @@ class Link:
             if self._alone is None:
                 conn = self.connect()
                 self._alone = conn.execution_options(isolation_level="AUTOCOMMIT")
-                if self._tuned:
+                if self._tuned and not shares_sessions(self._alone):
                     self._alone.exec_driver_sql(self._tuned[0])
             yield self._alone
         except BaseException as error:
@@ -244,7 +245,8 @@ class Link:
         """
         if self._alone is not None and self._tuned and not lost:
             with suppress(Exception):
-                self._alone.exec_driver_sql(self._tuned[1])
+                if not shares_sessions(self._alone):  # nothing was set
+                    self._alone.exec_driver_sql(self._tuned[1])
         for conn in (self._alone, self.together):
             if conn is not None:
                 with suppress(Exception):  # it may be broken

@@ -62,6 +62,7 @@ CHECKS = (
     rights.rights,
     server.settings,
     server.isolation,
+    server.pooler,
     server.clock,
     plan.plan,
 )

@@ -50,6 +50,18 @@ def isolation(p: Patient) -> list[Finding]:
     return [needed("server", text)]
 
 
+def pooler(p: Patient) -> list[Finding]:
+    """What does not work where a session of the server is not ours to keep."""
+    if not dialects.shares_sessions(p.conn):
+        return []
+    text = (
+        "a pooler is in front of the database: no prepared statements and no notifications are "
+        "used, messages of other processes wait for the next look (poll_seconds); if it pools by "
+        "session, add pooler=session to the url (docs/poolers.md)"
+    )
+    return [advised("server", text)]
+
+
 def clock(p: Patient) -> list[Finding]:
     """All times are the database's; this host's clock only words ages."""
     theirs = p.conn.scalar(sa.select(now()))
