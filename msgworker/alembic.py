@@ -1,4 +1,5 @@
-"""The hook for Alembic that keeps `--autogenerate` from dropping objects of msgworker.
+"""The hook for Alembic that keeps `--autogenerate` from dropping objects of msgworker, and the
+upgrade of its tables within a revision.
 
 It hides only objects that are in the database but not in your metadata, and of these only objects
 with a name of msgworker. Alembic itself is not imported here.
@@ -12,8 +13,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker.dialects import DIALECTS
-from msgworker.errors import ConfigError
+from msgworker.dialects import DIALECTS, dialect_of
+from msgworker.errors import ConfigError, SchemaError
+from msgworker.store.tables import schema
+from msgworker.store.tables import upgrade as store
 from msgworker.store.tables.ddl_script import own_tables
 from msgworker.table import (
     DEFAULT_NAME,
@@ -29,7 +32,7 @@ from msgworker.table import (
     tables_for,
 )
 
-__all__ = ["include_object"]
+__all__ = ["include_object", "upgrade"]
 
 _RULE = r"(?:_t(\d{1,4})(b?))?"
 _INDEX = re.compile(rf"{_RULE}_(guard|object|oldest|due|{FAILED}|{URGENT}|{UNIQUE})$")
@@ -59,6 +62,31 @@ def include_object(
     if type_ in ("index", "unique_constraint"):
         return not (_is_ours(name, table.name) and _is_message_table(table))
     return True
+
+
+def upgrade(op: Any, table: MessageTable | None = None, *, message_table: bool = True) -> list[str]:
+    """Upgrade msgworker's tables within a revision, by what `msgworker db upgrade` runs; return
+    what was made, [] if all was there.
+
+    op: alembic.op, of a revision that is connected (not `alembic upgrade --sql`). table: the
+    App's, msgworker_message by default. The statements are run in Alembic's autocommit_block(),
+    since PostgreSQL builds indexes in no transaction, if they are to let others work.
+    Raises SchemaError.
+    """
+    context = op.get_context()
+    made: list[str] = []
+    with context.autocommit_block():
+        conn = op.get_bind()
+        dialect = dialect_of(conn.engine)
+        spec = table or MessageTable()
+        spec = schema.rule_there(conn, spec, dialect).to(spec)
+        while steps := store.plan(conn, spec, dialect, message_table=message_table).steps:
+            if steps[0].makes in made:
+                raise SchemaError(f"{steps[0].makes} was made, and is not there")
+            for statement in steps[0].statements:
+                store.run_as_written(conn, statement)
+            made.append(steps[0].makes)
+    return made
 
 
 @cache

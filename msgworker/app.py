@@ -35,9 +35,10 @@ from msgworker.processlock import ProcessLock
 from msgworker.schedules import OWN, Schedule, Schedules, configured
 from msgworker.store import send as store
 from msgworker.store import unique as keys
-from msgworker.store.tables import additions, schema
+from msgworker.store.tables import additions, schema, upgrade
 from msgworker.store.tables import rule as rules
 from msgworker.store.tables.rule import Rule
+from msgworker.store.tables.upgrade import Plan, Step
 from msgworker.table import COLUMNS, MessageTable, Tables
 from msgworker.tracing import Sending, tracer
 
@@ -170,6 +171,33 @@ class App:
             after = Rule.of(self._by_rule(may_bury=True).spec)
             made += [f"rule {after}"] if after != before else []
         return made
+
+    def upgrade_schema(
+        self,
+        *,
+        dry_run: bool = False,
+        message_table: bool = False,
+        on_step: Callable[[Step], object] = lambda _: None,
+    ) -> Plan:
+        """Bring the tables of an earlier version to the one of this package, while instances work;
+        return what was found and run. Like `create_schema`, by statements that let others work.
+
+        dry_run: change nothing. message_table: also create the indexes that are missing on a
+        message table that is not named msgworker_message; else they are returned as `left`.
+        on_step: is called with each step that has run. Safe to call again after a crash, and from
+        several processes at once. Raises DatabaseUnavailable, SchemaError.
+        """
+        with dialects.reaching(self.engine):
+            dialect = dialects.dialect_of(self.engine)
+            spec = schema.known_rule(self.engine, self.table, dialect).to(self.table)
+            if dry_run:
+                with dialects.connecting(self.engine) as conn:
+                    return upgrade.plan(conn, spec, dialect, message_table=message_table)
+            found = upgrade.run(
+                *(self.engine, spec, dialect), message_table=message_table, on_step=on_step
+            )
+        self._tables = None
+        return found
 
     @property
     def tables(self) -> Tables:

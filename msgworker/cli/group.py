@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "demo": ("demo", "Real purchases on embedded SQLite, one process killed."),
     "init-db": ("schema", "Create missing tables and indexes."),
+    "db": ("database", "Upgrade the tables of an earlier version, or show their version."),
     "ddl": ("schema", "Print the script that creates the schema, for a DBA."),
     "run": ("work", "Handle messages until a signal arrives."),
     "drain": ("work", "Handle messages until none is due now or soon."),

@@ -103,6 +103,17 @@ from msgworker.dialects.live import (
     whole_room,
 )
 from msgworker.dialects.masking import masked, secrets_of, without
+from msgworker.dialects.online import (
+    AN_INSTANT,
+    NOBODY,
+    changing_table,
+    dropping_unfinished,
+    in_turn,
+    indexing_online,
+    is_concurrent,
+    owner_rights,
+    wait_of_columns,
+)
 from msgworker.dialects.poolers import shares_sessions
 from msgworker.dialects.server_checks import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
 from msgworker.dialects.sqlite import (
@@ -145,11 +156,13 @@ from msgworker.dialects.types import (
 
 __all__ = [
     "ANALYZE",
+    "AN_INSTANT",
     "CURRENT_USER",
     "DATABASE_SET_UP",
     "DIALECTS",
     "HIDDEN",
     "NAMES",
+    "NOBODY",
     "SERVER_SETTINGS",
     "AnyId",
     "AnyText",
@@ -171,6 +184,7 @@ __all__ = [
     "can_retype",
     "change_by_text",
     "change_text_for",
+    "changing_table",
     "check_calls",
     "columns_there",
     "committing_each",
@@ -182,6 +196,7 @@ __all__ = [
     "dialect_of",
     "dropping_check",
     "dropping_index",
+    "dropping_unfinished",
     "engine_options",
     "exact",
     "fetch",
@@ -195,14 +210,17 @@ __all__ = [
     "holds_json",
     "id_source",
     "identity",
+    "in_turn",
     "index_is_unique",
     "index_names",
+    "indexing_online",
     "insert_unless",
     "instant_of",
     "instant_text",
     "instants_of",
     "invalid_indexes",
     "is_aborted",
+    "is_concurrent",
     "is_overtime",
     "is_there",
     "joining_widely",
@@ -223,6 +241,7 @@ __all__ = [
     "number_room",
     "open_engine",
     "other_than",
+    "owner_rights",
     "parse_url",
     "plain_layout",
     "plain_text",
@@ -264,6 +283,7 @@ __all__ = [
     "unavailable",
     "violates",
     "wait_for_notice",
+    "wait_of_columns",
     "whole_number",
     "whole_room",
     "without",

@@ -12,6 +12,7 @@ indexes     the guard and the claim indexes: a class of Tables for each kind of 
 priorities  rows with a priority, and their index
 uniqueness  rows whose unique key counts, and their index
 own         msgworker's own tables that every instance uses
+versions    what each version of the schema has added
 """
 
 from msgworker.table.build import WITHOUT_TICK, WITHOUT_TRACE, build_tables, live_names, tables_for
@@ -49,6 +50,7 @@ from msgworker.table.names import (
 )
 from msgworker.table.spec import MessageTable
 from msgworker.table.tables import Tables
+from msgworker.table.versions import LEAST, NEWEST, VERSIONS, Version, reached, version_of
 
 __all__ = [
     "ADDED",
@@ -58,6 +60,7 @@ __all__ = [
     "FAILED",
     "FAILED_MARK",
     "HELD_KEY",
+    "LEAST",
     "LEAST_HEADERS",
     "LONGEST_ID",
     "MAX_ERROR",
@@ -70,6 +73,7 @@ __all__ = [
     "MOST_PRIORITY",
     "MOST_SHARDS",
     "NAMED_ONLY",
+    "NEWEST",
     "NO_OBJECT",
     "NO_OBJECT_RUNNING",
     "OPEN_OBJECT",
@@ -80,15 +84,19 @@ __all__ = [
     "UNIQUE",
     "URGENT",
     "URGENT_RANK",
+    "VERSIONS",
     "WITHOUT_TICK",
     "WITHOUT_TRACE",
     "Cols",
     "MessageTable",
     "Slice",
     "Tables",
+    "Version",
     "build_tables",
     "lit",
     "live_names",
+    "reached",
     "tables_for",
     "text_lit",
+    "version_of",
 ]

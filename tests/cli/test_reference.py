@@ -15,6 +15,7 @@ from tests.support.programs import Cli, dead, sql
 
 REST: dict[str, tuple[str, ...]] = {
     "init-db": ("--json",),
+    "db": ("upgrade", "--dry-run"),
     "ddl": ("--dialect", "oracle"),
     "run": ("--time-limit", "0", "--quiet"),
     "drain": ("--linger", "0", "--time-limit", "0", "--json"),

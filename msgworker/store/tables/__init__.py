@@ -1,4 +1,4 @@
 """Create and check the tables; the rule that is recorded with them.
 
-In order: schema, additions, reflection, requirements, ddl_script, rule.
+In order: schema, upgrade, additions, reflection, requirements, ddl_script, rule, version.
 """

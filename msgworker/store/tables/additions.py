@@ -158,16 +158,21 @@ def ensure_index(engine: Engine, t: Tables, index: sa.Index, *, look: bool) -> l
     except SchemaError as error:
         if name != t.guard_name or trouble(error.__cause__ or error) is not Trouble.RACE:
             raise
-        quote = engine.dialect.identifier_preparer.quote
-        name = quote(t.names["object_id"])
-        table = engine.dialect.identifier_preparer.format_table(t.message)
-        raise SchemaError(
-            f"{str(error).rstrip('.')}. An object has two rows at status 1; see them: SELECT "
-            f"{name} FROM {table} WHERE {quote(t.names['status'])} = 1 AND {name} IS NOT NULL "
-            f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor` prints how to fix them; "
-            "then run this again"
-        ) from error
+        raise SchemaError(two_running(engine.dialect, t, str(error))) from error
     return [name] if made else []
+
+
+def two_running(dialect: sa.Dialect, t: Tables, why: str) -> str:
+    """Why the guard cannot be built, and what to do. why: what the database says."""
+    quote = dialect.identifier_preparer.quote
+    name = quote(t.names["object_id"])
+    table = dialect.identifier_preparer.format_table(t.message)
+    return (
+        f"{why.rstrip('.')}. An object has two rows at status 1; see them: SELECT "
+        f"{name} FROM {table} WHERE {quote(t.names['status'])} = 1 AND {name} IS NOT NULL "
+        f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor` prints how to fix them; "
+        "then run this again"
+    )
 
 
 def has_index(conn: Connection, table: sa.Table | None, name: str) -> bool:

@@ -126,17 +126,27 @@ def record(conn: Connection, t: Tables) -> None:
     where there is one by now."""
     c, text = t.lease.c, _text(t, Rule.of(t.spec))
     emptied = sa.update(t.lease).where(c.name == _name(t), c.serves.is_(None))
-    if conn.execute(emptied.values(serves=text)).rowcount:
-        return
+    if not conn.execute(emptied.values(serves=text)).rowcount:
+        conn.execute(recording(t))
+
+
+def recording(t: Tables) -> sa.Insert:
+    """The statement that records the rule of `t`, where there is no row for it."""
     values = {
         "name": _name(t),
         "kind": KIND,
         "started_at": now(),
         "renewed_at": now(),
         "expires_at": now_plus(sa.literal(NEVER_SECONDS, sa.Float())),
-        "serves": text,
+        "serves": _text(t, Rule.of(t.spec)),
     }
-    conn.execute(sa.insert(t.lease).values(values))
+    return sa.insert(t.lease).values(values)
+
+
+def has_row(conn: Connection, t: Tables) -> bool:
+    """Whether there is a row for the rule, be it empty."""
+    query = sa.select(sa.func.count()).where(t.lease.c.name == _name(t))
+    return bool(conn.scalar(query))
 
 
 def made_for(spec: MessageTable, indexes: Iterable[str]) -> list[Rule]:

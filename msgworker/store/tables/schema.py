@@ -21,6 +21,7 @@ from msgworker.message import Status
 from msgworker.store.sharing import locks
 from msgworker.store.tables import requirements
 from msgworker.store.tables import rule as rules
+from msgworker.store.tables import version as versions
 from msgworker.store.tables.additions import (
     ensure_columns,
     ensure_index,
@@ -98,7 +99,7 @@ def create(
             warn(f"it is new here; {other}")
         if live is not None:
             dialect = for_table(inspector, spec, live, dialect)
-            _refuse_unfit(conn, inspector, named(spec, live), dialect)
+            refuse_unfit(conn, inspector, named(spec, live), dialect)
     if live is not None and spec.is_default:
         made += _add_later_columns(engine, named(spec, live), dialect)
     t = tables_for(
@@ -116,6 +117,7 @@ def create(
     for table in tables:
         for index in ordered_indexes(table):
             made += ensure_index(engine, t, index, look=table not in new)
+    record_version(engine, t)
     if live is not None and not before & {str(i.name).lower() for i in t.message.indexes}:
         _warn_of_statuses(engine, t, warn)
     return made
@@ -183,9 +185,24 @@ def record_rule(engine: Engine, t: Tables) -> Rule:
                 raise
 
 
-def _refuse_unfit(
+def record_version(engine: Engine, t: Tables) -> None:
+    """Record the version of tables that are complete, unless it is recorded, or a newer one."""
+    with connecting(engine) as conn:
+        statement = versions.recording(conn, t)
+    if statement is None:
+        return
+    try:
+        with writing(engine) as conn:
+            conn.execute(statement)
+    except DBAPIError as error:
+        if trouble(error) is not Trouble.RACE:  # else another program has recorded it
+            raise
+
+
+def refuse_unfit(
     conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Dialect
 ) -> None:
+    """Raise SchemaError for a table that would lose or strand messages."""
     found = requirements.needed(requirements.read(conn, inspector, spec, dialect))
     if found:
         raise SchemaError(f"table {spec.name} cannot be used: {requirements.told(found)}")
@@ -243,6 +260,8 @@ def resolve(
         ids = as_is.columns.get("msg_id")
         unique = ids is not None and is_unique(inspector, live, spec.schema, ids.name)
         is_key = ids is not None and is_primary(inspector, live, spec.schema, ids.name)
+        if not own:
+            versions.check(conn, ideal)
         if recorded and not own:
             spec = in_force(conn, tables_for(spec, dialect), indexes).to(spec)
     kinds = {str(c["name"]): c["type"] for c in columns}
@@ -281,15 +300,20 @@ def resolve(
 def known_rule(engine: Engine, spec: MessageTable, dialect: Dialect) -> Rule:
     """The rule in force of a table that may not be there yet; then that of `spec`."""
     with connecting(engine) as conn:
-        inspector = sa.inspect(conn)
-        live = live_name(inspector, spec)
-        if live is None:
-            return Rule.of(spec)
-        t = tables_for(named(spec, live), dialect)
-        indexes = dialects.index_names(conn, t.message)
-        if _own_problems(inspector, t, _columns_there(inspector, live, t))[0]:
-            return rules.assumed(t.spec, indexes)
-        return in_force(conn, t, indexes)
+        return rule_there(conn, spec, dialect)
+
+
+def rule_there(conn: Connection, spec: MessageTable, dialect: Dialect) -> Rule:
+    """The same, as a connection sees it."""
+    inspector = sa.inspect(conn)
+    live = live_name(inspector, spec)
+    if live is None:
+        return Rule.of(spec)
+    t = tables_for(named(spec, live), dialect)
+    indexes = dialects.index_names(conn, t.message)
+    if _own_problems(inspector, t, _columns_there(inspector, live, t))[0]:
+        return rules.assumed(t.spec, indexes)
+    return in_force(conn, t, indexes)
 
 
 def in_force(conn: Connection, t: Tables, indexes: Iterable[str]) -> Rule:

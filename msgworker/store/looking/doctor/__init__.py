@@ -30,6 +30,7 @@ from msgworker.store.looking.doctor import (
     schedules,
     scopes,
     server,
+    version,
 )
 from msgworker.store.looking.doctor.finding import Finding, Severity, advised
 from msgworker.store.looking.doctor.patient import meet
@@ -55,6 +56,7 @@ CHECKS = (
     indexes.other_collation,
     indexes.missing,
     indexes.guard,
+    version.version,
     ruling.rule,
     ruling.left_over,
     scopes.unseen,

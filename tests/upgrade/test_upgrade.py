@@ -1,0 +1,281 @@
+"""From every version of the schema to this one: `App.upgrade_schema`, alone and several at once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, MessageTable, SchemaError
+from msgworker.dialects import NAMES, index_names, invalid_indexes
+from msgworker.store.looking.doctor import Severity
+from msgworker.store.tables.upgrade import Step
+from msgworker.table import NEWEST, VERSIONS
+from tests.upgrade import kept
+
+ROOT = Path(__file__).parents[2]
+HERE = [name for name in NAMES if (kept.FOLDER / "01" / f"{name}.sql").exists()]
+
+
+def old(make_app: Callable[..., App], database: Any, version: int, **options: Any) -> App:
+    """An App on the tables of an earlier version."""
+    kept.restore(database.engine(), version)
+    return make_app(**options)
+
+
+def comparable(text: str) -> str:
+    """DDL without the comments, which are reworded now and then."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_the_newest_version_that_is_kept_is_the_schema_of_today(name: str) -> None:
+    """A change of the schema is a new version: in VERSIONS, and kept here."""
+    latest = (kept.FOLDER / f"{NEWEST:02}" / f"{name}.sql").read_text()
+    assert comparable(latest) == comparable((ROOT / "ddl" / f"{name}.sql").read_text())
+    assert sorted(kept.COMMITS) == [one.number for one in VERSIONS] == [*range(1, NEWEST + 1)]
+
+
+@pytest.mark.parametrize("version", kept.COMMITS)
+def test_an_upgrade_makes_what_a_new_database_has_and_keeps_all_rows(
+    database: Any, make_app: Callable[..., App], version: int
+) -> None:
+    app = old(make_app, database, version)
+    before = kept.rows(app.engine)
+    assert app.upgrade_schema(dry_run=True).found == version
+    plan = app.upgrade_schema()
+    assert (plan.found, plan.left) == (version, ())
+    assert kept.rows(app.engine) == before
+    again = app.upgrade_schema()
+    assert (again.found, again.recorded, again.steps) == (NEWEST, NEWEST, ())
+    assert app.create_schema() == []
+    assert [one.text for one in app.ops.doctor() if one.severity is Severity.NEEDED] == []
+    there = kept.shape(app.engine)
+    app.engine.dispose()
+    with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        for name in there:
+            conn.exec_driver_sql(f"DROP TABLE {name}")
+    app.create_schema()
+    assert there == kept.shape(app.engine)
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_messages_in_all_states_go_on_after_an_upgrade(
+    database: Any, make_app: Callable[..., App], version: int
+) -> None:
+    app = old(make_app, database, version)
+    app.upgrade_schema()
+    ran: list[str] = []
+    for topic, *_ in kept.STATES:
+        app.add_handler(topic, lambda msg: ran.append(msg.topic))
+    app.ops.release_nobody(any_age=True)
+    app.drain(retry_linger=0)
+    assert sorted(ran) == ["alone", "behind", "failed", "new", "running"]
+    assert ran.index("failed") < ran.index("behind")
+    with app.engine.begin() as conn:
+        key = {"unique_key": "k", "priority": 3}
+        assert app.send(conn, "new", {"n": 2}, object_id="c", **key) is not None
+
+
+def test_tables_are_made_from_nothing_as_create_schema_makes_them(
+    database: Any, make_app: Callable[..., App]
+) -> None:
+    app = make_app()
+    assert app.upgrade_schema().found == 0
+    assert app.create_schema() == []
+    assert app.upgrade_schema().steps == ()
+
+
+@pytest.mark.parametrize("ends_after", [1, 4, 14, 17, 20])
+def test_an_upgrade_that_ended_in_the_middle_goes_on(
+    database: Any, make_app: Callable[..., App], ends_after: int
+) -> None:
+    class Killed(Exception):
+        pass
+
+    app = old(make_app, database, 1)
+    left = [ends_after]
+
+    def killed(step: Step) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+
+    with pytest.raises(Killed):
+        app.upgrade_schema(on_step=killed)
+    begun = app.upgrade_schema(dry_run=True)
+    assert begun.found < NEWEST or begun.recorded is None
+    app.upgrade_schema()
+    assert app.upgrade_schema().steps == ()
+    assert app.create_schema() == []
+
+
+@pytest.mark.parametrize("version", [1, 6])
+def test_several_upgrades_at_once_make_everything_once(
+    database: Any, make_app: Callable[..., App], version: int
+) -> None:
+    kept.restore(database.engine(), version)
+    apps = [make_app() for _ in range(3)]
+    made: list[str] = []
+    failed: list[BaseException] = []
+    start = threading.Barrier(len(apps) + 1)
+
+    def run(app: App) -> None:
+        start.wait()
+        try:
+            app.upgrade_schema(on_step=lambda step: made.append(step.makes))
+        except BaseException as error:
+            failed.append(error)
+
+    def create() -> None:
+        start.wait()
+        try:
+            make_app().create_schema()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(app,)) for app in apps]
+    threads.append(threading.Thread(target=create))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(made) == len(set(made))
+    done = apps[0].upgrade_schema()
+    assert (done.steps, done.recorded) == ((), NEWEST)
+    with apps[0].engine.connect() as conn:
+        assert invalid_indexes(conn, apps[0].tables.message) == set()
+
+
+def test_what_is_printed_is_what_runs(database: Any, make_app: Callable[..., App]) -> None:
+    app = old(make_app, database, 4)
+    printed = [text for step in app.upgrade_schema(dry_run=True).steps for text in step.statements]
+    ran: list[str] = []
+
+    def note(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if not statement.lstrip("( ").upper().startswith(("SELECT", "PRAGMA", "SHOW", "WITH")):
+            ran.append(statement)
+
+    sa.event.listen(app.engine, "before_cursor_execute", note)
+    app.upgrade_schema()
+    assert ran == printed
+
+
+def test_a_message_table_of_yours_is_changed_when_it_is_asked_for(
+    database: Any, make_app: Callable[..., App]
+) -> None:
+    kept.restore(database.engine(), 1, table="orders")
+    app = make_app(table=MessageTable("orders"))
+    before = kept.shape(app.engine), sa.inspect(app.engine).get_columns("orders")
+    with app.engine.connect() as conn:
+        indexes = index_names(conn, sa.Table("orders", sa.MetaData()))
+    plan = app.upgrade_schema()
+    assert {one.table.lower() for one in plan.left} == {"orders"}
+    assert app.upgrade_schema().recorded is None
+    assert [c["name"] for c in sa.inspect(app.engine).get_columns("orders")] == [
+        c["name"] for c in before[1]
+    ]
+    with app.engine.connect() as conn:
+        assert index_names(conn, sa.Table("orders", sa.MetaData())) == indexes
+    assert app.upgrade_schema(message_table=True).left == ()
+    done = app.upgrade_schema()
+    assert (done.steps, done.left, done.recorded) == ((), (), NEWEST)
+    assert "priority" not in app.tables.names
+
+
+def recorded_as(app: App, **changes: int) -> None:
+    """Record another version, as a later package would."""
+    lease = app.tables.lease
+    text = json.dumps({"table": "msgworker_message", **changes})
+    with app.engine.begin() as conn:
+        done = conn.execute(sa.update(lease).where(lease.c.kind == "schema").values(serves=text))
+        assert done.rowcount == 1
+
+
+def test_code_works_on_a_later_schema_that_only_adds(
+    database: Any, make_app: Callable[..., App]
+) -> None:
+    app = make_app()
+    app.create_schema()
+    recorded_as(app, version=NEWEST + 3, least=NEWEST)
+    later = make_app()
+    later.add_handler("new", lambda msg: None)
+    with later.engine.begin() as conn:
+        later.send(conn, "new", {})
+    assert later.drain().done == 1
+    assert later.create_schema() == []
+    assert later.upgrade_schema().recorded == NEWEST + 3
+    (found,) = [one for one in later.ops.doctor() if one.check == "version"]
+    assert found.severity is Severity.FINE
+    assert f"version {NEWEST + 3}, of a later package" in found.text
+
+
+def test_code_is_refused_by_a_schema_that_it_does_not_understand(
+    database: Any, make_app: Callable[..., App]
+) -> None:
+    app = make_app()
+    app.create_schema()
+    recorded_as(app, version=NEWEST + 3, least=NEWEST + 2)
+    earlier = make_app()
+    earlier.add_handler("new", lambda msg: None)
+    for call in (earlier.drain, earlier.upgrade_schema, lambda: earlier.tables):
+        with pytest.raises(SchemaError, match=f"only code of version {NEWEST + 2} or later"):
+            call()
+    (found,) = [one for one in earlier.ops.doctor() if one.check == "version"]
+    assert found.severity is Severity.NEEDED
+
+
+def test_doctor_names_both_versions(database: Any, make_app: Callable[..., App]) -> None:
+    app = old(make_app, database, 8)
+    (found,) = [one for one in app.ops.doctor() if one.check == "version"]
+    assert found.severity is Severity.ADVISED
+    assert found.text == (
+        f"the schema is version 8, this package wants {NEWEST}: run `msgworker db upgrade`"
+    )
+
+
+def test_an_index_whose_creation_was_interrupted_is_made_anew(
+    postgresql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.restore(postgresql.engine(), 4)
+    app = App(postgresql.url)
+    with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        conn.exec_driver_sql("DROP INDEX msgworker_message_guard")
+        conn.exec_driver_sql("UPDATE msgworker_message SET status = 1 WHERE object_id = 'b'")
+    with pytest.raises(SchemaError, match="two rows at status 1") as told:
+        app.upgrade_schema()
+    assert "GROUP BY object_id" in str(told.value)
+    with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        table = sa.Table("msgworker_message", sa.MetaData())
+        assert invalid_indexes(conn, table) == {"msgworker_message_guard"}
+        conn.exec_driver_sql("UPDATE msgworker_message SET status = 0 WHERE object_id = 'b'")
+        plan = app.upgrade_schema()
+        assert plan.steps[0].statements[0].startswith(("ALTER", "DO", "CREATE", "SET"))
+        assert invalid_indexes(conn, table) == set()
+        assert "msgworker_message_guard" in index_names(conn, table)
+    app.engine.dispose()
+
+
+def test_a_table_in_use_is_waited_for_without_holding_up_others(postgresql: Any) -> None:
+    """Who reads in a long transaction delays the upgrade; others read and write meanwhile."""
+    kept.restore(postgresql.engine(), 4)
+    app = App(postgresql.url)
+    upgrading = threading.Thread(target=app.upgrade_schema)
+    with postgresql.engine().begin() as long:
+        long.exec_driver_sql("SELECT count(*) FROM msgworker_message")
+        upgrading.start()
+        upgrading.join(1)
+        assert upgrading.is_alive()
+        with postgresql.engine().begin() as other:
+            other.exec_driver_sql("SET LOCAL statement_timeout = '20s'")
+            other.exec_driver_sql("UPDATE msgworker_message SET last_error = 'x' WHERE msg_id = 1")
+    upgrading.join(60)
+    assert not upgrading.is_alive()
+    assert app.upgrade_schema().steps == ()
+    app.engine.dispose()
