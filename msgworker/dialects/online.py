@@ -91,12 +91,14 @@ def in_turn(engine: sa.Engine, what: str) -> Iterator[None]:
     own = beside(engine)
     try:
         with own.connect() as conn, conn.begin():
-            # It looks again and again: a statement that waits would hold up the building of an
-            # index, which waits for all statements that began before.
-            conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
-            taken = sa.select(sa.func.pg_try_advisory_xact_lock(zlib.crc32(what.encode())))
-            while not conn.scalar(taken):
-                time.sleep(LOOK_SECONDS)
+            # The building of an index waits for all snapshots that are older. So it looks again and
+            # again instead of waiting in a statement, and the SET ends the snapshot of the SELECT.
+            key = zlib.crc32(what.encode()) - 2**31
+            taken = False
+            while not taken:
+                taken = bool(conn.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(key))))
+                conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+                time.sleep(0 if taken else LOOK_SECONDS)
             yield
     except DBAPIError as error:
         raise unavailable(engine, error) from error
