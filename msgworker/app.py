@@ -177,7 +177,7 @@ class App:
         *,
         dry_run: bool = False,
         message_table: bool = False,
-        on_step: Callable[[Step], object] = lambda _: None,
+        on_step: Callable[[Step], object] | None = None,
     ) -> Plan:
         """Bring the tables of an earlier version to the one of this package, while instances work;
         return what was found and run. Like `create_schema`, by statements that let others work.

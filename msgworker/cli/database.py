@@ -10,7 +10,8 @@ from msgworker import dialects
 from msgworker.cli.options import as_json, common
 from msgworker.cli.output import print_json, print_text
 from msgworker.cli.target import open_app, target
-from msgworker.cli.words import plural, safe, visible
+from msgworker.cli.words import safe, visible
+from msgworker.counted import plural
 from msgworker.errors import SchemaError
 from msgworker.store.tables.upgrade import Plan, Step
 from msgworker.table import NEWEST
@@ -69,7 +70,7 @@ def db(
         for step in plan.left:
             click.echo(f"-- left, see --message-table: {visible(step.makes)}")
     else:
-        _told(plan, look, dialects.owner_rights(app.engine.dialect.name))
+        _told(plan, look, dialects.owner_rights(app.engine))
     return code
 
 

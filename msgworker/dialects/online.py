@@ -20,12 +20,18 @@ LOOK_SECONDS = 0.5
 COPYING = "writers wait while the table is copied"
 AN_INSTANT = "others wait for an instant"
 BUILDING = "writers wait while the index is built"
-NOBODY = "nobody waits"
+NOBODY = "no program waits"
 
 
-def changing_table(name: str, statement: str) -> tuple[str, ...]:
+def _named(dialect: sa.Dialect) -> str:
+    """The name of the database; SQLAlchemy has a MariaDB under that of MySQL, too."""
+    return "mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name
+
+
+def changing_table(dialect: sa.Dialect, statement: str) -> tuple[str, ...]:
     """The statements, of one transaction, that run an ALTER TABLE which gives up if it does not get
     its lock within LOCK_SECONDS."""
+    name = _named(dialect)
     if name == "postgresql":
         return f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'", statement
     if name == "mariadb":
@@ -33,13 +39,14 @@ def changing_table(name: str, statement: str) -> tuple[str, ...]:
     return (statement,)
 
 
-def wait_of_columns(name: str, *, stored: bool) -> str:
+def wait_of_columns(dialect: sa.Dialect, *, stored: bool) -> str:
     """Who waits while columns are added; stored: they are computed for every row."""
-    return COPYING if stored and name in ("mysql", "mariadb") else AN_INSTANT
+    return COPYING if stored and dialect.name in ("mysql", "mariadb") else AN_INSTANT
 
 
-def indexing_online(name: str, statement: str) -> tuple[str, str]:
+def indexing_online(dialect: sa.Dialect, statement: str) -> tuple[str, str]:
     """A CREATE INDEX on a table that is in use, and who waits for it."""
+    name = _named(dialect)
     if name == "postgresql":
         return re.sub(r"^CREATE (UNIQUE )?INDEX ", r"CREATE \1INDEX CONCURRENTLY ", statement), (
             f"{NOBODY}; it waits for transactions that are open"
@@ -70,7 +77,7 @@ def dropping_unfinished(conn: sa.Connection, table: sa.Table, index: str) -> str
     )
 
 
-def owner_rights(name: str) -> str:
+def owner_rights(engine: sa.Engine) -> str:
     """What a login needs that creates and changes the tables."""
     return {
         "postgresql": "CREATE on the schema, and to own the tables",
@@ -78,7 +85,7 @@ def owner_rights(name: str) -> str:
         "mariadb": "CREATE, ALTER, INDEX, SELECT, INSERT and UPDATE on the tables",
         "oracle": "CREATE TABLE and a quota, and to own the tables",
         "sqlite": "to write the file and its directory",
-    }[name]
+    }[engine.dialect.name]
 
 
 @contextmanager

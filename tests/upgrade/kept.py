@@ -53,7 +53,8 @@ def statements(version: int, name: str) -> Iterator[str]:
 def restore(engine: sa.Engine, version: int, *, table: str = "msgworker_message") -> None:
     """Make the tables of a version, with a message in each state and an item."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        for statement in statements(version, engine.dialect.name):
+        name = "mariadb" if getattr(engine.dialect, "is_mariadb", False) else engine.dialect.name
+        for statement in statements(version, name):
             made = statement.replace("msgworker_message", table)
             conn.exec_driver_sql(made, execution_options={"no_parameters": True})
         for topic, key, status, tries, error in STATES:

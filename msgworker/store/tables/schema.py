@@ -1,7 +1,6 @@
 """Create the tables and indexes, and compare them with the live database.
 
-Creating is idempotent, also if several processes start at once: each object is checked,
-created, and checked again if another process was faster.
+Creating is idempotent, also for several processes: see `additions`.
 """
 
 from __future__ import annotations
@@ -77,8 +76,7 @@ def create(
 
     Opens its own transactions. On a table that exists already only indexes are added (and, on
     MariaDB and MySQL, hidden generated columns; to our own table also columns of a later version);
-    its columns are left alone. The rule of a table
-    of which none is recorded is recorded; another one is left as it is.
+    its columns are left alone. The rule of a table is recorded where none is; so is the version.
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
     check_names(spec, dialect)
@@ -117,7 +115,7 @@ def create(
     for table in tables:
         for index in ordered_indexes(table):
             made += ensure_index(engine, t, index, look=table not in new)
-    record_version(engine, t)
+    versions.record(engine, t)
     if live is not None and not before & {str(i.name).lower() for i in t.message.indexes}:
         _warn_of_statuses(engine, t, warn)
     return made
@@ -185,24 +183,9 @@ def record_rule(engine: Engine, t: Tables) -> Rule:
                 raise
 
 
-def record_version(engine: Engine, t: Tables) -> None:
-    """Record the version of tables that are complete, unless it is recorded, or a newer one."""
-    with connecting(engine) as conn:
-        statement = versions.recording(conn, t)
-    if statement is None:
-        return
-    try:
-        with writing(engine) as conn:
-            conn.execute(statement)
-    except DBAPIError as error:
-        if trouble(error) is not Trouble.RACE:  # else another program has recorded it
-            raise
-
-
 def refuse_unfit(
     conn: Connection, inspector: Inspector, spec: MessageTable, dialect: Dialect
 ) -> None:
-    """Raise SchemaError for a table that would lose or strand messages."""
     found = requirements.needed(requirements.read(conn, inspector, spec, dialect))
     if found:
         raise SchemaError(f"table {spec.name} cannot be used: {requirements.told(found)}")

@@ -121,7 +121,7 @@ def run(
     dialect: Dialect,
     *,
     message_table: bool = False,
-    on_step: Callable[[Step], object] = lambda _: None,
+    on_step: Callable[[Step], object] | None = None,
 ) -> Plan:
     """Run the steps, in transactions of their own; return the plan of the beginning.
 
@@ -153,7 +153,8 @@ def run(
                     raise _refused(engine, spec, dialect, step, error) from error
                 time.sleep(min(PAUSE_SECONDS * 1.5**attempts, LONGEST_PAUSE_SECONDS))
                 continue
-            on_step(step)
+            if on_step is not None:
+                on_step(step)
             last, now = step, look()
     return first
 
@@ -184,7 +185,7 @@ def _refused(
     if kind is Trouble.AGAIN:
         why += f". Table {step.table} is in use by long transactions; run this again"
     if kind is Trouble.REFUSED:
-        why += f". The login needs {dialects.owner_rights(engine.dialect.name)}"
+        why += f". The login needs {dialects.owner_rights(engine)}"
     return SchemaError(why)
 
 
@@ -269,8 +270,8 @@ def _adding(
         yield Step(
             max(map(version_of, lacking)),
             f"column {names} of {table.name}",
-            dialects.changing_table(conn.dialect.name, text),
-            dialects.wait_of_columns(conn.dialect.name, stored=stored),
+            dialects.changing_table(conn.dialect, text),
+            dialects.wait_of_columns(conn.dialect, stored=stored),
             table.name,
             lacking,
         )
@@ -290,7 +291,7 @@ def _indexing(conn: Connection, t: Tables, table: sa.Table, short: str) -> Itera
             drop = dialects.dropping_unfinished(conn, table, name)
             what = f"no unfinished index {name}"
             yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
-        text, waits = dialects.indexing_online(conn.dialect.name, _text(conn, CreateIndex(index)))
+        text, waits = dialects.indexing_online(conn.dialect, _text(conn, CreateIndex(index)))
         yield Step(version, f"index {name}", (text,), waits, table.name, lacking)
 
 

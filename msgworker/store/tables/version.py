@@ -13,8 +13,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
+from sqlalchemy.exc import DBAPIError
 
-from msgworker.dialects import now, now_plus
+from msgworker.dialects import Trouble, connecting, now, now_plus, trouble, writing
 from msgworker.errors import SchemaError
 from msgworker.store.tables.rule import NEVER_SECONDS
 from msgworker.table import LEAST, NEWEST, Tables
@@ -81,6 +82,20 @@ def recording(conn: Connection | None, t: Tables) -> sa.Insert | sa.Update | Non
         "expires_at": now_plus(sa.literal(NEVER_SECONDS, sa.Float())),
     }
     return sa.insert(t.lease).values(values)
+
+
+def record(engine: sa.Engine, t: Tables) -> None:
+    """Record the version of tables that are complete, unless it is recorded, or a newer one."""
+    with connecting(engine) as conn:
+        statement = recording(conn, t)
+    if statement is None:
+        return
+    try:
+        with writing(engine) as conn:
+            conn.execute(statement)
+    except DBAPIError as error:
+        if trouble(error) is not Trouble.RACE:  # else another program has recorded it
+            raise
 
 
 def check(conn: Connection, t: Tables) -> None:
