@@ -243,7 +243,7 @@ def _columns(inspector: Inspector, table: sa.Table) -> set[str]:
 
 
 def _creating(conn: Connection, table: sa.Table, short: str) -> Iterator[Step]:
-    """A table that is missing, and its indexes: nobody uses it yet."""
+    """A table that is missing, and its indexes: no program uses it yet."""
     made = [CreateTable(table), *(CreateIndex(i) for i in ordered_indexes(table))]
     texts = [_text(conn, statement) for statement in made]
     version = version_of(short)
