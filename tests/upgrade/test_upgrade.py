@@ -91,7 +91,7 @@ def test_tables_are_made_from_nothing_as_create_schema_makes_them(
     assert app.upgrade_schema().steps == ()
 
 
-@pytest.mark.parametrize("ends_after", [1, 4, 14, 17, 20])
+@pytest.mark.parametrize("ends_after", [1, 4, 12, 15])
 def test_an_upgrade_that_ended_in_the_middle_goes_on(
     database: Any, make_app: Callable[..., App], ends_after: int
 ) -> None:
@@ -159,7 +159,11 @@ def test_what_is_printed_is_what_runs(database: Any, make_app: Callable[..., App
     ran: list[str] = []
 
     def note(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if not statement.lstrip("( ").upper().startswith(("SELECT", "PRAGMA", "SHOW", "WITH")):
+        if (
+            not statement.lstrip("( ")
+            .upper()
+            .startswith(("SELECT", "PRAGMA", "SHOW", "WITH", "DESCRIBE"))
+        ):
             ran.append(statement)
 
     sa.event.listen(app.engine, "before_cursor_execute", note)
