@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgworker.errors import Reject
 from msgworker.instance.running.batchcall import BatchCaller
 from msgworker.instance.running.batchtransaction import BatchTransaction, Part
+from msgworker.instance.running.outcome import DONE as LANE_DONE
 from msgworker.message import Outcome
 from tests.crash.points import AFTER_SETTLE, IN_SETTLE, die_at, now
 from tests.history import DONE, Event, Kind, Row
@@ -87,6 +88,8 @@ def watch_batches(witness: Witness) -> None:
     def watched_run(self: BatchTransaction, parts: list[Part], *args: Any) -> None:
         now.guessed = False
         run(self, parts, *args)
+        if any(part.lane.result is not LANE_DONE for part in parts):
+            return  # an operator has cancelled one of them: nothing was committed
         _die(parts, AFTER_SETTLE)
         told = Told.LOST if now.guessed else Told.DONE
         for part in parts:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from msgworker.instance.running.batchcall import BatchCaller
+from msgworker.instance.running.batchtransaction import BatchTransaction, Cancelled, Part
 from tests import history
-from tests.crash.batch_witness import BEHIND, SHARED, tell_of_batches
+from tests.crash import points
+from tests.crash.batch_witness import BEHIND, SHARED, tell_of_batches, watch_batches
 from tests.history import DONE, NEW, Event, Final, Kind, Outcome, Row, Rule
 
 ME, HEIR = "me", "heir"
@@ -91,3 +99,39 @@ def test_a_run_alone_after_a_batch_is_the_same_run():
 def test_a_message_given_back_after_its_batch_was_rolled_back_has_not_run():
     events = tell_of_batches(head(settled(1, Outcome.RELEASED)), {}, [])
     assert [e.kind for e in events] == [Kind.CLAIMED, Kind.SETTLED]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_only_a_batch_that_was_committed_is_written_down_as_done(
+    monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """Cancelled, at a second try after an answer was lost: it ends without a COMMIT or an error."""
+    for owner, name in (
+        (BatchCaller, "handle"),
+        (BatchCaller, "_call"),
+        (BatchTransaction, "_settle"),
+        (BatchTransaction, "_was_committed"),
+        (BatchTransaction, "run"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    told: list[int] = []
+    witness: Any = SimpleNamespace(
+        _tell=SimpleNamespace(now=lambda: 1.0),
+        _told_of=lambda row, *_: told.append(row.msg_id),
+    )
+    watch_batches(witness)
+
+    def until_committed(*_: Any) -> None:
+        if cancelled:
+            raise Cancelled
+
+    row = SimpleNamespace(msg_id=1, payload=None, tries=0)
+    lane: Any = SimpleNamespace(
+        row=row, owner=ME, taken=lambda: [row], result=None, settled=False, next_row=None
+    )
+    caller: Any = SimpleNamespace(transacting=SimpleNamespace(until_committed=until_committed))
+    batch = BatchTransaction(SimpleNamespace(), caller)  # type: ignore[arg-type]
+    points.now.sent_at = 0.5
+    message: Any = SimpleNamespace(msg_id=1)
+    batch.run([Part(lane, [message])], lambda _: {}, lambda: None)
+    assert told == ([] if cancelled else [1])
