@@ -23,8 +23,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sqlalchemy.engine import make_url
-
 VARIABLES = {
     "postgresql": "MSGWORKER_TEST_POSTGRESQL_URL",
     "mariadb": "MSGWORKER_TEST_MYSQL_URL",
@@ -291,6 +289,8 @@ class PgBouncer(Server):
     def __init__(self, behind: str, mode: str, *, size: int = 20, more: str = "") -> None:
         """behind: the URL of the server; size: how many sessions of it a database may have; more:
         further lines of the configuration."""
+        from sqlalchemy.engine import make_url  # the servers themselves need nothing but Python
+
         super().__init__()
         self.behind, self.mode, self.size, self.more = make_url(behind), mode, size, more
 

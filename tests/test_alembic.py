@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(expression-based index|Unknown schema content|Did not recognize)"
 )
 PAGE = (Path(__file__).parent.parent / "docs" / "alembic.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 OURS = {
     "msgworker_message",
     "msgworker_lease",
@@ -169,7 +170,7 @@ def test_our_tables_in_the_metadata_are_compared_as_ever(database):
 
 def test_the_hook_of_the_page_beside_one_s_own(database):
     """Both have to agree."""
-    (_, example) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    (example,) = (one for one in EXAMPLES if "def include_object" in one)
     made_by: dict[str, Any] = {}
     exec(example, made_by)
     metadata = sa.MetaData()
@@ -201,7 +202,7 @@ def test_the_env_py_of_the_page_makes_an_empty_revision(sqlite, tmp_path, monkey
     config.set_main_option("script_location", str(folder))
     config.set_main_option("path_separator", "os")
     command.init(config, str(folder))
-    (folder / "env.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.S)[0])
+    (folder / "env.py").write_text(EXAMPLES[0])
     command.stamp(config, "head")
     command.revision(config, autogenerate=True, message="nothing")
     (script,) = (folder / "versions").glob("*nothing.py")

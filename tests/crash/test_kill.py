@@ -287,7 +287,7 @@ def test_memory_that_runs_out_fails_the_try_and_the_process_goes_on(trial: Trial
         [(f"o{i % 12}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(60)]
     )
     behind = [trial.send("p"), trial.send("q")]
-    consumer = trial.spawn(threads=4, memory=512)
+    consumer = trial.spawn(threads=4, memory=768)  # of addresses: a thread takes 72 MiB
     verdict = finish(trial)
     assert consumer.told_to_stop  # it has lived until then
     assert [verdict.count(n, Kind.STARTED) for n in (hog, cured)] == [3, 2]
