@@ -33,15 +33,15 @@ LEASE_SECONDS = 2.0
 SECOND = timedelta(seconds=1)
 
 
-def make_app(url: str) -> App:
-    """The App of a process."""
+def make_app(url: str, names: Sequence[str] = NAMES) -> App:
+    """The App of a process. names: of the schedules it fires."""
     app = App(url, lease_seconds=LEASE_SECONDS, poll_seconds=0.1, backoff_seconds=0)
 
     @app.handler("tick")
     def tick(msg: Message[None]) -> None:
         assert msg.scheduled_for is not None
 
-    for name in NAMES:
+    for name in names:
         app.every("1s", topic="tick", name=name, catch_up="all")
     return app
 
@@ -75,7 +75,9 @@ class Torture:
                 life.terminate()
             for life in self.lives:
                 life.wait(60)
-        self.app.drain(linger=2 * LEASE_SECONDS)  # what the last kill has left
+        rest = make_app(self.url, names=())  # one that fires would leave what it sent as it ended
+        rest.drain(linger=2 * LEASE_SECONDS)  # what the last kill has left
+        rest.engine.dispose()
         found = self.wrong()
         self.app.engine.dispose()
         return found
