@@ -8,7 +8,9 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 # A test process that crashes ends the run: with groups xdist would wait for its tests without end.
 # The package is compiled first: the tests start it some hundred times, and where Python is told to
 # write no bytecode each of these processes would compile it anew.
-RUN_TESTS := $(BIN)/python -m compileall -q msgworker tests; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
+# A run that does not end is interrupted, as by Ctrl-C: what failed until then is shown.
+LIMIT = 40m
+RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests; timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 .PHONY: help demo demo-web test test-long check format ddl reference bench bench-peers performance torture rolling model mutants clean
 
@@ -41,6 +43,7 @@ demo-web: $(VENV)/.web  ## the same, then its table in the dashboard until Ctrl-
 test: $(VENV)/.dev  ## the quick suite, on SQLite, PostgreSQL, MariaDB, Redis and ZooKeeper (it starts servers)
 	$(RUN_TESTS) -m "not long" $(PYTEST_ARGS)
 
+test-long: LIMIT = 5h
 test-long: $(VENV)/.dev  ## everything: all tests on all databases, the long runs too
 	$(RUN_TESTS) $(PYTEST_ARGS)
 

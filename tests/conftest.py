@@ -56,11 +56,26 @@ def pytest_configure(config: pytest.Config) -> None:
     """Where the tests run on several processes (xdist), start the servers once, for all of them;
     what they need is installed by one process, too."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NamesFailures(config))
         _shared.append(Fleet(durable=False))
         _shared[0].offer()
         _not_tested.update(_shared[0].missing)
         with contextlib.suppress(CannotHave):  # the tests of the model say why they are skipped
             need_spin()
+
+
+class NamesFailures:
+    """Names a test that fails at once: a run that is cut off has no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = crash.message.partition("\n")[0] if crash else report.longreprtext[-200:]
+            terminal.write_line(f"\n{report.nodeid} failed ({report.when}): {why}")
 
 
 def pytest_unconfigure() -> None:
