@@ -225,9 +225,10 @@ def dropping_check(
 
 
 def plain_layout(dialect: sa.Dialect, table: str, layout: str) -> str:
-    """The statement that turns a table with a `layout` (see Rule) into a plain one."""
+    """The statement that turns a table with a `layout` (see Rule) into a plain one; "" if there is
+    none."""
     change = {"versions": "DROP SYSTEM VERSIONING", "partitions": "REMOVE PARTITIONING"}
-    return f"ALTER TABLE {table} {change[layout]}"
+    return f"ALTER TABLE {table} {change[layout]}" if layout in change else ""
 
 
 def zone_is_lost(dialect: sa.Dialect, kind: TypeEngine[Any]) -> bool:

@@ -23,7 +23,8 @@ class Rule:
 
     text: the condition of a CHECK; when a trigger runs; the collation of the column `name`; the
     type of a column that truncates texts; an ON UPDATE that changes ids; a layout in which the
-    table cannot be indexed (versions, partitions), or enforces the types of its columns (strict).
+    table cannot be indexed (versions, partitions; parent: of partitions that are tables), or
+    enforces the types of its columns (strict).
     """
 
     kind: Literal["check", "trigger", "compare", "cut", "changes", "layout"]
@@ -61,6 +62,8 @@ RULES: dict[str, tuple[str, ...]] = {
         " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
         " WHERE a.attrelid = to_regclass(:table) AND t.typname IN ('char', 'name')"
         " AND t.typnamespace = 'pg_catalog'::regnamespace AND a.attnum > 0",
+        "SELECT 'layout', partrelid::regclass::text, 'parent' FROM pg_partitioned_table"
+        " WHERE partrelid = to_regclass(:table)",
     ),
     "sqlite": (
         "SELECT type, name, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name)"

@@ -9,6 +9,7 @@ from tenacity.wait import wait_none
 
 from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
 from msgworker.message import State
+from msgworker.store.looking.doctor import Severity
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, foreign_table, insert
 
@@ -47,15 +48,38 @@ def test_a_temporary_table(database, make_app):
             _ = make_app(table=MessageTable("tmp_msg")).tables
 
 
-def test_a_partitioned_table(postgresql):
+@pytest.mark.parametrize(
+    ("key", "partitions"), [("PRIMARY KEY", "HASH (msg_id)"), ("", "HASH (object_id)")]
+)
+def test_a_partitioned_table(postgresql, key, partitions):
     with postgresql.engine().begin() as conn:
         conn.exec_driver_sql(
-            "CREATE TABLE parts (msg_id bigint PRIMARY KEY, object_id text, status int DEFAULT 0, "
-            "error_try_times int DEFAULT 0) PARTITION BY HASH (msg_id)"
+            f"CREATE TABLE parts (msg_id bigint {key}, object_id text, status int DEFAULT 0, "
+            f"error_try_times int DEFAULT 0) PARTITION BY {partitions}"
         )
     app = App(postgresql.url, table=MessageTable("parts"))
-    with pytest.raises(SchemaError, match="partition"):
+    with pytest.raises(SchemaError, match=r"has partitions.*`msgworker ddl`"):
         app.create_schema()
+    (told,) = [one for one in app.ops.doctor() if "parts has partitions" in one.text]
+    assert told.severity is Severity.NEEDED
+    needs = [one for one in app.ops.doctor() if one.severity is Severity.NEEDED]
+    assert not [sql for one in needs for sql in one.mend if "parts" in sql]  # it cannot be mended
+    app.engine.dispose()
+
+
+def test_a_table_that_has_become_partitioned_is_refused_at_the_start(postgresql):
+    app = App(postgresql.url)
+    app.create_schema()
+    with postgresql.engine().begin() as conn:
+        conn.exec_driver_sql(
+            "ALTER TABLE msgworker_message RENAME TO was; "
+            "CREATE TABLE msgworker_message (LIKE was) PARTITION BY HASH (object_id); "
+            "CREATE UNIQUE INDEX parts_guard ON msgworker_message (object_id) WHERE status = 1"
+        )
+    again = App(postgresql.url)
+    with pytest.raises(SchemaError, match=r"has partitions.*`msgworker ddl`"):
+        _ = again.tables
+    again.engine.dispose()
     app.engine.dispose()
 
 

@@ -168,13 +168,24 @@ def told(found: Sequence[Fault]) -> str:
 LAYOUTS = {
     "versions": "keeps the old versions of its rows, and so allows no index (the fix drops them)",
     "partitions": "has partitions, and no index over all of them that keeps its messages apart",
+    "parent": (
+        "has partitions, and no index over all of them that keeps its messages apart: copy its "
+        "rows into a table that `msgworker ddl` prints; the archive of a purge may have partitions"
+    ),
 }
+
+
+def not_unique(live: Live) -> str:
+    """What is wrong where no index keeps `msg_id` unique."""
+    text = f"column {live.columns['msg_id'].name} is not unique: it must be the primary key"
+    return told(list(_layouts(live))) or text
 
 
 def _layouts(live: Live) -> Iterator[Fault]:
     for layout in live.layouts:
         mend = dialects.plain_layout(live.sql, live.name, layout)
-        yield Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", (mend,))
+        mends = (mend,) if mend else ()
+        yield Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", mends)
 
 
 def _numbers(live: Live) -> Iterator[Fault]:
@@ -191,7 +202,10 @@ def mistyped(live: Live) -> list[Fault]:
 
 
 def only_anew(live: Live) -> bool:
-    """Whether a column that must be there is of a type that no statement changes."""
+    """Whether no statement makes the table fit: it has partitions that are tables, or a column that
+    must be there is of a type that no statement changes."""
+    if "parent" in live.layouts:
+        return True
     return not live.dialect.loose_types and any(
         fault.role in REQUIRED and not fault.mend for fault in needed(live)
     )

@@ -268,7 +268,7 @@ def resolve(
     )
     problems = _column_problems(t, as_is) + storage_problem(storage, live)
     if not problems and not unique:
-        problems.append(f"column {t.names['msg_id']} is not unique: it must be the primary key")
+        problems.append(requirements.not_unique(as_is))
     lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in kinds]
     problems += [f"generated column {name} is missing" for name in lacking]
     problems += own

@@ -25,8 +25,8 @@ class Patient:
     """What the checks look at.
 
     ideal: all columns that the spec names. least: those that are there, or must be. live: those
-    that are there; None if one of the four that must be is not, or is of a type that no statement
-    changes. columns: as the database describes them, by lower name; as_is: the same with CHECKs
+    that are there; None if one of the four that must be is not, or if no statement makes the table
+    fit. columns: as the database describes them, by lower name; as_is: the same with CHECKs
     and triggers, None where the table is not. spec: with the rule that is in force; asked: the
     App's, None where it says none. no_rule: what is wrong with the recorded one.
     declared: the schedules of the App; None if it says nothing of that. traced: the App writes
