@@ -52,8 +52,14 @@ _MYSQL = {
     0: Trouble.LOST,  # PyMySQL: the connection is already closed
     1062: Trouble.RACE,
     1205: Trouble.AGAIN,
-    1213: Trouble.AGAIN,
+    1213: Trouble.AGAIN,  # on Galera at COMMIT, too: another node has changed the same row
     1020: Trouble.AGAIN,
+    1317: Trouble.AGAIN,  # Galera ends a statement that is in the way of another node's change
+    1412: Trouble.AGAIN,  # the table was altered since the transaction began
+    3101: Trouble.AGAIN,  # Group Replication: what 1213 is on Galera
+    1047: Trouble.LOST,  # Galera: the node is not one of the majority, or not ready yet
+    1180: Trouble.LOST,  # Galera: the node was cut off at COMMIT
+    3100: Trouble.LOST,  # Group Replication: the same
     1021: Trouble.LOST,  # the disk is full
     1037: Trouble.LOST,
     1040: Trouble.LOST,
@@ -125,6 +131,8 @@ _SQLITE = (
 )
 
 
+_TOO_LARGE = re.compile(r"[Gg]ot error (5|90)\b")
+"""At COMMIT on Galera: the transaction changes more than wsrep_max_ws_size; it always will."""
 _NO_CONNECTION_LEFT = {"53300", 1040, 1203, 1226, 18, 20, 2391, 12516, 12519, 12520}
 _DRIVER_MODULES = {"psycopg", "pymysql", "MySQLdb", "oracledb", "cx_Oracle", "sqlite3"}
 
@@ -187,6 +195,8 @@ def _by_code(error: BaseException | None) -> Trouble:
         # A deadlock has rolled back the whole transaction, including our savepoint; this error
         # replaces the original one.
         return Trouble.AGAIN
+    if code == 1180 and _TOO_LARGE.search(str(error)):
+        return Trouble.OTHER
     if isinstance(code, int):  # before the SQLSTATE, which newer PyMySQL has too, but less precise
         return _MYSQL.get(code, Trouble.OTHER)
     state = getattr(error, "sqlstate", None)
