@@ -17,4 +17,31 @@ def plain_engine(url: str | sa.URL, **options: Any) -> sa.Engine:
     parsed = make_url(url)
     if parsed.get_driver_name() == "pymysql" and not any("ssl" in key for key in parsed.query):
         options["connect_args"] = {"ssl_disabled": True}
-    return sa.create_engine(url, **options)
+    engine = sa.create_engine(url, **options)
+    if parsed.get_backend_name() in ("mysql", "mariadb") and "host" in parsed.query:
+        sa.event.listen(engine, "do_connect", _first_that_answers)
+        sa.event.listen(engine, "handle_error", _given_up)
+    return engine
+
+
+def _first_that_answers(dialect: Any, _: Any, __: Any, cparams: dict[str, Any]) -> Any:
+    """A connection to the first node of a Galera cluster that is ready. What it reads is all that
+    was committed before, on any node."""
+    for text in cparams["host"]:
+        host, _colon, port = text.rpartition(":")
+        try:
+            conn = dialect.dbapi.connect(
+                **{**cparams, "host": host, "port": int(port), "read_timeout": 20}
+            )
+            with conn.cursor() as cursor:
+                cursor.execute("SET SESSION wsrep_sync_wait = 1")
+                cursor.execute("SELECT count(*) FROM mysql.user WHERE 1 = 0")
+            return conn
+        except dialect.dbapi.Error as error:
+            last = error
+    raise last
+
+
+def _given_up(context: Any) -> None:
+    if getattr(context.original_exception, "args", (0,))[0] == 1047:
+        context.is_disconnect = True

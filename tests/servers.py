@@ -281,6 +281,153 @@ class MariaDB(Server):
         return False
 
 
+class GaleraNode(MariaDB):
+    """One node of a Galera cluster: a MariaDB with the provider. It joins by copying the folder of
+    another node with rsync, or only what it missed."""
+
+    provider = Path("/usr/lib/galera/libgalera_smm.so")
+
+    def __init__(self, *, durable: bool = True) -> None:
+        super().__init__(durable=durable)
+        self.group_port, self.ist_port, self.sst_port = free_port(), free_port(), free_port()
+        self.members: list[GaleraNode] = [self]
+        self.founds = False
+
+    def prepare(self) -> None:
+        if not self.provider.exists() or shutil.which("rsync") is None:
+            install("galera-4", "rsync")
+        if not self.provider.exists():
+            raise CannotHave("no libgalera_smm.so found")
+        super().prepare()
+
+    def command(self) -> list[str]:
+        others = [node for node in self.members if node is not self]
+        place = "" if self.founds else ",".join(f"127.0.0.1:{n.group_port}" for n in others)
+        options = {
+            "base_host": "127.0.0.1",
+            "base_port": self.group_port,
+            "gmcast.listen_addr": f"tcp://127.0.0.1:{self.group_port}",
+            "ist.recv_addr": f"127.0.0.1:{self.ist_port}",
+            "gcache.size": "32M",
+        }
+        return [
+            *super().command(),
+            "--binlog-format=ROW",
+            "--innodb-autoinc-lock-mode=2",
+            "--innodb-flush-log-at-trx-commit=1",
+            "--wsrep-on=ON",
+            f"--wsrep-provider={self.provider}",
+            "--wsrep-cluster-name=torture",
+            f"--wsrep-cluster-address=gcomm://{place}",
+            f"--wsrep-node-name=node{self.port}",
+            "--wsrep-node-address=127.0.0.1",
+            f"--wsrep-node-incoming-address=127.0.0.1:{self.port}",
+            "--wsrep-sst-method=rsync",
+            f"--wsrep-sst-receive-address=127.0.0.1:{self.sst_port}",
+            "--wsrep-slave-threads=2",
+            "--wsrep-provider-options=" + ";".join(f"{k}={v}" for k, v in options.items()),
+        ]
+
+    def answers(self) -> bool:
+        """It is a member of the cluster, and has all that the others have."""
+        return super().answers() and self.status("wsrep_local_state_comment") == "Synced"
+
+    def status(self, name: str) -> str:
+        """A value of SHOW STATUS; "" while it does not answer."""
+        row = self.query(f"SHOW GLOBAL STATUS LIKE '{name}'", quiet=True)
+        return str(row[0][1]) if row else ""
+
+    def tell(self, options: str) -> None:
+        """Set wsrep_provider_options, for instance gmcast.isolate=1: no network to the others."""
+        self.query(f"SET GLOBAL wsrep_provider_options = '{options}'")
+
+    def query(self, statement: str, *, quiet: bool = False) -> list[tuple[object, ...]]:
+        """The rows of a statement of its administrator; quiet: none if it does not answer."""
+        import pymysql  # the servers themselves need nothing but Python
+
+        try:
+            conn = pymysql.connect(
+                host="127.0.0.1",
+                port=self.port,
+                user="root",
+                ssl_disabled=True,
+                connect_timeout=2,
+                read_timeout=20,
+            )
+            with conn, conn.cursor() as cursor:
+                cursor.execute(statement)
+                return list(cursor.fetchall())
+        except (OSError, pymysql.err.MySQLError):
+            if quiet:
+                return []
+            raise
+
+
+class Galera:
+    """A cluster of three nodes on this machine."""
+
+    def __init__(self, *, durable: bool = False, size: int = 3) -> None:
+        self.nodes = [GaleraNode(durable=durable) for _ in range(size)]
+        for node in self.nodes:
+            node.members = self.nodes
+
+    def start(self) -> None:
+        """Start all; raises CannotHave."""
+        try:
+            for node in self.nodes:
+                node.prepare()
+            self.nodes[0].founds = True
+            for node in self.nodes:
+                node.start()
+            self.nodes[0].founds = False
+        except BaseException:
+            self.remove()
+            raise
+
+    def url(self, first: int = 0) -> str:
+        """All nodes, this one first; without a database name."""
+        turned = self.nodes[first:] + self.nodes[:first]
+        hosts = "&".join(f"host=127.0.0.1:{node.port}" for node in turned)
+        return f"mysql+pymysql://root@/?{hosts}"
+
+    def first(self, url: str, place: int) -> str:
+        """The same URL with the hosts in another order: who connects begins with this node."""
+        for node, turned in zip(self.nodes, range(place, place + len(self.nodes)), strict=True):
+            other = self.nodes[turned % len(self.nodes)]
+            url = url.replace(f"127.0.0.1:{node.port}", f"<{other.port}>")
+            url = url.replace(f"127.0.0.1%3A{node.port}", f"<{other.port}>")
+        return url.replace("<", "127.0.0.1:").replace(">", "")
+
+    def harm(self, node: GaleraNode, kind: int, seconds: float) -> None:
+        """Kill a node (0), cut it off from the others (1) or let it stand still (2); after so long
+        it is back, with all that the others have."""
+        assert node.process is not None
+        if kind == 0:
+            node.kill()
+            time.sleep(seconds)
+            node.start()
+            return
+        if kind == 1:
+            node.tell("gmcast.isolate=1")
+            time.sleep(seconds)
+            node.tell("gmcast.isolate=0")
+        else:
+            node.process.send_signal(signal.SIGSTOP)
+            time.sleep(seconds)
+            node.process.send_signal(signal.SIGCONT)
+        deadline = time.monotonic() + START_SECONDS
+        while not node.answers():
+            if time.monotonic() > deadline:
+                node.kill()
+                node.start()
+            time.sleep(0.2)
+
+    def remove(self) -> None:
+        for node in self.nodes:
+            node.kill()
+            node.remove()
+
+
 class PgBouncer(Server):
     """In front of a PostgreSQL, for all of its databases. mode: session or transaction."""
 

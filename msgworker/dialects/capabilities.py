@@ -24,6 +24,8 @@ class Dialect:
     ordered_update: an UPDATE changes its rows in the order that it names.
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
     share_locks: shared row locks exist, with SKIP LOCKED.
+    certifies: row locks are those of one server of several, which find out at COMMIT who has
+    changed the same row: what relies on a lock must change the row, too (Galera).
     defers: constraints and triggers may be deferred to the COMMIT, unless a transaction forbids it.
     update_ignore: the prefix that makes an UPDATE skip rows that violate the guard.
     rowcount_includes_ignored: the row count of such an UPDATE includes the skipped rows.
@@ -63,6 +65,7 @@ class Dialect:
     ordered_update: bool = False
     row_locks: bool = True
     share_locks: bool = False
+    certifies: bool = False
     skip_locked: bool = True
     defers: bool = False
     update_ignore: str | None = None

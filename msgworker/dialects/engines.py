@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +24,7 @@ from msgworker.dialects.drivers import (
     _iso_dates,
     connect_defaults,
 )
+from msgworker.dialects.hosts import Hosts, named_hosts
 from msgworker.dialects.oracle import _fetch_at_once, _pad_lists
 from msgworker.dialects.poolers import notice_pooler, told_of_pooler
 from msgworker.dialects.sqlite import (
@@ -141,7 +143,18 @@ def dialect_of(engine: sa.Engine) -> Dialect:
         name = "mariadb" if getattr(engine.dialect, "is_mariadb", False) else "mysql"
     if name not in DIALECTS:
         raise ConfigError(f"database {name!r} is not supported; use one of: {', '.join(NAMES)}")
-    return DIALECTS[name]
+    known = DIALECTS[name]
+    if name != "mariadb":
+        return known
+    if engine.pool not in _certifies:
+        with connecting(engine) as conn:
+            on = conn.exec_driver_sql("SHOW VARIABLES LIKE 'wsrep_on'").first()
+        _certifies[engine.pool] = on is not None and str(on[1]) == "ON"
+    return replace(known, certifies=True) if _certifies[engine.pool] else known
+
+
+_certifies: weakref.WeakKeyDictionary[sa.Pool, bool] = weakref.WeakKeyDictionary()
+"""The pools of connections to a MariaDB, and whether it is a node of Galera."""
 
 
 def server_of(engine: sa.Engine) -> dict[str, str | int]:
@@ -225,13 +238,19 @@ def _create(url: URL) -> sa.Engine:
         args["poolclass"] = sa.QueuePool
     else:
         url, args["execution_options"], threshold = told_of_pooler(url)
+        hosts = named_hosts(url) if url.get_backend_name() in ("mysql", "mariadb") else []
         args["pool_pre_ping"] = True
         args["connect_args"] = connect_defaults(url) | threshold
     try:
         engine = sa.create_engine(url, **args)
         if url.get_driver_name() == "pymysql":
             _check_options(engine)
-            event.listen(engine, "do_connect", _connect_pymysql)
+            connect: Any = _connect_pymysql
+            if hosts:
+                turns = Hosts(hosts, _connect_pymysql)
+                event.listen(engine, "checkout", turns.checkout)
+                connect = turns.connect
+            event.listen(engine, "do_connect", connect)
         if url.get_backend_name() == "sqlite":
             event.listen(engine, "do_connect", _own_file)
             event.listen(engine, "connect", _sync_fully)
@@ -267,6 +286,7 @@ def _check_options(engine: sa.Engine) -> None:
 
 _ROLLED_BACK = "msgworker_rolled_back"
 _WHOLE_ROLLBACKS = (1213, 1020)
+_NO_NODE = 1047
 
 
 def _note_rollback(context: Any) -> None:
@@ -274,6 +294,8 @@ def _note_rollback(context: Any) -> None:
     # statement. Code that swallows the error would commit only its second half. The same holds for
     # a lost connection, after which SQLAlchemy raises other errors.
     args = getattr(context.original_exception, "args", ())
+    if args and args[0] == _NO_NODE:
+        context.is_disconnect = True  # it answers all the same: the next connection is to another
     whole = context.is_disconnect or (args and args[0] in _WHOLE_ROLLBACKS)
     if context.connection is not None and whole:
         # Not in its `info`, which is lost with the connection.

@@ -186,6 +186,10 @@ def fence(conn: Connection, t: Tables, msg_id: int, *, me: str, tries: int) -> d
     """The database's time if the message is flagged by us, None if not; it stays so until the end
     of the transaction. tries: as it was claimed; asked for where the table has no owners."""
     counted = not t.has("claimed_by")
+    params = {"b_msg": msg_id, "mw_me": me, "mw_tries": tries}
+    if t.dialect.certifies and t.has("available_at"):
+        # It means nothing while the message runs. A recovery on another server is then in conflict.
+        conn.execute(t.built("items_touch", lambda: _touch(t, counted)), params)
 
     def build() -> sa.Select[Any]:
         c = t.cols()
@@ -194,10 +198,14 @@ def fence(conn: Connection, t: Tables, msg_id: int, *, me: str, tries: int) -> d
         query = query.where(*t.same_tries(c, counted))
         return query.with_for_update(read=True) if t.dialect.row_locks else query
 
-    found: datetime | None = conn.scalar(
-        t.built("items_fence", build), {"b_msg": msg_id, "mw_me": me, "mw_tries": tries}
-    )
+    found: datetime | None = conn.scalar(t.built("items_fence", build), params)
     return found
+
+
+def _touch(t: Tables, counted: bool) -> sa.Update:
+    c = t.cols()
+    mine = (c.msg_id == bindparam("b_msg"), t.mine(c, ME), *t.same_tries(c, counted))
+    return sa.update(t.message).where(*mine).values(t.values(available_at=now()))
 
 
 def _of(t: Tables) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

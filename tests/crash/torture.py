@@ -1,5 +1,6 @@
 """Everything at once, for as long as asked: kill -9, pauses beyond the lease, lost sessions, server
-crashes, late commits, cancels; then peace, and the verdict.
+crashes, late commits, cancels; then peace, and the verdict. Of a Galera cluster the nodes: killed,
+cut off from the others, paused, one at a time.
 
     python -m tests.crash.torture --seconds 60 --database postgresql --processes 8
 
@@ -40,7 +41,7 @@ from tests.history import Kind
 from tests.oracle import standins
 from tests.oracle.ready import collated
 
-PROCESSES = {"postgresql": 8, "mariadb": 8, "sqlite": 4, "oracle-mariadb": 4}
+PROCESSES = {"postgresql": 8, "mariadb": 8, "sqlite": 4, "oracle-mariadb": 4, "galera": 6}
 DEFAULT = ("postgresql", "mariadb", "sqlite")
 LEASE_SECONDS = 2.0
 OBJECTS = 200
@@ -74,7 +75,7 @@ class Torture:
     processes: int
     chance: random.Random
     cutter: Cutter
-    server: servers.Server | None = None
+    server: servers.Server | servers.Galera | None = None
     kill_seconds: float = KILL_SECONDS
     crash_seconds: float = CRASH_SECONDS
     scope: str = ""
@@ -87,6 +88,7 @@ class Torture:
         self.can_commit_late = self.trial.app.engine.dialect.name != "sqlite"
         self.lives: list[Consumer] = []
         self.broken: list[Broken] = []
+        self.mending: threading.Thread | None = None
         self.cutter.when = lambda: 2 * len(self._ready()) > self.processes
 
     def run(self, seconds: float) -> Verdict:
@@ -134,7 +136,11 @@ class Torture:
             options["scope"] = self.scope
         if self.redis is not None:
             options["locks"] = self.redis.url
-        return self.trial.spawn(threads=2, seed=len(self.trial.consumers), **options)
+        number = len(self.trial.consumers)
+        through = None
+        if isinstance(self.server, servers.Galera):
+            through = self.server.first(self.trial.url, number)
+        return self.trial.spawn(through=through, threads=2, seed=number, **options)
 
     def _replace_dead(self) -> None:
         for i, life in enumerate(self.lives):
@@ -189,6 +195,8 @@ class Torture:
 
     def _crash(self) -> bool:
         assert self.server is not None
+        if isinstance(self.server, servers.Galera):
+            return self._harm_node(self.server)
         if self.server.name == "mariadb":
             self.server.kill()
         elif self.chance.random() < 0.5:
@@ -198,6 +206,18 @@ class Torture:
         self.trial.pauses(self.chance.uniform(0, 2))
         self.server.start()
         self.score.crashes += 1
+        return True
+
+    def _harm_node(self, cluster: servers.Galera) -> bool:
+        """One node is away for some seconds, while the faults of the others go on."""
+        if self.mending is not None and self.mending.is_alive():
+            return False
+        node = self.chance.choice(cluster.nodes)
+        kind = self.score.crashes % 3
+        seconds = self.chance.uniform(2, 10)
+        self.score.crashes += 1
+        self.mending = threading.Thread(target=cluster.harm, args=(node, kind, seconds))
+        self.mending.start()
         return True
 
     def _crash_redis(self) -> bool:
@@ -252,6 +272,8 @@ class Torture:
     # ------------------------------------------------------------ the end
 
     def _peace(self) -> Verdict:
+        if self.mending is not None:
+            self.mending.join()
         for life in self.lives:
             if life.running:
                 life.resume()
@@ -278,6 +300,12 @@ def behind(torture: Torture) -> int:
     return sum((e.detail or "").startswith(BEHIND) for e in torture.trial.events())
 
 
+def by_rule(verdict: Verdict) -> str:
+    """How many of each rule, such as ": 3 of I9"; nothing where none is broken."""
+    count = Counter(str(violation).partition(":")[0] for violation in verdict.violations)
+    return ": " * bool(count) + ", ".join(f"{n} of {rule}" for rule, n in sorted(count.items()))
+
+
 def report(torture: Torture, verdict: Verdict) -> str:
     """What was done, what came of it."""
     score, rows, events = torture.score, verdict.rows, verdict.events
@@ -298,18 +326,38 @@ def report(torture: Torture, verdict: Verdict) -> str:
         f"effects     {count[Kind.EFFECT]} of transactional handlers",
         f"batches     {behind(torture)} times a message was handled behind the head of its object",
         str(torture.features),
-        f"violations  {len(verdict.violations)} of the history, {len(torture.broken)} besides",
+        f"violations  {len(verdict.violations)} of the history, {len(torture.broken)} besides"
+        f"{by_rule(verdict)}",
     ]
     wrong = [*verdict.violations[:10], *torture.broken[:10]]
     return "\n".join([*lines, *map(str, wrong)])
 
 
 @contextlib.contextmanager
-def database(name: str, folder: Path) -> Iterator[tuple[str, str, servers.Server | None]]:
+def cluster() -> Iterator[tuple[str, str, servers.Galera]]:
+    """The same on three nodes; the URLs name all of them."""
+    made = servers.Galera()
+    try:
+        made.start()
+        made.nodes[0].query("CREATE DATABASE torture")
+        url = made.url().replace("/?", "/torture?") + "&connect_timeout=2"
+        yield consumer_url(url), url, made
+    finally:
+        made.remove()
+
+
+@contextlib.contextmanager
+def database(
+    name: str, folder: Path
+) -> Iterator[tuple[str, str, servers.Server | servers.Galera | None]]:
     """A new database on a server of our own: for consumers, for ourselves, and the server."""
     if name == "sqlite":
         url = f"sqlite:///{folder / 'torture.db'}"
         yield url, url, None
+        return
+    if name == "galera":
+        with cluster() as found:
+            yield found
         return
     server = servers.start(standins.server_of(name))
     try:

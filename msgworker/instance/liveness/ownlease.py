@@ -6,12 +6,15 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from random import random
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from msgworker import __version__
 from msgworker.clock import clock
+from msgworker.dialects import Trouble, trouble
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.instance.claiming.seat import Seat
 from msgworker.instance.links import Link
@@ -22,6 +25,8 @@ from msgworker.table import LONGEST_ID
 
 TRUST = 2 / 3
 """The share of the lease's time for which it is trusted, from the start of a renewal."""
+AGAIN_SECONDS = 20.0
+"""So long a registration that the database rolls back is sent again."""
 
 
 class OwnLease:
@@ -58,12 +63,19 @@ class OwnLease:
         runtime = self._runtime
         ttl, look = runtime.settings.lease_seconds, rule.look_seconds(runtime.tables)
         deadline = time.monotonic() + patience
+        rolled_back_until = time.monotonic() + AGAIN_SECONDS
         while True:
             begun = clock()
-            with self._link.transaction() as conn:
-                if rule.hold(conn, runtime.tables):
-                    self._take(conn, name)
-                    return begun + TRUST * ttl
+            try:
+                with self._link.transaction() as conn:
+                    if rule.hold(conn, runtime.tables):
+                        self._take(conn, name)
+                        return begun + TRUST * ttl
+            except DBAPIError as error:  # on Galera: another one has registered on another node
+                late = time.monotonic() > rolled_back_until
+                if trouble(error) is not Trouble.AGAIN or late or self._wait(look * random()):
+                    raise
+                continue
             if time.monotonic() > deadline or self._wait(look):
                 raise DatabaseUnavailable(
                     f"the rule of table {runtime.tables.spec.name} is locked: another process is "

@@ -185,6 +185,9 @@ def hold(conn: Connection, t: Tables) -> bool:
         record(conn, t)
     elif found != Rule.of(t.spec):
         raise RuleChanged(t.spec.name, str(Rule.of(t.spec)), str(found))
+    elif t.dialect.certifies:  # a change on another server is then in conflict
+        c = t.lease.c
+        conn.execute(sa.update(t.lease).where(c.name == _name(t)).values(renewed_at=now()))
     return True
 
 

@@ -62,6 +62,26 @@ def pooler(p: Patient) -> list[Finding]:
     return [advised("server", text)]
 
 
+def galera(p: Patient) -> list[Finding]:
+    """What is otherwise on a cluster whose nodes all take writes."""
+    if not p.dialect.certifies:
+        return []
+    query = sa.text("SHOW STATUS LIKE 'wsrep_cluster_size'")
+    size = int(p.conn.execute(query).one()[1])
+    step, waits = p.conn.execute(
+        sa.text("SELECT @@auto_increment_increment, @@wsrep_sync_wait")
+    ).one()
+    found = [fine("server", f"a Galera cluster of {size} nodes; gaps between ids are harmless")]
+    if size > 1 and step > 1 and not waits & 4:
+        text = (
+            "each node gives out ids of its own: one that is taken here may be lower than one that "
+            "was committed on another node a moment ago, and is then handled first; let all "
+            "producers of an object write to one node, or set wsrep_sync_wait (docs/galera.md)"
+        )
+        found.append(advised("server", text, "SET GLOBAL wsrep_sync_wait = 4"))
+    return found
+
+
 def clock(p: Patient) -> list[Finding]:
     """All times are the database's; this host's clock only words ages."""
     theirs = p.conn.scalar(sa.select(now()))

@@ -1,0 +1,111 @@
+"""Several servers in one URL: `?host=a:3306&host=b:3306`, the form that SQLAlchemy has for
+PostgreSQL. For MySQL and MariaDB, whose drivers know one host only.
+
+All connections of an engine are to one of them, the first that takes writes, until it fails; then
+all are to the next. What was committed is then seen by whoever reads after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from msgworker.errors import ConfigError
+
+_PLACE = "msgworker_host"
+_NOT_READY = (1047, 1290)
+
+
+def named_hosts(url: URL) -> list[dict[str, Any]]:
+    """Host and port of each server that the query names. Raises ConfigError."""
+    given = url.query.get("host", ())
+    found = []
+    for text in (given,) if isinstance(given, str) else given:
+        host, colon, port = text.rpartition(":")
+        if not colon or text.endswith("]"):
+            host, port = text, str(url.port or 3306)
+        if not port.isdecimal() or not 1 <= int(port) <= 65_535 or not host:
+            raise ConfigError(f"host in the database url must be like name:3306, got {text!r:.80}")
+        found.append({"host": host.strip("[]"), "port": int(port)})
+    if found and url.host:
+        raise ConfigError(
+            "the database url names a host before the / and others behind it: name all behind it, "
+            "?host=a:3306&host=b:3306"
+        )
+    if found and url.get_driver_name() != "pymysql":
+        raise ConfigError(f"{url.drivername} takes no host behind the /: use mysql+pymysql")
+    return found
+
+
+class Hosts:
+    """Which server is in use. connect: makes the connection of a driver, from its arguments."""
+
+    def __init__(self, hosts: list[dict[str, Any]], connect: Callable[..., Any]) -> None:
+        self._hosts = hosts
+        self._connect_one = connect
+        self._place = 0
+        self._lock = threading.Lock()
+
+    def connect(self, dialect: Any, record: Any, cargs: Any, cparams: Mapping[str, Any]) -> Any:
+        """A connection to the first server, from the one in use on, that takes writes. Raises the
+        driver's OperationalError if there is none."""
+        begin, reasons = self._place, []
+        for turn in range(len(self._hosts)):
+            place = (begin + turn) % len(self._hosts)
+            host = self._hosts[place]
+            try:
+                conn = self._connect_one(dialect, record, cargs, {**cparams, **host})
+                _refuse_readers(dialect.dbapi, conn)
+            except dialect.dbapi.Error as error:
+                if not _is_away(error):
+                    raise
+                reasons.append(f"{host['host']}:{host['port']}: {error.args[-1]!s:.80}")
+                continue
+            with self._lock:
+                if self._place == begin:  # else another thread has moved on by now
+                    self._place = place
+            record.info[_PLACE] = place
+            return conn
+        text = f"none of the hosts can be used: {'; '.join(reasons)}"
+        raise dialect.dbapi.OperationalError(2003, text)
+
+    def checkout(self, conn: Any, record: Any, _: Any) -> None:
+        """Connections to a server that is no longer in use are given up, and to a node that was cut
+        off from its cluster, which goes on answering: with an error."""
+        if record.info.get(_PLACE, self._place) != self._place:
+            raise sa.exc.DisconnectionError("another host is in use now")
+        try:
+            conn.commit()
+        except Exception as error:
+            raise sa.exc.DisconnectionError(str(error)) from error
+
+
+def _is_away(error: BaseException) -> bool:
+    code = error.args[0] if error.args else None
+    return code in (0, 1040, 1053, 1927, *range(2000, 2100), *_NOT_READY)
+
+
+def _refuse_readers(dbapi: Any, conn: Any) -> None:
+    """Raise OperationalError for a replica, and for a node of Galera without its cluster."""
+    try:
+        with conn.cursor() as cursor:
+            cursor.execute("SELECT @@global.read_only")
+            if str(cursor.fetchone()[0]) != "0":
+                raise dbapi.OperationalError(1290, "it is read-only")
+            cursor.execute("SHOW STATUS LIKE 'wsrep_ready'")
+            row = cursor.fetchone()
+            if row is not None and row[1] == "OFF" and _in_cluster(cursor):
+                raise dbapi.OperationalError(1047, "the node is not ready")
+    except BaseException:
+        conn.close()
+        raise
+
+
+def _in_cluster(cursor: Any) -> bool:
+    """A server with the provider that is no node says of itself that it is not ready."""
+    cursor.execute("SELECT @@wsrep_on")
+    return str(cursor.fetchone()[0]) == "1"
