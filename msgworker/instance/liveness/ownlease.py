@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import time
 from collections.abc import Callable, Mapping
-from random import random
 from typing import Any
 
 from sqlalchemy import Connection
@@ -73,7 +73,11 @@ class OwnLease:
                         return begun + TRUST * ttl
             except DBAPIError as error:  # on Galera: another one has registered on another node
                 late = time.monotonic() > rolled_back_until
-                if trouble(error) is not Trouble.AGAIN or late or self._wait(look * random()):
+                if (
+                    trouble(error) is not Trouble.AGAIN
+                    or late
+                    or self._wait(look * random.random())
+                ):
                     raise
                 continue
             if time.monotonic() > deadline or self._wait(look):
