@@ -101,7 +101,7 @@ def measured(
     if asked.peers or with_peers:
         names = asked.peers or [peer.name for peer in PEERS]
         chosen = [peer for peer in PEERS if peer.name in names]
-        works = turns.works(peers, backlog=not asked.quick)
+        works = turns.works(peers, backlog=not (asked.quick or asked.no_deep))
         wanted = [work for work in works if not asked.kind or work.kind in asked.kind]
         run.peers = turns.run(chosen, wanted, peers)
         run.facts += [f"{peer.shown}: {peer.setup}" for peer in chosen]
@@ -274,6 +274,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--curves", nargs="+", choices=CURVES, help="these alone; needs --keep")
     add("--peers", nargs="+", choices=[peer.name for peer in PEERS], help="as --scenarios")
     add("--kind", nargs="+", choices=turns.KINDS, help="the work that --peers are asked for")
+    add("--no-deep", action="store_true", help="--peers without the tables of 1,000,000 messages")
     add("--page", action="store_true", help="measure nothing: write the page from --keep")
     return parser
 
