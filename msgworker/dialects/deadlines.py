@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from msgworker.dialects.codes import code_of
 from msgworker.dialects.poolers import shares_sessions
 
 _STEPS = 1_000
@@ -112,8 +113,8 @@ _ORACLE = re.compile(r"DPY-4024|DPI-1067|ORA-0?3156|ORA-0*1013\b")
 def is_overtime(error: BaseException) -> bool:
     """Whether a statement was ended because it took too long."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    code = cause.args[0] if cause is not None and cause.args else None
-    if code in _MYSQL or getattr(cause, "sqlstate", None) == "57014":
+    code, state = code_of(cause)
+    if code in _MYSQL or state == "57014":
         return True
     if type(cause).__module__.startswith("sqlite3"):
         return str(cause) == "interrupted"

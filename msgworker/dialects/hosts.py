@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
+from msgworker.dialects.codes import code_of
 from msgworker.errors import ConfigError
 
 _PLACE = "msgworker_host"
@@ -85,8 +86,7 @@ class Hosts:
 
 
 def _is_away(error: BaseException) -> bool:
-    code = error.args[0] if error.args else None
-    return code in (0, 1040, 1053, 1927, *range(2000, 2100), *_NOT_READY)
+    return code_of(error)[0] in (0, 1040, 1053, 1927, *range(2000, 2100), *_NOT_READY)
 
 
 def _refuse_readers(dbapi: Any, conn: Any) -> None:

@@ -8,6 +8,7 @@ import re
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from msgworker.dialects.codes import code_of
 from msgworker.dialects.poolers import is_of_a_pooler
 from msgworker.errors import DatabaseUnavailable
 from msgworker.payload import shown
@@ -74,6 +75,7 @@ _MYSQL = {
     2006: Trouble.LOST,
     2013: Trouble.LOST,
     2014: Trouble.LOST,
+    2027: Trouble.LOST,  # MariaDB Connector/Python: what a killed session last sent
     1044: Trouble.REFUSED,
     1045: Trouble.REFUSED,
     1049: Trouble.REFUSED,
@@ -133,8 +135,12 @@ _SQLITE = (
 
 _TOO_LARGE = re.compile(r"[Gg]ot error (5|90)\b")
 """At COMMIT on Galera: the transaction changes more than wsrep_max_ws_size; it always will."""
-_NO_CONNECTION_LEFT = {"53300", 1040, 1203, 1226, 18, 20, 2391, 12516, 12519, 12520}
-_DRIVER_MODULES = {"psycopg", "pymysql", "MySQLdb", "oracledb", "cx_Oracle", "sqlite3"}
+_NO_CONNECTION_LEFT = {"53300", 1040, 1203, 1226}
+_NO_SESSION_LEFT = {18, 20, 2391, 12516, 12519, 12520}
+"""The same of Oracle's."""
+_DRIVER_MODULES = {
+    *("psycopg", "psycopg2", "pymysql", "MySQLdb", "mariadb", "oracledb", "cx_Oracle", "sqlite3"),
+}
 
 
 def trouble(error: BaseException) -> Trouble:
@@ -169,9 +175,9 @@ def violates(error: DBAPIError, index: str) -> bool:
 def is_denied(error: DBAPIError) -> bool:
     """Whether the login lacks a right on a table or column. Oracle reports a table without any
     right as missing."""
-    code = error.orig.args[0] if error.orig is not None and error.orig.args else None
+    code, state = code_of(error.orig)
     oracle = re.match(r"ORA-0*(1031|41900)\b", str(error.orig))
-    return getattr(error.orig, "sqlstate", None) == "42501" or code in (1142, 1143) or bool(oracle)
+    return state == "42501" or code in (1142, 1143) or bool(oracle)
 
 
 def no_connection_left(error: BaseException) -> bool:
@@ -179,30 +185,29 @@ def no_connection_left(error: BaseException) -> bool:
     if isinstance(error, PoolTimeout):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
-    code = cause.args[0] if cause is not None and cause.args else None
+    code, state = code_of(cause)
     oracle = re.search(r"ORA-0*(\d+)", str(cause))
-    state = getattr(cause, "sqlstate", None)
     if type(cause).__module__.startswith("psycopg") and state is None:
         # For a refused session libpq gives only the server's text, in the server's language.
         return "FATAL" in str(cause)
-    codes = (code, state, int(oracle[1]) if oracle else None)
-    return any(isinstance(c, int | str) and c in _NO_CONNECTION_LEFT for c in codes)
+    if oracle is not None and int(oracle[1]) in _NO_SESSION_LEFT:
+        return True
+    return code in _NO_CONNECTION_LEFT or state in _NO_CONNECTION_LEFT
 
 
 def _by_code(error: BaseException | None) -> Trouble:
-    code = error.args[0] if error is not None and error.args else None
+    code, state = code_of(error)
     if code == 1305 and "SAVEPOINT" in str(error):
         # A deadlock has rolled back the whole transaction, including our savepoint; this error
         # replaces the original one.
         return Trouble.AGAIN
     if code == 1180 and _TOO_LARGE.search(str(error)):
         return Trouble.OTHER
-    if isinstance(code, int):  # before the SQLSTATE, which newer PyMySQL has too, but less precise
+    if code is not None:
         return _MYSQL.get(code, Trouble.OTHER)
-    state = getattr(error, "sqlstate", None)
     if is_of_a_pooler(error):
         return Trouble.AGAIN
-    if isinstance(state, str):
+    if state is not None:
         return _POSTGRESQL.get(state, _POSTGRESQL_CLASSES.get(state[:2], Trouble.OTHER))
     text = str(error)
     if type(error).__module__.startswith("sqlite3"):
@@ -223,13 +228,19 @@ def _by_code(error: BaseException | None) -> Trouble:
         "consuming input failed",
         "sending query",
         "timeout expired",
+        "connection to server",  # and these of psycopg2, where the text is all there is
+        "connection already closed",
+        "could not receive data",
+        "could not send data",
+        "ssl syscall error",
+        "not connected",  # of MariaDB Connector/Python
     )
     return Trouble.LOST if any(part in text.lower() for part in lost) else Trouble.OTHER
 
 
 def follows(error: BaseException) -> bool:
     """Whether it only says that an earlier error has ended the transaction or the session."""
-    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    state = code_of(getattr(error, "orig", None))[1]
     return isinstance(error, PendingRollbackError) or state == "25P02"
 
 
@@ -237,7 +248,7 @@ def shows_a_row(error: BaseException | None) -> bool:
     """Whether the text of an error contains the row that a CHECK or NOT NULL refuses, with its
     payload."""
     cause = getattr(error, "orig", None) or error
-    return getattr(cause, "sqlstate", None) in ("23502", "23514")
+    return code_of(cause)[1] in ("23502", "23514")
 
 
 def reason_of(error: BaseException) -> str:

@@ -9,6 +9,18 @@ import pytest
 from msgworker.dialects import Trouble, no_connection_left, trouble
 
 
+class ServerSaid(Exception):
+    """An error with what other drivers give it: psycopg2 a `pgcode`, MariaDB Connector/Python an
+    `errno` and a `sqlstate`."""
+
+    def __init__(self, text: str, **known: object) -> None:
+        super().__init__(text)
+        vars(self).update(known)
+
+
+ServerSaid.__module__ = "mariadb"  # whose errors are known by the driver that raises them
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -30,6 +42,16 @@ from msgworker.dialects import Trouble, no_connection_left, trouble
         (pymysql.err.OperationalError(1180, 'Got error 90 "Message too long"'), Trouble.OTHER),
         (pymysql.err.OperationalError(3101, "Plugin instructed the server"), Trouble.AGAIN),
         (pymysql.err.DataError(1406, "Data too long"), Trouble.OTHER),
+        (ServerSaid("deadlock detected", pgcode="40P01"), Trouble.AGAIN),
+        (ServerSaid("Too many clients", pgcode="53300"), Trouble.LOST),
+        (ServerSaid("division by zero", pgcode="22012"), Trouble.OTHER),
+        (ServerSaid("Deadlock found", errno=1213, sqlstate="40001"), Trouble.AGAIN),
+        (ServerSaid("Too many connections", errno=1040, sqlstate="08004"), Trouble.LOST),
+        (ServerSaid("Malformed packet", errno=2027, sqlstate="HY000"), Trouble.LOST),
+        (ServerSaid("Data too long", errno=1406, sqlstate="22001"), Trouble.OTHER),
+        (ServerSaid("Invalid connection or not connected"), Trouble.LOST),
+        (ServerSaid("could not receive data from server: Connection reset"), Trouble.LOST),
+        (ServerSaid("connection already closed"), Trouble.LOST),
     ],
     ids=str,
 )
