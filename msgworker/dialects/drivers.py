@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import selectors
 import socket
 import threading
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ _WAITS: dict[str, dict[str, int]] = {
     "psycopg2": _LIBPQ,
     "pymysql": _MYSQL_WAITS,
     "mysqldb": _MYSQL_WAITS,
+    "mariadbconnector": _MYSQL_WAITS,
     "oracledb": {
         "tcp_connect_timeout": CONNECT_SECONDS,
         "expire_time": 1,  # minutes
@@ -51,7 +53,7 @@ def connect_defaults(url: URL) -> dict[str, Any]:
     """Options for the driver of a URL that we open; options in the URL's query have precedence."""
     waits = _WAITS.get(url.get_driver_name(), {})
     args: dict[str, Any] = {k: v for k, v in waits.items() if k not in url.query}
-    if url.get_backend_name() in ("mysql", "mariadb"):
+    if url.get_driver_name() in ("pymysql", "mysqldb"):  # the third one has no other
         args["charset"] = "utf8mb4"
     return args
 
@@ -176,9 +178,30 @@ def sever(conn: sa.Connection) -> None:
     if hasattr(raw, "cancel") and not hasattr(raw, "fileno"):  # Oracle: ask the server
         raw.cancel()
         return
-    number = raw.fileno() if hasattr(raw, "fileno") else raw._sock.fileno()
-    with socket.socket(fileno=os.dup(number)) as twin:
+    with socket.socket(fileno=os.dup(_number_of(conn, raw))) as twin:
         twin.shutdown(socket.SHUT_RDWR)
+
+
+_NUMBER = "msgworker_file_number"
+
+
+def _note_number(conn: sa.Connection) -> None:
+    # mysqlclient does not tell it to another thread while the connection is in use.
+    if _NUMBER not in conn.info:
+        raw: Any = conn.connection.driver_connection
+        conn.info[_NUMBER] = raw.fileno()
+
+
+def _number_of(conn: sa.Connection, raw: Any) -> int:
+    """The file descriptor of a connection."""
+    if hasattr(raw, "fileno"):
+        try:
+            return int(raw.fileno())
+        except conn.dialect.loaded_dbapi.ProgrammingError:  # it is in use, so what was noted holds
+            return int(conn.info[_NUMBER])
+    if hasattr(raw, "_get_socket"):  # MariaDB Connector/Python; its `socket` would close it, too
+        return int(raw._get_socket())
+    return int(raw._sock.fileno())
 
 
 _IDLE, _IN_ERROR = 0, 3  # of libpq's PGTransactionStatusType
@@ -205,11 +228,21 @@ def _status(conn: sa.Connection) -> int | None:
 
 
 def listen(conn: sa.Connection, channel: str) -> None:
-    """Listen to a channel on this connection (PostgreSQL with psycopg 3)."""
+    """Listen to a channel on this connection (PostgreSQL)."""
     conn.exec_driver_sql(f"LISTEN {conn.dialect.identifier_preparer.quote(channel)}")
 
 
 def wait_for_notice(conn: sa.Connection, seconds: float) -> bool:
     """Wait for a notification; True if one arrived. Several at once count as one."""
     driver: Any = conn.connection.driver_connection
-    return any(True for _ in driver.notifies(timeout=seconds, stop_after=1))
+    if callable(driver.notifies):
+        return any(True for _ in driver.notifies(timeout=seconds, stop_after=1))
+    driver.poll()  # psycopg2: what came with the answers to statements
+    if not driver.notifies:
+        with selectors.DefaultSelector() as ready:
+            ready.register(driver.fileno(), selectors.EVENT_READ)
+            ready.select(seconds)
+        driver.poll()
+    came = bool(driver.notifies)
+    driver.notifies.clear()
+    return came

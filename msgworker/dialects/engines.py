@@ -16,12 +16,15 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
+from msgworker.dialects.codes import code_of
 from msgworker.dialects.connections import connecting
 from msgworker.dialects.drivers import (
     ISOLATION,
     _any_text,
     _connect_pymysql,
+    _end_plainly,
     _iso_dates,
+    _note_number,
     connect_defaults,
 )
 from msgworker.dialects.hosts import Hosts, named_hosts
@@ -205,6 +208,8 @@ def open_engine(source: object) -> sa.Engine:
         notice_pooler(engine)
     if engine.dialect.driver == "pymysql":
         event.listen(engine, "engine_connect", _any_text)
+    if engine.dialect.driver == "mysqldb":
+        event.listen(engine, "engine_connect", _note_number)
     if engine.dialect.name == "oracle":
         event.listen(engine, "before_execute", _pad_lists, retval=True)
         event.listen(engine, "before_cursor_execute", _fetch_at_once)
@@ -251,6 +256,8 @@ def _create(url: URL) -> sa.Engine:
                 event.listen(engine, "checkout", turns.checkout)
                 connect = turns.connect
             event.listen(engine, "do_connect", connect)
+        elif engine.dialect.name in ("mysql", "mariadb"):
+            event.listen(engine, "connect", lambda raw, _: _end_plainly(raw), insert=True)
         if url.get_backend_name() == "sqlite":
             event.listen(engine, "do_connect", _own_file)
             event.listen(engine, "connect", _sync_fully)
@@ -286,17 +293,19 @@ def _check_options(engine: sa.Engine) -> None:
 
 _ROLLED_BACK = "msgworker_rolled_back"
 _WHOLE_ROLLBACKS = (1213, 1020)
-_NO_NODE = 1047
+_GONE = (1047, 2027)
+"""A node of Galera without its cluster, which answers all the same: the next connection is to
+another. MariaDB Connector/Python: what it has read is no answer."""
 
 
 def _note_rollback(context: Any) -> None:
     # MySQL rolls the whole transaction back at a deadlock and begins another one with the next
     # statement. Code that swallows the error would commit only its second half. The same holds for
     # a lost connection, after which SQLAlchemy raises other errors.
-    args = getattr(context.original_exception, "args", ())
-    if args and args[0] == _NO_NODE:
-        context.is_disconnect = True  # it answers all the same: the next connection is to another
-    whole = context.is_disconnect or (args and args[0] in _WHOLE_ROLLBACKS)
+    number, _ = code_of(context.original_exception)
+    if number in _GONE:
+        context.is_disconnect = True
+    whole = context.is_disconnect or number in _WHOLE_ROLLBACKS
     if context.connection is not None and whole:
         # Not in its `info`, which is lost with the connection.
         vars(context.connection)[_ROLLED_BACK] = context.sqlalchemy_exception

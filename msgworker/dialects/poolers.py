@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL
 
+from msgworker.dialects.codes import code_of
 from msgworker.dialects.masking import masked
 from msgworker.errors import ConfigError
 from msgworker.logs import Said, logger
@@ -71,11 +72,13 @@ def shares_sessions(conn: sa.Connection) -> bool:
 
 def _ask(conn: sa.Connection) -> None:
     pool = conn.engine.pool
-    if pool in _shared:
-        return
     options = conn.get_execution_options()
-    kind = options.get(OPTION)
     raw: Any = conn.connection.driver_connection
+    if pool in _shared:
+        if _shared[pool] and not options.get(_PREPARES):
+            _unprepared(raw)  # it may be older than what another thread has found meanwhile
+        return
+    kind = options.get(OPTION)
     found = _is_between(raw) if kind is None else kind == "transaction"
     if found is None:
         return  # the next statement says what is wrong
@@ -132,4 +135,4 @@ def _caught(context: Any) -> None:
 def is_of_a_pooler(error: BaseException | None) -> bool:
     """Whether a statement that the driver has prepared is missing or is there already: another
     session of the server than the one it was prepared in."""
-    return getattr(error, "sqlstate", None) in ("42P05", "26000") and "_pg3_" in str(error)
+    return code_of(error)[1] in ("42P05", "26000") and "_pg3_" in str(error)
