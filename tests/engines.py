@@ -14,10 +14,10 @@ def plain_engine(url: str | sa.URL, **options: Any) -> sa.Engine:
     Without TLS options in the URL PyMySQL reads all certificates of the machine for each
     connection, which takes longer than all else that is done on most of them.
     """
-    parsed = make_url(url)
+    parsed = make_url(url).difference_update_query(["pooler"])  # which is an option of ours
     if parsed.get_driver_name() == "pymysql" and not any("ssl" in key for key in parsed.query):
         options["connect_args"] = {"ssl_disabled": True}
-    engine = sa.create_engine(url, **options)
+    engine = sa.create_engine(parsed, **options)
     if parsed.get_backend_name() in ("mysql", "mariadb") and "host" in parsed.query:
         sa.event.listen(engine, "do_connect", _first_that_answers)
         sa.event.listen(engine, "handle_error", _given_up)

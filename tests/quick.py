@@ -52,6 +52,10 @@ QUICK = {
     "test_tries_counted_in_decimals_back_off_like_whole_ones": NONE,
     "test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others": NONE,
     "test_the_lease_is_kept_while_a_stop_waits_for_a_handler": NONE,
+    "test_an_engine_without_a_pool_works": NONE,
+    "test_an_engine_that_pings_works": NONE,
+    "test_transactional_handlers_wait_for_a_connection_of_a_small_pool": NONE,
+    "test_a_pooler_is_looked_for_once_where_nothing_is_pooled": NONE,
     # web
     "test_no_text_becomes_an_element_or_an_attribute": "^0$",
     "test_a_thousand_odd_values_break_no_page": NONE,
