@@ -12,7 +12,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 LIMIT = 40m
 RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests; timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo demo-web test test-long check format ddl reference bench bench-peers performance torture rolling model mutants clean
+.PHONY: help demo demo-web test test-long test-variants check format ddl reference bench bench-peers performance torture rolling model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -34,6 +34,10 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,postgresql,mysql,oracle,redis,zookeeper]'
 	touch $@ $(VENV)/.run
 
+$(VENV)/.variants: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[variants]'
+	touch $@
+
 demo: $(VENV)/.run  ## real purchases through embedded SQLite: several processes, failures, one killed
 	$(BIN)/msgworker demo
 
@@ -46,6 +50,12 @@ test: $(VENV)/.dev  ## the quick suite, on SQLite, PostgreSQL, MariaDB, Redis an
 test-long: LIMIT = 5h
 test-long: $(VENV)/.dev  ## everything: all tests on all databases, the long runs too
 	$(RUN_TESTS) $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,$(MAKE) test-variants)
+
+test-variants: LIMIT = 1h
+test-variants: $(VENV)/.variants  ## the contract suite with psycopg2, its quick tests with mysqlclient (docs/drivers.md)
+	export MSGWORKER_TEST_VARIANT=psycopg2; $(RUN_TESTS) tests/contract
+	export MSGWORKER_TEST_VARIANT=mysqldb; $(RUN_TESTS) tests/contract -m "not long"
 
 check: $(VENV)/.dev  ## format, lint, types, tests
 	$(BIN)/ruff format --check .

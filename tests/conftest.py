@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from sqlalchemy.engine import make_url
 
+from tests import variants
 from tests.compiled import share_compiled
 from tests.engines import plain_engine
 from tests.model import need_spin
@@ -31,6 +32,7 @@ from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
 from tests.servers import VARIABLES, CannotHave, Fleet, session
 from tests.support.apps import app, blocking_app, make_app, sqlite_app, table  # noqa: F401 - fixtures
+from tests.variants import cannot
 
 NAMES = ["sqlite", "postgresql", "mariadb"]
 _number = itertools.count(1)
@@ -100,6 +102,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in long_ones(items):
         item.add_marker(pytest.mark.long)
     excused(items)  # after the marks of what is long
+    cannot.only(items)
 
 
 def pytest_collection_finish() -> None:
@@ -173,10 +176,14 @@ def make_database(name: str, fleet: Fleet, folder: Path) -> tuple[Database, str 
             pytest.skip(f"{name} is not there: {reason}")
         return Database(name, base.render_as_string(hide_password=False)), None
     label = _emptied.pop() if name == "postgresql" and _emptied else _created(base)
-    url = base.set(database=label)
-    if name == "mariadb":
-        url = url.update_query_dict({"charset": "utf8mb4"})
-    return Database(name, url.render_as_string(hide_password=False)), label
+    url = _of_the_server(name, fleet, label)
+    return Database(name, standins.text(variants.way_to(url, fleet))), label
+
+
+def _of_the_server(name: str, fleet: Fleet, label: str | None) -> sa.URL:
+    """How the server itself has a database, whatever way the tests take to it."""
+    url = make_url(fleet.url(standins.server_of(name))).set(database=label)
+    return url.update_query_dict({"charset": "utf8mb4"}) if name == "mariadb" else url
 
 
 def _created(base: sa.URL, options: str = "") -> str:
@@ -294,11 +301,12 @@ def _ready(
     kept = _kept.setdefault((name, effects), kind(server, effects=effects))
     url = kept.take()
     if url is None:
-        empty, label = make_database(name, fleet, folder)
-        url = make_url(fleet.url(server)).set(database=label) if stand_in else make_url(empty.url)
+        _, label = make_database(name, fleet, folder)
+        url = _of_the_server(name, fleet, label)
         kept.make(url)
     known = "oracle" if stand_in else name
-    made = Database(known, standins.text(kept.app_url(url)), ready=True, stand_in=stand_in)
+    reached = variants.way_to(kept.app_url(url), fleet)
+    made = Database(known, standins.text(reached), ready=True, stand_in=stand_in)
     try:
         yield made
     finally:

@@ -458,7 +458,7 @@ class PgBouncer(Server):
         (self.folder / "pgbouncer.ini").write_text(
             f"[databases]\n* = host={self.behind.host} port={self.behind.port}\n[pgbouncer]\n"
             f"listen_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
-            f"auth_type = trust\nauth_file = {self.folder / 'users.txt'}\n"
+            f"auth_type = trust\nauth_file = {self.folder / 'users.txt'}\nauth_user = postgres\n"
             f"pool_mode = {self.mode}\ndefault_pool_size = {self.size}\nmax_client_conn = 500\n"
             f"admin_users = postgres\nlog_connections = 0\nlog_disconnections = 0\n{self.more}\n"
         )
@@ -581,6 +581,13 @@ class Fleet:
                 self.missing[name] = str(reason)
                 raise
         return self._servers[name].url
+
+    def keep(self, server: Server) -> Server:
+        """Start one of the test's own making, which is stopped with the others."""
+        self._servers[f"{server.name}:{server.port}"] = server
+        server.prepare()
+        server.start()
+        return server
 
     def offer(self) -> None:
         """Start everything, for processes that we start from now on."""

@@ -10,11 +10,12 @@ from tenacity.wait import wait_fixed
 
 from msgworker import App, Context, Message
 from msgworker.message import State
+from tests.engines import plain_engine
 from tests.support.rows import Table, send
 
 
 def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app):
-    engine = sa.create_engine(database.url, isolation_level="AUTOCOMMIT")
+    engine = plain_engine(database.url, isolation_level="AUTOCOMMIT")
     app = make_app(engine)
     app.create_schema()
     table = Table(app)
@@ -33,7 +34,7 @@ def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app):
 def test_the_engine_s_isolation_level_is_not_ours(database, make_app, level):
     if database.name == "sqlite":
         pytest.skip("SQLite is always serializable")
-    app = make_app(sa.create_engine(database.url, isolation_level=level))
+    app = make_app(plain_engine(database.url, isolation_level=level))
     app.create_schema()
     app.add_handler("t", lambda msg: None)
     send(app, *[f"o{i % 5}" for i in range(50)])

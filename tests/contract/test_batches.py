@@ -27,7 +27,7 @@ from tests.support.rows import Table, edit, send
 DEADLOCKS: dict[str, Exception] = {
     "sqlite": sqlite3.OperationalError("database is locked"),
     "postgresql": psycopg.errors.DeadlockDetected("deadlock"),
-    "mysql": pymysql.err.OperationalError(1213, "Deadlock found"),
+    **dict.fromkeys(("mysql", "mariadb"), pymysql.err.OperationalError(1213, "Deadlock found")),
     "oracle": by_name("ORA-00060"),
 }
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import sqlalchemy as sa
 
 from msgworker import App, ConfigError, MessageTable, Reject, SchemaError
 from msgworker.ops.results import Why
+from tests.engines import plain_engine
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rows import Table, send
 
@@ -30,7 +30,7 @@ def test_discard_where_the_text_is_too_long_for_the_column(make_app, database, l
     kind = f"VARCHAR({length})"
     if database.name == "mariadb":
         kind += " CHARACTER SET ascii"
-    engine = sa.create_engine(database.url)
+    engine = plain_engine(database.url)
     with engine.begin() as conn:
         conn.exec_driver_sql(
             "CREATE TABLE tb (msg_id BIGINT PRIMARY KEY, object_id VARCHAR(20), "

@@ -121,7 +121,8 @@ def test_recovery_into_a_column_that_is_too_short_for_its_words(make_app):
 def test_recovery_on_a_table_with_a_small_key(make_app):
     app = make_app(table=MessageTable("small", payload=None), poll_seconds=0.05)
     name = app.engine.dialect.name
-    key = {"postgresql": "SERIAL", "mysql": "INT AUTO_INCREMENT", "sqlite": "INTEGER"}[name]
+    keys = {"postgresql": "SERIAL", "sqlite": "INTEGER"}
+    key = keys.get(name, "INT AUTO_INCREMENT")
     with app.engine.begin() as conn:
         conn.exec_driver_sql(
             f"CREATE TABLE small (msg_id {key} PRIMARY KEY, object_id VARCHAR(20), status INT "

@@ -24,6 +24,7 @@ from msgworker.message import State
 from msgworker.store.looking.doctor import Severity
 from msgworker.store.looking.info import How
 from msgworker.store.recovering import lease
+from tests.engines import plain_engine
 from tests.support.rows import Table, send
 from tests.support.spans import recorded
 from tests.support.timers import put_back
@@ -53,7 +54,7 @@ class Site:
     def __init__(self, database: Any) -> None:
         self.url = sa.make_url(database.url)
         self.postgresql = database.name == "postgresql"
-        self.engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT")
+        self.engine = plain_engine(self.url, isolation_level="AUTOCOMMIT")
         self.prefix = f"crm{os.getpid()}x{next(_number)}_"
         self.apps: list[App] = []
         for role in ROLES:

@@ -240,7 +240,7 @@ def refuse_tracebacks(app: App) -> None:
         "WHEN length(NEW.traceback) > 10 BEGIN SELECT RAISE(ABORT, 'too long'); END",
     }
     with app.engine.begin() as conn:
-        conn.exec_driver_sql(sql[app.engine.dialect.name])
+        conn.exec_driver_sql(sql[app.engine.dialect.name.replace("mariadb", "mysql")])
 
 
 def test_a_traceback_that_the_database_refuses_costs_neither_outcome_nor_error(app, table):

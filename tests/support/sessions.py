@@ -7,7 +7,10 @@ import sqlalchemy as sa
 
 from msgworker import App
 
-SLEEP = {"postgresql": "SELECT pg_sleep(60)", "mysql": "SELECT sleep(60)"}
+SLEEP = {
+    "postgresql": "SELECT pg_sleep(60)",
+    **dict.fromkeys(("mysql", "mariadb"), "SELECT sleep(60)"),
+}
 
 
 def too_slow(conn: sa.Connection) -> object:
@@ -24,7 +27,8 @@ def only_servers(app: App) -> None:
 
 def cut(app: App, conn: sa.Connection) -> None:
     """End the session of `conn`, from another one."""
-    mysql = app.engine.dialect.name in ("mysql", "oracle")  # an Oracle's stand-in is a MariaDB
+    # An Oracle's stand-in is a MariaDB.
+    mysql = app.engine.dialect.name in ("mysql", "mariadb", "oracle")
     mine = sa.func.connection_id() if mysql else sa.func.pg_backend_pid()
     number = conn.scalar(sa.select(mine))
     end = f"KILL {number}" if mysql else f"SELECT pg_terminate_backend({number})"

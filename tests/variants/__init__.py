@@ -1,0 +1,61 @@
+"""Another way to a server of the tests: another driver, or a pooler between. The variable
+MSGWORKER_TEST_VARIANT names one; the contract suite is then all that runs, and on that alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+
+from sqlalchemy.engine import URL, make_url
+
+from tests.servers import Fleet, PgBouncer, Server
+
+VARIABLE = "MSGWORKER_TEST_VARIANT"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """server: which one it leads to. driver: in the place of ours. package: which has it.
+    mode: of the pooler between."""
+
+    server: str
+    driver: str = ""
+    package: str = ""
+    mode: str = ""
+
+
+VARIANTS = {
+    "psycopg2": Variant("postgresql", "postgresql+psycopg2", "psycopg2-binary"),
+    "mysqldb": Variant("mariadb", "mysql+mysqldb", "mysqlclient"),
+    "mariadbconnector": Variant("mariadb", "mariadb+mariadbconnector", "mariadb"),
+    "pgbouncer-transaction": Variant("postgresql", mode="transaction"),
+    "pgbouncer-session": Variant("postgresql", mode="session"),
+}
+
+
+def name() -> str:
+    """The one that was asked for; "" = none."""
+    return os.environ.get(VARIABLE, "")
+
+
+def way_to(url: URL, fleet: Fleet) -> URL:
+    """How an App and a test reach a database that its server has at this URL."""
+    variant = VARIANTS.get(name())
+    if (
+        variant is None
+        or url.get_backend_name() != make_url(fleet.url(variant.server)).get_backend_name()
+    ):
+        return url
+    if variant.mode:
+        between = _pooler(fleet, variant.mode)
+        url = url.set(host="127.0.0.1", port=between.port)
+        return url.update_query_dict({"pooler": "session"}) if variant.mode == "session" else url
+    url = url.set(drivername=variant.driver)
+    return url.difference_update_query(["charset"]) if name() == "mariadbconnector" else url
+
+
+@cache
+def _pooler(fleet: Fleet, mode: str) -> Server:
+    """One for this process, with sessions for all that a test may open."""
+    return fleet.keep(PgBouncer(fleet.url("postgresql"), mode, size=90))
