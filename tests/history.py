@@ -114,6 +114,8 @@ class Row(NamedTuple):
 
 
 RowTuple = tuple[str | None, int, int, str | None]
+Outage = tuple[float, float]
+"""From when to when the database could not be written; inf as long as it lasts."""
 Snapshot = tuple[float, Sequence[tuple[str | None, int, int]]]
 
 
@@ -422,6 +424,7 @@ class _Settings:
     finished: bool
     limited: Collection[int]
     max_running: int
+    outages: tuple[Outage, ...]  # in order, none overlapping another
 
 
 @dataclass(slots=True, eq=False)
@@ -621,6 +624,7 @@ def check(
     finished: bool = True,
     limited: Collection[int] = frozenset(),
     max_running: int = 1,
+    outages: Iterable[Outage] = (),
 ) -> list[Violation]:
     """Every broken rule, one rule after the other; empty for a correct run.
 
@@ -629,12 +633,35 @@ def check(
     `transactional`: the ids whose effects are recorded as EFFECT, or True for all.
     `finished=False`: the run was cut, so unfinished messages are no fault.
     `limited`: the ids of which at most `max_running` may run at once.
+    `outages`: when the database was away, as seen from outside; I9 gives that much more time.
     """
     settings = _Settings(
-        max_tries, on_dead, ttl, heartbeat, orderly, transactional, finished, limited, max_running
+        max_tries,
+        on_dead,
+        ttl,
+        heartbeat,
+        orderly,
+        transactional,
+        finished,
+        limited,
+        max_running,
+        tuple(_apart(outages)),
     )
     book = _write_book(events, final, settings)
     return [violation for rule in _RULES for violation in rule(book)]
+
+
+def _apart(outages: Iterable[Outage]) -> Iterator[Outage]:
+    """The same times in order, those that overlap as one."""
+    begun = ended = -inf
+    for begin, end in sorted(outages):
+        if begin > ended:
+            if ended > begun:
+                yield begun, ended
+            begun = begin
+        ended = max(ended, end)
+    if ended > begun:
+        yield begun, ended
 
 
 class _Interval(NamedTuple):
@@ -1022,7 +1049,7 @@ def _attempt_after(book: _Book, story: _Story, t: _Try) -> int | None:
 
 def _recovery_time(book: _Book) -> Iterator[Violation]:
     """I9: the rows of a killed instance are recovered or claimed again within ttl + 2 heartbeats
-    (counted anew if an instance that may have been recovering them dies as well)."""
+    (counted anew if an instance that may have been recovering them dies as well), outages aside."""
     if book.set.ttl is None:
         return
     beat = book.set.ttl / 3 if book.set.heartbeat is None else book.set.heartbeat
@@ -1041,12 +1068,21 @@ def _recovery_time(book: _Book) -> Iterator[Violation]:
 
 
 def _deadline(book: _Book, victim: str, limit: float) -> float:
-    deadline = book.killed[victim].event.at + limit
+    deadline = _with_database(book, book.killed[victim].event.at, limit)
     gone = [m.event.at for m in [*book.killed.values(), *book.lost.values()]]
     for at in sorted(gone):
         if book.killed[victim].event.at < at <= deadline:
-            deadline = at + limit
+            deadline = _with_database(book, at, limit)
     return deadline
+
+
+def _with_database(book: _Book, begin: float, seconds: float) -> float:
+    """When the database has been there for so long since `begin`."""
+    end = begin + seconds
+    for away, back in book.set.outages:
+        if away < end:
+            end += max(0.0, back - max(away, begin))
+    return end
 
 
 def _late_recovery(book: _Book, story: _Story, t: _Try, limit: float) -> Iterator[Violation]:

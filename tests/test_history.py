@@ -301,6 +301,27 @@ def cut_short_after_a_kill() -> Tale:
     return tale.ends({1: (1, 0, "k"), 2: NEW, 3: NEW}, ttl=30, finished=False)
 
 
+def recovered_after_an_outage() -> Tale:
+    tale = Tale().insert(1).begin("k", 1).kill("k").wait(80).recover("a", 1, "k").run("a", 1)
+    return tale.ends({1: (2, 1)}, ttl=30, outages=[(2, 10), (20, 45)])
+
+
+def outages_that_overlap_and_one_after_the_deadline_that_they_move() -> Tale:
+    tale = Tale().insert(1).begin("k", 1).kill("k").wait(100).recover("a", 1, "k").run("a", 1)
+    return tale.ends({1: (2, 1)}, ttl=30, outages=[(60, 90), (30, 45), (20, 40), (25, 30)])
+
+
+def recoverer_killed_and_then_an_outage() -> Tale:
+    tale = Tale().insert(1).begin("k", 1).kill("k").wait(30).kill("l").wait(70)
+    return tale.run("a", 1).ends({1: (2, 1)}, ttl=30, outages=[(40, 62)])
+
+
+def away_until_the_end() -> Tale:
+    tale = Tale().insert(1, 2).begin("k", 1).kill("k").wait(90).insert(3)
+    rows = {1: (1, 0, "k"), 2: NEW, 3: NEW}
+    return tale.ends(rows, ttl=30, finished=False, outages=[(50, float("inf"))])
+
+
 def orderly_stop() -> Tale:
     tale = Tale().insert(1, 2, 3).begin("a", 1, 1).end("a", 1).settle("a", 1).claim("a", 2, 1)
     tale.settle("a", 2, RELEASED).effect(1)
@@ -762,6 +783,21 @@ def i9_unrecorded_claim_recovered_too_late() -> Tale:
 def i9_claimed_again_too_late() -> Tale:
     tale = Tale().insert(1).claim("k", 1).kill("k").wait(15).run("a", 1)
     return tale.ends({1: (2, 1)}, ttl=10, heartbeat=2)
+
+
+def i9_recovered_too_late_though_outages_are_over_or_yet_to_come() -> Tale:
+    tale = Tale().insert(1).begin("k", 1).kill("k").wait(60).recover("a", 1, "k").run("a", 1)
+    return tale.ends({1: (2, 1)}, ttl=30, outages=[(0, 4), (55, 90)])
+
+
+def i9_recovered_too_late_for_its_outage() -> Tale:
+    tale = Tale().insert(1).begin("k", 1).kill("k").wait(80).recover("a", 1, "k").run("a", 1)
+    return tale.ends({1: (2, 1)}, ttl=30, outages=[(20, 30), (21, 29), (22, 30)])
+
+
+def i9_never_recovered_after_an_outage() -> Tale:
+    tale = Tale().insert(1).insert(2, obj="Y").begin("k", 1).kill("k").wait(90).run("a", 2)
+    return tale.ends({1: (1, 0, "k"), 2: DONE}, ttl=30, finished=False, outages=[(20, 40)])
 
 
 def i10_dead_after_one_failure() -> Tale:
