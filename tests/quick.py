@@ -185,6 +185,7 @@ QUICK = {
     "test_ended_sessions_lose_nothing_and_count_no_try": "mariadb",
     "test_every_tick_is_one_message_while_processes_are_killed": "sqlite",
     "test_torture_breaks_no_rule": "postgresql",
+    "test_a_way_that_is_closed_is_silent_and_all_of_them_are_an_outage": NONE,
     # fuzz
     "test_a_table_of_any_types_works_or_is_refused_with_its_mend": "mariadb",
     "test_odd_rows_among_good_ones_harm_themselves_only": "postgresql",

@@ -29,7 +29,7 @@ from tests.crash.batch_witness import tell_of_batches
 from tests.crash.consumer import EFFECTS
 from tests.crash.proxy import Proxy
 from tests.engines import plain_engine
-from tests.history import Event, Final, Kind, Row, Violation
+from tests.history import Event, Final, Kind, Outage, Row, Violation
 from tests.support.waiting import until
 
 LOOK_SECONDS = 0.1
@@ -447,9 +447,11 @@ class Trial:
         also: Iterable[Event] = (),
         limited: Collection[int] = (),
         max_running: int = 1,
+        outages: Iterable[Outage] = (),
     ) -> Verdict:
         """Stop watching, put everything together, and ask the checker. also: events that neither
-        the consumers nor our own sends tell; limited: ids of which max_running may run at once."""
+        the consumers nor our own sends tell; limited: ids of which max_running may run at once;
+        outages: when the database was away (probe.py)."""
         self._over.set()
         for watcher in self._watchers:
             watcher.join(10)
@@ -472,6 +474,7 @@ class Trial:
             transactional={of_n[n] for n in exact},
             limited=limited,
             max_running=max_running,
+            outages=outages,
         )
         return Verdict(rows, of_n, sorted(events, key=lambda e: e.at), violations)
 
