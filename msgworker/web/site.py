@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -38,6 +37,7 @@ from msgworker.web.jobs import Jobs
 from msgworker.web.live import Live, Part
 from msgworker.web.scrape import Scrapes
 from msgworker.web.sessions import Session, Sessions
+from msgworker.web.sharing import Sharing
 from msgworker.web.tokens import Role
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ SHARED_SECONDS = 2.0
 STEADY_SECONDS = 20.0
 """How long all viewers get the same of what is written once a minute."""
 SHARED_MOST = 256
+SECTIONS_MOST = 64
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "msgworker_theme"
-Shared = dict[Any, tuple[float, "asyncio.Future[Any]"]]
 log = logger("msgworker.web")
 
 
@@ -116,8 +116,8 @@ class Site:
             self.secrets = {*self.secrets, *self.elsewhere.secrets}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="msgworker-web")
         self._waiting = 0
-        self._shared: Shared = {}
-        self._steady: Shared = {}
+        self._shared, self._steady = Sharing(SHARED_MOST), Sharing(SHARED_MOST)
+        self.sections = Sharing(SECTIONS_MOST)
         self.jobs = Jobs(self._why)
         self.templates = _templates(self.without)
         self.starlette: Starlette
@@ -179,32 +179,17 @@ class Site:
         """`ask`, shared: those who look at the same within 2 s get one answer. For reads whose
         arguments are hashable and whose result no caller changes."""
         call = functools.partial(fn, *args, **kwargs)
-        return await self._sharing(self._shared, SHARED_SECONDS, call)
+        return await self._shared.get(_key(call), SHARED_SECONDS, lambda: self.ask(call))
 
     async def look_steadily(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for 20 s, whatever is told to have changed meanwhile."""
         call = functools.partial(fn, *args, **kwargs)
-        return await self._sharing(self._steady, STEADY_SECONDS, call)
-
-    async def _sharing(self, shared: Shared, seconds: float, call: functools.partial[R]) -> R:
-        fn, kwargs = call.func, call.keywords
-        key = (getattr(fn, "__qualname__", fn), call.args, tuple(sorted(kwargs.items())))
-        now = time.monotonic()
-        begun, found = shared.get(key, (0.0, None))
-        loop = asyncio.get_running_loop()
-        most = SHARED_SECONDS if found is None or _failed(found) else seconds
-        if found is None or now - begun > most or found.get_loop() is not loop:
-            found = asyncio.ensure_future(self.ask(call))
-            found.add_done_callback(_seen)
-            if len(shared) >= SHARED_MOST:
-                shared.clear()
-            shared[key] = (now, found)
-        result: R = await asyncio.shield(found)
-        return result
+        return await self._steady.get(_key(call), STEADY_SECONDS, lambda: self.ask(call))
 
     def forget(self) -> None:
         """What was looked at is out of date."""
-        self._shared.clear()
+        self._shared.forget()
+        self.sections.forget()
 
     def _why(self, error: BaseException) -> str:
         """Why a write failed; which right the login lacks, if that is it."""
@@ -264,22 +249,35 @@ class Site:
         """A page; templates have `viewer`, `url`, `may`, `csrf` and the filters of `shown`."""
         session: Session | None = getattr(request.state, "session", None)
         theme = request.cookies.get(THEME_COOKIE, "auto")
-        text = self.templates.get_template(template).render(
+        text = self.text(
+            request,
+            template,
             request=request,
-            site=self,
             viewer=request.state.viewer,
             csrf="" if session is None else self.sessions.form_token(session),
-            url=functools.partial(self.url, request),
-            may=lambda word: self.may(request, Role.of(word)),
             theme=theme if theme in THEMES else "auto",
             here=guard.route_of(request.scope),
-            this=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            this=self.this(request),
             nav=self.nav,
             now=datetime.now(UTC),
             version=__version__,
-            **values,
+            **{"layout": "base.html"} | values,
         )
         return HTMLResponse(text, status)
+
+    def text(self, request: Request, template: str, /, **values: Any) -> str:
+        """A template with the values, and of the request only what depends on its URL and on the
+        role of the viewer."""
+        url, may = (
+            functools.partial(self.url, request),
+            lambda word: self.may(request, Role.of(word)),
+        )
+        return self.templates.get_template(template).render(site=self, url=url, may=may, **values)
+
+    @staticmethod
+    def this(request: Request) -> str:
+        """The path and query of the request."""
+        return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
     def refuse(self, request: Request, status: int, text: str) -> Response:
         """A page, or a problem document (RFC 9457) for the API and other programs."""
@@ -314,14 +312,10 @@ class Site:
         return f"{self.app.table.name} in {dialects.masked(self.app.engine.url)}"
 
 
-def _failed(future: asyncio.Future[Any]) -> bool:
-    return future.done() and (future.cancelled() or future.exception() is not None)
-
-
-def _seen(future: asyncio.Future[Any]) -> None:
-    """An error that no request waits for any more."""
-    if not future.cancelled():
-        future.exception()
+def _key(call: functools.partial[Any]) -> Hashable:
+    """Of equal calls; of a method, which is bound anew each time, by its name."""
+    name = getattr(call.func, "__qualname__", call.func)
+    return name, call.args, tuple(sorted(call.keywords.items()))
 
 
 def _templates(without: Callable[[str], str]) -> jinja2.Environment:

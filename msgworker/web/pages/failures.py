@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from msgworker.store.looking.failures import Failures
 from msgworker.store.looking.window import Found
+from msgworker.web import sections
 from msgworker.web.selecting import SPANS, Selection
 from msgworker.web.site import Site, site_of
 
@@ -45,17 +46,19 @@ async def _groups(site: Site, request: Request, rows: int) -> tuple[Selection, F
 
 async def failures(request: Request) -> Response:
     site = site_of(request)
-    chosen, found = await _groups(site, request, ROWS)
-    overview = await site.look(site.ops.overview)
-    return site.render(
-        request,
-        "failures.html",
-        chosen=chosen,
-        rows=found,
-        topics=[one.topic for one in overview.topics][:CSV_ROWS],
-        spans=list(SPANS),
-        limits={k: v for k, v in chosen.fixed.query.items() if k == "topic"},
-    )
+
+    async def values() -> dict[str, Any]:
+        chosen, found = await _groups(site, request, ROWS)
+        overview = await site.look(site.ops.overview)
+        return {
+            "chosen": chosen,
+            "rows": found,
+            "topics": [one.topic for one in overview.topics][:CSV_ROWS],
+            "spans": list(SPANS),
+            "limits": {k: v for k, v in chosen.fixed.query.items() if k == "topic"},
+        }
+
+    return await sections.page(site, request, "failures.html", values)
 
 
 async def as_csv(request: Request) -> Response:

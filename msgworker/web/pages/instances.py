@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.store.looking.instances import InstanceInfo, Life
+from msgworker.web import sections
 from msgworker.web.site import site_of
 
 NAV = ("Instances", "instances")
@@ -30,9 +33,12 @@ def trouble(one: InstanceInfo) -> str:
 
 async def instances(request: Request) -> Response:
     site = site_of(request)
-    found = await site.look(site.ops.instances)
-    rows = [(one, trouble(one)) for one in found]
-    return site.render(request, "instances.html", rows=rows, named=NAMED)
+
+    async def values() -> dict[str, Any]:
+        found = await site.look(site.ops.instances)
+        return {"rows": [(one, trouble(one)) for one in found], "named": NAMED}
+
+    return await sections.page(site, request, "instances.html", values)
 
 
 routes = [Route("/instances", instances, name="instances")]

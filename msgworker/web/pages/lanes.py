@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,6 +11,7 @@ from starlette.routing import Route
 
 from msgworker.message import State
 from msgworker.store.looking.waiting import LaneInfo
+from msgworker.web import sections
 from msgworker.web.site import site_of
 
 NAV = ("Lanes", "lanes")
@@ -32,24 +34,25 @@ async def lanes(request: Request) -> Response:
     site, query = site_of(request), request.query_params
     ops, by_object = site.ops, query.get("by") == "object"
     after = query.get("after") or None
-    if by_object:
-        found = await site.ask(ops.lanes, by="object", limit=ROWS, after=after)
-        rows = list(found)
-    else:
-        found = await site.look(ops.lanes, limit=ROWS)
-        rows = blocked_first(found)
-    return site.render(
-        request,
-        "lanes.html",
-        rows=rows,
-        words=WORDS,
-        complete=found.complete,
-        by_object=by_object,
-        first={"by": "object"} if after else None,
-        more={"by": "object", "after": found.next_after}
-        if by_object and found.next_after
-        else None,
-    )
+
+    async def values() -> dict[str, Any]:
+        if by_object:
+            found = await site.ask(ops.lanes, by="object", limit=ROWS, after=after)
+            rows = list(found)
+        else:
+            found = await site.look(ops.lanes, limit=ROWS)
+            rows = blocked_first(found)
+        more = {"by": "object", "after": found.next_after}
+        return {
+            "rows": rows,
+            "words": WORDS,
+            "complete": found.complete,
+            "by_object": by_object,
+            "first": {"by": "object"} if after else None,
+            "more": more if by_object and found.next_after else None,
+        }
+
+    return await sections.page(site, request, "lanes.html", values)
 
 
 routes = [Route("/lanes", lanes, name="lanes")]

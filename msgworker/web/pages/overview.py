@@ -14,7 +14,7 @@ from starlette.routing import Route
 from msgworker.message import State
 from msgworker.store.looking.charts import WINDOWS, HistoryPoint
 from msgworker.store.looking.overview import Overview, TopicInfo
-from msgworker.web import charts, shown
+from msgworker.web import charts, sections, shown
 from msgworker.web.site import Site, site_of
 
 NAV = ("Overview", "overview")
@@ -115,24 +115,26 @@ async def overview(request: Request) -> Response:
     window = request.query_params.get("window", "1h")
     if window not in WINDOWS:
         raise HTTPException(400, f"window is one of {', '.join(WINDOWS)}")
-    found = await site.look(site.ops.overview)
-    history = await site.look_steadily(site.ops.history, window)
-    return site.render(
-        request,
-        "overview.html",
-        found=found,
-        states=[
-            (state.value, found.count(state))
-            for state in State
-            if state is not State.UNKNOWN or found.count(state).count
-        ],
-        topics=[row(one) for one in by_trouble(found.topics)[:TOPICS]],
-        more_topics=max(0, len(found.topics) - TOPICS),
-        window=window,
-        windows=list(WINDOWS),
-        recorded=history.recorded,
-        pictures=pictures(history.points, history.step_seconds) if history.recorded else [],
-    )
+
+    async def values() -> dict[str, Any]:
+        found = await site.look(site.ops.overview)
+        history = await site.look_steadily(site.ops.history, window)
+        return {
+            "found": found,
+            "states": [
+                (state.value, found.count(state))
+                for state in State
+                if state is not State.UNKNOWN or found.count(state).count
+            ],
+            "topics": [row(one) for one in by_trouble(found.topics)[:TOPICS]],
+            "more_topics": max(0, len(found.topics) - TOPICS),
+            "window": window,
+            "windows": list(WINDOWS),
+            "recorded": history.recorded,
+            "pictures": pictures(history.points, history.step_seconds) if history.recorded else [],
+        }
+
+    return await sections.page(site, request, "overview.html", values)
 
 
 routes = [Route("/", overview, name="overview")]

@@ -3,6 +3,8 @@ long its handlers run and its messages wait."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +14,7 @@ from msgworker.message import State
 from msgworker.store.changing.pause import MAX_TOPIC
 from msgworker.store.looking.charts import WINDOWS, TopicTimes
 from msgworker.store.looking.overview import TopicInfo
+from msgworker.web import sections
 from msgworker.web.site import site_of
 
 NAV = ("Topics", "topics")
@@ -33,23 +36,26 @@ async def topics(request: Request) -> Response:
     window = request.query_params.get("window", "1h")
     if window not in WINDOWS:
         raise HTTPException(400, f"window is one of {', '.join(WINDOWS)}")
-    overview = await site.look(site.ops.overview)
-    timings = await site.look(site.ops.timings, window)
-    times = {one.topic: one for one in timings.topics}
-    found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))
-    return site.render(
-        request,
-        "topics.html",
-        rows=[
-            (one, trouble(one), times.get(one.topic, TopicTimes(one.topic))) for one in found[:ROWS]
-        ],
-        left=max(0, len(found) - ROWS),
-        states=STATES,
-        window=window,
-        windows=list(WINDOWS),
-        recorded=timings.recorded,
-        most=MAX_TOPIC,
-    )
+
+    async def values() -> dict[str, Any]:
+        overview = await site.look(site.ops.overview)
+        timings = await site.look_steadily(site.ops.timings, window)
+        times = {one.topic: one for one in timings.topics}
+        found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))
+        return {
+            "rows": [
+                (one, trouble(one), times.get(one.topic, TopicTimes(one.topic)))
+                for one in found[:ROWS]
+            ],
+            "left": max(0, len(found) - ROWS),
+            "states": STATES,
+            "window": window,
+            "windows": list(WINDOWS),
+            "recorded": timings.recorded,
+            "most": MAX_TOPIC,
+        }
+
+    return await sections.page(site, request, "topics.html", values)
 
 
 routes = [Route("/topics", topics, name="topics")]
