@@ -142,14 +142,16 @@ class TookTooLong(MsgworkerError):
 class SelectionChanged(MsgworkerError):
     """A write would not change as many messages as it was told to expect; nothing was changed.
 
-    expected: the number that was given. found: how many messages it would change now.
+    expected: the number that was given. found: how many messages it would change now; more than
+    expected means at least so many, because it does not count further.
     """
 
     def __init__(self, kind: str, expected: int, found: int) -> None:
+        least = "at least " if found > expected else ""
         super().__init__(
-            f"{kind} was to change {plural(expected, 'message')}, but would change {found:,} now: "
-            "the selection has changed since it was counted, and nothing was done. Count again (a "
-            "dry run), then give that number"
+            f"{kind} was to change {plural(expected, 'message')}, but would change {least}{found:,} "
+            "now: the selection has changed since it was counted, and nothing was done. Count "
+            "again (a dry run), then give that number"
         )
         self.expected = expected
         self.found = found

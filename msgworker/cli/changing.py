@@ -159,6 +159,8 @@ def _watched(total: int | None) -> Iterator[Tell]:
         task = bar.add_task(str(command), total=total)
 
         def tell(progress: Progress) -> None:
+            if progress.op_id is None:
+                return
             last[:] = [progress]
             bar.update(task, completed=progress.matched)
 

@@ -101,6 +101,8 @@ def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
         if value is not None and (not isinstance(value, str) or not value):
             raise ConfigError(f"{name} must be a text, got {value!r:.80}")
     since_of(given.get("since"))
+    if given.get("up_to") is not None:
+        whole("up_to", given["up_to"], -(2**63), 2**63 - 1)
     if given.get("object_id") is not None and isinstance(given["object_id"], float | list | dict):
         raise ConfigError(f"object_id must be a text or a number, got {given['object_id']!r:.80}")
     return Filter(words, **given)
@@ -192,7 +194,12 @@ def not_both(filters: dict[str, Any]) -> None:
         raise ConfigError(f"give ids or a filter, not both: {', '.join(given)}")
 
 
-_NAMES = ("ids", "status", "topic", "object_id", "error", "since", "fingerprint")
+def none_of(filters: dict[str, Any]) -> bool:
+    """Whether no filter is given; `up_to` alone chooses nothing."""
+    return all(value is None for name, value in filters.items() if name != "up_to")
+
+
+_NAMES = ("ids", "status", "topic", "object_id", "error", "since", "fingerprint", "up_to")
 
 
 def again(op: Operation, ids: list[int] | None) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from msgworker.config import HISTORY_SECONDS, number
-from msgworker.dialects import connecting, deadline, is_overtime
-from msgworker.errors import TookTooLong
+from msgworker.dialects import connecting
+from msgworker.ops.timing import Clock, timed
 from msgworker.schedules import Schedule
 from msgworker.table import MessageTable, Tables
 from msgworker.tracing import UNTRACED, NoTracer
@@ -55,7 +54,9 @@ class Call:
         """The same calls, whose reads the database ends after so many seconds (0.001 to 3,600).
 
         Such a read raises TookTooLong. Each statement has this time; on SQLite the whole read has.
-        Writes have no deadline. Raises ConfigError.
+        A dry run has it in all, and tells what it has counted by then (`Repaired.complete`). So has
+        what a write counts for `expected_count`; the write itself has no deadline. Raises
+        ConfigError.
         """
         other = copy.copy(self)
         other._seconds = number("seconds", seconds, 0.001, MOST_SECONDS)
@@ -77,10 +78,10 @@ class Call:
             if self._seconds is None:
                 yield conn, tables
                 return
-            try:
-                with deadline(conn, self._seconds):
-                    yield conn, tables
-            except DBAPIError as error:
-                if is_overtime(error):
-                    raise TookTooLong(self._seconds) from error
-                raise
+            with timed(conn, self._seconds, self._seconds):
+                yield conn, tables
+
+    @property
+    def _clock(self) -> Clock:
+        """The time that a dry run has from now on."""
+        return Clock(self._seconds)

@@ -15,6 +15,7 @@ from msgworker.message import State
 from msgworker.ops import asking
 from msgworker.ops.asking import Who
 from msgworker.ops.choosing import WHY, Choice
+from msgworker.ops.counting import Count
 from msgworker.ops.renamed import renamed
 from msgworker.ops.results import Repaired, Skip, Tell, Why
 from msgworker.ops.writing import Writing
@@ -41,7 +42,9 @@ class Cancels(Writing):
         error: str | None = None,
         since: datetime | None = None,
         fingerprint: str | None = None,
+        up_to: int | None = None,
         dry_run: bool = False,
+        count_limit: int | None = None,
         expected_count: int | None = None,
         actor: str | None = None,
         rate: float | None = None,
@@ -58,7 +61,7 @@ class Cancels(Writing):
         fails or is released, it is dead instead of being tried again.
 
         Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
-        expected_count, rate, operation, progress: as in `rerun`.
+        up_to, count_limit, expected_count, rate, operation, progress: as in `rerun`.
         """
         chosen = {
             "status": status,
@@ -67,6 +70,7 @@ class Cancels(Writing):
             "error": error,
             "since": since,
             "fingerprint": fingerprint,
+            "up_to": up_to,
         }
         asked = {"ids": asking.ids_of(ids)} | chosen
         op = self._resumed("cancel", operation, asked) if operation is not None else None
@@ -77,12 +81,13 @@ class Cancels(Writing):
             by = self._who(actor, reason, needs_reason=None if dry_run else "cancel")
         there = self._there()
         choice = self._to_cancel(there, **asked)
+        count = Count(dry_run, count_limit, expected_count)
         pace = {"rate": asking.rate_of(rate), "progress": progress}
 
         def act(conn: Connection, part: list[int]) -> int:
             return _cancel(conn, choice.tables, part, by)
 
-        done = self._change("cancel", choice, asked, by, op, dry_run, pace, act, expected_count)
+        done = self._change("cancel", choice, asked, by, op, count, pace, act)
         if done.op_id is None:
             return done
         with self._reading() as (conn, t):
@@ -97,7 +102,7 @@ class Cancels(Writing):
         if ids is not None:
             asking.not_both(filters | {"status": status})
         else:
-            if one is None and all(value is None for value in filters.values()):
+            if one is None and asking.none_of(filters):
                 raise ConfigError("cancel needs ids or a filter: it does not cancel all messages")
             wanted = asking.filter_of(_OPEN if one is None else (one,), **filters)
         t = self._tables

@@ -9,9 +9,9 @@ from typing import Literal
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.dialects import connecting
 from msgworker.message import State, Status, word_of
 from msgworker.ops.results import Skip, Why
+from msgworker.ops.timing import ENDLESS, Clock
 from msgworker.store.changing import change, keys
 from msgworker.store.changing.change import Filter, SeenRow
 from msgworker.store.looking import order
@@ -53,7 +53,8 @@ class Choice:
     messages whose later ones have run. given_up: discarded ones may be changed. unfit: says which
     ones may not be changed for another reason than their state. key_taken: what happens to a
     message whose unique key another one holds: "skip" it, or it goes on "without" it; None = it
-    needs no key.
+    needs no key. clock: the time of all reads of messages that are not locked; each raises
+    TookTooLong when it is up.
     """
 
     engine: sa.Engine
@@ -67,6 +68,7 @@ class Choice:
     unfit: Callable[[Connection, list[int]], dict[int, Skip]] | None = None
     key_taken: Literal["skip", "without"] | None = None
     chunk_size: int = field(default=CHUNK)
+    clock: Clock = ENDLESS
 
     def chunks(self, after: int | None = None) -> Iterator[Chunk]:
         """All of them after `after`, in pages that are read one by one."""
@@ -77,7 +79,7 @@ class Choice:
         size = min(self.tables.dialect.max_ids, self.chunk_size)
         for start in range(0, len(ids), size):
             part = ids[start : start + size]
-            with connecting(self.engine) as conn:
+            with self.clock.reading(self.engine) as conn:
                 skips = self.refusals(conn, part)
                 good = [i for i in part if i not in skips]
                 behind, late = self._late(conn, good, None)
@@ -88,7 +90,7 @@ class Choice:
         assert self.wanted is not None
         more = True
         while more:
-            with connecting(self.engine) as conn:
+            with self.clock.reading(self.engine) as conn:
                 ids, next_after = change.chunk(
                     conn, self.tables, self.wanted, after=after, limit=self.chunk_size
                 )
@@ -98,6 +100,16 @@ class Choice:
             if ids:
                 yield Chunk(ids, skips, behind)
             more, after = next_after is not None, next_after
+
+    def ends_at(self, last: int) -> bool:
+        """Whether nothing is chosen behind this message; of a group of failures, whether no failed
+        message is there."""
+        if self.ids is not None:
+            return last >= self.ids[-1]
+        assert self.wanted is not None
+        with self.clock.reading(self.engine) as conn:
+            found = change.chunk(conn, self.tables, self.wanted, after=last, limit=1)
+        return found[1] is None
 
     def _late(
         self, conn: Connection, ids: list[int], wanted: Filter | None
@@ -165,12 +177,13 @@ class Choice:
         if self.unfit is not None:
             size = self.tables.dialect.max_ids
             for start in range(0, len(ids), size):
+                self.clock.check()
                 found |= self.unfit(conn, ids[start : start + size])
         return found
 
     def count_among(self, ids: list[int], status: Status) -> int:
         """How many of the messages are done, or running, now."""
-        with connecting(self.engine) as conn:
+        with self.clock.reading(self.engine) as conn:
             seen = change.states(conn, self.tables, ids)
         return sum(row.status == status for row in seen.values())
 

@@ -22,6 +22,7 @@ from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk, Step
 from msgworker.ops.results import Skip, Why
+from msgworker.ops.timing import Clock
 from msgworker.store.changing import audit, change
 from msgworker.store.looking.instances import Life, instances
 from msgworker.store.recovering import lease, recover
@@ -56,8 +57,8 @@ class HeldMessages:
         return max(0.0, (self.lease.expires_at - self.lease.renewed_at).total_seconds())
 
 
-def held_by(engine: sa.Engine, t: Tables, instance: object) -> HeldMessages:
-    """The messages of an instance now; raises ConfigError, SchemaError."""
+def held_by(clock: Clock, engine: sa.Engine, t: Tables, instance: object) -> HeldMessages:
+    """The messages of an instance now; raises ConfigError, SchemaError, TookTooLong."""
     if not isinstance(instance, str) or not 0 < len(instance) <= 64:
         raise ConfigError(
             f"an instance's id is a text of at most 64 characters, got {instance!r:.80}; see "
@@ -67,7 +68,7 @@ def held_by(engine: sa.Engine, t: Tables, instance: object) -> HeldMessages:
         raise SchemaError(
             f"table {t.spec.name} has no column claimed_by, so the owners of messages are unknown"
         )
-    with connecting(engine) as conn:
+    with clock.reading(engine) as conn:
         leases = {one.name: one for one in lease.read_all(conn, t)}
         ids = recover.flagged_by(conn, t, instance, limit=SHOWN)
     return HeldMessages(instance, leases.get(instance), ids)

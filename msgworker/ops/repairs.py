@@ -14,6 +14,7 @@ from msgworker.message import State
 from msgworker.ops import asking, releasing, rerunning
 from msgworker.ops.asking import Who
 from msgworker.ops.choosing import Choice
+from msgworker.ops.counting import Count
 from msgworker.ops.renamed import renamed
 from msgworker.ops.results import Repaired, Tell
 from msgworker.ops.writing import Writing
@@ -45,10 +46,12 @@ class Repairs(Writing):
         error: str | None = None,
         since: datetime | None = None,
         fingerprint: str | None = None,
+        up_to: int | None = None,
         force: bool = False,
         with_successors: bool = False,
         also_done: bool = False,
         dry_run: bool = False,
+        count_limit: int | None = None,
         expected_count: int | None = None,
         actor: str | None = None,
         reason: str | None = None,
@@ -68,9 +71,14 @@ class Repairs(Writing):
         object, so that they run again in order; done ones behind it stay done, unless also_done. If
         one of them runs, all are skipped.
 
+        up_to: only messages with this msg_id or a lower one; with filters. count_limit: a dry run
+        stops when it has read so many; its `complete` is False then. It can be confirmed in two
+        ways: with its `up_to` and `changed` (as expected_count), for the messages that it counted;
+        without both, for all of the selection. A dry run with_successors counts all or nothing.
+
         expected_count: as many as a dry run said would be changed; if it would be another number
         by now, SelectionChanged is raised and nothing is done. Messages that match only later may
-        still be changed.
+        still be changed, if there is no up_to.
 
         rate: the most messages a second. operation: the op_id of an interrupted one to continue;
         nothing is changed or counted twice. More than 10,000 ids are not stored: give them again
@@ -83,6 +91,7 @@ class Repairs(Writing):
             "error": error,
             "since": since,
             "fingerprint": fingerprint,
+            "up_to": up_to,
         }
         asked = {"ids": asking.ids_of(ids)} | chosen
         asked |= {"force": force, "with_successors": with_successors, "also_done": also_done}
@@ -90,18 +99,19 @@ class Repairs(Writing):
         op = self._resumed("rerun", operation, asked) if operation is not None else None
         asked = asked if op is None else asking.again(op, asked["ids"])
         choice = self._to_rerun(**asked)
+        count = Count(dry_run, count_limit, expected_count)
         if not dry_run:
             self._ready()
             choice = replace(choice, tables=self._tables)  # with what was created since
         pace = {"rate": asking.rate_of(rate), "progress": progress}
         if asked["with_successors"]:
-            return self._rerun_objects(choice, asked, by, op, dry_run, pace, expected_count)
+            return self._rerun_objects(choice, asked, by, op, count, pace)
         done_too = bool(asked["force"])
 
         def act(conn: Connection, part: list[int]) -> int:
             return change.rerun(conn, choice.tables, part, done_too=done_too)
 
-        return self._change("rerun", choice, asked, by, op, dry_run, pace, act, expected_count)
+        return self._change("rerun", choice, asked, by, op, count, pace, act)
 
     def _to_rerun(
         self,
@@ -144,16 +154,16 @@ class Repairs(Writing):
         asked: dict[str, Any],
         by: Who,
         op: Operation | None,
-        dry_run: bool,
+        count: Count,
         pace: dict[str, Any],
-        expected: int | None,
     ) -> Repaired:
-        heads, left = rerunning.heads_of(choice, None if op is None else op.last_id)
+        timed = replace(choice, clock=self._clock) if count.before(op) else choice
+        heads, left = rerunning.heads_of(timed, None if op is None else op.last_id)
         also_done = bool(asked["also_done"])
-        if dry_run or (expected is not None and op is None):
-            found = rerunning.would(choice, heads, also_done=also_done)
-            self._as_expected("rerun", expected, len(found.ids))
-        if dry_run:
+        if count.before(op):
+            found = rerunning.would(timed, heads, also_done=also_done)
+            count.check("rerun", len(found.ids))
+        if count.dry_run:
             left = [skip for skip in left if skip.msg_id not in found.ids] + found.skips
             told = self._would("rerun", sorted(found.ids), len(found.ids) + len(left), left)
             return replace(told, done_again=len(found.done), stay_done=found.stay_done)
@@ -179,7 +189,9 @@ class Repairs(Writing):
         error: str | None = None,
         since: datetime | None = None,
         fingerprint: str | None = None,
+        up_to: int | None = None,
         dry_run: bool = False,
+        count_limit: int | None = None,
         expected_count: int | None = None,
         actor: str | None = None,
         rate: float | None = None,
@@ -190,7 +202,8 @@ class Repairs(Writing):
 
         By ids, or by at least one filter. New, failed and dead ones; never running ones (release
         their instance first) or done ones. A filter without a status selects unfinished messages.
-        A reason is required. expected_count, rate, operation, progress: as in `rerun`.
+        A reason is required. up_to, count_limit, expected_count, rate, operation, progress: as in
+        `rerun`.
         """
         chosen = {
             "status": status,
@@ -199,6 +212,7 @@ class Repairs(Writing):
             "error": error,
             "since": since,
             "fingerprint": fingerprint,
+            "up_to": up_to,
         }
         asked = {"ids": asking.ids_of(ids)} | chosen
         op = self._resumed("discard", operation, asked) if operation is not None else None
@@ -208,13 +222,14 @@ class Repairs(Writing):
         else:
             by = self._who(actor, reason, needs_reason=None if dry_run else "discard")
         choice = self._to_discard(**asked)
+        count = Count(dry_run, count_limit, expected_count)
         pace = {"rate": asking.rate_of(rate), "progress": progress}
         text = f"{change.DISCARDED}{by.actor}: {by.reason}"
 
         def act(conn: Connection, part: list[int]) -> int:
             return change.discard(conn, choice.tables, part, text=text)
 
-        return self._change("discard", choice, asked, by, op, dry_run, pace, act, expected_count)
+        return self._change("discard", choice, asked, by, op, count, pace, act)
 
     def _to_discard(
         self, ids: list[int] | None, status: str | State | None, **filters: Any
@@ -239,7 +254,7 @@ class Repairs(Writing):
     def _given_up_words(self, one: State | None, filters: dict[str, Any]) -> tuple[State, ...]:
         if one is not None:
             return (one,)
-        if all(value is None for value in filters.values()):
+        if asking.none_of(filters):
             raise ConfigError("discard needs ids or a filter: it does not discard all messages")
         # A dead message that holds nothing back has been given up already.
         return _OPEN if self._tables.spec.on_dead == "block" else (State.NEW, State.FAILED)
@@ -265,7 +280,7 @@ class Repairs(Writing):
         """
         by = self._who(actor, reason)
         t = self._tables
-        held = releasing.held_by(self._engine, t, instance)
+        held = releasing.held_by(self._clock, self._engine, t, instance)
         releasing.refuse_living(held, force)
         if dry_run:
             return self._would("release", held.ids, len(held.ids), [])

@@ -102,12 +102,13 @@ class Would:
 def would(choice: Choice, heads: list[int], *, also_done: bool) -> Would:
     """What a rerun of the heads with their successors would change now."""
     t, found = choice.tables, Would()
-    with connecting(choice.engine) as conn:
+    with choice.clock.reading(choice.engine) as conn:
         running = order.runs_later(conn, t, heads)
         found.skips = [Skip(head, Why.RUNS_LATER, running[head]) for head in sorted(running)]
         for head in heads:
             if head in found.ids or head in running:
                 continue
+            choice.clock.check()
             tail = _tail(conn, t, head, None if also_done else heads)
             over = {row.msg_id for row in tail if row.status in (Status.FAILED, Status.DONE)}
             done = {row.msg_id for row in tail if row.status == Status.DONE}

@@ -100,7 +100,9 @@ class Repaired(int):
     first of them. For a dry run: sample: the first messages that would be changed; done_again: how
     many of them are done, so that their handlers would run again; stay_done: how many behind them
     are done and would stay so. requested: of a cancel, how many of the changed ones run, so that a
-    request to their instances was recorded.
+    request to their instances was recorded. complete: False for a dry run that did not count all,
+    because of `count_limit` or the time of `within`; there may be more behind `up_to`, the highest
+    msg_id that it counted (None = it counted none).
     """
 
     kind: str
@@ -115,6 +117,8 @@ class Repaired(int):
     done_again: int = 0
     stay_done: int = 0
     requested: int = 0
+    complete: bool = True
+    up_to: int | None = None
 
     def __new__(cls, *args: Any, **values: Any) -> Repaired:
         return super().__new__(cls, values.get("changed", 0))
@@ -125,9 +129,12 @@ class Repaired(int):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of an operation; given to `progress` after each step."""
+    """The progress of an operation; given to `progress` after each step.
 
-    op_id: int
+    op_id: None while it counts, for `expected_count`: nothing was changed yet.
+    """
+
+    op_id: int | None
     matched: int
     changed: int
     skipped: int

@@ -15,10 +15,11 @@ from msgworker.dialects import writing
 from msgworker.message import State
 from msgworker.ops import asking, purging
 from msgworker.ops.asking import Who
+from msgworker.ops.counting import SAMPLE
 from msgworker.ops.purging import Old
 from msgworker.ops.renamed import renamed
 from msgworker.ops.results import Repaired, Tell
-from msgworker.ops.writing import SAMPLE, Writing
+from msgworker.ops.writing import Writing
 from msgworker.store.changing import audit, pause, purge
 from msgworker.store.changing.pause import Pause
 from msgworker.store.claiming import limits

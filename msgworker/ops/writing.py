@@ -8,25 +8,22 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from msgworker.config import whole
 from msgworker.counted import plural
-from msgworker.errors import ConfigError, SchemaError, SelectionChanged
-from msgworker.message import State, Status
+from msgworker.errors import ConfigError, SchemaError
 from msgworker.ops import asking, rerunning
 from msgworker.ops.asking import Who
 from msgworker.ops.bulk import Bulk
 from msgworker.ops.call import Call
 from msgworker.ops.choosing import Choice
+from msgworker.ops.counting import SAMPLE, Count, Counted
 from msgworker.ops.results import Repaired, Skip, Skips
 from msgworker.store import history
 from msgworker.store.changing import audit, cancelling
 from msgworker.store.changing.audit import Operation
 from msgworker.store.claiming import limits
 from msgworker.store.looking import ending, find
-from msgworker.store.looking.window import MOST
 from msgworker.store.tables import schema
 
-SAMPLE = 10
 LOOK_AHEAD_SECONDS = 20
 W = TypeVar("W", bound="Writing")
 
@@ -152,16 +149,16 @@ class Writing(Call):
         asked: dict[str, Any],
         by: Who,
         op: Operation | None,
-        dry_run: bool,
+        count: Count,
         pace: dict[str, Any],
         act: rerunning.Change,
-        expected: int | None = None,
     ) -> Repaired:
-        if dry_run or (expected is not None and op is None):
-            would = self._would_change(kind, choice)
-            self._as_expected(kind, expected, would.changed)
-            if dry_run:
-                return would
+        if count.before(op):
+            timed = replace(choice, clock=self._clock)
+            would = Counted.of(timed, count, None if count.dry_run else pace["progress"])
+            count.check(kind, would.changed)
+            if count.dry_run:
+                return self._told(kind, would)
         self._ready()
         if pace["rate"] is not None:  # pages that are read ahead must not become stale
             ahead = int(pace["rate"] * LOOK_AHEAD_SECONDS)
@@ -175,34 +172,18 @@ class Writing(Call):
         bulk.finish()
         return bulk.result()
 
-    @staticmethod
-    def _as_expected(kind: str, expected: int | None, found: int) -> None:
-        """Raise SelectionChanged if another number of messages would be changed."""
-        if expected is not None and whole("expected_count", expected, 0, MOST) != found:
-            raise SelectionChanged(kind, expected, found)
-
-    def _would_change(self, kind: str, choice: Choice) -> Repaired:
-        first: list[int] = []
-        matched, done, running, skips = 0, 0, 0, Skips()
-        for chunk in choice.chunks():
-            matched += len(chunk.ids)
-            skips.add(chunk.skips.values())
-            chosen = [i for i in chunk.ids if i not in chunk.skips]
-            if State.DONE in choice.words:
-                done += choice.count_among(chosen, Status.DONE)
-            if State.PROCESSING in choice.words:
-                running += choice.count_among(chosen, Status.PROCESSING)
-            if len(first) < SAMPLE:
-                first += chosen[: SAMPLE - len(first)]
-        skipped = skips.counts.total()
+    def _told(self, kind: str, would: Counted) -> Repaired:
+        """The result of a dry run that has counted."""
         return replace(
-            self._would(kind, first, matched, []),
-            changed=matched - skipped,
-            skipped=skipped,
-            why=skips.why,
-            skips=tuple(skips.first),
-            done_again=done,
-            requested=running,
+            self._would(kind, would.first, would.matched, []),
+            changed=would.changed,
+            skipped=would.matched - would.changed,
+            why=would.skips.why,
+            skips=tuple(would.skips.first),
+            done_again=would.done,
+            requested=would.running,
+            complete=would.complete,
+            up_to=would.up_to,
         )
 
     def _would(self, kind: str, ids: list[int], matched: int, left: list[Skip]) -> Repaired:

@@ -163,7 +163,7 @@ class Jobs:
 
 
 def _rest(job: Job) -> str:
-    if job.progress is None:
-        return ""
+    if job.progress is None or job.op_id is None:
+        return ": nothing was changed by then"
     again = f"; `--operation {job.progress.op_id}` continues it" if job.resumes else ""
     return f": {plural(job.progress.changed, 'message')} changed by then{again}"

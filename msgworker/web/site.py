@@ -51,6 +51,12 @@ THREADS = 8
 WAITING = 64
 """The most requests that wait for one of them; more are refused with 503."""
 DEADLINE_SECONDS = 10.0
+MOST_COUNTS = 3
+"""The most dry runs at once: they leave threads to the pages."""
+COUNTED = 10_000
+"""A dry run counts so many messages, as other pages do."""
+EXPECTED_SECONDS = 45.0
+"""What a write counts first, to find as many as it expects, may take so long."""
 SHARED_SECONDS = 2.0
 STEADY_SECONDS = 20.0
 """How long all viewers get the same of what is written once a minute."""
@@ -116,6 +122,7 @@ class Site:
             self.secrets = {*self.secrets, *self.elsewhere.secrets}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="msgworker-web")
         self._waiting = 0
+        self._counts = 0
         self._shared, self._steady = Sharing(SHARED_MOST), Sharing(SHARED_MOST)
         self.sections = Sharing(SECTIONS_MOST)
         self.jobs = Jobs(self._why)
@@ -145,7 +152,11 @@ class Site:
     def acting(self, request: HTTPConnection) -> Ops:
         """For writes, by who asks."""
         viewer, peer = self.viewer(request), request.client.host if request.client else "?"
-        return self.app.ops.acting(actor=viewer.name, source=f"web, {viewer.by}, {peer}")
+        return self.writing(actor=viewer.name, source=f"web, {viewer.by}, {peer}")
+
+    def writing(self, **who: Any) -> Ops:
+        """For writes; `who`: see `ops.acting`. What they count first has a deadline."""
+        return self.app.ops.within(EXPECTED_SECONDS).acting(**who)
 
     async def ask(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function of `ops`, or of `app.ops`, in a thread; returns its result.
@@ -174,6 +185,16 @@ class Site:
             raise HTTPException(503, self.without(text)) from error
         finally:
             self._waiting -= 1
+
+    async def count(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """`ask` for a dry run; raises HTTPException 503 if too many count."""
+        if self._counts >= MOST_COUNTS:
+            raise Busy(f"{self._counts} dry runs count at this moment; try again")
+        self._counts += 1
+        try:
+            return await self.ask(fn, *args, **kwargs)
+        finally:
+            self._counts -= 1
 
     async def look(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """`ask`, shared: those who look at the same within 2 s get one answer. For reads whose

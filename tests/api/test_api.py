@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.store.changing import audit
-from msgworker.web.api import ENDPOINTS, described, lasting
+from msgworker.store.changing import audit, change
+from msgworker.web import jobs
+from msgworker.web.api import ENDPOINTS, described, lasting, messages
 from msgworker.web.tokens import Role
 from tests.api.conftest import client_of
 from tests.support.ops import DONE, FAILED, NEW, put
@@ -219,6 +221,42 @@ def test_a_long_write_is_answered_with_its_number_and_goes_on(app, client, monke
     number = f"/operations/{answer.json()['op_id']}"
     until(lambda: client.get(number).json()["finished_at"] is not None, "the write is over")
     assert client.get(number).json()["changed"] == 5
+
+
+def test_of_many_the_api_counts_some_and_changes_those_alone(app, client, monkeypatch):
+    ids = put(app, *((f"o{n}", NEW) for n in range(5)))
+    monkeypatch.setattr(messages, "COUNTED", 3)
+    body = {"filter": {"status": "new"}, "reason": "no use"}
+    would = client.post("/skip", json=body | {"dry_run": True}).json()
+    assert (would["changed"], would["complete"], would["up_to"]) == (3, False, ids[2])
+    only = client.post("/skip", json=body | {"filter": {"up_to": ids[2]}})
+    assert only.status_code == 422
+    body["filter"]["up_to"] = would["up_to"]
+    assert client.post("/skip", json=body | {"expected_count": 4}).status_code == 409
+    done = client.post("/skip", json=body | {"expected_count": would["changed"]}).json()
+    assert done["changed"] == 3
+    assert [str(app.ops.show(i).status) for i in ids] == ["dead"] * 3 + ["new"] * 2
+
+
+def test_a_write_that_does_not_begin_in_time_is_ended_and_does_nothing(app, client, monkeypatch):
+    ids = put(app, *((f"o{n}", FAILED) for n in range(3)))
+    monkeypatch.setattr(lasting, "BEGIN_SECONDS", 0.1)
+    monkeypatch.setattr(lasting.lasting, "__kwdefaults__", {"wait": 0.0})
+    real, go, over = change.chunk, threading.Event(), threading.Event()
+
+    def chunk(*args, **kwargs):
+        assert go.wait(30)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(change, "chunk", chunk)
+    monkeypatch.setattr(jobs, "_rest", lambda job: over.set() or "")
+    answer = client.post("/rerun", json={"filter": {"status": "dead"}, "expected_count": 3})
+    assert answer.status_code == 503
+    assert "ended" in answer.json()["detail"]
+    go.set()
+    assert over.wait(30)
+    assert app.ops.audit() == []
+    assert [str(app.ops.show(i).status) for i in ids] == ["dead"] * 3
 
 
 def test_a_payload_may_hold_what_looks_like_a_coded_nul(client):

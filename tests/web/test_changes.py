@@ -14,12 +14,17 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.coordination import DatabaseLocks
+from msgworker.errors import TookTooLong
 from msgworker.message import State
 from msgworker.store import history
+from msgworker.store.changing import change
 from msgworker.store.history import Counts, Minute
+from msgworker.store.looking import order
 from msgworker.web.jobs import Jobs, TooMany
+from msgworker.web.pages import changing
 from msgworker.web.pages.acting import ACTS
 from msgworker.web.pages.changing import CHANGES
+from msgworker.web.site import MOST_COUNTS
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, audited, many_dead, put
@@ -110,7 +115,81 @@ def test_a_selection_that_has_changed_since_it_was_counted_is_not_changed(
     assert _states(sqlite_app, [first]) == ["dead"]
 
 
-@pytest.mark.parametrize("fields", [{"reason": "  "}, {"rate": "0"}, {"rate": "x"}, {"order": "x"}])
+@pytest.mark.parametrize(("extent", "states"), [("counted", 3), ("all", 5)])
+def test_of_many_those_that_were_counted_are_changed_or_all_if_that_is_chosen(
+    sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch, extent: str, states: int
+) -> None:
+    monkeypatch.setattr(changing, "COUNTED", 3)
+    ids = put(sqlite_app, *((f"o{n}", NEW) for n in range(5)))
+    page = _change(ann, "discard", status="new")
+    assert f"only the first 3, up to message {ids[2]}" in page.main
+    assert "would changeat least 3" in page.main
+    assert page.form("/change/discard")["extent"] == "counted"
+    ann.send(page, "/change/discard", reason="no use", extent=extent)
+    assert _states(sqlite_app, ids) == ["dead"] * states + ["new"] * (5 - states)
+
+
+def test_where_none_was_counted_all_of_the_selection_can_be_chosen(
+    sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = put(sqlite_app, ("a", FAILED), ("b", FAILED))
+
+    def late(*_: Any, **__: Any) -> None:
+        raise TookTooLong(1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(order, "ran_later", late)
+        page = _change(ann, "rerun", status="dead")
+    assert "the time was up before any was found" in page.main
+    ann.send(page, "/change/rerun", reason="again")  # nothing was chosen
+    assert _states(sqlite_app, ids) == ["dead", "dead"]
+    ann.send(page, "/change/rerun", reason="again", extent="all")
+    assert _states(sqlite_app, ids) == ["new", "new"]
+
+
+def test_dry_runs_leave_threads_to_the_pages(
+    sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(sqlite_app, ("a", NEW))
+    real, counting, go = change.chunk, threading.Semaphore(0), threading.Event()
+
+    def chunk(*args: Any, **kwargs: Any) -> Any:
+        counting.release()
+        assert go.wait(30)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(change, "chunk", chunk)
+    ends = []
+
+    def look() -> None:
+        ends.append(ann.client.get("/change/discard?status=new").status_code)
+
+    threads = [threading.Thread(target=look) for _ in range(MOST_COUNTS)]
+    for one in threads:
+        one.start()
+    for _ in threads:
+        assert counting.acquire(timeout=30)
+    answer = ann.client.get("/change/discard?status=new")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    ann.get("/messages")
+    go.set()
+    for one in threads:
+        one.join()
+    assert ends == [200] * MOST_COUNTS
+    assert _change(ann, "discard", status="new").status == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reason": "  "},
+        {"extent": "x"},
+        {"up_to": "x"},
+        {"rate": "0"},
+        {"rate": "x"},
+        {"order": "x"},
+    ],
+)
 def test_a_form_with_a_wrong_field_changes_nothing(
     sqlite_app: App, ann: Browser, fields: dict[str, str]
 ) -> None:

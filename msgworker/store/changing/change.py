@@ -33,8 +33,8 @@ WAITING = (State.NEW, State.FAILED)
 class Filter:
     """Which messages: the filters of `list`, and a failure group.
 
-    words: the states to choose from, at least one. given_up: whether those that were discarded
-    before are chosen too.
+    words: the states to choose from, at least one. up_to: the highest msg_id. given_up: whether
+    those that were discarded before are chosen too.
     """
 
     words: tuple[State, ...]
@@ -43,6 +43,7 @@ class Filter:
     error: str | None = None
     since: datetime | None = None
     fingerprint: str | None = None
+    up_to: int | None = None
     given_up: bool = True
 
 
@@ -77,6 +78,8 @@ def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
 def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
     where = conditions(t, c, None, wanted.topic, wanted.object_id, wanted.error, wanted.since)
     where.append(sa.or_(*(in_state(t, c, word) for word in wanted.words)))
+    if wanted.up_to is not None:
+        where.append(c.msg_id <= sa.literal(wanted.up_to, sa.BigInteger()))
     if not wanted.given_up:
         where.append(sa.not_(discarded(t, c)))
     return where

@@ -92,7 +92,8 @@ class Page(Asked):
 
 
 class Selection(Asked):
-    """Messages by ids, or by filters that all hold; at least one of them."""
+    """Messages by ids, or by filters that all hold; at least one of them. up_to: the highest
+    msg_id, of those that a dry run counted."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
@@ -103,6 +104,7 @@ class Selection(Asked):
     error: ErrorPart | None = None
     since: Instant | None = None
     fingerprint: Fingerprint | None = None
+    up_to: Id | None = None
 
 
 class Why(Asked):

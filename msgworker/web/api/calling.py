@@ -59,7 +59,7 @@ class Call:
         viewer = self.site.viewer(self.request)
         peer = self.request.client.host if self.request.client else "?"
         source = f"api {peer} ({viewer.by})"
-        return self.site.app.ops.acting(actor=viewer.name, source=source, key=self.key)
+        return self.site.writing(actor=viewer.name, source=source, key=self.key)
 
     def path(self, name: str) -> str:
         """A part of the path."""

@@ -77,6 +77,8 @@ class Changed(TypedDict, total=False):
     done_again: int
     stay_done: int
     requested: int
+    complete: bool
+    up_to: int | None
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:

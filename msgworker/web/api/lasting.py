@@ -15,7 +15,7 @@ from msgworker.web.jobs import Job, TooMany
 
 WAIT_SECONDS = 5.0
 BEGIN_SECONDS = 60.0
-"""A write without a number in the audit by then is answered with an error; it goes on."""
+"""A write that has not begun by then is ended, and answered with an error."""
 LOOK_SECONDS = 0.02
 
 
@@ -51,8 +51,13 @@ async def lasting(
         raise HTTPException(503, job.error)
     if isinstance(job.result, Repaired):
         return job.result
-    if job.progress is None:
-        raise HTTPException(503, "it has not begun yet; the audit shows when it has")
+    if job.progress is None or job.op_id is None:
+        job.end()  # at the latest after its first step
+        text = (
+            f"the messages were not found and counted within {BEGIN_SECONDS:g} s, so it was ended; "
+            "name fewer. If it began at this moment, the audit shows what it has done"
+        )
+        raise HTTPException(503, text)
     return job.progress
 
 
@@ -60,4 +65,4 @@ def _answers(job: Job, seconds: float, wait: float) -> bool:
     """Whether there is something to answer."""
     if job.over.is_set() or seconds > max(wait, BEGIN_SECONDS):
         return True
-    return seconds > wait and job.progress is not None
+    return seconds > wait and job.op_id is not None

@@ -21,7 +21,7 @@ from msgworker.web.api import asked
 from msgworker.web.api.asked import Asked, Flag, Instant, Reason, Selection, Why
 from msgworker.web.api.calling import Call, Endpoint, Page, Wrong
 from msgworker.web.api.lasting import lasting
-from msgworker.web.site import Site
+from msgworker.web.site import COUNTED, Site
 from msgworker.web.tokens import Role
 
 
@@ -201,54 +201,64 @@ async def send_message(call: Call) -> Sent:
 
 async def rerun_message(call: Call) -> Repaired | Progress:
     """Try one message again."""
-    return await _on_one(call, call.acting.rerun)
+    return await _on_one(call, "rerun")
 
 
 async def skip_message(call: Call) -> Repaired | Progress:
     """Discard one message: dead, with the reason as its error; its object continues."""
-    return await _on_one(call, call.acting.discard)
+    return await _on_one(call, "discard")
 
 
 async def cancel_message(call: Call) -> Repaired | Progress:
     """Cancel one message, also a running one."""
-    return await _on_one(call, call.acting.cancel)
+    return await _on_one(call, "cancel")
 
 
-async def _on_one(call: Call, write: Any) -> Repaired | Progress:
+async def _on_one(call: Call, kind: str) -> Repaired | Progress:
     msg_id = call.number("msg_id", "message")
     _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
-    done: Repaired = await call.site.ask(write, [msg_id], **call.body.model_dump())
+    given = call.body.model_dump()
+    if given["dry_run"]:
+        return await _counted(call, kind, ids=[msg_id], **given)
+    done: Repaired = await call.site.ask(getattr(call.acting, kind), [msg_id], **given)
     return done
 
 
 async def rerun_messages(call: Call) -> Repaired | Progress:
     """Try many messages again, by ids or by filters."""
-    return await _on_many(call, call.acting.rerun)
+    return await _on_many(call, "rerun")
 
 
 async def skip_messages(call: Call) -> Repaired | Progress:
     """Discard many messages, by ids or by filters."""
-    return await _on_many(call, call.acting.discard)
+    return await _on_many(call, "discard")
 
 
 async def cancel_messages(call: Call) -> Repaired | Progress:
     """Cancel many messages, by ids or by filters."""
-    return await _on_many(call, call.acting.cancel)
+    return await _on_many(call, "cancel")
 
 
-async def _on_many(call: Call, write: Any) -> Repaired | Progress:
+async def _on_many(call: Call, kind: str) -> Repaired | Progress:
     given = call.body.model_dump(exclude={"filter"})
     chosen = call.body.filter.model_dump()
-    if all(value is None for value in chosen.values()):
+    if all(value is None for name, value in chosen.items() if name != "up_to"):
         fault = "names no message: give ids or at least one filter"
         raise Wrong([{"field": "filter", "in": "body", "problem": fault}])
     if chosen["object_id"] is not None:
         chosen["object_id"] = await call.site.ask(as_object, call.site, chosen["object_id"])
     if given["dry_run"]:
-        would: Repaired = await call.site.ask(write, **chosen, **given)
-        return would
-    title = f"{write.__name__} of a selection, by the API"
+        return await _counted(call, kind, **chosen, **given)
+    write = getattr(call.acting, kind)
+    title = f"{kind} of a selection, by the API"
     return await lasting(call, title, lambda tell: write(**chosen, **given, progress=tell))
+
+
+async def _counted(call: Call, kind: str, **asked: Any) -> Repaired:
+    """A dry run, which counts COUNTED messages at most."""
+    write = getattr(call.ops, kind)
+    would: Repaired = await call.site.count(write, **asked, count_limit=COUNTED)
+    return would
 
 
 _ONE: dict[str, Any] = {"paths": {"msg_id": "the id of a message"}, "tag": "messages"}

@@ -16,8 +16,8 @@ from msgworker.ops.results import ADVICE, Repaired, Tell
 from msgworker.web import writes
 from msgworker.web.pages.jobs import begun
 from msgworker.web.refused import Refused, or_refused
-from msgworker.web.selecting import Selection, whole
-from msgworker.web.site import Site, site_of
+from msgworker.web.selecting import Selection, id_of, whole
+from msgworker.web.site import COUNTED, Site, site_of
 from msgworker.web.tokens import Role
 
 NAV = None
@@ -115,7 +115,8 @@ async def confirm(request: Request) -> Response:
     order, options = options_of(change, request.query_params)
     call = getattr(site.ops, change.kind)
     would: Repaired | Refused
-    would = await site.ask(or_refused, partial(call, **chosen.asked, **options, dry_run=True))
+    dry = partial(call, **chosen.asked, **options, dry_run=True, count_limit=COUNTED)
+    would = await site.count(or_refused, dry)
     return site.render(
         request,
         "change.html",
@@ -140,14 +141,12 @@ async def write(request: Request) -> Response:
     if not 0 < len(reason) <= MOST_REASON:
         raise ConfigError(f"a reason of 1 to {MOST_REASON:,} characters is needed; it is audited")
     rate = whole(form, "rate", 0, 1, MOST_RATE) or None
-    expected = whole(form, "expected_count", 0, 0, 2**62)
+    extent = extent_of(form)
     call = getattr(site.acting(request), change.kind)
-    asked = chosen.asked | options
+    asked = chosen.asked | options | extent
 
     def work(tell: Tell) -> Repaired:
-        found: Repaired = call(
-            **asked, reason=reason, rate=rate, expected_count=expected, progress=tell
-        )
+        found: Repaired = call(**asked, reason=reason, rate=rate, progress=tell)
         return found
 
     back_to, back_text = back(site, request, chosen)
@@ -157,9 +156,23 @@ async def write(request: Request) -> Response:
         title=f"{change.verb} {chosen.words}",
         back=back_to,
         back_text=back_text,
-        expected=expected,
+        expected=extent.get("expected_count"),
         resumes=True,
     )
+
+
+def extent_of(form: Mapping[str, str]) -> dict[str, int]:
+    """How far a write goes, as ops takes it: to what was counted, in number and up to which
+    message; or, if that was chosen, to all of the selection. Raises ConfigError."""
+    extent = form.get("extent", "counted")
+    if extent not in ("counted", "all"):
+        raise ConfigError(f"extent is counted or all, got {extent!r:.60}")
+    if extent == "all":
+        return {}
+    found = {"expected_count": whole(form, "expected_count", 0, 0, 2**62)}
+    if form.get("up_to"):
+        found["up_to"] = id_of(form["up_to"])
+    return found
 
 
 def back(site: Site, request: Request, chosen: Selection) -> tuple[str, str]:

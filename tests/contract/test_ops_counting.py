@@ -1,0 +1,160 @@
+"""Dry runs: they end at their time or limit, and what was counted is what is confirmed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App
+from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
+from msgworker.ops.results import Progress
+from msgworker.store.changing import change
+from msgworker.store.looking import order
+from msgworker.store.recovering import recover
+from tests.support.ops import DONE, FAILED, NEW, Cut, audited, many_dead, put
+
+PAGE = 10
+
+
+def _endless(conn: sa.Connection) -> None:
+    """A query that only a deadline ends."""
+    steps = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 999999999)"
+    text = {"postgresql": "SELECT pg_sleep(60)", "sqlite": f"{steps} SELECT max(i) FROM n"}
+    conn.exec_driver_sql(text.get(conn.dialect.name, "SELECT SLEEP(60)")).all()
+
+
+def _never(conn: sa.Connection, *_: Any, **__: Any) -> None:
+    _endless(conn)
+
+
+@pytest.fixture
+def second_page_never_comes(monkeypatch):
+    """Pages of ten messages, of which the second one takes for ever."""
+    real = change.chunk
+
+    def chunk(conn, t, wanted, *, after, limit):
+        if after is not None:
+            _endless(conn)
+        return real(conn, t, wanted, after=after, limit=min(limit, PAGE))
+
+    monkeypatch.setattr(change, "chunk", chunk)
+
+
+def _states(app: App) -> list[str]:
+    return [str(info.status) for info in app.ops.find(limit=100)]
+
+
+def test_a_dry_run_tells_what_it_has_counted_when_its_time_is_up(app, second_page_never_comes):
+    ids = put(app, *((f"o{n}", NEW) for n in range(30)))
+    begun = time.monotonic()
+    would = app.ops.within(1.0).discard(status="new", dry_run=True)
+    assert time.monotonic() - begun < 20
+    assert (would.changed, would.complete, would.up_to) == (PAGE, False, ids[PAGE - 1])
+    assert [info.msg_id for info in would.sample] == ids[:PAGE]
+    assert app.ops.counts()[0].count == 30  # the connection has no deadline any more
+
+
+def test_a_dry_run_that_finds_nothing_in_its_time_says_so(app, monkeypatch):
+    ids = put(app, ("a", FAILED), ("b", FAILED))
+    monkeypatch.setattr(order, "ran_later", _never)
+    for asked in ({"ids": ids}, {"status": "dead"}):
+        would = app.ops.within(0.5).rerun(**asked, dry_run=True)
+        assert (would.changed, would.complete, would.up_to) == (0, False, None)
+
+
+def test_a_dry_run_of_a_whole_object_or_instance_is_ended_at_its_time(app, monkeypatch):
+    put(app, ("a", FAILED), ("a", NEW))
+    hurried = app.ops.within(0.5)
+    monkeypatch.setattr(order, "tail", _never)
+    with pytest.raises(TookTooLong):
+        hurried.rerun(topic="t", with_successors=True, dry_run=True)
+    monkeypatch.setattr(recover, "flagged_by", _never)
+    with pytest.raises(TookTooLong):
+        hurried.release("gone", dry_run=True)
+
+
+def test_a_dry_run_stops_at_its_limit_and_says_whether_that_was_all(app):
+    ids = put(app, *((f"o{n}", NEW) for n in range(5)))
+    for limit, counted, complete in ((3, 3, False), (5, 5, True), (6, 5, True)):
+        would = app.ops.discard(status="new", dry_run=True, count_limit=limit)
+        found = (would.changed, would.complete, would.up_to)
+        assert found == (counted, complete, ids[counted - 1]), limit
+    assert app.ops.discard(ids=ids, dry_run=True, count_limit=2).complete is False
+    for limit in (0, -1, 1.5, True):
+        with pytest.raises(ConfigError, match="count_limit"):
+            app.ops.discard(status="new", dry_run=True, count_limit=limit)
+
+
+@pytest.mark.parametrize("kind", ["discard", "cancel"])
+def test_what_was_counted_is_changed_and_nothing_behind_it(app, kind):
+    put(app, *((f"o{n}", NEW) for n in range(5)))
+    write = getattr(app.ops, kind)
+    would = write(status="new", dry_run=True, count_limit=3)
+    put(app, ("later", NEW))
+    asked = {"status": "new", "reason": "no use", "up_to": would.up_to}
+    with pytest.raises(SelectionChanged):
+        write(**asked, expected_count=would.changed + 1)
+    assert audited(app) == []
+    assert write(**asked, expected_count=would.changed).changed == 3
+    assert _states(app) == ["dead"] * 3 + ["new"] * 3
+
+
+def test_a_rerun_up_to_a_message_keeps_to_it_also_when_continued(app):
+    many_dead(app, 300)
+    ids = [info.msg_id for info in app.ops.find(limit=300)]
+    left = [Cut]
+
+    def tell(progress: Progress) -> None:
+        if left:
+            raise left.pop()
+
+    with pytest.raises(Cut):
+        app.ops.rerun(topic="t", up_to=ids[199], progress=tell)
+    (entry,) = app.ops.audit()
+    assert 0 < entry.changed < 200
+    assert app.ops.rerun(operation=entry.op_id).changed == 200
+    assert len(app.ops.find(status="dead", limit=300)) == 100
+
+
+def test_up_to_alone_chooses_nothing(app):
+    (found,) = put(app, ("a", NEW))
+    for write in (app.ops.discard, app.ops.cancel):
+        with pytest.raises(ConfigError, match="needs ids or a filter"):
+            write(up_to=found, reason="x")
+        with pytest.raises(ConfigError, match="not both"):
+            write(ids=[found], up_to=found, reason="x")
+        with pytest.raises(ConfigError, match="up_to"):
+            write(status="new", up_to="1", reason="x")
+
+
+def test_a_write_tells_how_far_it_has_counted_and_counts_no_more_than_expected(app, monkeypatch):
+    put(app, *((f"o{n}", FAILED) for n in range(30)), ("o", DONE))
+    real, pages = change.chunk, []
+
+    def chunk(conn, t, wanted, *, after, limit):
+        pages.append(after)
+        return real(conn, t, wanted, after=after, limit=min(limit, PAGE))
+
+    monkeypatch.setattr(change, "chunk", chunk)
+    told: list[Progress] = []
+    asked = {"topic": "t", "progress": told.append}
+    with pytest.raises(SelectionChanged):
+        app.ops.rerun(**asked, expected_count=5)
+    assert [one.matched for one in told] == [PAGE]  # not all 30
+    assert app.ops.rerun(**asked, expected_count=30).changed == 30
+    counting = [one.matched for one in told if one.op_id is None]
+    assert counting == [PAGE, PAGE, 2 * PAGE, 3 * PAGE]
+    assert told[-1].op_id is not None
+
+
+def test_a_write_that_counts_is_ended_at_its_time_before_anything_is_done(
+    app, second_page_never_comes
+):
+    put(app, *((f"o{n}", NEW) for n in range(30)))
+    with pytest.raises(TookTooLong):
+        app.ops.within(1.0).discard(status="new", reason="x", expected_count=30)
+    assert app.ops.audit() == []
+    assert _states(app) == ["new"] * 30
