@@ -3,7 +3,7 @@
 `python -m bench.pages --database postgresql [--done 10000000] [--waiting 1000000] [--keep NAME]`
 
 It fills a scratch database by set-based SQL: done messages, waiting ones of 100,000 objects and
-five topics, delayed ones, dead ones in twenty groups with their tries, and running ones. Then every
+200 topics, delayed ones, dead ones in twenty groups with their tries, and running ones. Then every
 read is called a few times; the median and the longest are printed in milliseconds. --keep: the
 database of this name, which is filled if it is empty, and is not dropped. Exit code 1 if a median
 is over LIMIT_MS.
