@@ -147,9 +147,9 @@ class SelectionChanged(MsgworkerError):
     """
 
     def __init__(self, kind: str, expected: int, found: int) -> None:
-        least = "at least " if found > expected else ""
+        now = f"at least {found:,}" if found > expected else f"{found:,}"
         super().__init__(
-            f"{kind} was to change {plural(expected, 'message')}, but would change {least}{found:,} "
+            f"{kind} was to change {plural(expected, 'message')}, but would change {now} "
             "now: the selection has changed since it was counted, and nothing was done. Count "
             "again (a dry run), then give that number"
         )

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.store.changing import audit, change
-from msgworker.web import jobs
 from msgworker.web.api import ENDPOINTS, described, lasting, messages
 from msgworker.web.tokens import Role
 from tests.api.conftest import client_of
@@ -238,23 +237,26 @@ def test_of_many_the_api_counts_some_and_changes_those_alone(app, client, monkey
     assert [str(app.ops.show(i).status) for i in ids] == ["dead"] * 3 + ["new"] * 2
 
 
-def test_a_write_that_does_not_begin_in_time_is_ended_and_does_nothing(app, client, monkeypatch):
+def test_a_write_that_does_not_begin_in_time_is_ended_and_does_nothing(
+    app, served, client, monkeypatch
+):
     ids = put(app, *((f"o{n}", FAILED) for n in range(3)))
     monkeypatch.setattr(lasting, "BEGIN_SECONDS", 0.1)
     monkeypatch.setattr(lasting.lasting, "__kwdefaults__", {"wait": 0.0})
-    real, go, over = change.chunk, threading.Event(), threading.Event()
+    real, go = change.chunk, threading.Event()
 
     def chunk(*args, **kwargs):
         assert go.wait(30)
         return real(*args, **kwargs)
 
     monkeypatch.setattr(change, "chunk", chunk)
-    monkeypatch.setattr(jobs, "_rest", lambda job: over.set() or "")
     answer = client.post("/rerun", json={"filter": {"status": "dead"}, "expected_count": 3})
     assert answer.status_code == 503
     assert "ended" in answer.json()["detail"]
+    (job,) = served.site.jobs.running()
     go.set()
-    assert over.wait(30)
+    assert job.over.wait(30)
+    assert job.left
     assert app.ops.audit() == []
     assert [str(app.ops.show(i).status) for i in ids] == ["dead"] * 3
 

@@ -32,7 +32,7 @@ def _never(conn: sa.Connection, *_: Any, **__: Any) -> None:
 
 @pytest.fixture
 def second_page_never_comes(monkeypatch):
-    """Pages of ten messages, of which the second one takes for ever."""
+    """Pages of ten messages, of which the second one never comes."""
     real = change.chunk
 
     def chunk(conn, t, wanted, *, after, limit):

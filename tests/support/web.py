@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from typing import Any
 
+import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from msgworker import App
@@ -146,3 +149,18 @@ XSS = (
     "\x00\x1b[31m\r\nSet-Cookie: a=b",
 )
 """Texts that try to become markup, a script, a template or a header."""
+
+
+@contextmanager
+def statements(app: App) -> Iterator[list[str]]:
+    """The statements that are sent within."""
+    sent: list[str] = []
+
+    def note(*args: Any) -> None:
+        sent.append(args[2])
+
+    sa.event.listen(app.engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        sa.event.remove(app.engine, "before_cursor_execute", note)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +18,7 @@ from msgworker.web.pages.failures import cell, csv_of
 from tests.support.browsing import Browser
 from tests.support.ops import FAILED, NEW, put
 from tests.support.pages import PLAIN, dangerous, fill, looked, paths
+from tests.support.web import statements
 
 XSS = [
     "\"'><script>x</script><b onclick=x>",
@@ -35,21 +35,6 @@ XSS = [
 MOST_STATEMENTS = 60
 MOST_OF_DOCTOR = 400
 SAME = 1
-
-
-@contextmanager
-def statements(app: App) -> Iterator[list[str]]:
-    """The statements that are sent within."""
-    sent: list[str] = []
-
-    def note(*args: Any) -> None:
-        sent.append(args[2])
-
-    sa.event.listen(app.engine, "before_cursor_execute", note)
-    try:
-        yield sent
-    finally:
-        sa.event.remove(app.engine, "before_cursor_execute", note)
 
 
 @pytest.mark.parametrize("number", range(len(XSS)))

@@ -12,8 +12,7 @@ from msgworker.web import sections
 from msgworker.web.access import Viewer
 from msgworker.web.site import Site
 from msgworker.web.tokens import Role
-from tests.support.web import Browser
-from tests.web.test_pages import statements
+from tests.support.web import Browser, statements
 
 LIVE = ["/", "/topics", "/lanes", "/failures", "/instances"]
 SCRIPT = {"hx-request": "true"}
@@ -73,7 +72,7 @@ def test_a_live_section_is_shared_by_those_with_one_role_and_url_alone(
 
 @pytest.mark.parametrize("path", LIVE)
 def test_a_script_gets_the_sections_that_it_selects(full_app: App, path: str) -> None:
-    live = re.compile(r'<section id="(\w+)" class="live"')
+    live = re.compile(r'<section id="([\w-]+)" class="live"')
     with Browser(full_app.web()) as client:
         page, part = client.get(path).text, client.get(path, headers=SCRIPT).text
     assert live.findall(page)
