@@ -12,8 +12,11 @@ tokens       tokens, from a file or the environment; roles
 sessions     the cookie of a browser, and the token of its forms
 addresses    the peer of a request, proxies, loopback
 elsewhere    a lock centre that is not the database
-site         what routes work with: templates, reads in threads with a deadline
+site         what routes work with: pages, reads in threads with a deadline
+environment  the templates and their filters
+sharing      what those who ask for the same at the same time get together
 pages        the pages, one file each
+sections     parts of pages that are loaded anew, made once for all viewers
 selecting    which messages a page shows or changes, as it stands in a URL
 refused      what ops refuses or lacks, as a text of a page
 jobs         writes that pages have asked for, in threads

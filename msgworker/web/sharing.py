@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, TypeVar
@@ -43,11 +44,17 @@ class Sharing:
         self._made.clear()
 
 
+def key_of(call: functools.partial[Any]) -> Hashable:
+    """Of equal calls; of a method, which is bound anew each time, by its name."""
+    name = getattr(call.func, "__qualname__", call.func)
+    return name, call.args, tuple(sorted(call.keywords.items()))
+
+
 def _failed(future: asyncio.Future[Any]) -> bool:
     return future.done() and (future.cancelled() or future.exception() is not None)
 
 
 def _seen(future: asyncio.Future[Any]) -> None:
-    """An error that nobody waits for any more."""
+    """An error for which no caller waits any more."""
     if not future.cancelled():
         future.exception()

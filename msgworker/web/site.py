@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-import jinja2
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.applications import Starlette
@@ -33,11 +31,12 @@ from msgworker.web import guard, shown
 from msgworker.web.access import Door, Viewer
 from msgworker.web.addresses import Network
 from msgworker.web.elsewhere import Elsewhere
+from msgworker.web.environment import environment
 from msgworker.web.jobs import Jobs
 from msgworker.web.live import Live, Part
 from msgworker.web.scrape import Scrapes
 from msgworker.web.sessions import Session, Sessions
-from msgworker.web.sharing import Sharing
+from msgworker.web.sharing import Sharing, key_of
 from msgworker.web.tokens import Role
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-HERE = Path(__file__).parent
 THREADS = 8
 """The most reads at once; each has a connection of the App's pool."""
 WAITING = 64
@@ -126,7 +124,7 @@ class Site:
         self._shared, self._steady = Sharing(SHARED_MOST), Sharing(SHARED_MOST)
         self.sections = Sharing(SECTIONS_MOST)
         self.jobs = Jobs(self._why)
-        self.templates = _templates(self.without)
+        self.templates = environment(self.without)
         self.starlette: Starlette
 
     def close(self) -> None:
@@ -200,12 +198,12 @@ class Site:
         """`ask`, shared: those who look at the same within 2 s get one answer. For reads whose
         arguments are hashable and whose result no caller changes."""
         call = functools.partial(fn, *args, **kwargs)
-        return await self._shared.get(_key(call), SHARED_SECONDS, lambda: self.ask(call))
+        return await self._shared.get(key_of(call), SHARED_SECONDS, lambda: self.ask(call))
 
     async def look_steadily(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for 20 s, whatever is told to have changed meanwhile."""
         call = functools.partial(fn, *args, **kwargs)
-        return await self._steady.get(_key(call), STEADY_SECONDS, lambda: self.ask(call))
+        return await self._steady.get(key_of(call), STEADY_SECONDS, lambda: self.ask(call))
 
     def forget(self) -> None:
         """What was looked at is out of date."""
@@ -289,11 +287,12 @@ class Site:
     def text(self, request: Request, template: str, /, **values: Any) -> str:
         """A template with the values, and of the request only what depends on its URL and on the
         role of the viewer."""
-        url, may = (
-            functools.partial(self.url, request),
-            lambda word: self.may(request, Role.of(word)),
+        return self.templates.get_template(template).render(
+            site=self,
+            url=functools.partial(self.url, request),
+            may=lambda word: self.may(request, Role.of(word)),
+            **values,
         )
-        return self.templates.get_template(template).render(site=self, url=url, may=may, **values)
 
     @staticmethod
     def this(request: Request) -> str:
@@ -331,30 +330,6 @@ class Site:
     def place(self) -> str:
         """The table and its database, without secrets."""
         return f"{self.app.table.name} in {dialects.masked(self.app.engine.url)}"
-
-
-def _key(call: functools.partial[Any]) -> Hashable:
-    """Of equal calls; of a method, which is bound anew each time, by its name."""
-    name = getattr(call.func, "__qualname__", call.func)
-    return name, call.args, tuple(sorted(call.keywords.items()))
-
-
-def _templates(without: Callable[[str], str]) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(shown.FILTERS)
-    environment.filters["scrub"] = lambda value: "" if value is None else without(str(value))
-    environment.filters["safe"] = _no_safe
-    return environment
-
-
-def _no_safe(_: Any) -> str:
-    raise TypeError("nothing is safe: a page escapes all it shows; make markup in charts.py")
 
 
 def site_of(request: HTTPConnection) -> Site:
