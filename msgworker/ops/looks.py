@@ -50,7 +50,7 @@ from msgworker.store.looking.place import LanePlace
 from msgworker.store.looking.sizes import Sizes
 from msgworker.store.looking.waiting import LaneInfo
 from msgworker.store.looking.window import LEAST, MOST, Found
-from msgworker.store.tables import rule
+from msgworker.store.tables import rule, version
 
 MAX_LIMIT = 10_000
 MAX_GROUPS = 500
@@ -75,10 +75,11 @@ class Looks(Call):
             return overview.overview(conn, t)
 
     def probe(self) -> bool:
-        """Whether the database answers and the tables are there; True, or raises
-        DatabaseUnavailable or SchemaError."""
+        """Whether the database answers, the tables are there, and code of this version may work on
+        them now; True, or raises DatabaseUnavailable or SchemaError."""
         with self._reading() as (conn, t):
             rule.read(conn, t)
+            version.check(conn, t)
         return True
 
     def unfinished(self) -> int:

@@ -36,8 +36,8 @@ async def checks(site: Site) -> dict[str, bool]:
 
 
 async def readyz(request: Request) -> Response:
-    """200 if the database answers, the tables are there, and the instances of this process renew
-    their leases; else 503 with the names of what does not."""
+    """200 if the database answers, the tables are there, code of this version may work on them, and
+    the instances of this process renew their leases; else 503 with the names of what does not."""
     site = request.app.state.site
     try:
         found = await checks(site)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount
@@ -24,6 +26,7 @@ from msgworker import App
 from msgworker.errors import ConfigError
 from msgworker.ops import Ops
 from msgworker.store.looking import counts
+from msgworker.table import NEWEST
 from msgworker.web import application, need, site
 from tests.names import homes
 from tests.support.web import Browser, Page, browse
@@ -218,6 +221,23 @@ def test_ready_needs_the_tables_and_alive_does_not(sqlite: Any) -> None:
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
     app.engine.dispose()
+
+
+@pytest.mark.parametrize(("least", "status"), [(NEWEST, 200), (NEWEST + 1, 503)])
+def test_ready_needs_a_schema_that_this_version_may_work_on(
+    sqlite_app: App, caplog: Any, least: int, status: int
+) -> None:
+    client = browse(sqlite_app)
+    assert client.get("/readyz").status_code == 200
+    lease = sqlite_app.tables.lease
+    text = json.dumps({"table": "msgworker_message", "version": NEWEST + 2, "least": least})
+    with sqlite_app.engine.begin() as conn:
+        done = conn.execute(sa.update(lease).where(lease.c.kind == "schema").values(serves=text))
+        assert done.rowcount == 1
+    found = browse(sqlite_app).get("/readyz")
+    assert found.status_code == status
+    told = f"only code of version {least} or later may work" in caplog.text
+    assert told == (status == 503)
 
 
 def test_an_app_tells_of_the_instances_that_run_here(sqlite_app: App) -> None:
