@@ -134,7 +134,10 @@ def application(site: Site) -> Starlette:
     async def wrong(request: Request, error: Exception) -> Response:
         return site.refuse(request, 400, site.without(str(error)))
 
-    handlers = {HTTPException: refused, ConfigError: wrong}
+    async def failed(request: Request, error: Exception) -> Response:
+        return site.refuse(request, 500, guard.FAILED)  # the error is raised on, and logged there
+
+    handlers = {HTTPException: refused, ConfigError: wrong, Exception: failed}
     made = Starlette(routes=list(routes()), exception_handlers=handlers)
     made.router.redirect_slashes = False  # it would name the host and the scheme as we see them
     made.state.site = site

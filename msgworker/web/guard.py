@@ -25,6 +25,7 @@ from msgworker.web.sessions import COOKIE, Session, Sessions
 
 MOST_BODY = 64 * 1024
 BODY_SECONDS = 10.0
+FAILED = "an error of the dashboard; its log says more"
 NUL = "a value must not contain the character NUL (%00)"
 READING = ("GET", "HEAD")
 OPEN = ("/healthz", "/readyz", "/login", "/theme")
@@ -96,8 +97,7 @@ class Answers:
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if status == 0:
-                text = "an error of the dashboard; its log says more"
-                await self._last_word(Request(scope), text)(scope, receive, sent)
+                await self._last_word(Request(scope), FAILED)(scope, receive, sent)
         _tell(scope, status, time.monotonic() - begun)
 
     def _last_word(self, request: Request, text: str) -> Response:

@@ -206,6 +206,22 @@ def test_an_error_of_ours_tells_nothing_of_itself(
     assert "GET / failed" in record.getMessage()
 
 
+@pytest.mark.parametrize("path", ["/", "/api/v1/overview"])
+def test_an_error_of_ours_is_a_page_or_a_problem_with_all_headers(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("hunter2")
+
+    monkeypatch.setattr("msgworker.ops.Ops.overview", broken)
+    found = browse(sqlite_app).get(path)
+    assert found.status_code == 500
+    assert {name: found.headers[name] for name in guard.HEADERS} == guard.HEADERS
+    assert guard.FAILED in found.text
+    wanted = "text/html; charset=utf-8" if path == "/" else "application/problem+json"
+    assert found.headers["content-type"] == wanted
+
+
 def test_each_write_is_one_line_of_the_log_with_who_and_without_its_query(
     browser: Browser, caplog: Any
 ) -> None:
