@@ -24,7 +24,9 @@ def found_in(app: App, examples: int) -> list[str]:
     from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
     put(app, ("a", NEW), ("a", FAILED), ("b", DONE))
-    schema = schemathesis.openapi.from_dict(described.document(ENDPOINTS))
+    document = described.document(ENDPOINTS)
+    del document["paths"]["/events"]  # it has no end
+    schema = schemathesis.openapi.from_dict(document)
     schema.app = dashboard_of(app, deadline=30)
     schema.config.update(base_url="http://127.0.0.1:8080/api/v1")
     found: list[str] = []

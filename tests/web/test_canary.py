@@ -178,7 +178,7 @@ def test_no_answer_shows_a_secret(scene: Scene, client: Browser) -> None:
     described, seen = client.get("/api/v1/openapi.json").json()["paths"], 0
     paths = ["/metrics", "/readyz", "/healthz", "/failures.csv"]
     for path, doings in described.items():
-        if "get" in doings:
+        if "get" in doings and path != "/events":
             for msg_id in (scene.one, scene.two):
                 one = path.replace("{msg_id}", str(msg_id)).replace("{op_id}", "1")
                 paths += [f"/api/v1{one}", f"/api/v1{one}?payload=1"]

@@ -52,6 +52,27 @@ FAULTS = {
 }
 
 
+EVENTS: dict[str, Any] = {
+    "operationId": "api_events",
+    "tags": ["events"],
+    "summary": "Follow what changes, as server-sent events.",
+    "description": (
+        "Needs the role viewer. `event: part` has the name of a part as its data when it has "
+        "changed, and every 15 s: load what shows it anew. A stream ends after 5 minutes."
+    ),
+    "parameters": [
+        {
+            "name": "part",
+            "in": "query",
+            "required": True,
+            "description": "What to follow, such as counts.",
+            "schema": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        }
+    ],
+}
+"""An answer without an end, which is no endpoint."""
+
+
 class SkipText(TypedDict):
     """A message that was skipped, and why."""
 
@@ -88,6 +109,9 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     for one in endpoints:
         path = re.sub(r":path}", "}", one.path)
         paths.setdefault(path, {})[one.method.lower()] = _operation(one, parts)
+    stream = {"description": "The stream.", "content": {"text/event-stream": {}}}
+    faults = _faults("400", "401", "403", "503")
+    paths["/events"] = {"get": EVENTS | {"responses": {"200": stream} | faults}}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -141,12 +165,7 @@ def _operation(one: Endpoint, parts: _Parts) -> dict[str, Any]:
     answers = {"200": _content("What was asked for.", answer)}
     if one.gives is Repaired:
         answers["202"] = _content("It still runs.", answer)
-    for status, text in FAULTS.items():
-        ref = {"$ref": REF.format(model="Problem")}
-        answers[status] = {
-            "description": text,
-            "content": {"application/problem+json": {"schema": ref}},
-        }
+    answers |= _faults(*FAULTS)
     found: dict[str, Any] = {
         "operationId": one.name,
         "tags": [one.tag],
@@ -163,6 +182,11 @@ def _operation(one: Endpoint, parts: _Parts) -> dict[str, Any]:
             "content": {"application/json": {"schema": schema}},
         }
     return found
+
+
+def _faults(*statuses: str) -> dict[str, Any]:
+    content = {"application/problem+json": {"schema": {"$ref": REF.format(model="Problem")}}}
+    return {one: {"description": FAULTS[one], "content": content} for one in statuses}
 
 
 def _content(text: str, schema: dict[str, Any]) -> dict[str, Any]:
