@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 VARIABLES = {
@@ -184,6 +184,7 @@ class Server:
 
 class PostgreSQL(Server):
     name = "postgresql"
+    settings: Mapping[str, str] = {}
 
     @property
     def url(self) -> str:
@@ -198,6 +199,13 @@ class PostgreSQL(Server):
         return None if path is None else Path(path).resolve().parent
 
     def prepare(self) -> None:
+        self.find()
+        data = self.folder / "data"
+        run(self.bin / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
+            "--no-sync", "--locale=C.UTF-8", user=self.user)  # fmt: skip
+
+    def find(self) -> None:
+        """Find or install the programs."""
         self.user = unprivileged("postgres")
         folder = self.programs()
         if folder is None:
@@ -207,9 +215,6 @@ class PostgreSQL(Server):
             raise CannotHave("no initdb found")
         self.bin = folder
         self.give_folder()
-        data = self.folder / "data"
-        run(self.bin / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
-            "--no-sync", "--locale=C.UTF-8", user=self.user)  # fmt: skip
 
     def command(self) -> list[str]:
         options = {
@@ -220,6 +225,7 @@ class PostgreSQL(Server):
         }
         if not self.durable:
             options |= {"fsync": "off", "full_page_writes": "off"}
+        options |= self.settings
         settings = [part for key, value in options.items() for part in ("-c", f"{key}={value}")]
         data = str(self.folder / "data")
         return [str(self.bin / "postgres"), "-D", data, "-p", str(self.port), *settings]

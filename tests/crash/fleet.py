@@ -229,7 +229,7 @@ class Trial:
         self._over = threading.Event()
         self._watchers = [
             threading.Thread(target=self._watch, args=(act, seconds), daemon=True)
-            for act, seconds in ((self._look, LOOK_SECONDS), (self._note_lives, 0.05))
+            for act, seconds in ((self._look, LOOK_SECONDS), (self.note_lives, 0.05))
         ]
         for watcher in self._watchers:
             watcher.start()
@@ -340,7 +340,7 @@ class Trial:
         while not self._over.wait(seconds):
             act()
 
-    def _note_lives(self) -> None:
+    def note_lives(self) -> None:
         for consumer in list(self.consumers):
             consumer.notelife()
 
@@ -455,7 +455,7 @@ class Trial:
         self._over.set()
         for watcher in self._watchers:
             watcher.join(10)
-        self._note_lives()
+        self.note_lives()
         numbers = self._numbers()
         assert len(set(numbers.values())) == len(numbers), "a message was inserted twice"
         of_n = {n: msg_id for msg_id, n in numbers.items()}

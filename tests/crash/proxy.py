@@ -292,6 +292,12 @@ class Proxy:
             pair.reset()
         return len(pairs)
 
+    def turn(self, port: int, *, cut: bool = True) -> None:
+        """From now on lead to another server; every connection is reset, unless it lives on."""
+        self._target = port
+        if cut:
+            self.cut()
+
     def cut_at(self, match: str, side: Side, **how: int) -> Cut:
         """From now on cut at these commits."""
         cut = Cut(match, side, **how)
@@ -318,8 +324,9 @@ class Proxy:
     def _serve(self, client: socket.socket) -> None:
         while self.mode is Mode.HOLE and not self._over:
             time.sleep(TICK_SECONDS)
+        target = self._target
         try:
-            server = socket.create_connection(("127.0.0.1", self._target), 10)
+            server = socket.create_connection(("127.0.0.1", target), 10)
         except OSError:
             client.close()
             return
@@ -329,6 +336,8 @@ class Proxy:
         pair = _Pair(client, server, READERS[self._protocol]())
         with self._lock:
             self._pairs.add(pair)
+        if target != self._target:  # turned meanwhile
+            pair.reset()
         back = threading.Thread(target=self._pump, args=(pair, server, client), daemon=True)
         back.start()
         self._pump(pair, client, server)

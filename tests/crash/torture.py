@@ -1,6 +1,6 @@
 """Everything at once, for as long as asked: kill -9, pauses beyond the lease, lost sessions, server
 crashes, late commits, cancels; then peace, and the verdict. Of a Galera cluster the nodes: killed,
-cut off from the others, paused, one at a time.
+cut off from the others, paused, one at a time. Of a pair the primary: killed, its standby promoted.
 
     python -m tests.crash.torture --seconds 60 --database postgresql --processes 8
 
@@ -29,19 +29,27 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from tests import servers
+from tests import pairs, servers
 from tests.crash import points
 from tests.crash.batch_witness import BEHIND
 from tests.crash.feature_rules import CHAIN, LIMITED, MAX_RUNNING, Broken
 from tests.crash.features import Features, extend
 from tests.crash.fleet import EXACT, Consumer, Trial, Verdict, load, load_of_batches
+from tests.crash.probe import Probe
 from tests.crash.sessions import Cutter, consumer_url
 from tests.engines import plain_engine
 from tests.history import Kind
 from tests.oracle import standins
 from tests.oracle.ready import collated
 
-PROCESSES = {"postgresql": 8, "mariadb": 8, "sqlite": 4, "oracle-mariadb": 4, "galera": 6}
+PROCESSES = {
+    "postgresql": 8,
+    "mariadb": 8,
+    "sqlite": 4,
+    "oracle-mariadb": 4,
+    "galera": 6,
+    "postgresql-sync": 6,
+}
 DEFAULT = ("postgresql", "mariadb", "sqlite")
 LEASE_SECONDS = 2.0
 OBJECTS = 200
@@ -69,17 +77,19 @@ class Score:
 
 @dataclass
 class Torture:
-    """One run. `server`: ours alone, to be crashed too."""
+    """One run. `server`: ours alone, to be crashed too. `ways`: URLs of its database, if recovery
+    gets as much more time as it was away."""
 
     trial: Trial
     processes: int
     chance: random.Random
     cutter: Cutter
-    server: servers.Server | servers.Galera | None = None
+    server: servers.Server | servers.Galera | pairs.Pair | None = None
     kill_seconds: float = KILL_SECONDS
     crash_seconds: float = CRASH_SECONDS
     scope: str = ""
     redis: servers.Server | None = None
+    ways: tuple[str, ...] = ()
     score: Score = field(default_factory=Score)
 
     def __post_init__(self) -> None:
@@ -93,6 +103,13 @@ class Torture:
 
     def run(self, seconds: float) -> Verdict:
         """Faults for so long, then peace until nothing is left, then the verdict."""
+        if not self.ways:
+            return self._run(seconds)
+        with Probe(*self.ways) as probe:
+            self.probe = probe
+            return self._run(seconds)
+
+    def _run(self, seconds: float) -> Verdict:
         self.lives = [self._spawn() for _ in range(self.processes)]
         producers = [threading.Thread(target=self._produce, args=(i,)) for i in range(2)]
         for producer in producers:
@@ -197,6 +214,8 @@ class Torture:
         assert self.server is not None
         if isinstance(self.server, servers.Galera):
             return self._harm_node(self.server)
+        if isinstance(self.server, pairs.Pair):
+            return self._fail_over(self.server)
         if self.server.name == "mariadb":
             self.server.kill()
         elif self.chance.random() < 0.5:
@@ -217,6 +236,17 @@ class Torture:
         seconds = self.chance.uniform(2, 10)
         self.score.crashes += 1
         self.mending = threading.Thread(target=cluster.harm, args=(node, kind, seconds))
+        self.mending.start()
+        return True
+
+    def _fail_over(self, pair: pairs.Pair) -> bool:
+        """The primary is killed while the faults of the others go on; half of the times connections
+        lead to the standby before it is promoted."""
+        if self.mending is not None and self.mending.is_alive():
+            return False
+        seconds, shown = self.chance.uniform(0, 2), self.chance.random() < 0.5
+        self.score.crashes += 1
+        self.mending = threading.Thread(target=pair.fail_over, args=(seconds, shown))
         self.mending.start()
         return True
 
@@ -290,6 +320,7 @@ class Torture:
             also=self.features.events(),
             limited={line.msg_id for line in lines if line.topic == LIMITED},
             max_running=MAX_RUNNING,
+            outages=self.probe.outages() if self.ways else (),
         )
         self.broken = self.features.wrong()
         return verdict
@@ -347,9 +378,19 @@ def cluster() -> Iterator[tuple[str, str, servers.Galera]]:
 
 
 @contextlib.contextmanager
+def pair(name: str) -> Iterator[tuple[str, str, pairs.Pair]]:
+    """The same on a primary with a standby; all go through a proxy, which leads to the primary."""
+    with pairs.running(name) as made:
+        admin = plain_engine(made.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with admin.connect() as conn:
+            conn.exec_driver_sql("CREATE DATABASE torture")
+        yield consumer_url(f"{made.url}torture"), f"{made.url}torture", made
+
+
+@contextlib.contextmanager
 def database(
     name: str, folder: Path
-) -> Iterator[tuple[str, str, servers.Server | servers.Galera | None]]:
+) -> Iterator[tuple[str, str, servers.Server | servers.Galera | pairs.Pair | None]]:
     """A new database on a server of our own: for consumers, for ourselves, and the server."""
     if name == "sqlite":
         url = f"sqlite:///{folder / 'torture.db'}"
@@ -358,6 +399,10 @@ def database(
     if name == "galera":
         with cluster() as found:
             yield found
+        return
+    if name in pairs.NAMES:
+        with pair(name) as ready:
+            yield ready
         return
     server = servers.start(standins.server_of(name))
     try:
@@ -386,6 +431,8 @@ def running(
         stack.callback(trial.close)
         cutter = Cutter(ours, CUT_SECONDS, random.Random(seed))
         torture = Torture(trial, processes, random.Random(seed), cutter, server, scope=scope)
+        if isinstance(server, pairs.Pair):
+            torture.ways = (ours,)
         if scope == "segments":
             torture.redis = servers.start("redis", durable=False)
             stack.callback(torture.redis.remove)
