@@ -115,6 +115,7 @@ from msgworker.dialects.online import (
     wait_of_columns,
 )
 from msgworker.dialects.poolers import shares_sessions
+from msgworker.dialects.primary import refuse_standby
 from msgworker.dialects.server_checks import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
 from msgworker.dialects.sqlite import (
     DATABASE_SET_UP,
@@ -252,6 +253,7 @@ __all__ = [
     "reason_of",
     "recollated",
     "refusal",
+    "refuse_standby",
     "refused_by",
     "retyping",
     "rolled_back",

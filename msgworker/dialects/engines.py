@@ -30,6 +30,7 @@ from msgworker.dialects.drivers import (
 from msgworker.dialects.hosts import Hosts, named_hosts
 from msgworker.dialects.oracle import _fetch_at_once, _pad_lists
 from msgworker.dialects.poolers import notice_pooler, told_of_pooler
+from msgworker.dialects.primary import ROLLED_BACK, notice_standby
 from msgworker.dialects.sqlite import (
     SQLITE_LEAST,
     _begin_immediate,
@@ -202,6 +203,8 @@ def open_engine(source: object) -> sa.Engine:
         return engine
     engine = engine.execution_options(isolation_level=ISOLATION)
     engine.hide_parameters = True
+    if engine.dialect.name == "postgresql":
+        notice_standby(engine)
     event.listen(engine, "handle_error", _note_rollback)
     if engine.dialect.name == "postgresql":
         event.listen(engine, "engine_connect", _iso_dates)
@@ -291,7 +294,6 @@ def _check_options(engine: sa.Engine) -> None:
         raise ConfigError(f"the database url has an unknown option {unknown[0]!r}; {hint}")
 
 
-_ROLLED_BACK = "msgworker_rolled_back"
 _WHOLE_ROLLBACKS = (1213, 1020)
 _GONE = (1047, 2027)
 """A node of Galera without its cluster, which answers all the same: the next connection is to
@@ -308,13 +310,13 @@ def _note_rollback(context: Any) -> None:
     whole = context.is_disconnect or number in _WHOLE_ROLLBACKS
     if context.connection is not None and whole:
         # Not in its `info`, which is lost with the connection.
-        vars(context.connection)[_ROLLED_BACK] = context.sqlalchemy_exception
+        vars(context.connection)[ROLLED_BACK] = context.sqlalchemy_exception
 
 
 def rolled_back(conn: sa.Connection) -> BaseException | None:
     """The error with which the database has ended the transaction of `conn` although the connection
     does not show it; reading it clears it."""
-    found: BaseException | None = vars(conn).pop(_ROLLED_BACK, None)
+    found: BaseException | None = vars(conn).pop(ROLLED_BACK, None)
     return found
 
 

@@ -152,6 +152,8 @@ def trouble(error: BaseException) -> Trouble:
         from_driver = type(error).__module__.split(".")[0] in _DRIVER_MODULES
         return _by_code(error) if from_driver else Trouble.OTHER
     found = _by_code(error.orig)
+    if error.connection_invalidated and refuses_writes(error.orig):
+        return Trouble.LOST  # a standby, see primary.py
     if found is not Trouble.OTHER:
         return found
     return Trouble.LOST if error.connection_invalidated else Trouble.OTHER
@@ -170,6 +172,12 @@ def violates(error: DBAPIError, index: str) -> bool:
         found = re.search(r".*for key '([^']*)'", text, re.DOTALL) or re.search(r"\(([^)]*)", text)
         named = "" if found is None else found[1]
     return bool(named.rpartition(".")[2].lower() == index.lower())
+
+
+def refuses_writes(error: BaseException | None) -> bool:
+    """Whether it is the refusal of a standby of PostgreSQL, or of a transaction that is read-only
+    for another reason."""
+    return (getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)) == "25006"
 
 
 def is_denied(error: DBAPIError) -> bool:

@@ -23,6 +23,7 @@ from msgworker.dialects import (
     lending,
     no_connection_left,
     reason_of,
+    refuse_standby,
     rolled_back,
     sever,
     shares_sessions,
@@ -155,8 +156,11 @@ class Link:
         self._pid = os.getpid()
 
     def connect(self) -> Connection:
+        """A new connection, to a server that may take writes."""
         try:
-            return self._engine.connect()
+            conn = self._engine.connect()
+            refuse_standby(conn)
+            return conn
         except Exception as error:
             if no_connection_left(error):
                 self._none_left()

@@ -1,0 +1,214 @@
+"""A primary that dies, a standby that is promoted, an old primary that comes back."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from msgworker import App, Worker
+from msgworker.dialects import Trouble, open_engine, refuse_standby, trouble
+from msgworker.errors import DatabaseUnavailable
+from tests import pairs
+from tests.crash import torture
+from tests.engines import plain_engine
+from tests.failover import lossy
+from tests.servers import CannotHave, PgBouncer
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_group("failover")]
+
+
+@contextmanager
+def running(name: str) -> Iterator[pairs.Pair]:
+    try:
+        with pairs.running(name) as made:
+            yield made
+    except CannotHave as reason:
+        pytest.skip(f"{name} is not there: {reason}")
+
+
+@pytest.fixture
+def pair() -> Iterator[pairs.Pair]:
+    """An asynchronous one: no COMMIT waits."""
+    with running("postgresql-async") as made:
+        yield made
+
+
+def app_of(url: str) -> tuple[App, list[int]]:
+    """An App at this URL with a handler, and the messages that it has handled."""
+    app = App(url, poll_seconds=0.05, lease_seconds=30, backoff_seconds=1)
+    app.create_schema()
+    handled: list[int] = []
+    app.add_handler("t", lambda msg: handled.append(msg.payload["n"]))
+    return app, handled
+
+
+def send(app: App, *numbers: int) -> None:
+    with app.engine.begin() as conn:
+        for n in numbers:
+            app.send(conn, "t", {"n": n}, object_id=f"o{n % 3}")
+
+
+def rows(url: str) -> list[Any]:
+    engine = plain_engine(url, poolclass=sa.NullPool)
+    with engine.connect() as conn:
+        query = "SELECT status, error_try_times FROM msgworker_message ORDER BY msg_id"
+        return [tuple(row) for row in conn.execute(sa.text(query))]
+
+
+def mended(act: Callable[[], Any]) -> None:
+    """Until it does not fail any more: our own sends have nobody who repeats them."""
+
+    def done() -> bool:
+        try:
+            act()
+        except Exception as error:
+            if trouble(error) is not Trouble.LOST:
+                raise
+            return False
+        return True
+
+    until(done, "it works again")
+
+
+@contextmanager
+def working(app: App) -> Iterator[Worker]:
+    with app.worker(threads=2) as worker:
+        worker.start()
+        yield worker
+    app.engine.dispose()
+
+
+def test_a_standby_is_an_outage_until_it_is_promoted(
+    pair: pairs.Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, handled = app_of(f"{pair.url}postgres")
+    with working(app) as worker:
+        send(app, 1)
+        until(lambda: handled == [1], "it works")
+        me, instance = worker.instance_id, worker.instance
+        assert instance is not None
+        pair.wait_for_replay()
+        pair.primary.crash()
+        pair.proxy.turn(pair.standby.port)
+        with (
+            plain_engine(f"{pair.url}postgres", poolclass=sa.NullPool).connect() as conn,
+            pytest.raises(DatabaseUnavailable, match="is a standby"),
+        ):
+            refuse_standby(conn)
+        until(lambda: instance.database_gone_seconds() > 5, "it would have ended the run")
+        pair.promote().remove()
+        mended(lambda: send(app, 2))
+        until(lambda: handled == [1, 2], "it goes on")
+        assert worker.instance_id == me
+    assert rows(f"{pair.primary.url}postgres") == [(2, 0)] * 2
+    away = [r for r in caplog.records if getattr(r, "event", "") == "database.away"]
+    assert len([r for r in away if r.levelno >= logging.WARNING]) == 1
+    assert "unexpected error" not in caplog.text
+
+
+def test_what_a_pooler_remembers_of_a_standby_is_not_believed(pair: pairs.Pair) -> None:
+    pair.wait_for_replay()
+    pooler = PgBouncer(pair.standby.url, "transaction")
+    pooler.prepare()
+    pooler.start()
+    engine = open_engine(f"{pooler.url}postgres")
+    try:
+        with engine.connect() as conn, pytest.raises(sa.exc.DBAPIError):
+            conn.exec_driver_sql("CREATE TABLE t (a integer)")
+        old = pair.promote()
+        with engine.connect() as conn:
+            refuse_standby(conn)
+            conn.exec_driver_sql("CREATE TABLE t (a integer)")
+        old.remove()
+    finally:
+        engine.dispose()
+        pooler.remove()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_what_a_standby_refuses_is_an_outage_and_other_refusals_are_not(
+    pair: pairs.Pair, pooled: bool
+) -> None:
+    app, _ = app_of(f"{pair.primary.url}postgres")
+    send(app, 1)
+    pair.wait_for_replay()
+    change = sa.text("UPDATE msgworker_message SET payload = payload")
+    for server, meaning in ((pair.standby, Trouble.LOST), (pair.primary, Trouble.REFUSED)):
+        pooler = PgBouncer(server.url, "transaction")
+        pooler.prepare()
+        pooler.start()
+        engine = open_engine(f"{(pooler if pooled else server).url}postgres")
+        try:
+            with engine.connect() as conn:
+                if server is pair.primary:
+                    conn.execute(sa.text("SET TRANSACTION READ ONLY"))
+                with pytest.raises(sa.exc.DBAPIError) as refused:
+                    conn.execute(change)
+                assert trouble(refused.value) is meaning
+                assert conn.invalidated == (meaning is Trouble.LOST)
+        finally:
+            engine.dispose()
+            pooler.remove()
+    app.engine.dispose()
+
+
+def test_hosts_of_a_url_lead_to_the_promoted_server(pair: pairs.Pair) -> None:
+    """What libpq offers: no proxy."""
+    ports = "&".join(f"host=127.0.0.1:{one.port}" for one in (pair.primary, pair.standby))
+    app, handled = app_of(
+        f"postgresql+psycopg://postgres@/postgres?{ports}&target_session_attrs=read-write"
+    )
+    with working(app):
+        send(app, 1)
+        until(lambda: handled == [1], "it works")
+        pair.wait_for_replay()
+        pair.primary.crash()
+        time.sleep(1)
+        pair.promote().remove()
+        mended(lambda: send(app, 2))
+        until(lambda: handled == [1, 2], "it goes on")
+
+
+def test_what_an_asynchronous_standby_lacked_is_named_and_runs_again(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    try:
+        run, wrong = lossy.run_for(tmp_path, 20.0, every=6.0, processes=3, seed=seed)
+    except CannotHave as reason:
+        pytest.skip(str(reason))
+    told = lossy.report(run, wrong)
+    print(told)
+    assert not wrong, told
+    last = run.epochs[-1].last.lines
+    assert all(line.is_over for line in last.values())
+    assert len(run.losses) >= 2
+    for name in ("sends", "outcomes", "effects"):  # claims: mostly of lost messages
+        assert any(getattr(loss, name) for loss in run.losses), name
+    there = {line.n for line in last.values()}
+    for loss in run.losses:
+        assert not there & set(loss.sends)  # they are not sent again
+        assert {msg_id for msg_id in loss.outcomes if not last[msg_id].is_over} == set()
+
+
+def test_nothing_is_lost_with_a_synchronous_standby(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    try:
+        with torture.running("postgresql-sync", tmp_path, 4, seed) as run:
+            run.crash_seconds = 6.0
+            verdict = run.run(25.0)
+    except CannotHave as reason:
+        pytest.skip(str(reason))
+    assert not verdict.violations + run.broken, torture.report(run, verdict)
+    assert not [row for row in verdict.rows.values() if row.status in (0, 1)]
+    assert run.score.crashes >= 2
+    assert len(verdict.rows) > 100
