@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -217,6 +218,30 @@ def test_a_request_that_the_database_refuses_to_end_stops_no_recovery(
     other.heartbeat.run_once()
     assert table.statuses == [0 if which == "waits" else -1, -1]
     assert table.column("claimed_by") == [None, None]
+
+
+def test_a_request_whose_end_is_rolled_back_harms_no_start_and_is_ended_later(
+    sqlite_app, made_of, monkeypatch
+):
+    """Two instances end it at once: a deadlock for one of them, on Galera at its COMMIT."""
+    sqlite_app.add_handler("t", lambda msg: None)
+    one = made_of(sqlite_app)
+    send(sqlite_app, "o")
+    one.fetcher.run_once()
+    cancel(sqlite_app, *Table(sqlite_app).column("msg_id"))
+    one.settler.give_back(one.lanes.take_back())
+    end, asked = change.end_request, []
+
+    def rolled_back(*given: Any) -> bool:
+        asked.append(given)
+        raise sa.exc.OperationalError("", {}, sqlite3.OperationalError("database is locked"))
+
+    monkeypatch.setattr(change, "end_request", rolled_back)
+    other = made_of(sqlite_app)
+    assert asked
+    monkeypatch.setattr(change, "end_request", end)
+    other.heartbeat.run_once()
+    assert (Table(sqlite_app).statuses, requested(sqlite_app)) == ([-1], [])
 
 
 def test_requests_that_others_do_not_end_hide_none_of_ours(app, table, made):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError
 from msgworker.dialects import Trouble, dialect_of, open_engine, trouble
+from msgworker.instance.instance import Instance
 from msgworker.limit import Limit
 from msgworker.store import items
 from msgworker.store.claiming import claim, limits
 from msgworker.store.recovering import recover
-from msgworker.store.tables import rule
+from msgworker.store.tables import rule, schema, version
 from tests.crash.fleet import Trial, assert_clean, load
 from tests.galera.conftest import fresh
 from tests.servers import Galera
@@ -73,6 +74,35 @@ def both(apps: list[App], *acts: Callable[[sa.Connection], Any]) -> list[Excepti
                 conn.rollback()
     caught_up(apps)
     return errors
+
+
+@contextmanager
+def before_commit_of(app: App, act: Callable[[], Any], lost: list[BaseException]) -> Iterator[None]:
+    """Before the first COMMIT of a change on this node `act` commits its own on another. lost: gets
+    the errors of this node's."""
+    wrote: list[str] = []
+    acted: list[bool] = []
+
+    def executed(_: Any, __: Any, statement: str, *rest: Any) -> None:
+        if statement.startswith(("INSERT", "UPDATE", "DELETE")):
+            wrote.append(statement)
+
+    def commit(_: Any) -> None:
+        if wrote and not acted:
+            acted.append(True)
+            act()
+
+    def failed(context: Any) -> None:
+        lost.append(context.original_exception)
+
+    listeners = {"after_cursor_execute": executed, "commit": commit, "handle_error": failed}
+    for name, listener in listeners.items():
+        sa.event.listen(app.engine, name, listener)
+    try:
+        yield
+    finally:
+        for name, listener in listeners.items():
+            sa.event.remove(app.engine, name, listener)
 
 
 def assert_one_wins(errors: list[Exception | None]) -> None:
@@ -180,6 +210,94 @@ def test_one_of_two_nodes_sends_a_unique_key(apps: list[App]) -> None:
 
     assert_one_wins(both(apps, send(0), send(1)))
     assert statuses(apps[2]) == [0]
+
+
+def test_a_request_to_cancel_that_two_nodes_end_at_once_harms_no_heartbeat(
+    apps: list[App],
+) -> None:
+    """An instance that starts ends open requests, too, and must not fail for another's COMMIT."""
+    (msg_id,) = sent(apps[0], "a")
+    flags.flagged(apps[0], msg_id)
+    assert apps[0].ops.cancel(ids=[msg_id], reason="late").requested
+    with apps[0].engine.begin() as conn:
+        conn.exec_driver_sql("UPDATE msgworker_message SET status = 0, claimed_by = NULL")
+    caught_up(apps)
+    for app in apps[:2]:
+        app.add_handler("t", lambda msg: None)
+    first, second = (Instance(app.runtime(), 1) for app in apps[:2])
+    lost: list[BaseException] = []
+    with before_commit_of(apps[1], first.heartbeat.requests.read, lost):
+        second.heartbeat.register()
+    assert [trouble(error) for error in lost] == [Trouble.AGAIN]
+    second.heartbeat.requests.read()
+    assert not second.heartbeat.requests.open
+    caught_up(apps)
+    assert statuses(apps[2]) == [-1]
+    for instance in (first, second):
+        instance.settler.close()
+        instance.heartbeat.close()
+
+
+def test_a_handler_whose_commit_conflicts_with_another_node_runs_again_and_no_try_counts(
+    apps: list[App],
+) -> None:
+    """Its own row is the one in conflict; the settle is in the same transaction."""
+    with apps[0].engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE counter (id INT PRIMARY KEY, n INT NOT NULL)")
+        conn.exec_driver_sql("INSERT INTO counter VALUES (1, 0)")
+    (msg_id,) = sent(apps[0], "a")
+    caught_up(apps)
+    add, runs = "UPDATE counter SET n = n + 1 WHERE id = 1", list[int]()
+
+    @apps[1].handler("t", transactional=True)
+    def count(msg: Any, ctx: Any) -> None:
+        runs.append(msg.error_try_times)
+        ctx.connection.exec_driver_sql(add)
+        if len(runs) == 1:
+            with apps[0].engine.begin() as conn:
+                conn.exec_driver_sql(add)
+
+    assert apps[1].worker(threads=1).drain().done == 1
+    assert runs == [0, 0]
+    caught_up(apps)
+    with apps[2].engine.connect() as conn:
+        assert conn.exec_driver_sql("SELECT n FROM counter").scalar() == 2
+        row = conn.exec_driver_sql("SELECT msg_id, status, error_try_times FROM msgworker_message")
+        assert row.all() == [(msg_id, 2, 0)]
+
+
+def test_a_limit_that_two_nodes_declare_at_once_is_declared(apps: list[App]) -> None:
+    for app in apps[:2]:
+        app.add_handler("t", lambda msg: None, max_running=1)
+    first, second = (Instance(app.runtime(), 1) for app in apps[:2])
+    lost: list[BaseException] = []
+    with before_commit_of(apps[1], first.heartbeat.register, lost):
+        second.heartbeat.register()
+    assert [trouble(error) for error in lost] == [Trouble.AGAIN]
+    caught_up(apps)
+    with apps[2].engine.connect() as conn:
+        assert set(limits.read_all(conn, apps[2].tables)) == {"t"}
+    for instance in (first, second):
+        instance.settler.close()
+        instance.heartbeat.close()
+
+
+def test_a_schema_that_two_nodes_record_at_once_is_recorded(apps: list[App]) -> None:
+    """`create_schema` of two programs that start together: the rule, and the version."""
+    for record in (
+        lambda app: schema.record_rule(app.engine, app.tables),
+        lambda app: version.record(app.engine, app.tables),
+    ):
+        with apps[0].engine.begin() as conn:
+            conn.exec_driver_sql("DELETE FROM msgworker_lease")
+        caught_up(apps)
+        lost: list[BaseException] = []
+        with before_commit_of(apps[1], partial(record, apps[0]), lost):
+            record(apps[1])
+        assert [trouble(error) for error in lost] == [Trouble.AGAIN]
+        caught_up(apps)
+        with apps[2].engine.connect() as conn:
+            assert conn.exec_driver_sql("SELECT count(*) FROM msgworker_lease").scalar() == 1
 
 
 def test_ids_of_two_nodes_ascend_where_inserts_wait_for_what_is_committed(

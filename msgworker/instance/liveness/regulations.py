@@ -91,7 +91,7 @@ class Regulations:
                 with self._link.transaction() as conn:
                     written = limits.declare(conn, tables, topic, limit, seen, me=me)
             except Exception as error:
-                if trouble(error) is not Trouble.RACE:
+                if trouble(error) not in (Trouble.RACE, Trouble.AGAIN):
                     raise
                 continue
             if written and seen is not None:

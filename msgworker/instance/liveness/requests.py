@@ -156,8 +156,13 @@ class Requests:
 
     def _end(self, one: Asked) -> None:
         with self._refusals(one):
-            with self._link.transaction() as conn:
-                cancelled = change.end_request(conn, self._runtime.tables, one)
+            try:
+                with self._link.transaction() as conn:
+                    cancelled = change.end_request(conn, self._runtime.tables, one)
+            except Exception as error:
+                if trouble(error) is not Trouble.AGAIN:
+                    raise
+                return  # another instance ends it; if not, the next beat does
             if cancelled:
                 self._log.info("message %s is %s", one.request.msg_id, one.request.text)
                 self._look_now()

@@ -5,6 +5,7 @@ Creating is idempotent, also for several processes: see `additions`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
 from msgworker.counted import plural
-from msgworker.dialects import Dialect, Trouble, connecting, trouble, writing
+from msgworker.dialects import Dialect, connecting, writing
 from msgworker.errors import SchemaError
 from msgworker.message import Status
 from msgworker.store.sharing import locks
@@ -170,6 +171,7 @@ def recorded_rule(engine: Engine, spec: MessageTable, dialect: Dialect) -> Rule:
 
 def record_rule(engine: Engine, t: Tables) -> Rule:
     """The same, of tables as they are in the database."""
+    until = time.monotonic() + versions.AGAIN_SECONDS
     while True:
         with connecting(engine) as conn:
             found = rules.read(conn, t)
@@ -179,7 +181,7 @@ def record_rule(engine: Engine, t: Tables) -> Rule:
             with writing(engine) as conn:
                 rules.record(conn, t)
         except DBAPIError as error:
-            if trouble(error) is not Trouble.RACE:
+            if not versions.may_be_recorded(error, until):
                 raise
 
 

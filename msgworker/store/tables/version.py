@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ from msgworker.store.tables.rule import NEVER_SECONDS
 from msgworker.table import LEAST, NEWEST, Tables
 
 KIND = "schema"
+AGAIN_SECONDS = 20.0
+"""So long what is to be recorded is read again where the database has rolled back the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +89,25 @@ def recording(conn: Connection | None, t: Tables) -> sa.Insert | sa.Update | Non
 
 def record(engine: sa.Engine, t: Tables) -> None:
     """Record the version of tables that are complete, unless it is recorded, or a newer one."""
-    with connecting(engine) as conn:
-        statement = recording(conn, t)
-    if statement is None:
-        return
-    try:
-        with writing(engine) as conn:
-            conn.execute(statement)
-    except DBAPIError as error:
-        if trouble(error) is not Trouble.RACE:  # else another program has recorded it
-            raise
+    until = time.monotonic() + AGAIN_SECONDS
+    while True:
+        with connecting(engine) as conn:
+            statement = recording(conn, t)
+        if statement is None:
+            return
+        try:
+            with writing(engine) as conn:
+                conn.execute(statement)
+        except DBAPIError as error:
+            if not may_be_recorded(error, until):
+                raise
+
+
+def may_be_recorded(error: DBAPIError, until: float) -> bool:
+    """Whether another program has recorded it first, or may have: on Galera one on another node
+    ends our COMMIT like a deadlock. until: in monotonic seconds, when a deadlock is an error."""
+    kind = trouble(error)
+    return kind is Trouble.RACE or (kind is Trouble.AGAIN and time.monotonic() < until)
 
 
 def check(conn: Connection, t: Tables) -> None:
