@@ -328,6 +328,24 @@ def test_doctor_says_what_order_means_where_ids_are_of_nodes(apps: list[App]) ->
     assert not any("each node gives out ids of its own" in text for text in texts)
 
 
+def test_doctor_has_no_advice_where_one_node_gives_out_all_ids(
+    apps: list[App], cluster: Galera
+) -> None:
+    """One writer, as docs/galera.md sets it up."""
+    node = cluster.nodes[0]
+    node.query("SET GLOBAL wsrep_auto_increment_control = OFF")
+    node.query("SET GLOBAL auto_increment_increment = 1")
+    apps[0].engine.dispose()
+    try:
+        findings = apps[0].ops.doctor()
+        ids = sent(apps[0], *[None] * 5)
+    finally:
+        node.query("SET GLOBAL wsrep_auto_increment_control = ON")
+        node.query(f"SET GLOBAL auto_increment_increment = {len(cluster.nodes)}")
+    assert not any("each node gives out ids of its own" in one.text for one in findings)
+    assert ids == list(range(ids[0], ids[0] + 5))
+
+
 def test_instances_on_all_nodes_break_no_rule(cluster: Galera, tmp_path: Path) -> None:
     urls = fresh(cluster)
     trial = Trial(urls[0], tmp_path, lease=10.0)

@@ -76,7 +76,8 @@ def galera(p: Patient) -> list[Finding]:
         text = (
             "each node gives out ids of its own: one that is taken here may be lower than one that "
             "was committed on another node a moment ago, and is then handled first; let all "
-            "producers of an object write to one node, or set wsrep_sync_wait (docs/galera.md)"
+            "producers of an object write to one node, or set wsrep_sync_wait, or let one node "
+            "take all writes, with auto_increment_increment = 1 (docs/galera.md)"
         )
         found.append(advised("server", text, "SET GLOBAL wsrep_sync_wait = 4"))
     return found
