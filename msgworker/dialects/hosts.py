@@ -18,7 +18,8 @@ from msgworker.dialects.codes import code_of
 from msgworker.errors import ConfigError
 
 _PLACE = "msgworker_host"
-_NOT_READY = (1047, 1290)
+_NOT_READY = (1047, 1205, 1290)
+"""Without its cluster; too far behind it (see `_catch_up`); read-only."""
 
 
 def named_hosts(url: URL) -> list[dict[str, Any]]:
@@ -98,11 +99,23 @@ def _refuse_readers(dbapi: Any, conn: Any) -> None:
                 raise dbapi.OperationalError(1290, "it is read-only")
             cursor.execute("SHOW STATUS LIKE 'wsrep_ready'")
             row = cursor.fetchone()
-            if row is not None and row[1] == "OFF" and _in_cluster(cursor):
-                raise dbapi.OperationalError(1047, "the node is not ready")
+            if row is not None and _in_cluster(cursor):
+                if row[1] == "OFF":
+                    raise dbapi.OperationalError(1047, "the node is not ready")
+                _catch_up(cursor)
     except BaseException:
         conn.close()
         raise
+
+
+def _catch_up(cursor: Any) -> None:
+    """Wait until the node has all that was committed before: it may be a moment behind the one that
+    was in use. It waits for 30 s at most (`repl.causal_read_timeout`), and then fails."""
+    cursor.execute("SELECT @@wsrep_sync_wait")
+    own = int(cursor.fetchone()[0])
+    cursor.execute("SET SESSION wsrep_sync_wait = 1")
+    cursor.execute("SELECT count(*) FROM information_schema.engines")
+    cursor.execute(f"SET SESSION wsrep_sync_wait = {own}")
 
 
 def _in_cluster(cursor: Any) -> bool:

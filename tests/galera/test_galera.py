@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -393,6 +394,48 @@ def test_connections_go_on_to_the_next_host_when_a_node_is_cut_off(cluster: Gale
     until(first.answers, "the first is back", seconds=60)
     assert port() == second.port  # all stay together
     until(first.answers, "all are back")
+    engine.dispose()
+
+
+def test_what_was_committed_is_read_on_the_host_that_is_used_next(cluster: Galera) -> None:
+    """The next node may be behind: here it applies nothing for a second."""
+    label = fresh(cluster)[0].rpartition("/")[2]
+    first, second, _ = cluster.nodes
+    first.query(f"CREATE TABLE {label}.seen (id INT PRIMARY KEY)")
+    engine = open_engine(
+        f"mysql+pymysql://root@/{label}?host=127.0.0.1:1&host=127.0.0.1:{second.port}"
+    )
+    with sa.create_engine(f"{second.url}{label}").connect() as stopped:
+        stopped.exec_driver_sql("SELECT count(*) FROM seen").all()
+        stopped.exec_driver_sql("FLUSH TABLES WITH READ LOCK")
+        first.query(f"INSERT INTO {label}.seen VALUES (1)")
+        assert stopped.exec_driver_sql("SELECT count(*) FROM seen").scalar() == 0
+        late = threading.Timer(1.0, stopped.exec_driver_sql, ["UNLOCK TABLES"])
+        late.start()
+        with engine.connect() as conn:
+            found = conn.exec_driver_sql("SELECT count(*) FROM seen").scalar_one()
+        late.join()
+    engine.dispose()
+    assert found == 1
+
+
+def test_a_node_that_stays_behind_is_passed_over(cluster: Galera) -> None:
+    label = fresh(cluster)[0].rpartition("/")[2]
+    first, second, third = cluster.nodes
+    first.query(f"CREATE TABLE {label}.seen (id INT PRIMARY KEY)")
+    hosts = f"host=127.0.0.1:{second.port}&host=127.0.0.1:{third.port}"
+    engine = open_engine(f"mysql+pymysql://root@/{label}?{hosts}")
+    second.tell("repl.causal_read_timeout=PT1S")
+    try:
+        with sa.create_engine(f"{second.url}{label}").connect() as stopped:
+            stopped.exec_driver_sql("FLUSH TABLES WITH READ LOCK")
+            first.query(f"INSERT INTO {label}.seen VALUES (1)")
+            with engine.connect() as conn:
+                assert conn.exec_driver_sql("SELECT @@port").scalar_one() == third.port
+                assert conn.exec_driver_sql("SELECT count(*) FROM seen").scalar_one() == 1
+            stopped.exec_driver_sql("UNLOCK TABLES")
+    finally:
+        second.tell("repl.causal_read_timeout=PT30S")
     engine.dispose()
 
 
