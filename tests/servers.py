@@ -359,6 +359,7 @@ class GaleraNode(MariaDB):
                 ssl_disabled=True,
                 connect_timeout=2,
                 read_timeout=20,
+                autocommit=True,
             )
             with conn, conn.cursor() as cursor:
                 cursor.execute(statement)
