@@ -30,12 +30,7 @@ from msgworker.store.tables.additions import (
     is_generated,
     ordered_indexes,
 )
-from msgworker.store.tables.ddl_script import (
-    feature_tables,
-    ops_tables,
-    own_tables,
-    run_tables,
-)
+from msgworker.store.tables.ddl_script import feature_tables, ops_tables, own_tables, run_tables
 from msgworker.store.tables.reflection import (
     asked_for,
     check_names,
