@@ -8,6 +8,7 @@ with a name of msgworker. Alembic itself is not imported here.
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
@@ -34,6 +35,14 @@ from msgworker.table import (
 
 __all__ = ["include_object", "upgrade"]
 
+OFFLINE = (
+    "alembic upgrade --sql has no tables to compare with: paste the output of "
+    "`msgworker db upgrade --sql` into op.execute(...)"
+)
+BEGUN = (
+    "a transaction was begun before Alembic's, so indexes cannot be built beside others: in env.py "
+    "use engine.connect(), not engine.begin(), and context.begin_transaction()"
+)
 _RULE = r"(?:_t(\d{1,4})(b?))?"
 _INDEX = re.compile(rf"{_RULE}_(guard|object|oldest|due|{FAILED}|{URGENT}|{UNIQUE})$")
 _COLUMN = re.compile(
@@ -70,22 +79,28 @@ def upgrade(op: Any, table: MessageTable | None = None, *, message_table: bool =
 
     op: alembic.op, of a revision that is connected (not `alembic upgrade --sql`). table: the
     App's, msgworker_message by default. The statements are run in Alembic's autocommit_block(),
-    since PostgreSQL builds indexes in no transaction, if they are to let others work.
-    Raises SchemaError.
+    since PostgreSQL builds indexes in no transaction, if they are to let others work; so env.py
+    leaves it to Alembic to begin the transaction. Raises SchemaError.
     """
     context = op.get_context()
+    if context.as_sql:
+        raise SchemaError(OFFLINE)
     made: list[str] = []
-    with context.autocommit_block():
+    with ExitStack() as block:
+        try:
+            block.enter_context(context.autocommit_block())
+        except AssertionError as error:  # all that Alembic says
+            raise SchemaError(BEGUN) from error
         conn = op.get_bind()
         dialect = dialect_of(conn.engine)
         spec = table or MessageTable()
         spec = schema.rule_there(conn, spec, dialect).to(spec)
-        while steps := store.plan(conn, spec, dialect, message_table=message_table).steps:
-            if steps[0].makes in made:
-                raise SchemaError(f"{steps[0].makes} was made, and is not there")
-            for statement in steps[0].statements:
-                store.run_as_written(conn, statement)
-            made.append(steps[0].makes)
+        store.run(
+            *(conn.engine, spec, dialect),
+            message_table=message_table,
+            on_step=lambda step: made.append(step.makes),
+            conn=conn,
+        )
     return made
 
 

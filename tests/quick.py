@@ -199,6 +199,10 @@ QUICK = {
     "test_a_worker_that_breaks_a_rule_is_noticed": "Keeps",
     # simulation
     "test_planted_bug_is_found": "guard-index|settle-without-claimed|crash-counts|no-take-over|sweep-beside|beside-a-q|one-answer|trusted|no-lease",
+    # upgrade
+    "test_code_of_an_earlier_version_goes_on_while_tables_are_upgraded": NONE,
+    "test_what_db_upgrade_prints_as_sql_leads_to_the_same_schema": "sqlite-1$|postgresql-4|mariadb-8",
+    "test_a_revision_waits_for_a_table_in_use_without_holding_up_others": NONE,
     # others
     "test_odd_column_names_are_one_identifier": "sqlite-(select|per|at)|postgresql-(quo|que|rows)|mariadb-(we|msg|co)",
     "test_odd_table_names_are_one_identifier": "sqlite-(co:|select)|postgresql-(que|quo)|mariadb-(msg|back)",

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, MessageTable
+from msgworker import App, MessageTable, SchemaError
 from msgworker.alembic import include_object
+from msgworker.table import NEWEST
 from tests.support.programs import environment
+from tests.support.waiting import in_thread, until
+from tests.upgrade import kept
 
 pytest.importorskip("alembic", reason="in the extra dev")
 pytestmark = pytest.mark.filterwarnings(
@@ -182,7 +185,9 @@ def test_the_hook_of_the_page_beside_one_s_own(database):
     assert {name for what, name in steps if what == "remove_table"} == {"customer"}
 
 
-def test_the_env_py_of_the_page_makes_an_empty_revision(sqlite, tmp_path, monkeypatch):
+@pytest.fixture
+def migrations(tmp_path, monkeypatch):
+    """Make the folder of migrations of the page, for an engine: its Config."""
     from alembic import command
     from alembic.config import Config
     from sqlalchemy.orm import DeclarativeBase
@@ -191,22 +196,163 @@ def test_the_env_py_of_the_page_makes_an_empty_revision(sqlite, tmp_path, monkey
         pass
 
     customers(Base.metadata)
-    Base.metadata.create_all(sqlite.engine())
-    engine = made(sqlite)
-    crm, models = types.ModuleType("crm"), types.ModuleType("crm.models")
-    models.Base, models.engine = Base, engine  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "crm", crm)
-    monkeypatch.setitem(sys.modules, "crm.models", models)
-    folder = tmp_path / "migrations"
-    config = Config(tmp_path / "alembic.ini")
-    config.set_main_option("script_location", str(folder))
-    config.set_main_option("path_separator", "os")
-    command.init(config, str(folder))
-    (folder / "env.py").write_text(EXAMPLES[0])
+
+    def migrations(engine: sa.Engine, env: str = EXAMPLES[0]) -> Any:
+        crm, models = types.ModuleType("crm"), types.ModuleType("crm.models")
+        models.Base, models.engine = Base, engine  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "crm", crm)
+        monkeypatch.setitem(sys.modules, "crm.models", models)
+        folder = tmp_path / "migrations"
+        config = Config(tmp_path / "alembic.ini")
+        config.set_main_option("script_location", str(folder))
+        config.set_main_option("path_separator", "os")
+        command.init(config, str(folder))
+        (folder / "env.py").write_text(env)
+        return config
+
+    return migrations
+
+
+def revision(config: Any, name: str, text: str) -> None:
+    """Write a revision into the folder of the migrations."""
+    folder = Path(config.get_main_option("script_location"))
+    (folder / "versions" / f"{name}.py").write_text(text)
+
+
+def test_the_env_py_of_the_page_makes_an_empty_revision(sqlite, migrations):
+    from alembic import command
+
+    made(sqlite)
+    engine = sqlite.engine()
+    customers(own := sa.MetaData())
+    own.create_all(engine)
+    config = migrations(engine)
     command.stamp(config, "head")
     command.revision(config, autogenerate=True, message="nothing")
+    folder = Path(config.get_main_option("script_location"))
     (script,) = (folder / "versions").glob("*nothing.py")
     assert "op." not in script.read_text()
+
+
+(UPGRADE,) = (one for one in EXAMPLES if "def upgrade" in one)
+EARLIER = """
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = "0001", None
+
+def upgrade():
+    op.create_table("customer", sa.Column("id", sa.Integer, primary_key=True),
+                    sa.Column("name", sa.String(50)))
+"""
+LATER = """
+from alembic import op
+revision, down_revision = "9999", "4f1c"
+
+def upgrade():
+    op.create_index("ix_customer_name", "customer", ["name"])
+"""
+
+
+@pytest.mark.parametrize("version", [1, 6])
+@pytest.mark.parametrize("how", ["one transaction", "one each"])
+def test_a_revision_upgrades_the_tables_of_an_earlier_version(database, migrations, version, how):
+    from alembic import command
+
+    kept.restore(database.engine(), version)
+    before = kept.rows(database.engine())
+    env = EXAMPLES[0]
+    if how == "one each":
+        env = env.replace("include_object,\n", "include_object, transaction_per_migration=True,\n")
+    config = migrations(database.engine(), env)
+    revision(config, "0001_before", EARLIER)
+    revision(config, "4f1c_msgworker", UPGRADE.replace("= None", '= "0001"'))
+    revision(config, "9999_after", LATER)
+    command.upgrade(config, "head")
+    app = App(database.url)
+    plan = app.upgrade_schema(dry_run=True)
+    assert (plan.found, plan.recorded, plan.steps, plan.left) == (NEWEST, NEWEST, (), ())
+    app.engine.dispose()
+    assert kept.rows(database.engine()) == before
+    with database.engine().connect() as conn:
+        assert conn.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "9999"
+        assert sa.inspect(conn).has_index("customer", "ix_customer_name")
+    assert kept.shape(database.engine()) == kept.shape_made_anew(database.engine())
+    command.stamp(config, "0001")
+    revision(config, "9999_after", LATER.replace("op.create", "lambda: op.create"))
+    command.upgrade(config, "head")  # it finds nothing to do
+
+
+def test_a_revision_builds_indexes_in_no_transaction_and_waits_for_no_long_lock(
+    postgresql, migrations
+):
+    """As `msgworker db upgrade` does: the lock timeout is said in the transaction of the ALTER."""
+    from alembic import command
+
+    kept.restore(postgresql.engine(), 4)
+    engine = postgresql.engine()
+    ran: list[tuple[str, bool]] = []
+
+    def note(conn, cursor, statement, *_):
+        ran.append((statement, cursor.connection.info.transaction_status.name == "IDLE"))
+
+    sa.event.listen(engine, "before_cursor_execute", note)
+    config = migrations(engine)
+    revision(config, "4f1c_msgworker", UPGRADE)
+    command.upgrade(config, "head")
+    building = [idle for text, idle in ran if " INDEX CONCURRENTLY " in text]
+    assert building
+    assert all(building)
+    changing = [i for i, (text, _) in enumerate(ran) if text.startswith("ALTER TABLE msgworker_m")]
+    assert changing
+    for place in changing:
+        (begin, _), (limit, in_none), (_, alone) = ran[place - 2 : place + 1]
+        assert (begin, limit) == ("BEGIN", "SET LOCAL lock_timeout = '5s'")
+        assert (in_none, alone) == (False, False)
+
+
+def test_a_revision_waits_for_a_table_in_use_without_holding_up_others(postgresql, migrations):
+    from alembic import command
+
+    kept.restore(postgresql.engine(), 4)
+    config = migrations(postgresql.engine())
+    revision(config, "4f1c_msgworker", UPGRADE)
+    with postgresql.engine().begin() as long:
+        long.exec_driver_sql("SELECT count(*) FROM msgworker_message")
+        upgraded = in_thread(lambda: command.upgrade(config, "head"))
+        blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        with postgresql.engine().connect() as conn:
+            until(lambda: conn.exec_driver_sql(blocked).scalar(), "it waits for its lock")
+        with postgresql.engine().begin() as other:
+            other.exec_driver_sql("SET LOCAL statement_timeout = '20s'")
+            other.exec_driver_sql("UPDATE msgworker_message SET last_error = 'x' WHERE msg_id = 1")
+    upgraded()
+    app = App(postgresql.url)
+    assert app.upgrade_schema(dry_run=True).steps == ()
+    app.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("how", "why"), [("begun outside", "not engine.begin"), ("offline", "msgworker db upgrade")]
+)
+def test_a_revision_that_cannot_upgrade_changes_nothing_and_says_how_it_can(
+    database, migrations, how, why
+):
+    from alembic import command
+
+    kept.restore(database.engine(), 6)
+    before = kept.shape(database.engine())
+    env = EXAMPLES[0]
+    if how == "begun outside":
+        env = env.replace("engine.connect()", "engine.begin()")
+    config = migrations(database.engine(), env)
+    revision(config, "4f1c_msgworker", UPGRADE)
+    if how == "offline":
+        env = Path(config.get_main_option("script_location")) / "env.py"
+        offline = 'dialect_name=engine.dialect.name, opts={"as_sql": True}'
+        env.write_text(EXAMPLES[0].replace("connection=connection", offline))
+    with pytest.raises(SchemaError, match=why):
+        command.upgrade(config, "head", sql=how == "offline")
+    assert kept.shape(database.engine()) == before
 
 
 def test_alembic_is_not_needed_and_not_hidden(tmp_path):

@@ -66,7 +66,9 @@ def db(
         print_json({**versions, "dry_run": look, "steps": steps, "left": left, "exit_code": code})
     elif sql:
         for step in plan.steps:
-            click.echo(f"-- {visible(step.makes)}: {step.waits}\n{visible(step.script)}")
+            click.echo(f"-- {visible(step.makes)}: {step.waits}")
+            for line in step.script.split("\n"):
+                click.echo(visible(line))
         for step in plan.left:
             click.echo(f"-- left, see --message-table: {visible(step.makes)}")
     else:
@@ -108,4 +110,5 @@ def _told(plan: Plan, look: bool, rights: str) -> None:
     if plan.left:
         click.echo(f"left out, {LEFT}:")
         for step in plan.left:
-            print_text(visible(step.script), first="  ", rest="    ")
+            for line in step.script.split("\n"):
+                print_text(visible(line), first="  ", rest="    ")

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from msgworker import App
 from msgworker.dialects import index_names
 
 FOLDER = Path(__file__).parent / "versions"
@@ -50,13 +51,17 @@ def statements(version: int, name: str) -> Iterator[str]:
             yield "\n".join(lines).strip()
 
 
-def restore(engine: sa.Engine, version: int, *, table: str = "msgworker_message") -> None:
-    """Make the tables of a version, with a message in each state and an item."""
+def restore(
+    engine: sa.Engine, version: int, *, table: str = "msgworker_message", messages: bool = True
+) -> None:
+    """Make the tables of a version; messages: with one in each state, and an item."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         name = "mariadb" if getattr(engine.dialect, "is_mariadb", False) else engine.dialect.name
         for statement in statements(version, name):
             made = statement.replace("msgworker_message", table)
             conn.exec_driver_sql(made, execution_options={"no_parameters": True})
+        if not messages:
+            return
         for topic, key, status, tries, error in STATES:
             conn.exec_driver_sql(
                 f"INSERT INTO {table} (topic, object_id, payload, status, error_try_times, "
@@ -92,3 +97,13 @@ def shape(engine: sa.Engine) -> dict[str, Any]:
             }
             found[name.lower()] = columns, sorted(index_names(conn, sa.Table(name, sa.MetaData())))
     return found
+
+
+def shape_made_anew(engine: sa.Engine) -> dict[str, Any]:
+    """The shape that a new database has: drops the tables here, and makes them as `init-db`."""
+    app = App(engine)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        for name in shape(engine):
+            conn.exec_driver_sql(f"DROP TABLE {name}")
+    app.create_schema()
+    return shape(engine)

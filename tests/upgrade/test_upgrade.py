@@ -16,6 +16,7 @@ from msgworker.dialects import NAMES, index_names, invalid_indexes
 from msgworker.store.looking.doctor import Severity
 from msgworker.store.tables.upgrade import Step
 from msgworker.table import NEWEST, VERSIONS
+from tests.support.waiting import until
 from tests.upgrade import kept
 
 ROOT = Path(__file__).parents[2]
@@ -57,11 +58,7 @@ def test_an_upgrade_makes_what_a_new_database_has_and_keeps_all_rows(
     assert [one.text for one in app.ops.doctor() if one.severity is Severity.NEEDED] == []
     there = kept.shape(app.engine)
     app.engine.dispose()
-    with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        for name in there:
-            conn.exec_driver_sql(f"DROP TABLE {name}")
-    app.create_schema()
-    assert there == kept.shape(app.engine)
+    assert there == kept.shape_made_anew(database.engine())
 
 
 @pytest.mark.parametrize("version", [1, 4])
@@ -233,6 +230,26 @@ def test_code_is_refused_by_a_schema_that_it_does_not_understand(
             call()
     (found,) = [one for one in earlier.ops.doctor() if one.check == "version"]
     assert found.severity is Severity.NEEDED
+
+
+def test_an_instance_that_runs_goes_on_where_a_later_schema_refuses_its_start(
+    database: Any, make_app: Callable[..., App]
+) -> None:
+    app = make_app(poll_seconds=0.05)
+    app.create_schema()
+    ran: list[int] = []
+    app.add_handler("new", lambda msg: ran.append(msg.msg_id))
+    worker = app.worker()
+    worker.start()
+    recorded_as(app, version=NEWEST + 1, least=NEWEST + 1)
+    with app.engine.begin() as conn:
+        sent = app.send(conn, "new", {})
+    until(lambda: ran == [sent], "it is handled")
+    worker.stop()
+    again = make_app()
+    again.add_handler("new", lambda msg: None)
+    with pytest.raises(SchemaError, match=f"only code of version {NEWEST + 1} or later"):
+        again.drain()
 
 
 def test_doctor_names_both_versions(database: Any, make_app: Callable[..., App]) -> None:

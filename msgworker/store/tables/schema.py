@@ -272,7 +272,7 @@ def resolve(
     if problems:
         raise SchemaError(
             f"table {spec.name} cannot be used: {'; '.join(problems)}. "
-            "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
+            "Run App.create_schema(), `msgworker init-db` or `db upgrade`, or see `msgworker ddl`"
         )
     return t
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,18 +123,21 @@ def run(
     *,
     message_table: bool = False,
     on_step: Callable[[Step], object] | None = None,
+    conn: Connection | None = None,
 ) -> Plan:
     """Run the steps, in transactions of their own; return the plan of the beginning.
 
-    on_step: is called after each. Several may run at once, also beside `schema.create`. Raises
-    SchemaError where a step fails: run it again, it goes on from there.
+    on_step: is called after each. conn: the connection that runs them, in AUTOCOMMIT; else others
+    of the engine. Several may run at once, also beside `schema.create`. Raises SchemaError where a
+    step fails: run it again, it goes on from there.
     """
 
     def look() -> Plan:
-        with connecting(engine) as conn:
-            return plan(conn, spec, dialect, message_table=message_table)
+        with connecting(engine) if conn is None else nullcontext(conn) as looking:
+            return plan(looking, spec, dialect, message_table=message_table)
 
-    dialects.set_up_database(engine)
+    if conn is None:
+        dialects.set_up_database(engine)
     with dialects.in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):
         first = now = look()
         attempts = 0
@@ -143,7 +147,7 @@ def run(
             if step == last:
                 raise SchemaError(f"{step.makes} was made, and is not there: {step.script}")
             try:
-                _run(engine, step)
+                _run(engine, step) if conn is None else _run_on(conn, step)
             except DBAPIError as error:
                 now = look()
                 if step not in now.steps:  # another program has made it
@@ -163,10 +167,24 @@ def _run(engine: Engine, step: Step) -> None:
     alone = any(map(dialects.is_concurrent, step.statements))
     with (connecting if alone else writing)(engine) as conn:
         for statement in step.statements:
-            run_as_written(conn, statement)
+            _run_as_written(conn, statement)
 
 
-def run_as_written(conn: Connection, statement: str) -> None:
+def _run_on(conn: Connection, step: Step) -> None:
+    """Several statements are one transaction here, too: SET LOCAL is said for that."""
+    if len(step.statements) == 1:
+        _run_as_written(conn, step.statements[0])
+        return
+    try:
+        for statement in ("BEGIN", *step.statements, "COMMIT"):
+            _run_as_written(conn, statement)
+    except DBAPIError as error:
+        if not error.connection_invalidated:
+            _run_as_written(conn, "ROLLBACK")
+        raise
+
+
+def _run_as_written(conn: Connection, statement: str) -> None:
     """Run one statement of a step; the driver takes nothing in it for a parameter."""
     conn.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
