@@ -370,6 +370,10 @@ class GaleraNode(MariaDB):
             raise
 
 
+HARMS = ("killed", "cut off", "paused")
+"""What can happen to a node."""
+
+
 class Galera:
     """A cluster of three nodes on this machine."""
 
@@ -405,16 +409,15 @@ class Galera:
             url = url.replace(f"127.0.0.1%3A{node.port}", f"<{other.port}>")
         return url.replace("<", "127.0.0.1:").replace(">", "")
 
-    def harm(self, node: GaleraNode, kind: int, seconds: float) -> None:
-        """Kill a node (0), cut it off from the others (1) or let it stand still (2); after so long
-        it is back, with all that the others have."""
+    def harm(self, node: GaleraNode, kind: str, seconds: float) -> None:
+        """Kill a node, cut it off from the others or pause it (HARMS); after so long it is back,
+        with all that the others have."""
         assert node.process is not None
-        if kind == 0:
+        if kind == "killed":
             node.kill()
             time.sleep(seconds)
             node.start()
-            return
-        if kind == 1:
+        elif kind == "cut off":
             node.tell("gmcast.isolate=1")
             time.sleep(seconds)
             node.tell("gmcast.isolate=0")
@@ -423,11 +426,17 @@ class Galera:
             time.sleep(seconds)
             node.process.send_signal(signal.SIGCONT)
         deadline = time.monotonic() + START_SECONDS
-        while not node.answers():
+        while not self.is_back(node):
             if time.monotonic() > deadline:
                 node.kill()
                 node.start()
+                deadline = time.monotonic() + START_SECONDS
             time.sleep(0.2)
+
+    def is_back(self, node: GaleraNode) -> bool:
+        """It is one of all nodes, and has what they have."""
+        whole = node.status("wsrep_cluster_size") == str(len(self.nodes))
+        return whole and node.answers()
 
     def remove(self) -> None:
         for node in self.nodes:
@@ -570,6 +579,7 @@ class Fleet:
     def __init__(self, *, durable: bool = True) -> None:
         self._durable = durable
         self._servers: dict[str, Server] = {}
+        self._cluster: Galera | None = None
         self.missing: dict[str, str] = json.loads(os.environ.get(MISSING, "{}"))
 
     def url(self, name: str) -> str:
@@ -596,6 +606,14 @@ class Fleet:
         server.start()
         return server
 
+    def cluster(self) -> Galera:
+        """Three nodes of Galera; raises CannotHave."""
+        if self._cluster is None:
+            made = Galera(durable=self._durable)
+            made.start()
+            self._cluster = made
+        return self._cluster
+
     def offer(self) -> None:
         """Start everything, for processes that we start from now on."""
         for name in KINDS:
@@ -607,6 +625,9 @@ class Fleet:
         for server in self._servers.values():
             server.remove()
         self._servers.clear()
+        if self._cluster is not None:
+            self._cluster.remove()
+            self._cluster = None
 
 
 @contextlib.contextmanager

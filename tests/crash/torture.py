@@ -35,10 +35,10 @@ from tests.crash.batch_witness import BEHIND
 from tests.crash.feature_rules import CHAIN, LIMITED, MAX_RUNNING, Broken
 from tests.crash.features import Features, extend
 from tests.crash.fleet import EXACT, Consumer, Trial, Verdict, load, load_of_batches
-from tests.crash.probe import Probe
+from tests.crash.probe import SILENCE_SECONDS, Probe
 from tests.crash.sessions import Cutter, consumer_url
 from tests.engines import plain_engine
-from tests.history import Kind
+from tests.history import Kind, Outage
 from tests.oracle import standins
 from tests.oracle.ready import collated
 
@@ -69,6 +69,8 @@ class Score:
     restarts: int = 0
     cuts: int = 0
     crashes: int = 0
+    nodes: Counter[str] = field(default_factory=Counter)  # of a cluster: what was done to them
+    rejoined: int = 0
     redis: int = 0
     late: int = 0
     unsure: int = 0
@@ -99,6 +101,7 @@ class Torture:
         self.lives: list[Consumer] = []
         self.broken: list[Broken] = []
         self.mending: threading.Thread | None = None
+        self.outages: list[Outage] = []
         self.cutter.when = lambda: 2 * len(self._ready()) > self.processes
 
     def run(self, seconds: float) -> Verdict:
@@ -232,10 +235,16 @@ class Torture:
         if self.mending is not None and self.mending.is_alive():
             return False
         node = self.chance.choice(cluster.nodes)
-        kind = self.score.crashes % 3
+        kind = servers.HARMS[self.score.crashes % len(servers.HARMS)]
         seconds = self.chance.uniform(2, 10)
         self.score.crashes += 1
-        self.mending = threading.Thread(target=cluster.harm, args=(node, kind, seconds))
+        self.score.nodes[kind] += 1
+
+        def harm() -> None:
+            cluster.harm(node, kind, seconds)
+            self.score.rejoined += 1
+
+        self.mending = threading.Thread(target=harm)
         self.mending.start()
         return True
 
@@ -316,11 +325,13 @@ class Torture:
                 life.ready()
         self.trial.stop_all()
         lines = self.features.read()
+        if self.ways:
+            self.outages = self.probe.outages()
         verdict = self.trial.judge(
             also=self.features.events(),
             limited={line.msg_id for line in lines if line.topic == LIMITED},
             max_running=MAX_RUNNING,
-            outages=self.probe.outages() if self.ways else (),
+            outages=self.outages,
         )
         self.broken = self.features.wrong()
         return verdict
@@ -335,6 +346,19 @@ def by_rule(verdict: Verdict) -> str:
     """How many of each rule, such as ": 3 of I9"; nothing where none is broken."""
     count = Counter(str(violation).partition(":")[0] for violation in verdict.violations)
     return ": " * bool(count) + ", ".join(f"{n} of {rule}" for rule, n in sorted(count.items()))
+
+
+def of_nodes(torture: Torture) -> list[str]:
+    """What was done to the nodes of a cluster, and how long it committed nothing."""
+    score, away = torture.score, [back - away for away, back in torture.outages]
+    if not score.nodes:
+        return []
+    done = ", ".join(f"{count} {kind}" for kind, count in score.nodes.items())
+    return [
+        f"nodes       {done}; {score.rejoined} came back",
+        f"outages     {len(away)} times no node committed for {SILENCE_SECONDS:g} s or more: "
+        f"{sum(away):.1f} s in all, {max(away, default=0.0):.1f} s at most",
+    ]
 
 
 def report(torture: Torture, verdict: Verdict) -> str:
@@ -352,6 +376,7 @@ def report(torture: Torture, verdict: Verdict) -> str:
         f"faults      {score.kills} kills, {score.pauses} pauses, {score.cuts} sessions ended, "
         f"{score.crashes} server crashes, {score.redis} of Redis, {score.orderly} orderly stops, "
         f"{score.restarts} restarts",
+        *of_nodes(torture),
         f"recovered   {count[Kind.RECOVERED]} messages of {count[Kind.LEASE_LOST]} dead instances",
         f"duplicates  {again} plain handlers ended well more than once (at least once is promised)",
         f"effects     {count[Kind.EFFECT]} of transactional handlers",
@@ -433,6 +458,8 @@ def running(
         torture = Torture(trial, processes, random.Random(seed), cutter, server, scope=scope)
         if isinstance(server, pairs.Pair):
             torture.ways = (ours,)
+        if isinstance(server, servers.Galera):
+            torture.ways = tuple(f"{node.url}torture" for node in server.nodes)
         if scope == "segments":
             torture.redis = servers.start("redis", durable=False)
             stack.callback(torture.redis.remove)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import CannotHave, Galera
+from tests.servers import CannotHave, Fleet, Galera
 
 _number = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Galera]:
-    made = Galera()
+def cluster(servers: Fleet) -> Galera:
     try:
-        made.start()
+        return servers.cluster()
     except CannotHave as reason:
         pytest.skip(f"galera is not there: {reason}")
-    yield made
-    made.remove()
 
 
 @pytest.fixture
