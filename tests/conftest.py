@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from sqlalchemy.engine import make_url
 
-from tests import variants
+from tests import tools, variants
 from tests.compiled import share_compiled
 from tests.engines import plain_engine
 from tests.model import need_spin
@@ -32,6 +32,7 @@ from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
 from tests.servers import VARIABLES, CannotHave, Fleet, session
 from tests.support.apps import app, blocking_app, make_app, sqlite_app, table  # noqa: F401 - fixtures
+from tests.tools import NEEDS, is_needed
 from tests.variants import cannot
 
 NAMES = ["sqlite", "postgresql", "mariadb"]
@@ -114,8 +115,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Write out what is no Unicode in what a test has logged: xdist ends where it meets it."""
+    """A skip for want of what MSGWORKER_TEST_NEEDS names is a failure. And write out what is no
+    Unicode in what a test has logged: xdist ends where it meets it."""
     report = yield
+    lacks = _lacks(report)
+    if lacks is not None and is_needed(lacks[0]):
+        report.outcome = "failed"
+        report.longrepr = f"{lacks[0]} is not there, but {NEEDS} asks for it: {lacks[1]}"
     report.sections = [
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
     ]
@@ -343,23 +349,33 @@ def _fresh(name: str, fleet: Fleet, folder: Path) -> Iterator[Database]:
             _remove(make_url(fleet.url(standins.server_of(name))), label)
 
 
-_NOT_THERE = re.compile(r"(\w+) is not there: (.+)", re.S)
+_NOT_THERE = re.compile(r"([\w-]+) is not there: (.+)", re.S)
+
+
+def _lacks(report: pytest.TestReport) -> tuple[str, str] | None:
+    """What a test was skipped for want of, and why it is not there; None if it was not."""
+    if not report.skipped or not isinstance(report.longrepr, tuple):
+        return None
+    found = _NOT_THERE.search(str(report.longrepr[2]))
+    if found is None or found[1] not in VARIABLES | tools.VARIABLES:
+        return None
+    return found[1], found[2]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Remember what a test was skipped for want of; with xdist another process has found out."""
-    if report.skipped and isinstance(report.longrepr, tuple):
-        found = _NOT_THERE.search(str(report.longrepr[2]))
-        if found and found[1] in VARIABLES:
-            _not_tested[found[1]] = found[2]
+    lacks = _lacks(report)
+    if lacks is not None:
+        _not_tested[lacks[0]] = lacks[1]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly which databases were not tested, and why."""
+    """Say loudly which databases, and which programs, nothing was tested with, and why."""
     for name, reason in _not_tested.items():
-        variable = VARIABLES.get(name, VARIABLES["mariadb"])
+        variable = (VARIABLES | tools.VARIABLES).get(name, VARIABLES["mariadb"])
+        what = "one" if name in tools.VARIABLES else "a server"
         terminalreporter.write_line(
-            f"NOT TESTED: {name}: {reason} (set {variable} to use a server of your own)",
+            f"NOT TESTED: {name}: {reason} (set {variable} to use {what} of your own)",
             yellow=True,
             bold=True,
         )

@@ -16,10 +16,10 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from msgworker import App
+from tests import tools
 from tests.support.programs import Cli, Program, children, fill
 from tests.support.waiting import until
 
@@ -103,9 +103,7 @@ def test_a_port_that_is_taken_ends_a_run_with_2(app: App, crm: Cli) -> None:
 def test_prometheus_itself_scrapes_and_judges(
     app: App, start: Callable[..., Program], tmp_path: Path
 ) -> None:
-    prometheus, promtool = shutil.which("prometheus"), shutil.which("promtool")
-    if prometheus is None or promtool is None:
-        pytest.skip("there is no prometheus here (apt-get install prometheus)")
+    prometheus, promtool = tools.or_skip("prometheus", tools.prometheus)
     for what in (["rules", GRAFANA / "alerts.yml"], ["config", GRAFANA / "prometheus.yml"]):
         subprocess.run([promtool, "check", *what], check=True, capture_output=True)
     fill(app, 40)
