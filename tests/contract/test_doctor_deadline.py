@@ -105,4 +105,4 @@ def test_doctor_with_a_deadline_goes_over_a_few_rows_and_says_so(sqlite_app, mon
     few = "only the newest 2 rows were looked at for odd statuses; `msgworker doctor` looks at more"
     assert told == [few]
     told = [one.text for one in sqlite_app.ops.doctor() if one.check == "rows"]
-    assert told == ["every status is one of 0, 1, 2 and -1"]
+    assert told == ["every status is 0 (new), 1 (processing), 2 (done) or -1 (failed)"]

@@ -230,7 +230,7 @@ def test_what_nobody_does_is_told_given_back_and_done(app, table):
 
     report = app.drain(linger=0)
     assert (report.done, report.left, report.exit_code) == (180, 0, 0)
-    assert found_by_doctor(app) == ["no message at 1 is left without a live owner"]
+    assert found_by_doctor(app) == ["every processing message belongs to a live instance"]
 
 
 def test_only_what_has_stood_so_long_is_given_back(app, table):
@@ -313,7 +313,7 @@ def test_without_a_column_for_owners_everything_at_1_is_meant_if_no_instance_liv
     registered(app, "lives")
     with pytest.raises(MsgworkerError, match="instance lives is alive"):
         app.ops.release_nobody(any_age=True)
-    assert found_by_doctor(app) == ["no message at 1 is left without a live owner"]
+    assert found_by_doctor(app) == ["every processing message belongs to a live instance"]
     with app.engine.begin() as conn:
         lease.drop(conn, app.tables, "lives")
     assert app.ops.release_nobody(any_age=True) == 1
@@ -345,7 +345,7 @@ def test_doctor_names_what_the_dead_have_where_no_instance_lives(app, table):
     assert "2 messages in the hands of the dead (gone-1, say)" in told
     assert "`msgworker release gone-1`" in told
     registered(app, "lives")
-    assert found_by_doctor(app) == ["no message at 1 is left without a live owner"]
+    assert found_by_doctor(app) == ["every processing message belongs to a live instance"]
 
 
 @pytest.mark.parametrize(

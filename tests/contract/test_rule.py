@@ -294,8 +294,11 @@ def test_how_a_dead_message_has_ended_is_told_from_its_history(crm):
         assert {i: one.text for i, one in found.items()} == texts
         assert {one.msg_id: one.ending.text for one in looking.ops.find(status="dead")} == texts
         assert {i: one.tries for i, one in found.items()} == tries
-        assert "rejected at its first try; rerun it" in looking.ops.explain(rejected).text
-        assert "it is dead: after 3 failed tries" in looking.ops.explain(failed).text
+        assert (
+            "rejected at its first try; a rerun tries it again"
+            in looking.ops.explain(rejected).text
+        )
+        assert "it is dead after 3 failed tries" in looking.ops.explain(failed).text
 
 
 def test_what_was_before_a_rerun_is_not_counted_in_how_it_has_ended(crm):

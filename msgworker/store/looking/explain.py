@@ -132,11 +132,11 @@ def _ended(t: Tables, info: MessageInfo) -> Explanation:
             "claimed; fix the status"
         )
         return Explanation(info, Reason.UNKNOWN_STATUS, text)
-    how = info.ending.text.removeprefix("dead ") if info.ending else "no tries left"
-    text = f"it is dead: {how}"
+    how = info.ending.text if info.ending else "no tries left"
+    text = f"it is {how}" if how.startswith("dead ") else f"it is dead: {how}"
     if Rule.of(t.spec).holds_dead(info.error_try_times):
         text += "; its object waits until it is rerun or discarded"
-    return Explanation(info, Reason.DEAD, f"{text}; rerun it", since=info.finished_at)
+    return Explanation(info, Reason.DEAD, f"{text}; a rerun tries it again", since=info.finished_at)
 
 
 def _running(t: Tables, info: MessageInfo, who: Sequence[InstanceInfo]) -> Explanation:

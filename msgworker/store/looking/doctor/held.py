@@ -38,7 +38,7 @@ def held(p: Patient) -> list[Finding]:
         if is_overtime(error):
             raise
         return []  # no right to read, or a column is missing: another check tells
-    return found or [fine("held", "no message at 1 is left without a live owner")]
+    return found or [fine("held", "every processing message belongs to a live instance")]
 
 
 def _found(p: Patient, t: Tables) -> Iterator[Finding]:

@@ -59,7 +59,9 @@ def odd(p: Patient) -> list[Finding]:
     twice = {key: ids for key, ids in seen.running.items() if len(ids) > 1}
     if twice:
         found.append(_twice(p, t, twice))
-    return found or [fine("rows", "every status is one of 0, 1, 2 and -1")]
+    return found or [
+        fine("rows", "every status is 0 (new), 1 (processing), 2 (done) or -1 (failed)")
+    ]
 
 
 def fractions(p: Patient) -> list[Finding]:
