@@ -32,7 +32,7 @@ from msgworker import MessageTable
 from tests import pairs, servers
 from tests.crash import points
 from tests.crash.batch_witness import BEHIND
-from tests.crash.feature_rules import CHAIN, LIMITED, MAX_RUNNING, Broken
+from tests.crash.feature_rules import CHAIN, LIMITED, MAX_RUNNING, TICK, Broken
 from tests.crash.features import Features, extend
 from tests.crash.fleet import EXACT, Consumer, Trial, Verdict, load, load_of_batches
 from tests.crash.probe import SILENCE_SECONDS, Probe
@@ -316,6 +316,8 @@ class Torture:
         for life in self.lives:
             if life.running:
                 life.resume()
+        # Otherwise one that stops last may send a tick that nobody is left to handle.
+        self.trial.app.ops.pause_schedule(TICK, reason="peace")
         deadline = time.monotonic() + PEACE_SECONDS
         while self.trial.unfinished() and time.monotonic() < deadline:
             self.trial.pauses(0.2)
