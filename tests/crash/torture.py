@@ -316,7 +316,7 @@ class Torture:
         for life in self.lives:
             if life.running:
                 life.resume()
-        # Otherwise one that stops last may send a tick that nobody is left to handle.
+        # Otherwise one that stops last may send a tick that no instance handles any more.
         self.trial.app.ops.pause_schedule(TICK, reason="peace")
         deadline = time.monotonic() + PEACE_SECONDS
         while self.trial.unfinished() and time.monotonic() < deadline:
