@@ -353,11 +353,13 @@ _m(
     "web/templates/base.html",
     """  {% if viewer %}
   <span>Server time {{ now | instant }}</span>
+  <span>All times are <span data-zone>in UTC</span></span>
   <span>{{ site.place }}</span>
 """,
     """  <span>{{ site.place }}</span>
   {% if viewer %}
   <span>Server time {{ now | instant }}</span>
+  <span>All times are <span data-zone>in UTC</span></span>
 """,
     "test_who_is_not_admitted_learns_no_place_and_no_version",
 )
@@ -645,8 +647,8 @@ _m(
     "S13",
     "the words of doctor are shown as they are",
     "web/templates/system.html",
-    "<td>{{ one.text | scrub | cut(2000) }}",
-    "<td>{{ one.text | cut(2000) }}",
+    '<td class="text" data-label="what was found">{{ one.text | scrub | cut(2000) }}',
+    '<td class="text" data-label="what was found">{{ one.text | cut(2000) }}',
     "test_what_doctor_says_is_shown_without_secrets",
 )
 _m(
@@ -718,8 +720,8 @@ _m(
     "S16",
     "a page writes",
     "web/pages/overview.py",
-    "        found = await site.look(site.ops.overview)\n        history",
-    '        found = await site.look(site.ops.overview)\n        await site.ask(site.app.ops.pause, "x")\n        history',
+    "        found = await site.overview()\n        history",
+    '        found = await site.overview()\n        await site.ask(site.app.ops.pause, "x")\n        history',
     "test_a_dashboard_needs_no_more_rights_than_a_looker_and_says_what_a_write_lacks[postgresql]",
 )
 _m(

@@ -12,6 +12,8 @@ tokens       tokens, from a file or the environment; roles
 sessions     the cookie of a browser, and the token of its forms
 addresses    the peer of a request, proxies, loopback
 elsewhere    a lock centre that is not the database
+badges       the numbers beside the names of pages
+badged       pages for which they are read
 site         what routes work with: pages, reads in threads with a deadline
 environment  the templates and their filters
 sharing      what those who ask for the same at the same time get together

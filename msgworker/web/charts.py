@@ -6,7 +6,9 @@ Texts get into the markup by `Markup.format` only, which escapes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 from markupsafe import Markup
 
@@ -24,9 +26,9 @@ STATES = ("done", "processing", "new", "failed", "dead")
 Series = Mapping[str, Sequence[float | None]]
 
 
-def bars(series: Series, *, title: str, about: str, ticks: Sequence[str] = ()) -> Markup:
+def bars(series: Series, *, title: str, about: str, ticks: Sequence[datetime] = ()) -> Markup:
     """Columns of numbers, one column for each place; what stands later in `series` is stacked upon
-    what stands before it, and its name is its class. ticks: labels below, evenly spread."""
+    what stands before it, and its name is its class. ticks: instants below, evenly spread."""
     columns = [[value or 0.0 for value in column] for column in zip(*series.values(), strict=True)]
     most = _rounded(max((sum(column) for column in columns), default=0.0))
     step = WIDTH / max(1, len(columns))
@@ -43,18 +45,24 @@ def bars(series: Series, *, title: str, about: str, ticks: Sequence[str] = ()) -
                     name, _n(place * step), _n(top), _n(max(0.5, step - 0.6)), _n(height)
                 )
             )
-    return _drawn(parts, [], most, title, about, ticks, shown.number)
+    grid = [(share, _whole(most * share)) for share in (0.5, 1.0)]
+    return _drawn(parts, [], grid, title, about, ticks)
 
 
-def lines(series: Series, *, title: str, about: str, ticks: Sequence[str] = ()) -> Markup:
-    """A line for each series, whose name is its class; None leaves a gap. In seconds."""
+def lines(series: Series, *, title: str, about: str, ticks: Sequence[datetime] = ()) -> Markup:
+    """A line for each series, whose name is its class; None leaves a gap. In seconds; each step of
+    the grid is ten times the one below it, so that 20 ms are seen beside 20 s."""
     values = [value for one in series.values() for value in one if value is not None]
-    most = _rounded(max(values, default=0.0))
+    first, last = decades(values)
     parts, dots = [], []
+
+    def share(value: float) -> float:
+        return (math.log10(max(value, 10.0**first)) - first) / (last - first)
+
     for name, one in series.items():
         step = WIDTH / max(1, len(one) - 1)
         for run in _runs(one):
-            points = [(place * step, TALL - value / most * (TALL - HEAD)) for place, value in run]
+            points = [(place * step, _height(share(value))) for place, value in run]
             if len(points) == 1:
                 ((x, y),) = points
                 dots.append(
@@ -65,7 +73,30 @@ def lines(series: Series, *, title: str, about: str, ticks: Sequence[str] = ()) 
                 continue
             text = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
             parts.append(Markup('<polyline class="{}" points="{}"/>').format(name, text))
-    return _drawn(parts, dots, most, title, about, ticks, lambda top: shown.age(float(top)))
+    grid = [((n - first) / (last - first), _power(n)) for n in range(first, last + 1)]
+    return _drawn(parts, dots, grid, title, about, ticks)
+
+
+def decades(seconds: Sequence[float]) -> tuple[int, int]:
+    """The powers of ten around some values, from a millisecond on: at least one step, at most
+    six."""
+    least, most = min(seconds, default=0.01), max(seconds, default=0.1)
+    first = max(-3, math.floor(math.log10(max(least, 1e-3))))
+    last = max(first + 1, math.ceil(math.log10(max(most, 1e-3)) - 1e-9))
+    return max(first, last - 6), last
+
+
+def _power(n: int) -> str:
+    """10 to the power of n, as seconds."""
+    return f"{10 ** (n + 3)}ms" if n < 0 else f"{10**n:,}s"
+
+
+def _whole(value: float) -> str:
+    return shown.number(int(value) if value == int(value) else value)
+
+
+def _height(share: float) -> float:
+    return TALL - share * (TALL - HEAD)
 
 
 def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
@@ -84,33 +115,35 @@ def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
 def _drawn(
     parts: Sequence[Markup],
     dots: Sequence[Markup],
-    most: float,
+    grid: Sequence[tuple[float, str]],
     title: str,
     about: str,
-    ticks: Sequence[str],
-    say: Callable[[int | float], str],
+    ticks: Sequence[datetime],
 ) -> Markup:
-    """The picture with its frame; parts are stretched, dots are not."""
-    grid, texts = [], []
-    for share in (0.5, 1.0):
-        y, top = TALL - share * (TALL - HEAD), most * share
-        grid.append(
-            Markup('<line class="grid" x1="0" x2="100%" y1="{}" y2="{}"/>').format(_n(y), _n(y))
-        )
-        said = say(int(top) if top == int(top) else top)
-        texts.append(Markup('<text class="end" x="-5" y="{}">{}</text>').format(_n(y + 5), said))
+    """The picture with its frame; parts are stretched, dots are not. grid: lines, as a share of the
+    height, and what each says."""
+    frame, texts = [], []
+    for share, said in grid:
+        y = _n(_height(share))
+        frame.append(Markup('<line class="grid" x1="0" x2="100%" y1="{}" y2="{}"/>').format(y, y))
+        where = _n(_height(share) + 5)
+        texts.append(Markup('<text class="end" x="-5" y="{}">{}</text>').format(where, said))
     for place, tick in enumerate(ticks):
         where = "end" if place == len(ticks) - 1 else "mid" if place else "begin"
-        texts.append(
-            Markup('<text class="{}" x="{}" y="{}">{}</text>').format(
-                where, _share(place / max(1, len(ticks) - 1)), HEIGHT - 4, tick
-            )
-        )
+        x = _share(place / max(1, len(ticks) - 1))
+        texts.append(_tick(where, x, tick.astimezone(UTC)))
     stretched = Markup(
         '<svg width="100%" height="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">{}</svg>'
     ).format(TALL, WIDTH, TALL, Markup("").join(parts))
     return Markup('<svg class="chart" role="img"><title>{}</title><desc>{}</desc>{}</svg>').format(
-        title, about, Markup("").join([*grid, stretched, *dots, *texts])
+        title, about, Markup("").join([*frame, stretched, *dots, *texts])
+    )
+
+
+def _tick(where: str, x: str, at: datetime) -> Markup:
+    """A time below a picture, in UTC; the script shows it in the browser's time zone."""
+    return Markup('<text class="{}" x="{}" y="{}" data-at="{}">{} UTC</text>').format(
+        where, x, HEIGHT - 4, f"{at:%Y-%m-%dT%H:%M:%SZ}", f"{at:%H:%M}"
     )
 
 

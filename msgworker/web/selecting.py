@@ -27,6 +27,14 @@ LABELS = {
     "group": "error group",
 }
 
+SAID = {
+    "topic": "of topic {}",
+    "object": "of object {}",
+    "group": "of error group {}",
+    "error": "whose error contains {}",
+    "since": "created since {}",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -144,8 +152,12 @@ class Selection:
             if len(found) == 1:
                 return f"message {found[0]}"
             return f"{plural(len(found), 'message')} by id"
-        parts = [f"{LABELS[name]} {value}" for name, value in self.query.items()]
-        return "messages by " + ", ".join(parts) if parts else "all messages"
+        parts = [
+            said.format(getattr(self, name)) for name, said in SAID.items() if self.query.get(name)
+        ]
+        return (
+            " ".join([f"{self.status} messages".strip(), *parts]) if self.query else "all messages"
+        )
 
 
 def id_of(text: str) -> int:

@@ -167,6 +167,17 @@ def size(value: int | None) -> str:
     return f"{amount:,.1f} {units[0]}"
 
 
+def setting(value: Any, name: str) -> str:
+    """The value of a setting; seconds also as an age, from two minutes on."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float) and name.endswith("_seconds"):
+        return f"{value:,g} s" if value < 120 else f"{value:,.0f} s ({age(value)})"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def instant(value: datetime | None) -> Markup:
     """An instant in UTC, which the script shows in the browser's time zone, with UTC in `title`."""
     if value is None:
@@ -184,4 +195,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "age": age,
     "size": size,
     "instant": instant,
+    "setting": setting,
 }

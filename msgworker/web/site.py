@@ -27,9 +27,11 @@ from msgworker import __version__, dialects
 from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError, TookTooLong
 from msgworker.logs import logger
 from msgworker.ops import Ops
+from msgworker.store.looking.overview import Overview
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Viewer
 from msgworker.web.addresses import Network
+from msgworker.web.badges import BADGED, Badges
 from msgworker.web.elsewhere import Elsewhere
 from msgworker.web.environment import environment
 from msgworker.web.jobs import Jobs
@@ -114,6 +116,7 @@ class Site:
         reads = {name: functools.partial(self.ask, part, self) for name, part in parts.items()}
         self.live = Live(reads, self.forget)
         self.scrapes = Scrapes(app)
+        self.badges = Badges()
         self.elsewhere = options.elsewhere
         self.secrets = dialects.secrets_of(app.engine.url)
         if self.elsewhere is not None:
@@ -200,6 +203,12 @@ class Site:
         call = functools.partial(fn, *args, **kwargs)
         return await self._shared.get(key_of(call), SHARED_SECONDS, lambda: self.ask(call))
 
+    async def overview(self) -> Overview:
+        """`ops.overview`, shared; the numbers beside the names of pages are of it."""
+        found = await self.look(self.ops.overview)
+        self.badges.note(found)
+        return found
+
     async def look_steadily(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for 20 s, whatever is told to have changed meanwhile."""
         call = functools.partial(fn, *args, **kwargs)
@@ -232,18 +241,15 @@ class Site:
 
     def may(self, request: HTTPConnection, role: Role) -> bool:
         """Whether the viewer has the role."""
-        found = request.state.viewer
-        return found is not None and found.role >= role
+        return request.state.viewer is not None and request.state.viewer.role >= role
 
     def need(self, request: HTTPConnection, role: Role) -> Viewer:
         """The viewer, who has the role; raises HTTPException 403."""
         viewer = self.viewer(request)
         if viewer.role < role:
-            why = (
-                f"this needs the role {role}; yours is {viewer.role}"
-                if self.settings.actions
-                else "this dashboard is for reading only; --allow-actions (actions=True) changes it"
-            )
+            why = "this dashboard is for reading only; --allow-actions (actions=True) changes it"
+            if self.settings.actions:
+                why = f"this needs the role {role}; yours is {viewer.role}"
             raise HTTPException(403, why)
         return viewer
 
@@ -291,6 +297,8 @@ class Site:
             site=self,
             url=functools.partial(self.url, request),
             may=lambda word: self.may(request, Role.of(word)),
+            badges=self.badges.shown(),
+            badged=BADGED,
             **values,
         )
 

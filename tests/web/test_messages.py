@@ -116,7 +116,7 @@ def test_a_message_tells_its_tries_with_tracebacks_folded(sqlite_app: App, ann: 
     page = ann.get(f"/messages/{found}")
     assert "3 of 3 failed" in page.main
     assert f"no account for <b>{found}</b>" in page.main
-    assert [one.text for one in page.tree.all("summary")] == ["traceback"] * 3
+    assert [one.text for one in page.tree.all("main")[0].all("summary")] == ["traceback"] * 3
     assert "open" not in page.tree.all("details")[0].attrs
     words = [one.text for one in page.tree.all("ol", **{"class": "timeline"})[0].all("span")]
     assert words == ["inserted", *["claimed", "failed"] * 3, "dead"]

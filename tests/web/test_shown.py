@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from msgworker.web import charts, shown
 from msgworker.web.shown import HIDDEN, Redaction
 from tests.support.web import XSS, Page
 
+NOON = [datetime(2026, 11, 25, hour, tzinfo=UTC) for hour in (12, 13)]
 PAYLOAD = {
     "customer": {"name": "Ann", "card": "4111"},
     "items": [{"iban": "DE1", "n": 1}, {"iban": "DE2", "n": 2}],
@@ -92,6 +95,52 @@ def test_a_line_has_a_gap_where_nothing_is_known() -> None:
     assert str(text).count("<polyline") == 2
 
 
+@pytest.mark.parametrize(
+    ("seconds", "powers"),
+    [
+        ([], (-2, -1)),
+        ([0.0], (-3, -2)),
+        ([0.02, 20.0], (-2, 2)),
+        ([1.0], (0, 1)),
+        ([10.0], (1, 2)),
+        ([1e-9, 1e6], (0, 6)),
+    ],
+)
+def test_the_grid_of_a_latency_is_of_the_powers_of_ten_around_it(
+    seconds: list[float], powers: tuple[int, int]
+) -> None:
+    assert charts.decades(seconds) == powers
+
+
+def test_milliseconds_are_seen_beside_minutes() -> None:
+    """Each is a step of a grid above what is ten times less."""
+    found = Page(charts.lines({"p50": [0.01, 0.1], "p95": [1.0, 10.0]}, title="t", about="a"))
+    points = [a["points"].split() for tag, a in found.elements if tag == "polyline"]
+    heights = [float(one.split(",")[1]) for line in points for one in line]
+    steps = [below - above for below, above in itertools.pairwise(heights)]
+    assert steps == pytest.approx([(charts.TALL - charts.HEAD) / 3] * 3, abs=0.2)
+
+
+def test_times_below_a_chart_are_in_utc_and_say_so() -> None:
+    text = str(charts.bars({"done": [1, 2]}, title="t", about="a", ticks=NOON))
+    assert 'data-at="2026-11-25T12:00:00Z">12:00 UTC<' in text
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "text"),
+    [
+        (604800.0, "keep_done_seconds", "604,800 s (7d 0h)"),
+        (20.0, "lease_seconds", "20 s"),
+        (True, "web", "yes"),
+        (None, "label", ""),
+        (["a", "b"], "topics", "a, b"),
+        (604800, "rows", "604800"),
+    ],
+)
+def test_a_long_time_of_a_setting_is_told_in_days_too(value: Any, name: str, text: str) -> None:
+    assert shown.setting(value, name) == text
+
+
 def test_columns_are_stacked_up_to_the_top() -> None:
     found = Page(charts.bars({"done": [5, 0], "dead": [5, 0]}, title="t", about="a"))
     heights = [float(a["height"] or 0) for tag, a in found.elements if tag == "rect"]
@@ -101,9 +150,7 @@ def test_columns_are_stacked_up_to_the_top() -> None:
 
 def test_texts_and_dots_of_a_chart_are_not_stretched() -> None:
     """Only what is inside the inner picture is: at 390 px letters would be squeezed."""
-    text = str(
-        charts.lines({"p50": [1, None, 2, 3]}, title="t", about="a", ticks=["12:00", "13:00"])
-    )
+    text = str(charts.lines({"p50": [1, None, 2, 3]}, title="t", about="a", ticks=NOON))
     begin = text.index('<svg width="100%"')
     inner = text[begin : text.index("</svg>", begin)]
     assert (
@@ -112,7 +159,7 @@ def test_texts_and_dots_of_a_chart_are_not_stretched() -> None:
     assert "<polyline" in inner
     assert "<text" not in inner
     assert "<circle" not in inner
-    assert text.count("<text") == 4
+    assert text.count("<text") == 4  # of the grid two: 1 s and 10 s
     assert text.count("<circle") == 1
 
 

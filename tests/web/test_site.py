@@ -51,7 +51,7 @@ def test_a_page_is_whole_and_has_nothing_inline(full_app: App, path: str) -> Non
 def test_the_overview_counts_by_topic(full_app: App) -> None:
     text = Page(browse(full_app).get("/").text).text
     assert re.search(r"new 13 ", text)
-    assert re.search(r"settle 9 0 0 0", text)
+    assert re.search(r"settle no handler 9 0 0 0", text)
 
 
 @pytest.mark.parametrize("window", ["2h", "", "1h' OR 1=1", "9" * 500])
@@ -71,7 +71,7 @@ def test_the_password_of_the_database_is_on_no_page(tmp_path: Path) -> None:
 
 def test_the_system_page_names_each_setting_with_its_origin(sqlite_app: App) -> None:
     text = Page(browse(sqlite_app).get("/system").text).text
-    assert "lease_seconds 30.0 App" in text
+    assert "lease_seconds 30 s App" in text
     assert "on_dead continue App" in text
 
 

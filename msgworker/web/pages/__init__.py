@@ -26,6 +26,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
+from msgworker.web.badged import with_badges
 from msgworker.web.live import Part
 from msgworker.web.pages import (
     acting,
@@ -66,4 +67,4 @@ NAV: list[tuple[str, str]] = [page.NAV for page in PAGES if page.NAV is not None
 PARTS: dict[str, Part] = {
     name: part for page in PAGES for name, part in getattr(page, "PARTS", {}).items()
 }
-routes: list[BaseRoute] = [route for page in PAGES for route in page.routes]
+routes: list[BaseRoute] = [with_badges(route) for page in PAGES for route in page.routes]

@@ -49,7 +49,7 @@ async def failures(request: Request) -> Response:
 
     async def values() -> dict[str, Any]:
         chosen, found = await _groups(site, request, ROWS)
-        overview = await site.look(site.ops.overview)
+        overview = await site.overview()
         return {
             "chosen": chosen,
             "rows": found,

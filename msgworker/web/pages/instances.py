@@ -1,4 +1,4 @@
-"""Instances: who works, what each has, and how long ago it was heard of."""
+"""Instances: who works, what each has, and when its last heartbeat was."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def trouble(one: InstanceInfo) -> str:
     return {
         Life.DEAD: "its lease has run out",
         Life.TAKEN_OVER: f"{one.taken_by} gives its messages back",
-        Life.NO_LEASE: "messages name it, but it has no lease",
-        Life.FOREIGN: "messages flagged without an owner",
+        Life.NO_LEASE: "it has no lease, but messages are claimed by it",
+        Life.FOREIGN: "claimed by a consumer that gives no name",
     }[one.life]
 
 

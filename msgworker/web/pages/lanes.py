@@ -20,7 +20,7 @@ RANKS = {State.DEAD: 0, State.FAILED: 1, State.UNKNOWN: 2, State.PROCESSING: 3, 
 WORDS = {
     State.DEAD: "blocked",
     State.FAILED: "retry",
-    State.PROCESSING: "running",
+    State.PROCESSING: "processing",
     State.NEW: "waiting",
 }
 

@@ -32,7 +32,7 @@ async def messages(request: Request) -> Response:
         raise ConfigError("a list is chosen by filters; /messages/ID shows a message")
     after = query.get("after") or None
     found = await site.ask(ops.messages, **filters, newest=not oldest, limit=ROWS, after=after)
-    overview = await site.look(ops.overview)
+    overview = await site.overview()
     order = {"order": "oldest"} if oldest else {}
     return site.render(
         request,

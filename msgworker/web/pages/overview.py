@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -12,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.message import State
-from msgworker.store.looking.charts import WINDOWS, HistoryPoint
+from msgworker.store.looking.charts import WINDOWS, HistoryPoint, TopicTimes
 from msgworker.store.looking.overview import Overview, TopicInfo
 from msgworker.web import charts, sections, shown
 from msgworker.web.site import Site, site_of
@@ -22,23 +21,42 @@ TOPICS = 100
 """The most rows of topics; those with failures come first."""
 
 
-def row(one: TopicInfo) -> dict[str, Any]:
-    """What the table of topics shows of one."""
+def row(one: TopicInfo, times: TopicTimes, minutes: int) -> dict[str, Any]:
+    """What the table of topics shows of one; times: of a window of so many minutes."""
     counts = {state.value: one.count(state).count for state in State}
-    about = f"States of {one.topic}"
-    return {"info": one, "bar": charts.states(counts, title=about), "state": state_of(one)}
+    about = f"Messages of {one.topic} by state"
+    return {
+        "info": one,
+        "bar": charts.states(counts, title=about),
+        "state": state_of(one, times),
+        "times": times,
+        "pace": pace(times.done / minutes),
+    }
 
 
-def state_of(one: TopicInfo) -> tuple[str, str]:
-    """A word for what a topic does, and its class."""
-    if one.paused is not None:
-        return "paused", "failed"
-    if one.count(State.PROCESSING).count:
-        return "running", "live"
+def state_of(one: TopicInfo, times: TopicTimes) -> list[tuple[str, str]]:
+    """Words for what a topic does and what is wrong with it, each with its class."""
     waits = one.count(State.NEW).count or one.count(State.FAILED).count
-    if waits and not one.handlers:
-        return "no handler", "dead"
-    return ("waiting", "new") if waits else ("idle", "new")
+    if one.paused is not None:
+        found = [("paused", "failed")]
+    elif waits and not one.handlers:
+        found = [("no handler", "dead")]
+    elif one.count(State.PROCESSING).count:
+        found = [("processing", "processing")]
+    else:
+        found = [("waiting", "new") if waits else ("idle", "new")]
+    if waits and times.retried + times.dead and not times.done:
+        found.append(("every try fails", "dead"))
+    if one.count(State.DEAD).count:
+        found.append(("dead messages", "dead"))
+    return found
+
+
+def pace(a_minute: float) -> str:
+    """Messages a minute: a whole number, or one digit of less than ten."""
+    if not a_minute or a_minute >= 9.95:
+        return f"{a_minute:,.0f}"
+    return "< 0.1" if a_minute < 0.05 else f"{a_minute:.1f}"
 
 
 def by_trouble(topics: Sequence[TopicInfo]) -> list[TopicInfo]:
@@ -51,7 +69,7 @@ def by_trouble(topics: Sequence[TopicInfo]) -> list[TopicInfo]:
 
 def pictures(points: Sequence[HistoryPoint], step_seconds: int) -> list[dict[str, Any]]:
     """Throughput and latency, each with what a screen reader says of it."""
-    ticks = [clock(points[place].at) for place in places(len(points))]
+    ticks = [points[place].at for place in places(len(points))]
     done, retried = [one.done for one in points], [one.retried for one in points]
     dead = [one.dead for one in points]
     last = next((one for one in reversed(points) if one.ran_p50 is not None), None)
@@ -61,15 +79,15 @@ def pictures(points: Sequence[HistoryPoint], step_seconds: int) -> list[dict[str
         if last is None
         else f"at last p50 {shown.age(last.ran_p50)}, p95 {shown.age(last.ran_p95)}"
     )
-    per = shown.age(step_seconds).split(" ")[0]
+    per = "a minute" if step_seconds == 60 else f"in {step_seconds // 60} minutes"
     return [
         {
-            "title": f"Messages per {per}",
+            "title": f"Messages {per}",
             "keys": ("done", "retried", "dead"),
             "about": went,
             "picture": charts.bars(
                 {"done": done, "retried": retried, "dead": dead},
-                title=f"Messages per {per}",
+                title=f"Messages {per}",
                 about=went,
                 ticks=ticks,
             ),
@@ -96,13 +114,10 @@ def places(count: int) -> list[int]:
     return sorted({0, count // 2, count - 1}) if count else []
 
 
-def clock(at: datetime) -> str:
-    return f"{at:%H:%M} UTC"
-
-
 def what_matters(site: Site) -> Any:
     """Without ages, see `live.py`."""
     found: Overview = site.ops.overview()
+    site.badges.note(found)
     topics = [(one.topic, dict(one.counts), one.paused is None) for one in found.topics]
     return dict(found.counts), topics, found.live, found.silent, found.dead
 
@@ -117,8 +132,10 @@ async def overview(request: Request) -> Response:
         raise HTTPException(400, f"window is one of {', '.join(WINDOWS)}")
 
     async def values() -> dict[str, Any]:
-        found = await site.look(site.ops.overview)
+        found = await site.overview()
         history = await site.look_steadily(site.ops.history, window)
+        timings = await site.look_steadily(site.ops.timings, window)
+        times, (minutes, _) = {one.topic: one for one in timings.topics}, WINDOWS[window]
         return {
             "found": found,
             "states": [
@@ -126,7 +143,10 @@ async def overview(request: Request) -> Response:
                 for state in State
                 if state is not State.UNKNOWN or found.count(state).count
             ],
-            "topics": [row(one) for one in by_trouble(found.topics)[:TOPICS]],
+            "topics": [
+                row(one, times.get(one.topic, TopicTimes(one.topic)), minutes)
+                for one in by_trouble(found.topics)[:TOPICS]
+            ],
             "more_topics": max(0, len(found.topics) - TOPICS),
             "window": window,
             "windows": list(WINDOWS),

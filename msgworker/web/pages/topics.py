@@ -38,7 +38,7 @@ async def topics(request: Request) -> Response:
         raise HTTPException(400, f"window is one of {', '.join(WINDOWS)}")
 
     async def values() -> dict[str, Any]:
-        overview = await site.look(site.ops.overview)
+        overview = await site.overview()
         timings = await site.look_steadily(site.ops.timings, window)
         times = {one.topic: one for one in timings.topics}
         found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))

@@ -18,6 +18,14 @@
         two(at.getHours()) + ":" + two(at.getMinutes()) + ":" + two(at.getSeconds());
       one.dataset.local = "1";
     }
+    for (const one of all(root, "[data-at]")) { // below a chart
+      const at = new Date(one.dataset.at);
+      one.textContent = two(at.getHours()) + ":" + two(at.getMinutes());
+    }
+    for (const one of all(root, "[data-zone]")) {
+      const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "this browser's zone";
+      if (zone !== "UTC") one.textContent = "in " + zone + "; point at one for UTC";
+    }
   }
 
   function sending(root) { // a choice that is sent at once; its button is for browsers without scripts
