@@ -55,7 +55,7 @@ def test_the_demo_keeps_the_dashboard_open_until_ctrl_c_and_removes_its_database
         assert "the customer has no address" in dead
         assert ">Rerun" in dead
         workers = urllib.request.urlopen(f"{found[0]}instances", timeout=20).read().decode()
-        assert "Release" in workers, "an instance has to handle what is rerun"
+        assert "Take over" in workers, "a live instance has to handle what is rerun"
         program.send_signal(signal.SIGINT)
         assert program.wait(30) == 0
         assert list(tmp_path.iterdir()) == []
