@@ -16,6 +16,7 @@ from collections.abc import Callable
 from msgworker import events
 from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.errors import MsgworkerError
+from msgworker.instance.claiming.ahead import Ahead
 from msgworker.instance.claiming.appetite import Appetite
 from msgworker.instance.claiming.claimer import Claimer, release
 from msgworker.instance.claiming.drainend import Drain
@@ -148,6 +149,7 @@ class Instance:
             pace=PollPace(settings.poll_seconds, drains=drain is not None, clock=runtime.clock),
             appetite=self.appetite,
             rivals=rivals,
+            ahead=Ahead(threads=threads, clock=runtime.clock),
             wake=self._look,
             lanes=self.lanes,
             beat_now=beat_now,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 from msgworker.events import Looked
+from msgworker.instance.claiming.ahead import Ahead
 from msgworker.instance.claiming.appetite import Appetite
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.draining import Draining
@@ -52,6 +53,7 @@ class Fetcher(Role):
         pace: PollPace,
         appetite: Appetite,
         rivals: Rivals,
+        ahead: Ahead,
         lanes: Lanes,
         settler: Settler,
         beat_now: Callable[[], None],
@@ -70,12 +72,14 @@ class Fetcher(Role):
         self.pace = pace
         self._appetite = appetite
         self._rivals = rivals
+        self._ahead = ahead
         self._beat_now = beat_now
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
         self.exhausted = False
         self._more = True
+        self._full = False  # the last claim was as large as there was room
         self._run_length = 1.0  # the mean number of messages of a lane, in the last claim
 
     def run_once(self) -> int:
@@ -86,6 +90,8 @@ class Fetcher(Role):
             held = len(self._hand.lanes)
             room = self._room.left(held, self._finder.where)
             if room == 0 or self._emptying.for_new_id(held):
+                if room == 0:
+                    self._look_ahead(held)
                 return -1
             won = 0
             if self._runtime.limits and (won := self._claim_limited(room, held)):
@@ -95,7 +101,9 @@ class Fetcher(Role):
             if held and self.pace.look_in > 0 and not self._emptying.active:
                 return -1
             me, dry = self._identity.id, self._lanes.taken_dry()
-            look, self._more = self._finder.look(room, self._hand.objects()), True
+            look = self._ahead.take((me, self._runtime.apart), room)
+            look = look or self._finder.look(room, self._hand.objects())
+            self._more = True
             last_try = look.quarantined or self._last_try
             if last_try is None:
                 self._emptying.no_quarantine()
@@ -115,12 +123,24 @@ class Fetcher(Role):
             if self._runtime.events.wants(Looked):
                 self._runtime.events.emit(Looked(me, len(look.candidates), found))
             self._more = self._left_some(look, found, room)
-            self._appetite.fed(dry=dry, full=found >= room)
+            self._full = found >= room
+            self._appetite.fed(dry=dry, full=self._full)
             return found + won or self._nothing(look)
 
     def answered(self) -> bool:
         """A round without room asks nothing."""
         return self.link.is_open
+
+    def _look_ahead(self, held: int) -> None:
+        """There is no room: look for the next heads already, if that pays."""
+        free = self._full and self._finder.everywhere and not self._emptying.active
+        if not free or self._runtime.limits:
+            return
+        seconds = self._lanes.mean_seconds
+        if self._ahead.pays(held, run_length=self._run_length, handler_seconds=seconds):
+            under = self._identity.id, self._runtime.apart
+            look = self._finder.look(self._appetite.lanes, self._hand.objects())
+            self._ahead.keep(look, under)
 
     def _claim_limited(self, room: int, held: int) -> int:
         """Claim messages of limited topics, for which handler threads are free; how many were won.
@@ -213,6 +233,7 @@ class Fetcher(Role):
 
     def failed(self, error: BaseException) -> None:
         self._finder.forget()
+        self._ahead.forget()
         # Messages that became due in the outage were not seen yet: a drain decides its end again.
         self._draining.end.saw_work()
 

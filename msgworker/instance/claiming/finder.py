@@ -71,6 +71,11 @@ class Finder:
         return self._seat is None or self._seat.settled
 
     @property
+    def everywhere(self) -> bool:
+        """Whether it looks in no slices."""
+        return self._seat is None
+
+    @property
     def nowhere(self) -> bool:
         """Whether no slice was ours at the last look."""
         return self._seat is not None and self.where is None
