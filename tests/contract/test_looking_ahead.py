@@ -139,3 +139,10 @@ def test_nothing_is_looked_for_where_lanes_hold_runs(one, app, looks, monkeypatc
     monkeypatch.setattr(one.finder, "look", lambda *_: looks.append(0))
     assert one.fetcher.run_once() == -1
     assert looks == []
+
+
+def test_nothing_is_looked_for_beside_another_instance(full, app, looks):
+    send(app, *[None] * 6)
+    full.runtime.slots = 2
+    assert full.fetcher.run_once() == -1
+    assert looks == []

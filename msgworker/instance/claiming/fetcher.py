@@ -132,9 +132,11 @@ class Fetcher(Role):
         return self.link.is_open
 
     def _look_ahead(self, held: int) -> None:
-        """There is no room: look for the next heads already, if that pays."""
-        free = self._full and self._finder.everywhere and not self._emptying.active
-        if not free or self._runtime.limits:
+        """There is no room: look for the next heads already, if that pays. Not beside other
+        instances: they would take these heads meanwhile, and have use for the CPU."""
+        runtime = self._runtime
+        alone = runtime.slots < 2 and not runtime.limits and self._finder.everywhere
+        if not alone or not self._full or self._emptying.active:
             return
         seconds = self._lanes.mean_seconds
         if self._ahead.pays(held, run_length=self._run_length, handler_seconds=seconds):
