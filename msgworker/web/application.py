@@ -19,6 +19,7 @@ from msgworker import dialects
 from msgworker.config import Settings
 from msgworker.coordination.lease import LockCentre
 from msgworker.errors import ConfigError
+from msgworker.table import MessageTable
 from msgworker.web import access, addresses, api, guard, health, live, pages, scrape, shown, writes
 from msgworker.web.access import Asking, Door, Local
 from msgworker.web.elsewhere import Elsewhere
@@ -80,10 +81,16 @@ def of_app(app: App) -> Iterator[tuple[str, Any, str]]:
     """The settings of an App that was made in code."""
     yield "url", dialects.masked(app.engine.url), "App"
     yield "table", app.table.name, "App"
+    table, settings = MessageTable(), Settings()
     for name in ("max_tries", "on_dead"):
-        yield name, getattr(app.table, name), "App"
+        yield name, *_where_from(app.table, table, name)
     for name in Settings.names():
-        yield name, getattr(app.settings, name), "App"
+        yield name, *_where_from(app.settings, settings, name)
+
+
+def _where_from(given: Any, defaults: Any, name: str) -> tuple[Any, str]:
+    value = getattr(given, name)
+    return value, "default" if value == getattr(defaults, name) else "App"
 
 
 def door_of(auth: access.Asked | Door | None, role: Role | str | None) -> Door:

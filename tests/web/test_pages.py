@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.ops.results import ADVICE, Why
 from msgworker.web.pages.failures import cell, csv_of
+from msgworker.web.pages.jobs import HELP
 from tests.support.browsing import Browser
 from tests.support.ops import FAILED, NEW, put
 from tests.support.pages import PLAIN, dangerous, fill, looked, paths
@@ -194,3 +195,16 @@ def test_groups_of_failures_are_exported_as_csv(sqlite_app: App, ann: Browser) -
 
 def test_each_reason_for_a_skip_has_its_words() -> None:
     assert set(ADVICE) <= set(Why)
+
+
+def test_settings_that_an_app_leaves_as_they_are_are_told_as_defaults(sqlite_app: App) -> None:
+    app = App(sqlite_app.engine, lease_seconds=12)
+    page = Browser(app).get("/system").main
+    assert "lease_seconds12 sApp" in page
+    assert "poll_seconds1 sdefault" in page
+    assert "max_tries3default" in page
+
+
+def test_what_helps_is_told_in_the_words_of_the_pages() -> None:
+    assert HELP.keys() == ADVICE.keys()
+    assert not [text for text in HELP.values() if "=True" in text or text.startswith("--")]

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from msgworker.errors import ConfigError
-from msgworker.ops.results import ADVICE, Repaired, Tell
+from msgworker.ops.results import Repaired, Tell
 from msgworker.web import writes
-from msgworker.web.pages.jobs import begun
+from msgworker.web.pages.jobs import HELP, begun
 from msgworker.web.refused import Refused, or_refused
 from msgworker.web.selecting import Selection, id_of, whole
 from msgworker.web.site import COUNTED, Site, site_of
@@ -124,7 +124,7 @@ async def confirm(request: Request) -> Response:
         chosen=chosen,
         order=order,
         would=would,
-        advice=ADVICE,
+        advice=HELP,
         most_reason=MOST_REASON,
         most_rate=MOST_RATE,
         back=back(site, request, chosen),

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from msgworker.ops.results import ADVICE, Repaired
+from msgworker.ops.results import ADVICE, Repaired, Why
 from msgworker.web.jobs import Job, TooMany, Work
 from msgworker.web.selecting import whole
 from msgworker.web.site import Site, site_of
@@ -20,6 +20,16 @@ NAV = None
 SOON_SECONDS = 1.5
 """How long the answer to a form waits for the write: most have ended by then."""
 LOOK_SECONDS = 0.02
+HELP = ADVICE | {
+    Why.DONE: "the last choice of the order (force) runs it again",
+    Why.RAN_LATER: (
+        "the second choice of the order runs it and then, in order, the failed and dead messages "
+        "behind it; the last one (force) runs it out of order"
+    ),
+    Why.KEY_TAKEN: "the last choice of the order (force) runs it without its key",
+    Why.UNDATED: "`msgworker release --any-age` gives it back, if no consumer works on it",
+}
+"""The advice for each reason, in the words of the pages."""
 
 
 async def begun(request: Request, work: Work, **about: Any) -> Response:
@@ -48,7 +58,7 @@ async def job(request: Request) -> Response:
         return site.render(request, "job_gone.html", 404, op_id=op_id)
     result = found.result if isinstance(found.result, Repaired) else None
     return site.render(
-        request, "job.html", job=found, result=result, advice=ADVICE, over=found.over.is_set()
+        request, "job.html", job=found, result=result, advice=HELP, over=found.over.is_set()
     )
 
 
