@@ -230,6 +230,27 @@ _ALL = (
         again=0.06,
         habits=Habits(0.1, 0.0, 0.0),
     ),
+    # Heads are looked for long before their claim, while others change what they see.
+    Config(
+        name="ahead",
+        ahead=True,
+        instances=1,
+        objects=5,
+        messages=(1, 2),
+        loose=5,
+        steps=220,
+        late=0.3,
+        ops=5,
+        foreign=True,
+        kills=1,
+        pauses=1,
+        stalls=3,
+        stops=1,
+        lost=0.06,
+        again=0.03,
+        poison=0.04,
+        transactional=0.2,
+    ),
     # A statement is executed long after its sender has given it up.
     Config(
         name="delayed",

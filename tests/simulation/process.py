@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from msgworker.config import Settings
 from msgworker.errors import DatabaseUnavailable, Reject, RetryLater
 from msgworker.events import InstanceStopped, Started
+from msgworker.instance.claiming.ahead import Ahead
 from msgworker.instance.claiming.drainend import Drain
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness.identity import Identity
@@ -93,6 +94,16 @@ class Try:
         return kinds.get(self.outcome, ValueError("failed"))
 
 
+class Stale(Ahead):
+    """Looks ahead whenever it can, and takes nothing for old."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=THREADS, clock=lambda: 0.0)
+
+    def pays(self, held: int, *, run_length: float, handler_seconds: float | None) -> bool:
+        return super().pays(0, run_length=1.0, handler_seconds=0.0)
+
+
 class Process:
     """alive: it has not died or ended. drained: its drain was over."""
 
@@ -108,6 +119,7 @@ class Process:
         poison: frozenset[int],
         drain: Drain | None = None,
         schedules: tuple[Schedule, ...] = (),
+        ahead: bool = False,
     ) -> None:
         self.world = world
         self.label = label
@@ -154,6 +166,8 @@ class Process:
         self.runtime.events.on(Started, self._started)
         self.runtime.events.on(InstanceStopped, self._stopped)
         self.instance = Instance(self.runtime, THREADS, label=label, drain=drain)
+        if ahead:
+            self.instance.fetcher.ahead = Stale()
         stage.begin(f"{label}.main", self, self._main)
 
     def new_id(self) -> str:

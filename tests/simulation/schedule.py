@@ -80,6 +80,7 @@ class Config:
     limits: bool = False  # topics have limits, see permits.py
     keys: int = 0  # two producers send so many messages each with unique keys; there are no others
     ticks: int = 0  # a schedule sends messages, every so many seconds; there are no others
+    ahead: bool = False  # heads are looked for long before their claim
     blind: bool = False  # the claim does not see a running message: only the guard excludes
 
 
@@ -298,6 +299,7 @@ class Schedule:
             poison=self.poison,
             drain=drain,
             schedules=self._schedules(),
+            ahead=self.config.ahead,
         )
         self.processes.append(process)
 

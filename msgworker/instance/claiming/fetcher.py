@@ -72,7 +72,7 @@ class Fetcher(Role):
         self.pace = pace
         self._appetite = appetite
         self._rivals = rivals
-        self._ahead = ahead
+        self.ahead = ahead
         self._beat_now = beat_now
         self._lanes = lanes
         self._settler = settler
@@ -101,7 +101,7 @@ class Fetcher(Role):
             if held and self.pace.look_in > 0 and not self._emptying.active:
                 return -1
             me, dry = self._identity.id, self._lanes.taken_dry()
-            look = self._ahead.take((me, self._runtime.apart), room)
+            look = self.ahead.take((me, self._runtime.apart), room)
             look = look or self._finder.look(room, self._hand.objects())
             self._more = True
             last_try = look.quarantined or self._last_try
@@ -139,10 +139,10 @@ class Fetcher(Role):
         if not alone or not self._full or self._emptying.active:
             return
         seconds = self._lanes.mean_seconds
-        if self._ahead.pays(held, run_length=self._run_length, handler_seconds=seconds):
+        if self.ahead.pays(held, run_length=self._run_length, handler_seconds=seconds):
             under = self._identity.id, self._runtime.apart
             look = self._finder.look(self._appetite.lanes, self._hand.objects())
-            self._ahead.keep(look, under)
+            self.ahead.keep(look, under)
 
     def _claim_limited(self, room: int, held: int) -> int:
         """Claim messages of limited topics, for which handler threads are free; how many were won.
@@ -235,7 +235,7 @@ class Fetcher(Role):
 
     def failed(self, error: BaseException) -> None:
         self._finder.forget()
-        self._ahead.forget()
+        self.ahead.forget()
         # Messages that became due in the outage were not seen yet: a drain decides its end again.
         self._draining.end.saw_work()
 
