@@ -254,4 +254,5 @@ def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
         found |= {"done_again": done.done_again, "stay_done": done.stay_done}
     if done.dry_run:
         found["sample"] = [as_dict(info) for info in done.sample]
+        found |= {"complete": done.complete, "up_to": done.up_to}
     return found

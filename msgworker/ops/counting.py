@@ -42,9 +42,12 @@ class Count:
             return self.limit is not None and counted.matched >= self.limit
         return self.expected is not None and counted.changed > self.expected
 
-    def check(self, kind: str, found: int) -> None:
-        """Raise SelectionChanged if another number of messages would be changed."""
-        if self.expected is not None and self.expected != found:
+    def check(self, kind: str, found: int, *, complete: bool = True) -> None:
+        """Raise SelectionChanged if another number of messages would be changed; of a count that is
+        not complete, if it is too high already."""
+        if self.expected is None or found == self.expected:
+            return
+        if complete or found > self.expected:
             raise SelectionChanged(kind, self.expected, found)
 
 

@@ -78,7 +78,8 @@ class Repairs(Writing):
 
         expected_count: as many as a dry run said would be changed; if it would be another number
         by now, SelectionChanged is raised and nothing is done. Messages that match only later may
-        still be changed, if there is no up_to.
+        still be changed, if there is no up_to. With a dry run that stops at its limit or its time,
+        it is raised only if more than expected are found by then.
 
         rate: the most messages a second. operation: the op_id of an interrupted one to continue;
         nothing is changed or counted twice. More than 10,000 ids are not stored: give them again

@@ -156,7 +156,7 @@ class Writing(Call):
         if count.before(op):
             timed = replace(choice, clock=self._clock)
             would = Counted.of(timed, count, None if count.dry_run else pace["progress"])
-            count.check(kind, would.changed)
+            count.check(kind, would.changed, complete=would.complete)
             if count.dry_run:
                 return self._told(kind, would)
         self._ready()

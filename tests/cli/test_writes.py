@@ -70,6 +70,11 @@ def test_dry_run_shows_a_sample(crm: Cli, folder: Path) -> None:
     found = json.loads(crm("rerun", "--dead", "--dry-run", *AT, "--json").stdout)
     assert (found["rerun"], found["dry_run"], found["operation"]) == (12, True, None)
     assert [row["msg_id"] for row in found["sample"]] == list(range(1, 11))
+    for words in (["rerun"], ["discard", "--reason", "x"], ["cancel", "--reason", "x"]):
+        told = crm(*words, "--topic", "settle", "--dry-run", *AT, "--json").stdout
+        found = json.loads(told)
+        assert found["complete"] is True, words
+        assert found["up_to"] == (12 if found["matched"] else None), words
     assert set(states(folder)) == {-1}
 
 

@@ -89,6 +89,31 @@ def test_a_dry_run_stops_at_its_limit_and_says_whether_that_was_all(app):
 
 
 @pytest.mark.parametrize("kind", ["discard", "cancel"])
+def test_a_dry_run_that_stops_at_its_limit_does_not_take_a_part_for_another_number(app, kind):
+    put(app, *((f"o{n}", NEW) for n in range(5)))
+    write = getattr(app.ops, kind)
+    asked = {"status": "new", "dry_run": True, "count_limit": 3}
+    for expected in (5, 3):
+        would = write(**asked, expected_count=expected)
+        assert (would.changed, would.complete) == (3, False)
+    with pytest.raises(SelectionChanged) as caught:
+        write(**asked, expected_count=2)
+    assert (caught.value.found, "at least 3" in str(caught.value)) == (3, True)
+    for limit, expected in ((5, 6), (6, 4), (6, 6)):  # all were counted
+        with pytest.raises(SelectionChanged) as caught:
+            write(status="new", dry_run=True, count_limit=limit, expected_count=expected)
+        assert caught.value.found == 5
+
+
+def test_a_dry_run_that_is_out_of_time_does_not_take_a_part_for_another_number(
+    app, second_page_never_comes
+):
+    put(app, *((f"o{n}", NEW) for n in range(30)))
+    would = app.ops.within(1.0).discard(status="new", dry_run=True, expected_count=30)
+    assert (would.changed, would.complete) == (PAGE, False)
+
+
+@pytest.mark.parametrize("kind", ["discard", "cancel"])
 def test_what_was_counted_is_changed_and_nothing_behind_it(app, kind):
     put(app, *((f"o{n}", NEW) for n in range(5)))
     write = getattr(app.ops, kind)
