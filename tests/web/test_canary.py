@@ -17,6 +17,7 @@ from msgworker import App, Message
 from msgworker.cli import main
 from msgworker.web import live
 from tests.support.rows import send
+from tests.support.spans import Spans, recorded
 from tests.support.web import HERE, Browser, Page
 
 CANARY = "hunter2canary"
@@ -54,12 +55,13 @@ SAME = 3
 
 
 class Scene:
-    """A table with messages, items, schedules and an audit that have the secret, and the dashboard
-    that `msgworker web` makes of settings that have it."""
+    """A table with messages, items, schedules and an audit that have the secret, the spans of their
+    traces, and the dashboard that `msgworker web` makes of settings that have it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, spans: Spans) -> None:
         self.url = url
-        self.app = App(self.url, backoff_seconds=0)
+        self.spans = spans
+        self.app = App(self.url, backoff_seconds=0, tracing=True)
         self.app.create_schema()
 
         @self.app.handler("settle", max_tries=1)
@@ -120,9 +122,10 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     before = own.level
     own.addHandler(handler)
     own.setLevel(logging.DEBUG)
-    made = Scene(url.render_as_string(hide_password=False))
     try:
-        yield made
+        with pytest.MonkeyPatch.context() as patched, recorded(patched) as spans:
+            made = Scene(url.render_as_string(hide_password=False), spans)
+            yield made
     finally:
         own.removeHandler(handler)
         own.setLevel(before)
@@ -248,6 +251,23 @@ def test_no_command_shows_a_secret(scene: Scene) -> None:
         assert done.exit_code in (0, 1, 4, 5, nobody), (command, done.stderr)
         told += "refused" in done.output
     assert told >= 6
+
+
+def test_no_span_has_a_secret(scene: Scene) -> None:
+    """Neither of what was sent and handled, nor of a send that the database refuses."""
+    with scene.app.engine.begin() as conn:
+        conn.execute(sa.text("ALTER TABLE msgworker_message RENAME TO away"))
+    with pytest.raises(sa.exc.DBAPIError):
+        send(scene.app, CANARY, topic="settle", payload={"card": CARD, "of": TROUBLE})
+    spans = scene.spans.all()
+    named = {span.name for span in spans}
+    assert {"send settle", "process settle", "process print", "item print"} <= named
+    told = [span.to_json() for span in spans]  # its attributes, events, links, status and resource
+    assert sum("refused" in one for one in told) >= 2
+    assert sum("not sent" in one for one in told) == 1
+    for one in told:
+        assert CANARY not in one
+        assert CARD not in one
 
 
 def test_what_is_kept_of_an_error_has_no_secret(scene: Scene) -> None:
