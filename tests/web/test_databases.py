@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.message import State
@@ -14,6 +15,9 @@ from tests.support.leases import dead_holds
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put
 from tests.support.pages import PLAIN, dangerous, fill, looked, paths
 from tests.support.rows import Table
+from tests.support.sessions import only_servers
+from tests.support.waiting import until
+from tests.support.web import browse
 
 ABOUT = "a reason"
 
@@ -99,3 +103,27 @@ def test_sizes_that_cannot_be_had_are_unknown_on_the_page(sqlite_app: App, visit
     assert "The sizes of the tables are unknown" in page
     assert "msgworker_item is missing" in page
     assert browser.client.get("/api/v1/sizes").status_code == 503
+
+
+def test_it_is_not_ready_while_an_instance_of_its_process_has_lost_its_lease(
+    database: Any, make_app: Any
+) -> None:
+    """Another transaction holds the row, so that no heartbeat renews it."""
+    made = make_app(lease_seconds=1.5)
+    made.create_schema()
+    only_servers(made)
+    made.add_handler("t", lambda msg: None)
+    client = browse(made)
+
+    def told() -> tuple[int, str]:
+        found = client.get("/readyz")
+        return found.status_code, found.json()["checks"]["heartbeat"]
+
+    with made.worker(threads=1) as worker:
+        worker.start()
+        until(lambda: bool(made.heartbeats) and told() == (200, "ok"), "it is ready")
+        me = made.tables.lease.c.name == worker.instance_id
+        with database.engine().begin() as other:
+            other.execute(sa.select(made.tables.lease).where(me).with_for_update())
+            until(lambda: told() == (503, "failed"), "the lease is over")
+        until(lambda: told() == (200, "ok"), "it has one again")
