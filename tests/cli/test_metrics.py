@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,7 +24,10 @@ from tests import tools
 from tests.support.programs import Cli, Program, children, fill
 from tests.support.waiting import until
 
-GRAFANA = Path(__file__).parent.parent.parent / "samples" / "grafana"
+ROOT = Path(__file__).parent.parent.parent
+GRAFANA = ROOT / "samples" / "grafana"
+METRICS = ROOT / "docs" / "metrics.md"
+TOKEN = "a-token-of-the-tests-1234"
 
 
 def free_port() -> int:
@@ -100,6 +104,28 @@ def test_a_port_that_is_taken_ends_a_run_with_2(app: App, crm: Cli) -> None:
         assert (found.exit_code, f"127.0.0.1:{port}" in found.stderr) == (2, True)
 
 
+@contextmanager
+def scraping(prometheus: str, folder: Path, config: str) -> Iterator[int]:
+    """A Prometheus with this configuration, which scrapes each second; its port."""
+    (folder / "prometheus.yml").write_text(config.replace("15s", "1s"))
+    port = free_port()
+    server = subprocess.Popen(
+        [
+            prometheus,
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield port
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def test_prometheus_itself_scrapes_and_judges(
     app: App, start: Callable[..., Program], tmp_path: Path
 ) -> None:
@@ -114,21 +140,9 @@ def test_prometheus_itself_scrapes_and_judges(
                 [promtool, "check", "metrics"], input=answer.read(), capture_output=True
             )
         assert linted.returncode == 0, linted.stderr + linted.stdout
-        ours = free_port()
         config = (GRAFANA / "prometheus.yml").read_text().replace("9464", str(port))
-        (tmp_path / "prometheus.yml").write_text(config.replace("15s", "1s"))
         shutil.copy(GRAFANA / "alerts.yml", tmp_path)
-        server = subprocess.Popen(
-            [
-                prometheus,
-                f"--config.file={tmp_path / 'prometheus.yml'}",
-                f"--storage.tsdb.path={tmp_path / 'data'}",
-                f"--web.listen-address=127.0.0.1:{ours}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
+        with scraping(prometheus, tmp_path, config) as ours:
             until(lambda: asked(ours, "sum(msgworker_messages_total)") == [40], "it is known")
             with urlopen(f"http://127.0.0.1:{ours}/api/v1/rules", timeout=10) as answer:
                 assert b'"health":"err"' not in answer.read()
@@ -143,6 +157,44 @@ def test_prometheus_itself_scrapes_and_judges(
 
             none = [one for one in shown if "msgworker_schedule" in one]  # there are no schedules
             until(lambda: empty() == none, "every picture has a value")
-        finally:
-            server.terminate()
-            server.wait()
+
+
+def documented(port: int, token: Path) -> str:
+    """The job of the documentation that scrapes the dashboard."""
+    blocks = re.findall(r"```yaml\n(.*?)```", METRICS.read_text(), re.S)
+    (job,) = [block for block in blocks if "msgworker-web" in block]
+    return job.replace("8080", str(port)).replace("/etc/prometheus/msgworker.token", str(token))
+
+
+def test_prometheus_itself_scrapes_the_dashboard(
+    app: App, start: Callable[..., Program], tmp_path: Path
+) -> None:
+    """With a token, as documented; without one it gets nothing."""
+    prometheus, promtool = tools.or_skip("prometheus", tools.prometheus)
+    fill(app, 40)
+    token, port = tmp_path / "token", free_port()
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    jobs = documented(port, token)
+    stranger = "  - job_name: stranger\n    static_configs:\n"
+    stranger += f'      - targets: ["127.0.0.1:{port}"]\n'
+    config = f"global:\n  scrape_interval: 15s\nscrape_configs:\n{jobs}{stranger}"
+    child = start("web", "crm:app", "--port", port, "--token-file", token)
+    with scraping(prometheus, tmp_path, config) as ours:
+        checked = [promtool, "check", "config", tmp_path / "prometheus.yml"]
+        subprocess.run(checked, check=True, capture_output=True)
+        until(lambda: asked(ours, 'up{job="msgworker-web"}') == [1], "it is scraped")
+        assert asked(ours, "max(msgworker_database_up)") == [1]
+        waiting = 'msgworker_table_messages{job="msgworker-web",topic="settle",status="new"}'
+        assert asked(ours, waiting) == [40]
+        until(lambda: asked(ours, 'up{job="stranger"}') == [0], "a stranger was refused")
+        assert asked(ours, 'count({job="stranger",__name__=~"msgworker.*"})') == []
+        given = Request(f"http://127.0.0.1:{port}/metrics")
+        given.add_header("Authorization", f"Bearer {TOKEN}")
+        with urlopen(given, timeout=10) as answer:
+            linted = subprocess.run(
+                [promtool, "check", "metrics"], input=answer.read(), capture_output=True
+            )
+        assert linted.returncode == 0, linted.stderr + linted.stdout
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=60)
