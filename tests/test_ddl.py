@@ -18,7 +18,7 @@ from msgworker.limit import Limit
 from msgworker.message import Outcome, Settlement, State
 from msgworker.store import items, schedules, unique
 from msgworker.store import send as producing
-from msgworker.store.changing import audit, cancelling, change, keys, pause, purge
+from msgworker.store.changing import audit, cancelling, change, chunks, keys, pause, purge
 from msgworker.store.changing.cancelling import Asked
 from msgworker.store.changing.change import Filter
 from msgworker.store.claiming import (
@@ -573,7 +573,7 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     plain = Filter((State.DEAD,), given_up=False)
     log.rows = {"LIKE": [(1, "ValueError: e")]}
     for wanted in (plain, Filter(tuple(State), **everything)):
-        yield change.chunk, {"wanted": wanted, "after": 1, "limit": 10}
+        yield chunks.chunk, {"wanted": wanted, "after": 1, "limit": 10}
         yield change.lock, {"ids": some, "words": (State.DEAD,), "wanted": wanted}
         yield order.ran_later, {"ids": some, "wanted": wanted}
     yield change.lock, {"ids": some, "words": (State.FAILED, State.DEAD, State.DONE)}

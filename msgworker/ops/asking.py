@@ -95,7 +95,9 @@ def ids_of(ids: Any) -> list[int] | None:
 
 
 def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
-    """A filter of checked values; raises ConfigError."""
+    """A filter of checked values; raises ConfigError. Of a group are messages that have failed."""
+    if given.get("fingerprint") is not None:
+        words = tuple(one for one in words if one in (State.FAILED, State.DEAD)) or words
     for name in ("topic", "error", "fingerprint"):
         value = given.get(name)
         if value is not None and (not isinstance(value, str) or not value):

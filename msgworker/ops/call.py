@@ -49,17 +49,21 @@ class Call:
         self._tracer = tracer or UNTRACED
         self._found: Tables | None = None  # newer than those of the App
         self._seconds: float | None = None
+        self._counting: float | None = None
 
-    def within(self: C, seconds: float) -> C:
+    def within(self: C, seconds: float, *, counting: float | None = None) -> C:
         """The same calls, whose reads the database ends after so many seconds (0.001 to 3,600).
 
         Such a read raises TookTooLong. Each statement has this time; on SQLite the whole read has.
         A dry run has it in all, and tells what it has counted by then (`Repaired.complete`). So has
-        what a write counts for `expected_count`; the write itself has no deadline. Raises
-        ConfigError.
+        what a write counts for `expected_count`; the write itself has no deadline. counting: a dry
+        run by a filter stops after the part in which so many seconds have passed: parts are small
+        at first, so that a page can show it at once. Raises ConfigError.
         """
         other = copy.copy(self)
         other._seconds = number("seconds", seconds, 0.001, MOST_SECONDS)
+        if counting is not None:
+            other._counting = number("counting", counting, 0.001, MOST_SECONDS)
         return other
 
     def _declared(self) -> Sequence[Schedule] | None:
@@ -84,4 +88,4 @@ class Call:
     @property
     def _clock(self) -> Clock:
         """The time that a dry run has from now on."""
-        return Clock(self._seconds)
+        return Clock(self._seconds, self._counting)

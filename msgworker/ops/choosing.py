@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,7 +13,7 @@ from sqlalchemy import Connection
 from msgworker.message import State, Status, word_of
 from msgworker.ops.results import Skip, Why
 from msgworker.ops.timing import ENDLESS, Clock
-from msgworker.store.changing import change, keys
+from msgworker.store.changing import change, chunks, keys
 from msgworker.store.changing.change import Filter, SeenRow
 from msgworker.store.looking import order
 from msgworker.store.looking.order import Behind
@@ -20,6 +21,9 @@ from msgworker.store.tables.rule import Rule
 from msgworker.table import Tables
 
 CHUNK = 10_000
+WALK_RATIO = 10
+LEAST_WALK = 5_000
+"""A chunk goes over so many times its size of rows that do not match, and at least over so many."""
 WHY: Mapping[State, Why] = {
     State.NEW: Why.NEW,
     State.PROCESSING: Why.RUNNING,
@@ -38,11 +42,13 @@ _WENT_ON = {
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Messages in order of msg_id. skips: those that are skipped. behind: the messages behind the
-    others when they were read, if their order matters."""
+    others when they were read, if their order matters. next_after: where the next chunk begins,
+    None = there is none."""
 
     ids: list[int]
     skips: dict[int, Skip]
     behind: Behind | None = None
+    next_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,34 +78,43 @@ class Choice:
 
     def chunks(self, after: int | None = None) -> Iterator[Chunk]:
         """All of them after `after`, in pages that are read one by one."""
-        return self._of_ids(after) if self.ids is not None else self._of_filter(after)
+        while True:
+            found = self.chunk(after, self.chunk_size)
+            if found.ids:
+                yield found
+            after = found.next_after
+            if after is None:
+                return
 
-    def _of_ids(self, after: int | None) -> Iterator[Chunk]:
-        ids = [i for i in self.ids or () if after is None or i > after]
-        size = min(self.tables.dialect.max_ids, self.chunk_size)
-        for start in range(0, len(ids), size):
-            part = ids[start : start + size]
-            with self.clock.reading(self.engine) as conn:
-                skips = self.refusals(conn, part)
-                good = [i for i in part if i not in skips]
-                behind, late = self._late(conn, good, None)
-                taken = self._taken(conn, [i for i in good if i not in late])
-            yield Chunk(part, skips | late | taken, behind)
+    def chunk(self, after: int | None, size: int) -> Chunk:
+        """The next ones after `after`, at most `size`; maybe none, with more behind them."""
+        return self._of_ids(after, size) if self.ids is not None else self._of_filter(after, size)
 
-    def _of_filter(self, after: int | None) -> Iterator[Chunk]:
+    def _of_ids(self, after: int | None, size: int) -> Chunk:
+        ids = self.ids or []
+        start = 0 if after is None else bisect_right(ids, after)
+        part = ids[start : start + min(self.tables.dialect.max_ids, size)]
+        if not part:
+            return Chunk([], {})
+        with self.clock.reading(self.engine) as conn:
+            skips = self.refusals(conn, part)
+            good = [i for i in part if i not in skips]
+            behind, late = self._late(conn, good, None)
+            taken = self._taken(conn, [i for i in good if i not in late])
+        more = start + len(part) < len(ids)
+        return Chunk(part, skips | late | taken, behind, part[-1] if more else None)
+
+    def _of_filter(self, after: int | None, size: int) -> Chunk:
         assert self.wanted is not None
-        more = True
-        while more:
-            with self.clock.reading(self.engine) as conn:
-                ids, next_after = change.chunk(
-                    conn, self.tables, self.wanted, after=after, limit=self.chunk_size
-                )
-                behind, skips = self._late(conn, ids, self.wanted)
-                skips |= self._unfit_among(conn, ids)
-                skips |= self._taken(conn, [i for i in ids if i not in skips])
-            if ids:
-                yield Chunk(ids, skips, behind)
-            more, after = next_after is not None, next_after
+        walk = min(chunks.WALK, max(LEAST_WALK, WALK_RATIO * size))
+        with self.clock.reading(self.engine) as conn:
+            ids, next_after = chunks.chunk(
+                conn, self.tables, self.wanted, after=after, limit=size, walk=walk
+            )
+            behind, skips = self._late(conn, ids, self.wanted)
+            skips |= self._unfit_among(conn, ids)
+            skips |= self._taken(conn, [i for i in ids if i not in skips])
+        return Chunk(ids, skips, behind, next_after)
 
     def ends_at(self, last: int) -> bool:
         """Whether nothing is chosen behind this message; of a group of failures, whether no failed
@@ -108,7 +123,7 @@ class Choice:
             return last >= self.ids[-1]
         assert self.wanted is not None
         with self.clock.reading(self.engine) as conn:
-            found = change.chunk(conn, self.tables, self.wanted, after=last, limit=1)
+            found = chunks.chunk(conn, self.tables, self.wanted, after=last, limit=1)
         return found[1] is None
 
     def _late(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from msgworker.config import whole
 from msgworker.errors import SelectionChanged, TookTooLong
@@ -13,6 +13,10 @@ from msgworker.store.changing.audit import Operation
 from msgworker.store.looking.window import MOST
 
 SAMPLE = 10
+FIRST_SIZE, LEAST_SIZE = 500, 100
+"""Messages of a part, where it is hurried: of the first one, and the least."""
+MOST_FACTOR = 8.0
+"""A part has at most so many times the messages of the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,27 @@ class Count:
             raise SelectionChanged(kind, self.expected, found)
 
 
+class Pace:
+    """The size of the next part that is counted. If the clock says when it is enough, parts begin
+    small, and none is begun that would take much longer."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._clock, self._most = choice.clock, choice.chunk_size
+        hurried = self._clock.enough is not None
+        self.size = min(FIRST_SIZE, self._most) if hurried else self._most
+        self._rest = self._clock.rest
+
+    def goes_on(self) -> bool:
+        """Whether there is time for a next part, after one."""
+        before, self._rest = self._rest, self._clock.rest
+        if before is None or self._rest is None:
+            return True
+        took = max(before - self._rest, 1e-4)
+        factor = min(MOST_FACTOR, self._rest / took / 2)
+        self.size = min(self._most, max(1, int(self.size * factor)))
+        return self._rest > 0 and self.size >= min(LEAST_SIZE, self._most)
+
+
 @dataclass(slots=True)
 class Counted:
     """What would be changed. first: ids of the first ones. done, running: how many of them are so,
@@ -74,15 +99,24 @@ class Counted:
 
         A dry run that is out of time tells what it has counted; else TookTooLong is raised.
         """
-        found = cls()
-        if count.dry_run and count.limit is not None:
-            choice = replace(choice, chunk_size=min(choice.chunk_size, count.limit))
+        found, pace = cls(), Pace(choice)
+        after: int | None = None
         try:
-            for chunk in choice.chunks():
-                found._add(choice, chunk)
-                if progress is not None:
-                    progress(Progress(None, found.matched, 0, found.matched - found.changed))
-                if count.is_enough(found) and not choice.ends_at(chunk.ids[-1]):
+            while True:
+                left = None if not count.dry_run or count.limit is None else count.limit
+                size = pace.size if left is None else max(1, min(pace.size, left - found.matched))
+                chunk = choice.chunk(after, size)
+                after = chunk.next_after
+                if chunk.ids:
+                    found._add(choice, chunk)
+                    if progress is not None:
+                        progress(Progress(None, found.matched, 0, found.matched - found.changed))
+                if after is None:
+                    break
+                if count.is_enough(found):
+                    found.complete = choice.ends_at(after)
+                    break
+                if count.dry_run and not pace.goes_on():
                     found.complete = False
                     break
         except TookTooLong:

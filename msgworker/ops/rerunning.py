@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
@@ -75,6 +75,7 @@ def heads_of(choice: Choice, after: int | None = None) -> tuple[list[int], list[
     """The messages to rerun with those behind them, and the skipped ones."""
     heads: list[int] = []
     skips: list[Skip] = []
+    choice = replace(choice, chunk_size=min(choice.chunk_size, 10 * MOST_HEADS))  # no more is taken
     for chunk in choice.chunks(after):
         heads += [i for i in chunk.ids if i not in chunk.skips]
         skips += chunk.skips.values()

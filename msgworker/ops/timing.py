@@ -29,11 +29,18 @@ def timed(conn: Connection, left: float, seconds: float) -> Iterator[None]:
 
 class Clock:
     """The time of a read of many statements; it runs from the moment it is made. seconds: None =
-    without end."""
+    without end. enough: after so many it begins no further part, None = it does."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, enough: float | None = None) -> None:
         self.seconds = seconds
-        self._until = None if seconds is None else time.monotonic() + seconds
+        self.enough = enough
+        self._begun = time.monotonic()
+        self._until = None if seconds is None else self._begun + seconds
+
+    @property
+    def rest(self) -> float | None:
+        """What is left of `enough`."""
+        return None if self.enough is None else self.enough - (time.monotonic() - self._begun)
 
     def check(self) -> None:
         """Raise TookTooLong if the time is up."""

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.store.changing import audit, change
+from msgworker.store.changing import audit, chunks
 from msgworker.web import live
 from msgworker.web.api import ENDPOINTS, described, lasting, messages
 from msgworker.web.tokens import Role
@@ -244,13 +244,13 @@ def test_a_write_that_does_not_begin_in_time_is_ended_and_does_nothing(
     ids = put(app, *((f"o{n}", FAILED) for n in range(3)))
     monkeypatch.setattr(lasting, "BEGIN_SECONDS", 0.1)
     monkeypatch.setattr(lasting.lasting, "__kwdefaults__", {"wait": 0.0})
-    real, go = change.chunk, threading.Event()
+    real, go = chunks.chunk, threading.Event()
 
     def chunk(*args, **kwargs):
         assert go.wait(30)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(change, "chunk", chunk)
+    monkeypatch.setattr(chunks, "chunk", chunk)
     answer = client.post("/rerun", json={"filter": {"status": "dead"}, "expected_count": 3})
     assert answer.status_code == 503
     assert "ended" in answer.json()["detail"]

@@ -14,7 +14,7 @@ from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaErr
 from msgworker import app as app_module
 from msgworker.ops.bulk import Bulk
 from msgworker.ops.results import Progress, Why
-from msgworker.store.changing import change
+from msgworker.store.changing import chunks
 from msgworker.store.settling.fingerprint import fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.rows import Table, send
@@ -265,13 +265,13 @@ def test_a_slow_rerun_looks_only_a_little_ahead(sqlite, monkeypatch):
     app.create_schema()
     put(app, ("a", FAILED))
     limits: list[int] = []
-    chunk = change.chunk
+    chunk = chunks.chunk
 
     def watched(*args: Any, limit: int, **more: Any) -> Any:
         limits.append(limit)
         return chunk(*args, limit=limit, **more)
 
-    monkeypatch.setattr(change, "chunk", watched)
+    monkeypatch.setattr(chunks, "chunk", watched)
     assert app.ops.rerun(rate=2) == 1
     assert limits == [40]
     app.engine.dispose()

@@ -16,8 +16,9 @@ from msgworker import App
 from msgworker.coordination import DatabaseLocks
 from msgworker.errors import TookTooLong
 from msgworker.message import State
+from msgworker.ops import counting
 from msgworker.store import history
-from msgworker.store.changing import change
+from msgworker.store.changing import chunks
 from msgworker.store.history import Counts, Minute
 from msgworker.store.looking import order
 from msgworker.web.jobs import Jobs, TooMany
@@ -129,6 +130,22 @@ def test_of_many_those_that_were_counted_are_changed_or_all_if_that_is_chosen(
     assert _states(sqlite_app, ids) == ["dead"] * states + ["new"] * (5 - states)
 
 
+def test_a_page_counts_for_a_moment_and_on_when_asked_to(
+    sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "FIRST_SIZE", 3)
+    monkeypatch.setattr(changing, "COUNT_SECONDS", 0.001)
+    ids = put(sqlite_app, *((f"o{n}", NEW) for n in range(5)))
+    page = _change(ann, "discard", status="new")
+    assert f"only the first 3, up to message {ids[2]}" in page.main
+    (onward,) = [one for one in page.links if "count=on" in one]
+    page = ann.get(onward)
+    assert "would change5" in page.main
+    assert "Count on" not in page.main
+    ann.send(page, "/change/discard", reason="no use")
+    assert _states(sqlite_app, ids) == ["dead"] * 5
+
+
 def test_where_none_was_counted_all_of_the_selection_can_be_chosen(
     sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,14 +168,14 @@ def test_dry_runs_leave_threads_to_the_pages(
     sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(sqlite_app, ("a", NEW))
-    real, counting, go = change.chunk, threading.Semaphore(0), threading.Event()
+    real, counting, go = chunks.chunk, threading.Semaphore(0), threading.Event()
 
     def chunk(*args: Any, **kwargs: Any) -> Any:
         counting.release()
         assert go.wait(30)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(change, "chunk", chunk)
+    monkeypatch.setattr(chunks, "chunk", chunk)
     ends = []
 
     def look() -> None:

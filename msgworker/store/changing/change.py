@@ -85,32 +85,18 @@ def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
     return where
 
 
-def _error(c: Cols, wanted: Filter | None) -> ColumnElement[Any]:
+def error_of(c: Cols, wanted: Filter | None) -> ColumnElement[Any]:
+    """What tells the group of a message, if it is asked for."""
     if wanted is None or wanted.fingerprint is None or c.last_error is None:
         return sa.null()
     return c.last_error
 
 
-def _in_group(wanted: Filter | None, error: str | None) -> bool:
+def in_group(wanted: Filter | None, error: str | None) -> bool:
+    """Whether a message with this error is of the group."""
     if wanted is None or wanted.fingerprint is None:
         return True
     return error is not None and fingerprint(error) == wanted.fingerprint
-
-
-def chunk(
-    conn: Connection, t: Tables, wanted: Filter, *, after: int | None, limit: int
-) -> tuple[list[int], int | None]:
-    """The next messages of a filter after `after`, by msg_id, and where to continue (None = end).
-
-    Reads at most `limit` rows; with a fingerprint none of them may match.
-    """
-    c = t.cols()
-    query = sa.select(c.msg_id, _error(c, wanted).label("e")).where(*where(t, c, wanted))
-    if after is not None:
-        query = query.where(c.msg_id > after)
-    rows = conn.execute(query.order_by(c.msg_id).limit(limit)).all()
-    ids = [row[0] for row in rows if _in_group(wanted, row[1])]
-    return ids, rows[-1][0] if len(rows) == limit else None
 
 
 def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, SeenRow]:
@@ -154,7 +140,7 @@ def lock(
     def build() -> sa.Select[Any]:
         c = t.cols()
         state = sa.or_(*(in_state(t, c, word) for word in words))
-        query = sa.select(c.msg_id, _error(c, wanted).label("e")).where(t.among(c.msg_id), state)
+        query = sa.select(c.msg_id, error_of(c, wanted).label("e")).where(t.among(c.msg_id), state)
         if wanted is not None:
             query = query.where(*where(t, c, wanted))
         query = query.order_by(c.msg_id)
@@ -167,7 +153,7 @@ def lock(
     key = ("change_lock", tuple(words), waits)
     query = build() if wanted is not None else t.built(key, build)
     rows = conn.execute(query, {"mw_ids": list(ids)}).all()
-    return [row[0] for row in rows if _in_group(wanted, row[1])]
+    return [row[0] for row in rows if in_group(wanted, row[1])]
 
 
 def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = False) -> int:

@@ -23,6 +23,8 @@ from msgworker.web.tokens import Role
 NAV = None
 MOST_RATE = 100_000
 MOST_REASON = 1000
+COUNT_SECONDS = 0.1
+"""The page of a dry run counts for so long, unless it is asked to count on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,9 @@ async def confirm(request: Request) -> Response:
     site.need(request, Role.OPERATOR)
     chosen = chosen_of(request.query_params)
     order, options = options_of(change, request.query_params)
-    call = getattr(site.ops, change.kind)
+    counts_on = request.query_params.get("count") == "on"
+    ops = site.ops if counts_on else site.ops.within(site.settings.deadline, counting=COUNT_SECONDS)
+    call = getattr(ops, change.kind)
     would: Repaired | Refused
     dry = partial(call, **chosen.asked, **options, dry_run=True, count_limit=COUNTED)
     would = await site.count(or_refused, dry)
@@ -124,6 +128,9 @@ async def confirm(request: Request) -> Response:
         chosen=chosen,
         order=order,
         would=would,
+        counts_on=counts_on,
+        further=chosen.query | {"order": order, "count": "on"},
+        most=COUNTED,
         advice=HELP,
         most_reason=MOST_REASON,
         most_rate=MOST_RATE,
