@@ -5,14 +5,19 @@ See badged.py for when they are read.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
 
 from msgworker.message import State
 from msgworker.store.looking.overview import Overview
 
 OLD_SECONDS = 120.0
 """After so long without an answer nothing is shown rather than what was."""
+PENDING: ContextVar[asyncio.Future[Any] | None] = ContextVar("msgworker_badges", default=None)
+"""The read of them for this request: beside what its page reads, and awaited before it is shown."""
 BADGED = ("failures", "instances")
 """The routes of pages with a number."""
 
@@ -37,6 +42,10 @@ class Badges:
             if count
         }
         self._read_at = time.monotonic()
+
+    def forget(self) -> None:
+        """Nothing was read."""
+        self._found, self._read_at = {}, None
 
     @property
     def age(self) -> float:

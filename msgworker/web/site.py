@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
@@ -24,16 +23,16 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import NoMatchFound
 
 from msgworker import __version__, dialects
-from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError, TookTooLong
 from msgworker.logs import logger
 from msgworker.ops import Ops
 from msgworker.store.looking.overview import Overview
 from msgworker.web import guard, shown
 from msgworker.web.access import Door, Viewer
 from msgworker.web.addresses import Network
-from msgworker.web.badges import BADGED, Badges
+from msgworker.web.badges import BADGED, PENDING, Badges
 from msgworker.web.elsewhere import Elsewhere
 from msgworker.web.environment import environment
+from msgworker.web.hardships import Busy, Hardships
 from msgworker.web.jobs import Jobs
 from msgworker.web.live import Live, Part
 from msgworker.web.scrape import Scrapes
@@ -89,13 +88,6 @@ class Options:
     elsewhere: Elsewhere | None = None
 
 
-class Busy(HTTPException):
-    """Too many reads wait for the database, or one took too long."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(503, text, {"Retry-After": "5"})
-
-
 class Site:
     """What routes work with: `request.app.state.site`."""
 
@@ -127,6 +119,7 @@ class Site:
         self._shared, self._steady = Sharing(SHARED_MOST), Sharing(SHARED_MOST)
         self.sections = Sharing(SECTIONS_MOST)
         self.jobs = Jobs(self._why)
+        self.hardships = Hardships(app.engine, self.without, options.deadline)
         self.templates = environment(self.without)
         self.starlette: Starlette
 
@@ -172,20 +165,17 @@ class Site:
         call = functools.partial(fn, *args, **kwargs)
         try:
             asked = loop.run_in_executor(self._threads, call)
-            return await asyncio.wait_for(asked, limit + 1)
-        except (TimeoutError, TookTooLong):
-            raise Busy(f"the database did not answer within {limit:g} s") from None
-        except ConfigError as error:
-            raise HTTPException(400, self.without(str(error))) from error
-        except (DatabaseUnavailable, SchemaError) as error:
-            raise HTTPException(503, self.without(str(error))) from error
-        except (DBAPIError, PoolTimeout) as error:
-            if dialects.trouble(error) is dialects.Trouble.AGAIN:
-                raise Busy("the database is busy; try again") from error
-            text = str(dialects.refusal(self.app.engine, error))
-            raise HTTPException(503, self.without(text)) from error
+            found = await asyncio.wait_for(asked, limit + 1)
+        except Exception as error:
+            answer = self.hardships.answer(error)
+            if answer is None:
+                raise
+            raise answer from error
         finally:
             self._waiting -= 1
+        if (badges := PENDING.get()) is not None:
+            await badges  # a page is shown with them
+        return found
 
     async def count(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """`ask` for a dry run; raises HTTPException 503 if too many count."""
@@ -214,10 +204,11 @@ class Site:
         call = functools.partial(fn, *args, **kwargs)
         return await self._steady.get(key_of(call), STEADY_SECONDS, lambda: self.ask(call))
 
-    def forget(self) -> None:
-        """What was looked at is out of date."""
-        self._shared.forget()
-        self.sections.forget()
+    def forget(self, *, steady: bool = False) -> None:
+        """What was looked at is out of date; steady: all that is kept, as after a start."""
+        kept = (self._steady, self.badges, self.scrapes) if steady else ()
+        for one in (self._shared, self.sections, *kept):
+            one.forget()
 
     def _why(self, error: BaseException) -> str:
         """Why a write failed; which right the login lacks, if that is it."""

@@ -10,6 +10,9 @@ described  the OpenAPI document, from the endpoints of the resources
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -29,10 +32,16 @@ ENDPOINTS: list[Endpoint] = [
 
 async def openapi(request: Request) -> Response:
     """The OpenAPI document, with the place where this dashboard is served."""
-    from msgworker.web.api.described import document  # pydantic takes a moment for it
-
     root = str(request.state.root)
-    return answer_of(document(ENDPOINTS) | {"servers": [{"url": f"{root}/api/v1"}]})
+    return answer_of(_document() | {"servers": [{"url": f"{root}/api/v1"}]})
+
+
+@functools.cache
+def _document() -> dict[str, Any]:
+    """The same for all requests: pydantic takes a moment for it."""
+    from msgworker.web.api.described import document
+
+    return document(ENDPOINTS)
 
 
 routes: list[BaseRoute] = [

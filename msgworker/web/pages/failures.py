@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import unicodedata
@@ -48,8 +49,9 @@ async def failures(request: Request) -> Response:
     site = site_of(request)
 
     async def values() -> dict[str, Any]:
-        chosen, found = await _groups(site, request, ROWS)
-        overview = await site.overview()
+        (chosen, found), overview = await asyncio.gather(
+            _groups(site, request, ROWS), site.overview()
+        )
         return {
             "chosen": chosen,
             "rows": found,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,8 +32,10 @@ async def messages(request: Request) -> Response:
     if chosen.ids:
         raise ConfigError("a list is chosen by filters; /messages/ID shows a message")
     after = query.get("after") or None
-    found = await site.ask(ops.messages, **filters, newest=not oldest, limit=ROWS, after=after)
-    overview = await site.overview()
+    found, overview = await asyncio.gather(
+        site.ask(ops.messages, **filters, newest=not oldest, limit=ROWS, after=after),
+        site.overview(),
+    )
     order = {"order": "oldest"} if oldest else {}
     return site.render(
         request,

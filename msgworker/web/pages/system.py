@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,8 +17,8 @@ NAV = ("System", "system")
 
 async def system(request: Request) -> Response:
     site = site_of(request)
-    findings = await site.look(site.ops.doctor)
-    sizes, values = await sizes_of(site), site.settings.values
+    findings, sizes = await asyncio.gather(site.look(site.ops.doctor), sizes_of(site))
+    values = site.settings.values
     return site.render(request, "system.html", findings=findings, sizes=sizes, values=values)
 
 

@@ -3,6 +3,7 @@ long its handlers run and its messages wait."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -38,8 +39,9 @@ async def topics(request: Request) -> Response:
         raise HTTPException(400, f"window is one of {', '.join(WINDOWS)}")
 
     async def values() -> dict[str, Any]:
-        overview = await site.overview()
-        timings = await site.look_steadily(site.ops.timings, window)
+        overview, timings = await asyncio.gather(
+            site.overview(), site.look_steadily(site.ops.timings, window)
+        )
         times = {one.topic: one for one in timings.topics}
         found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))
         return {
