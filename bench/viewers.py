@@ -17,7 +17,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,8 @@ MOST_RATIO = 1.1
 LEAST_SPEED = 0.97
 PER_SECOND = 10
 WAITING = 2_000
-DRAINED = 20_000
+DRAINED = 100_000
+"""For many seconds, during which the dashboard looks often."""
 START_SECONDS = 30.0
 NICE = 10
 """The browsers are elsewhere: here they leave the processor to what is measured."""
@@ -205,19 +206,28 @@ class Seen:
         return sorted(self.times)[int(0.95 * (len(self.times) - 1))] if self.times else 0.0
 
 
-def look(url: str, viewers: int, seconds: float) -> Seen:
-    """Follow the Overview as a browser does: load it, and again when the stream tells."""
+def look(url: str, viewers: int, seconds: float, settled: Callable[[], Any] = int) -> Seen:
+    """Follow the Overview as a browser does: load it, and again when the stream tells. settled: is
+    called when all have followed its first event."""
     seen = Seen()
+    followed = [0]
 
     async def one(client: httpx.AsyncClient) -> None:
         await _load(client, seen)
         query = {"part": "counts"}
         async with client.stream("GET", "/events", params=query, timeout=None) as stream:
             stream.raise_for_status()
+            first = True
             async for line in stream.aiter_lines():
-                if line.startswith("data:"):
-                    seen.events += 1
-                    await _load(client, seen)
+                if not line.startswith("data:"):
+                    continue
+                seen.events += 1
+                await _load(client, seen)
+                if first:
+                    first = False
+                    followed[0] += 1
+                    if followed[0] == viewers:
+                        settled()
 
     async def all_of_them() -> None:
         limits = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
@@ -246,14 +256,17 @@ async def _load(client: httpx.AsyncClient, seen: Seen) -> None:
 
 @contextmanager
 def looking(url: str, viewers: int) -> Iterator[None]:
-    """So many viewers in a process of their own."""
+    """So many viewers in a process of their own, who have loaded the page and follow it."""
     if not viewers:
         yield
         return
     context = mp.get_context("spawn")
-    child = context.Process(target=_look, args=(url, viewers), daemon=True)
+    settled = context.Event()
+    child = context.Process(target=_look, args=(url, viewers, settled), daemon=True)
     child.start()
     try:
+        if not settled.wait(START_SECONDS):
+            raise RuntimeError("the viewers did not get to follow the page")
         yield
         if not child.is_alive():
             raise RuntimeError("the viewers have ended early")
@@ -262,9 +275,9 @@ def looking(url: str, viewers: int) -> Iterator[None]:
         child.join()
 
 
-def _look(url: str, viewers: int) -> None:
+def _look(url: str, viewers: int, settled: Any) -> None:
     os.nice(NICE)
-    look(url, viewers, 1e6)
+    look(url, viewers, 1e6, settled.set)
 
 
 if __name__ == "__main__":
