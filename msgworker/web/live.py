@@ -4,7 +4,9 @@ A part is a name and a function of the site that returns what matters of it: a p
 ages. While a viewer follows a part, the poller calls that function every POLL_SECONDS and sends the
 name when the value has changed, and every AGES_SECONDS, because ages grow. All viewers load at that
 moment, and `Site.look` gives all of them the answer of the first. So many viewers cost the database
-what one does. The poller starts with the first viewer and ends with the last.
+what one does. What they cost this process grows with their number, so it polls less often where
+that takes more than SHARE of a processor: workers may need it. The poller starts with the first
+viewer and ends with the last.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from msgworker.logs import logger
 from msgworker.web.sessions import Session, Sessions
 
 POLL_SECONDS = 2.0
+SHARE = 0.02
+MOST_POLL_SECONDS = 15.0
 AGES_SECONDS = 15.0
 BEAT_SECONDS = 15.0
 """A comment after so long without an event: a stream whose reader is gone is noticed."""
@@ -136,12 +140,16 @@ class Live:
 
     async def _poll(self) -> None:
         while True:
+            begun, used = time.monotonic(), time.thread_time()
             wanted = frozenset().union(*(stream.parts for stream in self._streams))
             changed = [name for name in sorted(wanted) if await self._has_changed(name)]
             for stream in list(self._streams):
                 stream.tell(changed)
             self.ask_again()
             await asyncio.sleep(self._poll_seconds)
+            took = time.thread_time() - used  # of the event loop, with what viewers have loaded
+            rest = took / SHARE - (time.monotonic() - begun)
+            await asyncio.sleep(min(max(0.0, rest), MOST_POLL_SECONDS - self._poll_seconds))
 
     async def _has_changed(self, name: str) -> bool:
         before, told = self._seen.get(name, (None, 0.0))

@@ -47,6 +47,27 @@ def test_many_viewers_cost_what_one_costs_and_none_costs_nothing() -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("costly", [False, True])
+def test_what_costs_much_is_polled_less_often(costly: bool) -> None:
+    """The event loop has two hundredths of a processor for it, with what viewers load."""
+
+    async def read() -> int:
+        until = time.thread_time() + (0.04 if costly else 0.0)
+        while time.thread_time() < until:
+            pass
+        return 1
+
+    async def scene() -> int:
+        poller = live.Live({"counts": read}, lambda: None, poll_seconds=0.01)
+        joined = poller.join(["counts"])
+        await asyncio.sleep(1.0)
+        poller.leave(joined)
+        return poller.polls
+
+    polls = asyncio.run(scene())
+    assert polls == 1 if costly else polls > 3
+
+
 def test_a_stop_ends_the_streams() -> None:
     async def read() -> int:
         return 1
