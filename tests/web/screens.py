@@ -1,4 +1,5 @@
-"""Pictures of every page: `python -m tests.web.screens [FOLDER]`, by default docs/screens.
+"""Pictures of every page: `python -m tests.web.screens [--only NAME]... [FOLDER]`, by default
+docs/screens; --only: pages whose pictures are taken anew, beside those that are there.
 
 In light and dark, 1440 and 390 px wide, with a palette of 64 colours. Needs Chromium, which is
 installed where that is possible, and the packages playwright and pillow.
@@ -6,12 +7,12 @@ installed where that is possible, and the packages playwright and pillow.
 
 from __future__ import annotations
 
+import argparse
 import io
 import itertools
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,9 @@ def small(png: bytes) -> bytes:
     return out.getvalue()
 
 
-def take(folder: Path) -> int:
-    """Take all pictures, in place of those that are there; returns their size in bytes."""
+def take(folder: Path, only: Sequence[str] = ()) -> int:
+    """Take all pictures, in place of those that are there, or those of some pages; returns their
+    size in bytes."""
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, bytes] = {}
@@ -94,9 +96,11 @@ def take(folder: Path) -> int:
                 how["timezone_id"] = "Europe/Berlin"
                 with browser.new_context(**how) as context:
                     for name, png in look(app, context.new_page(), pages):
+                        if only and name not in only:
+                            continue
                         pictures[f"{name}-{width}-{colours}.png"] = small(png)
         app.engine.dispose()
-    for old in folder.glob("*.png"):
+    for old in () if only else folder.glob("*.png"):
         old.unlink()
     for name, png in pictures.items():
         (folder / name).write_bytes(png)
@@ -135,4 +139,8 @@ def _written(app: App, page: Any, _: dict[str, str]) -> Iterator[tuple[str, byte
 
 
 if __name__ == "__main__":
-    print(take(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/screens")), "bytes")
+    parser = argparse.ArgumentParser(prog="python -m tests.web.screens", description=__doc__)
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("folder", nargs="?", default="docs/screens", type=Path)
+    asked = parser.parse_args()
+    print(take(asked.folder, asked.only), "bytes")

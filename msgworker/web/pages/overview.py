@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgworker.message import State
 from msgworker.store.looking.charts import WINDOWS, HistoryPoint, TopicTimes
 from msgworker.store.looking.overview import Overview, TopicInfo
 from msgworker.web import charts, sections, shown
+from msgworker.web.pages import trouble
 from msgworker.web.site import Site, site_of
 
 NAV = ("Overview", "overview")
@@ -36,7 +38,7 @@ def row(one: TopicInfo, times: TopicTimes, minutes: int) -> dict[str, Any]:
 
 def state_of(one: TopicInfo, times: TopicTimes) -> list[tuple[str, str]]:
     """Words for what a topic does and what is wrong with it, each with its class."""
-    waits = one.count(State.NEW).count or one.count(State.FAILED).count
+    waits = trouble.waits(one)
     if one.paused is not None:
         found = [("paused", "failed")]
     elif waits and not one.handlers:
@@ -45,7 +47,7 @@ def state_of(one: TopicInfo, times: TopicTimes) -> list[tuple[str, str]]:
         found = [("processing", "processing")]
     else:
         found = [("waiting", "new") if waits else ("idle", "new")]
-    if waits and times.retried + times.dead and not times.done:
+    if waits and trouble.fails(times):
         found.append(("every try fails", "dead"))
     if one.count(State.DEAD).count:
         found.append(("dead messages", "dead"))
@@ -132,12 +134,20 @@ async def overview(request: Request) -> Response:
         raise HTTPException(400, f"window is one of {', '.join(WINDOWS)}")
 
     async def values() -> dict[str, Any]:
-        found = await site.overview()
-        history = await site.look_steadily(site.ops.history, window)
-        timings = await site.look_steadily(site.ops.timings, window)
+        found, history, timings = await asyncio.gather(
+            site.overview(),
+            site.look_steadily(site.ops.history, window),
+            site.look_steadily(site.ops.timings, window),
+        )
         times, (minutes, _) = {one.topic: one for one in timings.topics}, WINDOWS[window]
         return {
             "found": found,
+            "trouble": trouble.lines(
+                found,
+                times,
+                blocks=site.app.table.on_dead == "block",
+                database=site.hardships.told,
+            ),
             "states": [
                 (state.value, found.count(state))
                 for state in State

@@ -1,0 +1,122 @@
+"""The list of trouble on the Overview, each line with the page that helps."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from msgworker import App, MessageTable
+from msgworker.errors import TookTooLong
+from msgworker.message import State
+from msgworker.ops import Ops
+from msgworker.store.changing.pause import Pause
+from msgworker.store.looking.capped import Capped
+from msgworker.store.looking.charts import TopicTimes
+from msgworker.store.looking.overview import Overview, TopicInfo
+from msgworker.web.pages.trouble import lines
+from tests.support.browsing import Browser, Page
+from tests.support.leases import dead_holds
+from tests.support.ops import FAILED, NEW, RUNNING, put
+from tests.support.rows import Table
+
+NOW = datetime(2026, 11, 25, tzinfo=UTC)
+NONE = Capped(0)
+PAUSED = Pause("t", "ann", "INC-1", NOW)
+
+
+def seen(*topics: TopicInfo, failed: Capped = NONE, **given: Any) -> Overview:
+    values: dict[str, Any] = {"oldest_seconds": None, "live": 1, "silent": 0, "dead": 0} | given
+    return Overview(NOW, {State.DEAD: failed}, topics, **values)
+
+
+def topic(name: str, *, handlers: int = 1, new: int = 1, **more: Any) -> TopicInfo:
+    return TopicInfo(name, {State.NEW: Capped(new)}, None, handlers, **more)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (seen(topic("t")), []),
+        (seen(topic("t", handlers=0, new=0)), []),
+        (seen(failed=Capped(10_000, more=True)), [("dead", "failures", {})]),
+        (seen(silent=1, dead=2), [("dead", "instances", {}), ("silent", "instances", {})]),
+        (
+            seen(topic("t", handlers=0)),
+            [("no handler", "messages", {"status": "new", "topic": "t"})],
+        ),
+        (
+            seen(topic("t", handlers=0), topic("u", handlers=0)),
+            [("no handler", "topics", {})],
+        ),
+        (seen(topic("t", handlers=0, paused=PAUSED)), [("paused", "topics", {})]),
+    ],
+)
+def test_each_trouble_is_a_line_with_its_page(
+    found: Overview, told: list[tuple[str, str, dict[str, str]]]
+) -> None:
+    got = [(one.word, one.route, dict(one.query)) for one in lines(found, {}, blocks=False)]
+    assert got == told
+
+
+def test_a_topic_whose_tries_all_fail_is_told_until_one_ends_well() -> None:
+    found = seen(topic("t"))
+    times = {"t": TopicTimes("t", retried=3)}
+    assert [one.word for one in lines(found, times, blocks=False)] == ["every try fails"]
+    assert lines(found, {"t": TopicTimes("t", retried=3, done=1)}, blocks=False) == []
+
+
+def test_many_topics_are_one_line_that_names_some() -> None:
+    (line,) = lines(seen(*(topic(f"t{n}", handlers=0) for n in range(9))), {}, blocks=False)
+    assert line.text.endswith("t0, t1, t2 and 6 more")
+
+
+def _told(page: Page) -> list[str]:
+    return [
+        one.text
+        for part in page.tree.all("section", **{"aria-labelledby": "trouble"})
+        for one in part.all("li")
+    ]
+
+
+def test_the_overview_begins_with_what_needs_help(sqlite_app: App, ann: Browser) -> None:
+    assert _told(ann.get("/")) == []
+    put(sqlite_app, ("a", FAILED), ("b", NEW), topic="t")
+    (held,) = put(sqlite_app, ("c", RUNNING), topic="t")
+    dead_holds(sqlite_app, Table(sqlite_app), "crm-7", msg_id=held)
+    sqlite_app.ops.pause("u", actor="bob")
+    page = ann.get("/")
+    assert [text.split()[0] for text in _told(page)] == ["dead", "dead", "no", "paused"]
+    for path in ("/failures", "/instances", "/messages?status=new&topic=t", "/topics"):
+        assert path in page.links, path
+        assert ann.get(path).status == 200
+
+
+def test_where_dead_messages_block_lanes_are_told(tmp_path: Any, visit: Any) -> None:
+    app = App(f"sqlite:///{tmp_path}/blocks.db", table=MessageTable(on_dead="block"))
+    app.create_schema()
+    put(app, ("a", FAILED), topic="t")
+    page = visit(app).get("/")
+    assert any("hold up their objects" in text for text in _told(page))
+    assert "/lanes" in page.links
+    app.engine.dispose()
+
+
+def test_reads_that_the_database_did_not_answer_are_told(
+    sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: Any, **__: Any) -> None:
+        raise TookTooLong(10)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ops, "audit", late)
+        assert ann.get("/audit", 503).status == 503
+        assert ann.get("/audit", 503).status == 503
+    page = ann.get("/")
+    (line,) = _told(page)
+    assert "2 reads of this dashboard failed" in line
+    assert "did not answer within 10 s" in line
+    assert "/system" in page.links
+    ann.get("/messages", 400, since="never")  # that is no trouble of the database
+    assert "2 reads" in _told(ann.get("/"))[0]
