@@ -39,6 +39,12 @@ class Sharing:
         result: R = await asyncio.shield(found)
         return result
 
+    def put(self, key: Hashable, value: Any) -> None:
+        """A value that was made just now."""
+        made = asyncio.get_running_loop().create_future()
+        made.set_result(value)
+        self._made[key] = (time.monotonic(), made)
+
     def forget(self) -> None:
         """All of it is out of date."""
         self._made.clear()

@@ -106,7 +106,8 @@ class Site:
         self.sessions = sessions
         self.nav = nav
         reads = {name: functools.partial(self.ask, part, self) for name, part in parts.items()}
-        self.live = Live(reads, self.forget)
+        self.live = Live(reads, self._changed)
+        self.polled: Overview | None = None
         self.scrapes = Scrapes(app)
         self.badges = Badges()
         self.elsewhere = options.elsewhere
@@ -209,6 +210,13 @@ class Site:
         kept = (self._steady, self.badges, self.scrapes) if steady else ()
         for one in (self._shared, self.sections, *kept):
             one.forget()
+
+    def _changed(self) -> None:
+        """What was looked at is out of date, but for what the poller has just seen."""
+        self.forget()
+        if self.polled is not None:
+            key = key_of(functools.partial(self.ops.overview))
+            self._shared.put(key, self.polled)
 
     def _why(self, error: BaseException) -> str:
         """Why a write failed; which right the login lacks, if that is it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -79,3 +80,27 @@ def test_a_script_gets_the_sections_that_it_selects(full_app: App, path: str) ->
     assert live.findall(part) == live.findall(page)
     assert "<html" in page
     assert "<html" not in part
+
+
+def test_what_the_poller_has_seen_is_not_read_again(full_app: App) -> None:
+    """Those who load a page when a change is told get the counts that told it."""
+
+    async def scene() -> list[int]:
+        dashboard = full_app.web()
+        site, found = dashboard.site, []
+        stream = site.live.join(["counts"])
+        with statements(full_app) as sent:
+            await asyncio.wait_for(stream.bell.wait(), 10)
+            found.append(len(sent))
+            seen = await site.overview()
+            found.append(len(sent))
+            assert seen is site.polled
+            site.forget()
+            assert await site.overview() is not seen
+            found.append(len(sent))
+        site.live.leave(stream)
+        site.close()
+        return found
+
+    polled, shared, again = asyncio.run(scene())
+    assert 0 < polled == shared < again

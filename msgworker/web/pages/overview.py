@@ -120,6 +120,7 @@ def what_matters(site: Site) -> Any:
     """Without ages, see `live.py`."""
     found: Overview = site.ops.overview()
     site.badges.note(found)
+    site.polled = found
     topics = [(one.topic, dict(one.counts), one.paused is None) for one in found.topics]
     return dict(found.counts), topics, found.live, found.silent, found.dead
 
