@@ -1812,4 +1812,26 @@ MUTANTS = (
         "            pass\n",
         "test_a_revision_that_cannot_upgrade_changes_nothing_and_says_how_it_can",
     ),
+    _m(
+        "a chunk leaves out what waits for an instant",
+        "store/changing/chunks.py",
+        "    if c.available_at is not None:\n        due",
+        "    if c.available_at is None:\n        due",
+        *_on("test_chunks_hold_all_that_matches_once_and_in_order", "sqlite"),
+    ),
+    _m(
+        "a part that was counted is taken for another number",
+        "ops/counting.py",
+        "if complete or found > self.expected:",
+        "if True:",
+        "test_a_dry_run_that_stops_at_its_limit_does_not_take_a_part_for_another_number"
+        "[sqlite-discard]",
+    ),
+    _m(
+        "what costs much is polled as often",
+        "web/live.py",
+        "rest = took / SHARE - ",
+        "rest = took - ",
+        "test_what_costs_much_is_polled_less_often[True]",
+    ),
 )

@@ -171,8 +171,8 @@ _m(
     "S4",
     "a request waits without an end",
     "web/site.py",
-    "return await asyncio.wait_for(asked, limit + 1)",
-    "return await asyncio.wait_for(asked, None)",
+    "found = await asyncio.wait_for(asked, limit + 1)",
+    "found = await asyncio.wait_for(asked, None)",
     "test_a_read_that_is_too_slow_is_given_up",
 )
 _m(
@@ -669,6 +669,14 @@ _m(
 )
 _m(
     "S13",
+    "the span of a send that is refused has the error",
+    "tracing.py",
+    'self._tracer.failed(self._span, kind_of(error), "not sent")',
+    'self._tracer.failed(self._span, kind_of(error), f"not sent: {error.params}")  # type: ignore',
+    "test_no_span_has_a_secret",
+)
+_m(
+    "S13",
     "log lines keep the secrets of URLs",
     "logs.py",
     "            safe = without_url_secrets(text)",
@@ -720,8 +728,8 @@ _m(
     "S16",
     "a page writes",
     "web/pages/overview.py",
-    "        found = await site.overview()\n        history",
-    '        found = await site.overview()\n        await site.ask(site.app.ops.pause, "x")\n        history',
+    "        found, history, timings = await",
+    '        await site.ask(site.app.ops.pause, "x")\n        found, history, timings = await',
     "test_a_dashboard_needs_no_more_rights_than_a_looker_and_says_what_a_write_lacks[postgresql]",
 )
 _m(
