@@ -15,6 +15,7 @@ elsewhere    a lock centre that is not the database
 badges       the numbers beside the names of pages
 badged       pages for which they are read
 site         what routes work with: pages, reads in threads with a deadline
+hardships    what goes wrong with reads: the answer, and a line on the Overview
 environment  the templates and their filters
 sharing      what those who ask for the same at the same time get together
 pages        the pages, one file each

@@ -1,4 +1,4 @@
 """What operators change, and the audit of it.
 
-In order: change, keys, cancelling, purge, pause, audit.
+In order: change, chunks, keys, cancelling, purge, pause, audit.
 """

@@ -4,6 +4,7 @@ A page has `routes` and `NAV`: its name in the navigation, and the name of its r
 page that is reached from another one.
 
 overview   counts, throughput and latency, topics
+trouble    what needs help, of the overview
 messages   a list by filters, and the search box
 message    one message: its tries, its items, what it waits for
 failures   messages that failed for the same reason, as groups
