@@ -53,9 +53,10 @@ test-long: $(VENV)/.dev  ## everything: all tests on all databases, the long run
 	$(if $(PYTEST_ARGS),,$(MAKE) test-variants)
 
 test-variants: LIMIT = 1h
-test-variants: $(VENV)/.variants  ## the contract suite with psycopg2, its quick tests with mysqlclient (docs/drivers.md)
+test-variants: $(VENV)/.variants  ## the contract suite with psycopg2; its quick tests with mysqlclient, through PgBouncer, on Galera
 	export MSGWORKER_TEST_VARIANT=psycopg2; $(RUN_TESTS) tests/contract
-	export MSGWORKER_TEST_VARIANT=mysqldb; $(RUN_TESTS) tests/contract -m "not long"
+	for variant in mysqldb pgbouncer-transaction pgbouncer-session galera; do \
+	  export MSGWORKER_TEST_VARIANT=$$variant; $(RUN_TESTS) tests/contract -m "not long" || exit 1; done
 
 check: $(VENV)/.dev  ## format, lint, types, tests
 	$(BIN)/ruff format --check .

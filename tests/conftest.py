@@ -61,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(NamesFailures(config))
         _shared.append(Fleet(durable=False))
+        variants.offer(_shared[0])
         _shared[0].offer()
         _not_tested.update(_shared[0].missing)
         with contextlib.suppress(CannotHave):  # the tests of the model say why they are skipped
@@ -158,6 +159,7 @@ class Database:
 def servers() -> Iterator[Fleet]:
     """The database servers of this session; `servers.url("postgresql")` starts one."""
     with session(durable=False) as fleet:
+        variants.offer(fleet)
         yield fleet
 
 

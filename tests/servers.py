@@ -76,7 +76,7 @@ def _install(*packages: str) -> None:
     try:
         for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
             done = subprocess.run(
-                ["apt-get", "-q", *command],
+                ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", *command],
                 capture_output=True,
                 text=True,
                 env=environment,

@@ -1,6 +1,7 @@
 """Everything at once, for as long as asked: kill -9, pauses beyond the lease, lost sessions, server
 crashes, late commits, cancels; then peace, and the verdict. Of a Galera cluster the nodes: killed,
 cut off from the others, paused, one at a time. Of a pair the primary: killed, its standby promoted.
+A PgBouncer in front of a server: killed, restarted, its sessions ended.
 
     python -m tests.crash.torture --seconds 60 --database postgresql --processes 8
 
@@ -29,7 +30,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from tests import pairs, servers
+from tests import pairs, pooled, servers
 from tests.crash import points
 from tests.crash.batch_witness import BEHIND
 from tests.crash.feature_rules import CHAIN, LIMITED, MAX_RUNNING, TICK, Broken
@@ -49,6 +50,8 @@ PROCESSES = {
     "oracle-mariadb": 4,
     "galera": 6,
     "postgresql-sync": 6,
+    "pgbouncer-transaction": 6,
+    "pgbouncer-session": 6,
 }
 DEFAULT = ("postgresql", "mariadb", "sqlite")
 LEASE_SECONDS = 2.0
@@ -58,6 +61,9 @@ PAUSE_SECONDS = 5.0
 CUT_SECONDS = 0.7
 CRASH_SECONDS = 20.0
 PEACE_SECONDS = 180.0
+
+
+Behind = servers.Server | servers.Galera | pairs.Pair | pooled.Pooled
 
 
 @dataclass
@@ -70,6 +76,7 @@ class Score:
     cuts: int = 0
     crashes: int = 0
     nodes: Counter[str] = field(default_factory=Counter)  # of a cluster: what was done to them
+    pooled: Counter[str] = field(default_factory=Counter)  # a server and its pooler: the same
     rejoined: int = 0
     redis: int = 0
     late: int = 0
@@ -86,7 +93,7 @@ class Torture:
     processes: int
     chance: random.Random
     cutter: Cutter
-    server: servers.Server | servers.Galera | pairs.Pair | None = None
+    server: Behind | None = None
     kill_seconds: float = KILL_SECONDS
     crash_seconds: float = CRASH_SECONDS
     scope: str = ""
@@ -219,6 +226,8 @@ class Torture:
             return self._harm_node(self.server)
         if isinstance(self.server, pairs.Pair):
             return self._fail_over(self.server)
+        if isinstance(self.server, pooled.Pooled):
+            return self._harm_pooled(self.server)
         if self.server.name == "mariadb":
             self.server.kill()
         elif self.chance.random() < 0.5:
@@ -257,6 +266,13 @@ class Torture:
         self.score.crashes += 1
         self.mending = threading.Thread(target=pair.fail_over, args=(seconds, shown))
         self.mending.start()
+        return True
+
+    def _harm_pooled(self, both: pooled.Pooled) -> bool:
+        kind = pooled.HARMS[self.score.crashes % len(pooled.HARMS)]
+        both.harm(kind, self.chance.uniform(0, 2))
+        self.score.crashes += 1
+        self.score.pooled[kind] += 1
         return True
 
     def _crash_redis(self) -> bool:
@@ -351,8 +367,12 @@ def by_rule(verdict: Verdict) -> str:
 
 
 def of_nodes(torture: Torture) -> list[str]:
-    """What was done to the nodes of a cluster, and how long it committed nothing."""
+    """What was done to the nodes of a cluster, and how long it committed nothing; or to a server
+    and its pooler."""
     score, away = torture.score, [back - away for away, back in torture.outages]
+    if score.pooled:
+        done = ", ".join(f"{kind} {count} times" for kind, count in score.pooled.items())
+        return [f"of these    {done}"]
     if not score.nodes:
         return []
     done = ", ".join(f"{count} {kind}" for kind, count in score.nodes.items())
@@ -415,9 +435,17 @@ def pair(name: str) -> Iterator[tuple[str, str, pairs.Pair]]:
 
 
 @contextlib.contextmanager
-def database(
-    name: str, folder: Path
-) -> Iterator[tuple[str, str, servers.Server | servers.Galera | pairs.Pair | None]]:
+def pooler(name: str) -> Iterator[tuple[str, str, pooled.Pooled]]:
+    """The same behind a PgBouncer, through which the consumers go; we do not."""
+    with pooled.running(name) as made:
+        admin = plain_engine(made.server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with admin.connect() as conn:
+            conn.exec_driver_sql("CREATE DATABASE torture")
+        yield consumer_url(made.url("torture")), f"{made.server.url}torture", made
+
+
+@contextlib.contextmanager
+def database(name: str, folder: Path) -> Iterator[tuple[str, str, Behind | None]]:
     """A new database on a server of our own: for consumers, for ourselves, and the server."""
     if name == "sqlite":
         url = f"sqlite:///{folder / 'torture.db'}"
@@ -430,6 +458,10 @@ def database(
     if name in pairs.NAMES:
         with pair(name) as ready:
             yield ready
+        return
+    if name in pooled.NAMES:
+        with pooler(name) as both:
+            yield both
         return
     server = servers.start(standins.server_of(name))
     try:
@@ -462,6 +494,8 @@ def running(
             torture.ways = (ours,)
         if isinstance(server, servers.Galera):
             torture.ways = tuple(f"{node.url}torture" for node in server.nodes)
+        if isinstance(server, pooled.Pooled):
+            torture.crash_seconds /= 2
         if scope == "segments":
             torture.redis = servers.start("redis", durable=False)
             stack.callback(torture.redis.remove)

@@ -1,5 +1,6 @@
-"""Another way to a server of the tests: another driver, or a pooler between. The variable
-MSGWORKER_TEST_VARIANT names one; the contract suite is then all that runs, and on that alone."""
+"""Another way to a server of the tests: another driver, a pooler between, a cluster in its place.
+The variable MSGWORKER_TEST_VARIANT names one; the contract suite is then all that runs, and on that
+alone."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from functools import cache
 
 from sqlalchemy.engine import URL, make_url
 
-from tests.servers import Fleet, PgBouncer, Server
+from tests.servers import VARIABLES, Fleet, PgBouncer, Server
 
 VARIABLE = "MSGWORKER_TEST_VARIANT"
+NODES = "MSGWORKER_TEST_NODES"
+"""The URLs of a cluster's nodes, for processes that we start."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,29 @@ VARIANTS = {
     "mariadbconnector": Variant("mariadb", "mariadb+mariadbconnector", "mariadb"),
     "pgbouncer-transaction": Variant("postgresql", mode="transaction"),
     "pgbouncer-session": Variant("postgresql", mode="session"),
+    "galera": Variant("mariadb"),
 }
 
 
 def name() -> str:
     """The one that was asked for; "" = none."""
     return os.environ.get(VARIABLE, "")
+
+
+def offer(fleet: Fleet) -> None:
+    """Where a cluster is asked for, its nodes are the servers of the tests: each process has one.
+    Raises CannotHave."""
+    if name() != "galera":
+        return
+    if NODES not in os.environ:
+        nodes = fleet.cluster().nodes
+        for node in nodes:  # many tests count ids; a table is written to by one process alone
+            node.query("SET GLOBAL wsrep_auto_increment_control = OFF")
+            node.query("SET GLOBAL auto_increment_increment = 1, auto_increment_offset = 1")
+        os.environ[NODES] = " ".join(node.url for node in nodes)
+    urls = os.environ[NODES].split()
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    os.environ[VARIABLES["mariadb"]] = urls[int(worker) % len(urls)]
 
 
 def way_to(url: URL, fleet: Fleet) -> URL:
@@ -51,6 +71,8 @@ def way_to(url: URL, fleet: Fleet) -> URL:
         between = _pooler(fleet, variant.mode)
         url = url.set(host="127.0.0.1", port=between.port)
         return url.update_query_dict({"pooler": "session"}) if variant.mode == "session" else url
+    if not variant.driver:
+        return url
     url = url.set(drivername=variant.driver)
     return url.difference_update_query(["charset"]) if name() == "mariadbconnector" else url
 

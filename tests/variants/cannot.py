@@ -1,5 +1,5 @@
 """What the contract suite cannot do on a variant, by the names of tests. A test that is listed and
-passes is an error."""
+passes is an error, unless it fails only now and then there."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from tests import variants
 
 
 class Excuse(NamedTuple):
-    """variants, which: patterns of the variant's name and of the test's id."""
+    """variants, which: patterns of the variant's name and of the test's id. always: it never
+    passes."""
 
     variants: str
     why: str
     which: str = ""
+    always: bool = True
 
 
+_POOLED = "pgbouncer-.*"
 _ONE_TYPE = "the driver wants values of one type in a column of executemany"
 CANNOT: dict[str, tuple[Excuse, ...]] = {
     "test_an_odd_value_harms_its_own_message_only": (
@@ -36,6 +39,27 @@ CANNOT: dict[str, tuple[Excuse, ...]] = {
     ),
     "test_objects_of_other_columns_are_sent_in_bulk": (
         Excuse("mariadbconnector", _ONE_TYPE, r"VARCHAR\(40\)"),
+    ),
+    "test_a_notification_starts_a_message_at_once_beside_a_busy_object": (
+        Excuse("pgbouncer-transaction", "no LISTEN: the message is found at the next look"),
+    ),
+    "test_instants_mean_the_same_in_any_time_zone_of_a_session": (
+        Excuse(_POOLED, "PgBouncer refuses what the test sets with options= at the connection"),
+    ),
+    "test_two_items_commit_side_by_side": (
+        Excuse("galera", "an item changes the row of its message, which is compared at COMMIT"),
+    ),
+    "test_settle_whose_connection_is_lost_is_in_doubt": (
+        Excuse(_POOLED, "the test ends a session by its number, and the pooler has its own"),
+    ),
+    "test_an_outcome_that_is_all_of_its_transaction_is_looked_up": (
+        Excuse(
+            _POOLED,
+            "a statement whose client is gone may reach the server after the look; the handler, "
+            "which wrote nothing, then starts twice, and one settle counts",
+            "during",
+            always=False,
+        ),
     ),
 }
 """Test -> where it cannot pass, and why."""
@@ -57,6 +81,7 @@ def only(items: list[pytest.Item]) -> None:
             test = getattr(item, "originalname", None) or item.name
             for excuse in CANNOT.get(test, ()):
                 if re.fullmatch(excuse.variants, name) and re.search(excuse.which, item.name):
-                    item.add_marker(pytest.mark.xfail(reason=excuse.why, strict=True))
+                    mark = pytest.mark.xfail(reason=excuse.why, strict=excuse.always)
+                    item.add_marker(mark)
             left.append(item)
     items[:] = left
