@@ -36,6 +36,7 @@ class Said(StrEnum):
     DATABASE_AWAY = "database.away"
     DATABASE_BACK = "database.back"
     POOLER_FOUND = "pooler.found"
+    PRIMARY_OLD = "primary.old"
     SCHEDULE_FIRED = "schedule.fired"
     SCHEDULE_FAILED = "schedule.failed"
     HANDLER_LATE = "handler.late"

@@ -124,6 +124,7 @@ from msgworker.dialects.sqlite import (
     network_mount,
     set_up_database,
 )
+from msgworker.dialects.timelines import timeline_of
 from msgworker.dialects.troubles import (
     Trouble,
     follows,
@@ -281,6 +282,7 @@ __all__ = [
     "text_kind",
     "text_length",
     "text_room",
+    "timeline_of",
     "trouble",
     "unavailable",
     "violates",

@@ -27,6 +27,7 @@ from msgworker.dialects import (
     rolled_back,
     sever,
     shares_sessions,
+    timeline_of,
     trouble,
 )
 from msgworker.errors import DatabaseUnavailable, HandlerMisuse
@@ -153,6 +154,8 @@ class Link:
         self.busy_since: float | None = None  # when its present use began
         self.ident: int | None = None  # the thread that used it last
         self.lock = threading.Lock()
+        self._timeline = timeline_of(engine)
+        self._turn = self._timeline.turn
         self._pid = os.getpid()
 
     def connect(self) -> Connection:
@@ -160,6 +163,9 @@ class Link:
         try:
             conn = self._engine.connect()
             refuse_standby(conn)
+            self._timeline.check(conn)
+            if not self.is_open:
+                self._turn = self._timeline.turn
             return conn
         except Exception as error:
             if no_connection_left(error):
@@ -190,8 +196,19 @@ class Link:
                 with suppress(Exception):  # its own thread may be closing it
                     sever(conn)
 
+    def check_server(self) -> None:
+        """Whether the server behind a pooler is still the one that it was; elsewhere nothing is
+        asked. Raises DatabaseUnavailable."""
+        with self._opened() as conn:
+            self._timeline.check_behind_pooler(conn)
+
     def _begin(self) -> None:
         end_if_forked(self._pid)
+        if self._turn != self._timeline.turn and self.busy_since is None:
+            self._turn = self._timeline.turn
+            if self.is_open:
+                self.close(lost=True)
+                raise DatabaseUnavailable("the connection may lead to a server that was replaced")
         self.ident = threading.get_ident()
         self.busy_since = time.monotonic()
 

@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from msgworker import App, Worker
 from msgworker.dialects import Trouble, open_engine, refuse_standby, trouble
 from msgworker.errors import DatabaseUnavailable
+from msgworker.instance.links import Link
 from tests import pairs
 from tests.crash import torture
 from tests.engines import plain_engine
@@ -42,9 +43,9 @@ def pair() -> Iterator[pairs.Pair]:
         yield made
 
 
-def app_of(url: str) -> tuple[App, list[int]]:
+def app_of(url: str, lease_seconds: float = 30.0) -> tuple[App, list[int]]:
     """An App at this URL with a handler, and the messages that it has handled."""
-    app = App(url, poll_seconds=0.05, lease_seconds=30, backoff_seconds=1)
+    app = App(url, poll_seconds=0.05, lease_seconds=lease_seconds, backoff_seconds=1)
     app.create_schema()
     handled: list[int] = []
     app.add_handler("t", lambda msg: handled.append(msg.payload["n"]))
@@ -113,6 +114,91 @@ def test_a_standby_is_an_outage_until_it_is_promoted(
     away = [r for r in caplog.records if getattr(r, "event", "") == "database.away"]
     assert len([r for r in away if r.levelno >= logging.WARNING]) == 1
     assert "unexpected error" not in caplog.text
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_an_old_primary_that_comes_back_is_refused(
+    pair: pairs.Pair, pooled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"{pair.url}postgres"
+    with ExitStack() as stack:
+        if pooled:
+            pooler = PgBouncer(pair.url, "transaction", more="server_login_retry = 1")
+            stack.callback(pooler.remove)
+            pooler.prepare()
+            pooler.start()
+            url = f"{pooler.url}postgres"
+        app, handled = app_of(url, lease_seconds=3.0)
+        worker = stack.enter_context(working(app))
+        send(app, 1)
+        until(lambda: handled == [1], "it works")
+        instance = worker.instance
+        assert instance is not None
+        pair.wait_for_replay()
+        pair.primary.crash()
+        time.sleep(0.5)
+        old = pair.promote()
+        stack.callback(old.remove)
+        pair.turn()
+        mended(lambda: send(app, 2))
+        until(lambda: handled == [1, 2], "it goes on")
+        if pooled:  # it asks with each heartbeat
+            asked = instance.runtime.identity.renewed_at + 2 * app.settings.heartbeat_seconds
+            until(lambda: instance.runtime.identity.renewed_at > asked, "it has asked the new one")
+
+        old.start()
+        pair.proxy.turn(old.port)
+        until(lambda: said(caplog, "primary.old"), "it is noticed")
+        theirs = App(f"{old.url}postgres")
+        send(theirs, 3)
+        theirs.engine.dispose()
+        until(lambda: instance.database_gone_seconds() > 3, "that is an outage")
+        assert handled == [1, 2]
+        assert rows(f"{old.url}postgres") == [(2, 0), (0, 0)]
+
+        pair.turn()
+        mended(lambda: send(app, 4))
+        until(lambda: handled == [1, 2, 4], "it goes on")
+    assert rows(f"{pair.primary.url}postgres") == [(2, 0)] * 3
+    assert [r.levelname for r in said(caplog, "primary.old")] == ["ERROR"]
+    assert "unexpected error" not in caplog.text
+
+
+def said(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
+    return [r for r in caplog.records if getattr(r, "event", "") == event]
+
+
+def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(pair: pairs.Pair) -> None:
+    """One that was partitioned off, not killed: connections to it live on."""
+    engine = open_engine(f"{pair.url}postgres")
+    links = [Link(engine) for _ in range(2)]
+    with links[0].transaction() as conn:
+        conn.exec_driver_sql("CREATE TABLE t (a integer)")
+    pair.wait_for_replay()
+    old = pair.promote()
+    pair.proxy.turn(pair.primary.port, cut=False)
+    with links[0].transaction() as conn:  # nothing has shown it yet
+        conn.exec_driver_sql("INSERT INTO t VALUES (1)")
+    with links[1].transaction() as conn:
+        assert not conn.exec_driver_sql("SELECT * FROM t").all()
+    with pytest.raises(DatabaseUnavailable, match="replaced"), links[0].transaction():
+        pass
+    with links[0].transaction() as conn:
+        assert not conn.exec_driver_sql("SELECT * FROM t").all()
+    pair.proxy.turn(old.port, cut=False)
+    with links[0].transaction() as conn:  # its connection is to the new one
+        conn.exec_driver_sql("INSERT INTO t VALUES (2)")
+    third = Link(engine)
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailable, match="timeline 1"), third.transaction():
+            pass
+    pair.proxy.turn(pair.primary.port, cut=False)
+    with third.transaction() as conn:
+        assert conn.exec_driver_sql("SELECT a FROM t").scalar() == 2
+    for link in (*links, third):
+        link.close()
+    engine.dispose()
+    old.remove()
 
 
 def test_what_a_pooler_remembers_of_a_standby_is_not_believed(pair: pairs.Pair) -> None:

@@ -107,6 +107,7 @@ class Heartbeat(Role):
         if self._has_left():
             return 0
         self._watch_file()
+        self._link.check_server()
         try:
             self._renew()
             self._make_sure()
