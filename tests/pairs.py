@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.proxy import Proxy
+from tests.replicas import MariaDBPair
 from tests.servers import START_SECONDS, CannotHave, PostgreSQL, run
 
 STANDBY = "s1"
@@ -161,14 +162,25 @@ def _children(pid: int) -> Iterator[int]:
                 yield int(path.parent.name)
 
 
-Pair = PostgreSQLPair
-NAMES = ("postgresql-sync",)
+Pair = PostgreSQLPair | MariaDBPair
+NAMES = ("postgresql-sync", "mariadb-semisync")
 
 
 @contextlib.contextmanager
-def running(name: str) -> Iterator[Pair]:
-    """A pair of one of NAMES, or of postgresql-async; raises CannotHave."""
+def running(name: str) -> Iterator[PostgreSQLPair]:
+    """A pair of PostgreSQL: one of NAMES, or postgresql-async; raises CannotHave."""
     pair = PostgreSQLPair(synchronous=name == "postgresql-sync")
+    pair.start()
+    try:
+        yield pair
+    finally:
+        pair.remove()
+
+
+@contextlib.contextmanager
+def semisync() -> Iterator[MariaDBPair]:
+    """The pair of MariaDB; raises CannotHave."""
+    pair = MariaDBPair()
     pair.start()
     try:
         yield pair

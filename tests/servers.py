@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 VARIABLES = {
     "postgresql": "MSGWORKER_TEST_POSTGRESQL_URL",
@@ -286,6 +287,38 @@ class MariaDB(Server):
             return bool(s.recv(1))
         return False
 
+    def connect(self) -> Any:
+        """A connection of its administrator."""
+        import pymysql  # the servers themselves need nothing but Python
+
+        return pymysql.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user="root",
+            ssl_disabled=True,
+            connect_timeout=2,
+            read_timeout=20,
+            autocommit=True,
+        )
+
+    def query(self, statement: str, *, quiet: bool = False) -> list[tuple[object, ...]]:
+        """The rows of a statement of its administrator; quiet: none if it does not answer."""
+        import pymysql
+
+        try:
+            with self.connect() as conn, conn.cursor() as cursor:
+                cursor.execute(statement)
+                return list(cursor.fetchall())
+        except (OSError, pymysql.err.MySQLError):
+            if quiet:
+                return []
+            raise
+
+    def status(self, name: str) -> str:
+        """A value of SHOW STATUS; "" while it does not answer."""
+        row = self.query(f"SHOW GLOBAL STATUS LIKE '{name}'", quiet=True)
+        return str(row[0][1]) if row else ""
+
 
 class GaleraNode(MariaDB):
     """One node of a Galera cluster: a MariaDB with the provider. It joins by copying the folder of
@@ -338,36 +371,9 @@ class GaleraNode(MariaDB):
         """It is a member of the cluster, and has all that the others have."""
         return super().answers() and self.status("wsrep_local_state_comment") == "Synced"
 
-    def status(self, name: str) -> str:
-        """A value of SHOW STATUS; "" while it does not answer."""
-        row = self.query(f"SHOW GLOBAL STATUS LIKE '{name}'", quiet=True)
-        return str(row[0][1]) if row else ""
-
     def tell(self, options: str) -> None:
         """Set wsrep_provider_options, for instance gmcast.isolate=1: no network to the others."""
         self.query(f"SET GLOBAL wsrep_provider_options = '{options}'")
-
-    def query(self, statement: str, *, quiet: bool = False) -> list[tuple[object, ...]]:
-        """The rows of a statement of its administrator; quiet: none if it does not answer."""
-        import pymysql  # the servers themselves need nothing but Python
-
-        try:
-            conn = pymysql.connect(
-                host="127.0.0.1",
-                port=self.port,
-                user="root",
-                ssl_disabled=True,
-                connect_timeout=2,
-                read_timeout=20,
-                autocommit=True,
-            )
-            with conn, conn.cursor() as cursor:
-                cursor.execute(statement)
-                return list(cursor.fetchall())
-        except (OSError, pymysql.err.MySQLError):
-            if quiet:
-                return []
-            raise
 
 
 HARMS = ("killed", "cut off", "paused")

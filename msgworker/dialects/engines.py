@@ -203,7 +203,7 @@ def open_engine(source: object) -> sa.Engine:
         return engine
     engine = engine.execution_options(isolation_level=ISOLATION)
     engine.hide_parameters = True
-    if engine.dialect.name == "postgresql":
+    if engine.dialect.name in ("postgresql", "mysql", "mariadb"):
         notice_standby(engine)
     event.listen(engine, "handle_error", _note_rollback)
     if engine.dialect.name == "postgresql":

@@ -180,6 +180,12 @@ def refuses_writes(error: BaseException | None) -> bool:
     return (getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)) == "25006"
 
 
+def is_read_only(error: BaseException | None) -> bool:
+    """Whether it is the refusal of a MariaDB or MySQL with read_only, as a replica has it. Other
+    options that prevent a statement have the same number."""
+    return code_of(error)[0] == 1290 and "read-only" in str(error).replace("_", "-")
+
+
 def is_denied(error: DBAPIError) -> bool:
     """Whether the login lacks a right on a table or column. Oracle reports a table without any
     right as missing."""
@@ -209,6 +215,8 @@ def _by_code(error: BaseException | None) -> Trouble:
         # A deadlock has rolled back the whole transaction, including our savepoint; this error
         # replaces the original one.
         return Trouble.AGAIN
+    if is_read_only(error):
+        return Trouble.LOST  # see primary.py
     if code == 1180 and _TOO_LARGE.search(str(error)):
         return Trouble.OTHER
     if code is not None:

@@ -50,6 +50,7 @@ PROCESSES = {
     "oracle-mariadb": 4,
     "galera": 6,
     "postgresql-sync": 6,
+    "mariadb-semisync": 6,
     "pgbouncer-transaction": 6,
     "pgbouncer-session": 6,
 }
@@ -427,6 +428,11 @@ def cluster() -> Iterator[tuple[str, str, servers.Galera]]:
 @contextlib.contextmanager
 def pair(name: str) -> Iterator[tuple[str, str, pairs.Pair]]:
     """The same on a primary with a standby; all go through a proxy, which leads to the primary."""
+    if name == "mariadb-semisync":
+        with pairs.semisync() as both:
+            ours = both.make("torture")
+            yield consumer_url(f"{both.url}torture"), ours, both
+        return
     with pairs.running(name) as made:
         admin = plain_engine(made.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with admin.connect() as conn:

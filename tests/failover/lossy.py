@@ -36,7 +36,7 @@ class Lossy:
     """One run."""
 
     trial: Trial
-    pair: pairs.Pair
+    pair: pairs.PostgreSQLPair
     chance: random.Random
     processes: int
     losses: list[Loss] = field(default_factory=list)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, Worker
+from msgworker import App
 from msgworker.dialects import Trouble, open_engine, refuse_standby, trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.links import Link
@@ -21,6 +20,7 @@ from tests import pairs
 from tests.crash import torture
 from tests.engines import plain_engine
 from tests.failover import lossy
+from tests.failover.work import app_of, mended, rows, send, working
 from tests.servers import CannotHave, PgBouncer
 from tests.support.waiting import until
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_grou
 
 
 @contextmanager
-def running(name: str) -> Iterator[pairs.Pair]:
+def running(name: str) -> Iterator[pairs.PostgreSQLPair]:
     try:
         with pairs.running(name) as made:
             yield made
@@ -37,59 +37,14 @@ def running(name: str) -> Iterator[pairs.Pair]:
 
 
 @pytest.fixture
-def pair() -> Iterator[pairs.Pair]:
+def pair() -> Iterator[pairs.PostgreSQLPair]:
     """An asynchronous one: no COMMIT waits."""
     with running("postgresql-async") as made:
         yield made
 
 
-def app_of(url: str, lease_seconds: float = 30.0) -> tuple[App, list[int]]:
-    """An App at this URL with a handler, and the messages that it has handled."""
-    app = App(url, poll_seconds=0.05, lease_seconds=lease_seconds, backoff_seconds=1)
-    app.create_schema()
-    handled: list[int] = []
-    app.add_handler("t", lambda msg: handled.append(msg.payload["n"]))
-    return app, handled
-
-
-def send(app: App, *numbers: int) -> None:
-    with app.engine.begin() as conn:
-        for n in numbers:
-            app.send(conn, "t", {"n": n}, object_id=f"o{n % 3}")
-
-
-def rows(url: str) -> list[Any]:
-    engine = plain_engine(url, poolclass=sa.NullPool)
-    with engine.connect() as conn:
-        query = "SELECT status, error_try_times FROM msgworker_message ORDER BY msg_id"
-        return [tuple(row) for row in conn.execute(sa.text(query))]
-
-
-def mended(act: Callable[[], Any]) -> None:
-    """Until it does not fail any more: our own sends have nobody who repeats them."""
-
-    def done() -> bool:
-        try:
-            act()
-        except Exception as error:
-            if trouble(error) is not Trouble.LOST:
-                raise
-            return False
-        return True
-
-    until(done, "it works again")
-
-
-@contextmanager
-def working(app: App) -> Iterator[Worker]:
-    with app.worker(threads=2) as worker:
-        worker.start()
-        yield worker
-    app.engine.dispose()
-
-
 def test_a_standby_is_an_outage_until_it_is_promoted(
-    pair: pairs.Pair, caplog: pytest.LogCaptureFixture
+    pair: pairs.PostgreSQLPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, handled = app_of(f"{pair.url}postgres")
     with working(app) as worker:
@@ -118,7 +73,7 @@ def test_a_standby_is_an_outage_until_it_is_promoted(
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_an_old_primary_that_comes_back_is_refused(
-    pair: pairs.Pair, pooled: bool, caplog: pytest.LogCaptureFixture
+    pair: pairs.PostgreSQLPair, pooled: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"{pair.url}postgres"
     with ExitStack() as stack:
@@ -168,7 +123,9 @@ def said(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord
     return [r for r in caplog.records if getattr(r, "event", "") == event]
 
 
-def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(pair: pairs.Pair) -> None:
+def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(
+    pair: pairs.PostgreSQLPair,
+) -> None:
     """One that was partitioned off, not killed: connections to it live on."""
     engine = open_engine(f"{pair.url}postgres")
     links = [Link(engine) for _ in range(2)]
@@ -201,7 +158,7 @@ def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(pair: pa
     old.remove()
 
 
-def test_what_a_pooler_remembers_of_a_standby_is_not_believed(pair: pairs.Pair) -> None:
+def test_what_a_pooler_remembers_of_a_standby_is_not_believed(pair: pairs.PostgreSQLPair) -> None:
     pair.wait_for_replay()
     pooler = PgBouncer(pair.standby.url, "transaction")
     pooler.prepare()
@@ -222,7 +179,7 @@ def test_what_a_pooler_remembers_of_a_standby_is_not_believed(pair: pairs.Pair) 
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_what_a_standby_refuses_is_an_outage_and_other_refusals_are_not(
-    pair: pairs.Pair, pooled: bool
+    pair: pairs.PostgreSQLPair, pooled: bool
 ) -> None:
     app, _ = app_of(f"{pair.primary.url}postgres")
     send(app, 1)
@@ -247,7 +204,7 @@ def test_what_a_standby_refuses_is_an_outage_and_other_refusals_are_not(
     app.engine.dispose()
 
 
-def test_hosts_of_a_url_lead_to_the_promoted_server(pair: pairs.Pair) -> None:
+def test_hosts_of_a_url_lead_to_the_promoted_server(pair: pairs.PostgreSQLPair) -> None:
     """What libpq offers: no proxy."""
     ports = "&".join(f"host=127.0.0.1:{one.port}" for one in (pair.primary, pair.standby))
     app, handled = app_of(
