@@ -48,14 +48,17 @@ class Timeline:
         self._refuses = False
         self._lock = threading.Lock()
 
-    def check(self, conn: sa.Connection) -> None:
+    def check(self, conn: sa.Connection) -> int:
         """Of `conn`, which was just taken from its pool and has no transaction. If its server is on
-        an older timeline, close it and raise DatabaseUnavailable."""
-        if not self._asks or conn.info.get(_SEEN) == self.turn:
-            return
-        self._compare(conn)
+        an older timeline, close it and raise DatabaseUnavailable. Returns the turn for which it is
+        good, which may be over by now."""
+        turn = self.turn
+        if not self._asks or conn.info.get(_SEEN) == turn:
+            return turn
+        turn = self._compare(conn)
         if not shares_sessions(conn):
-            conn.info[_SEEN] = self.turn
+            conn.info[_SEEN] = turn
+        return turn
 
     def check_behind_pooler(self, conn: sa.Connection) -> None:
         """The same of a connection in use, without a transaction, where the server behind it may be
@@ -63,25 +66,30 @@ class Timeline:
         if self._asks and shares_sessions(conn):
             self._compare(conn)
 
-    def _compare(self, conn: sa.Connection) -> None:
+    def _compare(self, conn: sa.Connection) -> int:
+        turn = self.turn
         found = self._ask(conn.connection.driver_connection)
         if found is None:
-            return
+            return turn
         server, timeline = found
         with self._lock:
             if server != self._server:  # a standby of it would have the same number
                 self.turn += self._server is not None
                 self._server, self._newest, self._refuses = server, timeline, False
-                return
+                return self.turn
             if timeline >= self._newest:
                 self.turn += timeline > self._newest
                 self._newest, self._refuses = timeline, False
-                return
+                return self.turn
             newest, told, self._refuses = self._newest, self._refuses, True
-            self.turn += not told
-        self._refuse(conn, timeline, newest, told)
+            # Behind a pooler all others may lead there, too.
+            self.turn += not told and shares_sessions(conn)
+        raise self._refused(conn, timeline, newest, told)
 
-    def _refuse(self, conn: sa.Connection, timeline: int, newest: int, told: bool) -> None:
+    @staticmethod
+    def _refused(
+        conn: sa.Connection, timeline: int, newest: int, told: bool
+    ) -> DatabaseUnavailable:
         where = masked(conn.engine.url)
         with suppress(Exception):
             conn.invalidate()
@@ -98,7 +106,7 @@ class Timeline:
                 text,
                 extra={"event": Said.PRIMARY_OLD},
             )
-        raise DatabaseUnavailable(f"cannot use the database {where}: {text}")
+        return DatabaseUnavailable(f"cannot use the database {where}: {text}")
 
     def _ask(self, raw: Any) -> tuple[int, int] | None:
         """The server's identifier, which its standbys share, and its timeline; None = unknown. What

@@ -163,9 +163,9 @@ class Link:
         try:
             conn = self._engine.connect()
             refuse_standby(conn)
-            self._timeline.check(conn)
+            turn = self._timeline.check(conn)
             if not self.is_open:
-                self._turn = self._timeline.turn
+                self._turn = turn
             return conn
         except Exception as error:
             if no_connection_left(error):

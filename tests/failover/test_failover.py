@@ -149,9 +149,11 @@ def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(
     for _ in range(2):
         with pytest.raises(DatabaseUnavailable, match="timeline 1"), third.transaction():
             pass
+    with links[0].transaction() as conn:
+        conn.exec_driver_sql("INSERT INTO t VALUES (3)")
     pair.proxy.turn(pair.primary.port, cut=False)
     with third.transaction() as conn:
-        assert conn.exec_driver_sql("SELECT a FROM t").scalar() == 2
+        assert conn.exec_driver_sql("SELECT a FROM t").scalars().all() == [2, 3]
     for link in (*links, third):
         link.close()
     engine.dispose()
