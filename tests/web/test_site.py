@@ -70,9 +70,10 @@ def test_the_password_of_the_database_is_on_no_page(tmp_path: Path) -> None:
 
 
 def test_the_system_page_names_each_setting_with_its_origin(sqlite_app: App) -> None:
-    text = Page(browse(sqlite_app).get("/system").text).text
-    assert "lease_seconds 30 s App" in text
-    assert "on_dead continue App" in text
+    made = App(sqlite_app.engine, lease_seconds=45)
+    text = Page(browse(made).get("/system").text).text
+    assert "lease_seconds 45 s App" in text
+    assert "on_dead continue default" in text
 
 
 # ---------------------------------------------------------------- sub-paths
