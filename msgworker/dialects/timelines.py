@@ -66,6 +66,15 @@ class Timeline:
         if self._asks and shares_sessions(conn):
             self._compare(conn)
 
+    def place(self, conn: sa.Connection) -> tuple[int, int] | None:
+        """For people: the timeline of the server of `conn`, which has no transaction, and the
+        newest one of it that was seen; None = unknown."""
+        found = self._ask(conn.connection.driver_connection) if self._asks else None
+        if found is None:
+            return None
+        server, timeline = found
+        return timeline, max(timeline, self._newest if server == self._server else 0)
+
     def _compare(self, conn: sa.Connection) -> int:
         turn = self.turn
         found = self._ask(conn.connection.driver_connection)

@@ -22,6 +22,7 @@ from tests.engines import plain_engine
 from tests.failover import lossy
 from tests.failover.work import app_of, mended, rows, send, working
 from tests.servers import CannotHave, PgBouncer
+from tests.support.doctor import needed
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_group("failover")]
@@ -75,18 +76,18 @@ def test_a_standby_is_an_outage_until_it_is_promoted(
 def test_an_old_primary_that_comes_back_is_refused(
     pair: pairs.PostgreSQLPair, pooled: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = f"{pair.url}postgres"
+    through = f"{pair.url}postgres"
     with ExitStack() as stack:
         if pooled:
             pooler = PgBouncer(pair.url, "transaction", more="server_login_retry = 1")
             stack.callback(pooler.remove)
             pooler.prepare()
             pooler.start()
-            url = f"{pooler.url}postgres"
-        app, handled = app_of(url, lease_seconds=3.0)
+            through = f"{pooler.url}postgres"
+        app, handled = app_of(through, lease_seconds=3.0)
         worker = stack.enter_context(working(app))
         send(app, 1)
-        until(lambda: handled == [1], "it works")
+        until(lambda: handled == [1] and rows(f"{pair.url}postgres") == [(2, 0)], "it works")
         instance = worker.instance
         assert instance is not None
         pair.wait_for_replay()
@@ -97,6 +98,7 @@ def test_an_old_primary_that_comes_back_is_refused(
         pair.turn()
         mended(lambda: send(app, 2))
         until(lambda: handled == [1, 2], "it goes on")
+        until(lambda: rows(f"{pair.primary.url}postgres") == [(2, 0)] * 2, "it is settled")
         if pooled:  # it asks with each heartbeat
             asked = instance.runtime.identity.renewed_at + 2 * app.settings.heartbeat_seconds
             until(lambda: instance.runtime.identity.renewed_at > asked, "it has asked the new one")
@@ -110,10 +112,12 @@ def test_an_old_primary_that_comes_back_is_refused(
         until(lambda: instance.database_gone_seconds() > 3, "that is an outage")
         assert handled == [1, 2]
         assert rows(f"{old.url}postgres") == [(2, 0), (0, 0)]
+        assert "old primary" in " ".join(finding.text for finding in needed(app))
 
         pair.turn()
         mended(lambda: send(app, 4))
         until(lambda: handled == [1, 2, 4], "it goes on")
+        assert "on timeline 2; " in " ".join(finding.text for finding in app.ops.doctor())
     assert rows(f"{pair.primary.url}postgres") == [(2, 0)] * 3
     assert [r.levelname for r in said(caplog, "primary.old")] == ["ERROR"]
     assert "unexpected error" not in caplog.text

@@ -38,7 +38,7 @@ def test_a_replica_is_an_outage_until_it_is_promoted(
     app, handled = app_of(url, lease_seconds=3.0)
     with working(app) as worker:
         send(app, 1)
-        until(lambda: handled == [1], "it works")
+        until(lambda: handled == [1] and rows(url) == [(2, 0)], "it works")
         instance = worker.instance
         assert instance is not None
         pair.primary.kill()
@@ -61,7 +61,7 @@ def test_a_primary_that_becomes_read_only_is_an_outage(pair: MariaDBPair) -> Non
     app, handled = app_of(url, lease_seconds=3.0)
     with working(app) as worker:
         send(app, 1)
-        until(lambda: handled == [1], "it works")
+        until(lambda: handled == [1] and rows(url) == [(2, 0)], "it works")
         instance = worker.instance
         assert instance is not None
         pair.primary.query("SET GLOBAL read_only = 1")

@@ -65,6 +65,7 @@ CHECKS = (
     server.settings,
     server.isolation,
     server.pooler,
+    server.timeline,
     server.galera,
     server.clock,
     plan.plan,
