@@ -169,7 +169,8 @@ def _left_within(runtime: Runtime, seconds: float) -> Left | None:
         try:
             return _left(runtime)
         except Exception as error:
-            if trouble(error) is not Trouble.LOST:
+            kind, over = trouble(error), time.monotonic() >= until
+            if kind is not Trouble.LOST and (kind is not Trouble.AGAIN or over):
                 raise
         if time.monotonic() >= until:
             return None

@@ -254,10 +254,12 @@ class Connection:
         self._note(sql)
         with self._failing():
             faults.at_statement(sql)
-            return [
+            answers = [
                 self._session.execute(sql, {k: sent(v) for k, v in one.items()}, self.call_timeout)
                 for one in sets
             ]
+            faults.after_statement(sql)
+            return answers
 
     def _note(self, sql: str) -> None:
         self.work.statements += 1

@@ -1,4 +1,5 @@
-"""Errors injected at a statement, or at a COMMIT: before it or behind it."""
+"""Errors injected at a statement or at a COMMIT: before it, or behind it, as if its answer were
+lost."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Literal
 
 from tests.oracle.errors import by_name
 
-Place = Literal["statement", "before commit", "after commit"]
+Place = Literal["statement", "after statement", "before commit", "after commit"]
 
 
 class Faults:
@@ -40,11 +41,17 @@ class Faults:
                 self._code = None
 
     def at_statement(self, sql: str) -> None:
+        self._at(sql, "statement")
+
+    def after_statement(self, sql: str) -> None:
+        self._at(sql, "after statement")
+
+    def _at(self, sql: str, place: Place) -> None:
         with self._lock:
             if self._code is None or not self._only.search(sql):
                 return
             self._begun.add(threading.get_ident())
-            due = self._place == "statement" and self._due()
+            due = self._place == place and self._due()
         if due:
             self._fail()
 
