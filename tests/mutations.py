@@ -449,6 +449,13 @@ MUTANTS = (
     ),
     # --- P6 tries
     _m(
+        "a transaction that Oracle has rolled back is a failed try",
+        "dialects/troubles.py",
+        "8006, 8177, 12860",
+        "8006, 12860",
+        "test_one_failing_statement_changes_no_outcome[transactional-before commit-10]",
+    ),
+    _m(
         "tries counted in the except block only",
         "store/recovering/recover.py",
         "t.tries(c) + 1), else_=most)",
