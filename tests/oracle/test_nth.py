@@ -84,3 +84,11 @@ def test_one_failing_statement_changes_no_outcome(
 ) -> None:
     plan = plan_of(over_mariadb, place, nth, KINDS.index(kind))
     assert attempt(over_mariadb.url, kind, plan) == (True, [])
+
+
+@pytest.mark.parametrize("code", ["ORA-00060", "ORA-03113"])
+def test_what_a_drain_has_left_is_counted_again(over_mariadb: Database, code: str) -> None:
+    def plan(app: App) -> AbstractContextManager[Faults]:
+        return faults.planned(code, "statement", only=r"count\(\*\).*status IN \(0, 1\)")
+
+    assert attempt(over_mariadb.url, "plain", plan) == (True, [])
