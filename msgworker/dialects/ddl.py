@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import CreateColumn
+from sqlalchemy.schema import CreateColumn, CreateTable
 from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
@@ -45,8 +45,26 @@ def table_options(name: str) -> dict[str, Any]:
         return {"sqlite_autoincrement": True}  # else the id of a deleted last row is reused
     if name == "postgresql":
         # Room in each page for new versions of rows.
+        if not _KNOWS_WITH:
+            sa.Table.argument_for("postgresql", "with", None)
         return {"postgresql_with": {"fillfactor": 90}}
     return engine_options(name)
+
+
+_KNOWS_WITH = not sa.__version__.startswith("2.0.")
+"""Whether SQLAlchemy has the storage parameters of a table of PostgreSQL."""
+
+
+if not _KNOWS_WITH:
+
+    @compiles(CreateTable, "postgresql")
+    def _create_table(element: CreateTable, compiler: DDLCompiler, **kw: Any) -> str:
+        text: str = compiler.visit_create_table(element, **kw)  # type: ignore[no-untyped-call]
+        given = element.element.dialect_options["postgresql"].get("with") or {}
+        if not given:
+            return text
+        settings = ", ".join(f"{name} = {value}" for name, value in given.items())
+        return f"{text.rstrip()}\n WITH ({settings})\n\n"
 
 
 def engine_options(name: str) -> dict[str, Any]:
