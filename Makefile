@@ -12,7 +12,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 5 ? n + 2 : 6))
 LIMIT = 40m
 RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests; timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo demo-web test test-long test-variants check format ddl reference bench bench-peers performance torture rolling model mutants clean
+.PHONY: help demo demo-web test test-long test-variants matrix check format ddl reference bench bench-peers performance torture rolling model mutants clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -50,13 +50,16 @@ test: $(VENV)/.dev  ## the quick suite, on SQLite, PostgreSQL, MariaDB, Redis an
 test-long: LIMIT = 5h
 test-long: $(VENV)/.dev  ## everything: all tests on all databases, the long runs too
 	$(RUN_TESTS) $(PYTEST_ARGS)
-	$(if $(PYTEST_ARGS),,$(MAKE) test-variants)
+	$(if $(PYTEST_ARGS),,$(MAKE) test-variants matrix)
 
 test-variants: LIMIT = 1h
 test-variants: $(VENV)/.variants  ## the contract suite with psycopg2; its quick tests with mysqlclient, through PgBouncer, on Galera
 	export MSGWORKER_TEST_VARIANT=psycopg2; $(RUN_TESTS) tests/contract
 	for variant in mysqldb pgbouncer-transaction pgbouncer-session galera; do \
 	  export MSGWORKER_TEST_VARIANT=$$variant; $(RUN_TESTS) tests/contract -m "not long" || exit 1; done
+
+matrix: $(VENV)/.dev  ## the contract suite with other versions, down to the oldest (MATRIX_ARGS="python-3.14", --list, --speed)
+	timeout --foreground -k 60 4h $(BIN)/python -m tests.matrix $(MATRIX_ARGS)
 
 check: $(VENV)/.dev  ## format, lint, types, tests
 	$(BIN)/ruff format --check .
@@ -100,5 +103,5 @@ mutants: $(VENV)/.dev  ## break the code on purpose, one place at a time: the te
 	$(BIN)/python -m tests.servers -- $(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
 clean:  ## remove what was built
-	rm -rf $(VENV) .peers build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .peers .matrix build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
