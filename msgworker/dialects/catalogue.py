@@ -57,12 +57,15 @@ OTHER_SCHEMAS = {
 
 def schemas_with(conn: sa.Connection, name: str, *, but: str | None) -> list[str]:
     """The other schemas (databases on MariaDB and MySQL) with a table of this name, as far as this
-    login sees them; but: None for the default one."""
+    login sees them, as SQLAlchemy names them; but: None for the default one."""
     backend = {"mariadb": "mysql"}.get(conn.dialect.name, conn.dialect.name)
     if backend not in OTHER_SCHEMAS:
         return []
     query = sa.text(OTHER_SCHEMAS[backend])
-    return sorted({str(found) for found in conn.scalars(query, {"name": name, "own": but})})
+    found = conn.scalars(query, {"name": name, "own": but}).all()
+    if conn.dialect.requires_name_normalize:  # Oracle keeps plain names in capitals
+        found = [conn.dialect.normalize_name(schema) for schema in found]
+    return sorted({str(schema) for schema in found})
 
 
 def _quoted(table: sa.Table) -> str:
