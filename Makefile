@@ -53,9 +53,9 @@ test-long: $(VENV)/.dev  ## everything: all tests on all databases, the long run
 	$(if $(PYTEST_ARGS),,$(MAKE) test-variants matrix)
 
 test-variants: LIMIT = 1h
-test-variants: $(VENV)/.variants  ## the contract suite with psycopg2; its quick tests with mysqlclient, through PgBouncer, on Galera
+test-variants: $(VENV)/.variants  ## the contract suite with psycopg2; its quick tests with mysqlclient, through PgBouncer, on Galera, on H2 as Oracle
 	export MSGWORKER_TEST_VARIANT=psycopg2; $(RUN_TESTS) tests/contract
-	for variant in mysqldb pgbouncer-transaction pgbouncer-session galera; do \
+	for variant in mysqldb pgbouncer-transaction pgbouncer-session galera oracle-h2; do \
 	  export MSGWORKER_TEST_VARIANT=$$variant; $(RUN_TESTS) tests/contract -m "not long" || exit 1; done
 
 matrix: $(VENV)/.dev  ## the contract suite with other versions, down to the oldest (MATRIX_ARGS="python-3.14", --list, --speed)

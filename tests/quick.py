@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import variants
 from tests.oracle import cannot, standins
 
 ON_ALL = (
@@ -249,12 +250,16 @@ QUICK = {
 def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """Those of the collected tests that are left to `make test-long`."""
     twins: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    ones: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         file = item.nodeid.split("::")[0].removeprefix("tests/")
         given = getattr(item, "callspec", None)
         test = getattr(item, "originalname", None) or item.name
         if given and given.params.get("database") in standins.NAMES:
-            if test not in cannot.CORE:
+            name = str(given.params["database"])
+            if name == variants.name():
+                ones[test].append(item)
+            elif test not in cannot.SMOKE.get(name, cannot.CORE):
                 yield item
             continue
         pattern = QUICK.get(test)
@@ -265,6 +270,9 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
             name = str(given.params["database"])
             rest = "-".join(part for part in given.id.split("-") if part != name)
             twins[f"{test}[{rest}]"][name] = item
+    for test, same in ones.items():  # of a stand-in that is the variant each test is quick once
+        kept = [] if QUICK.get(test) == NONE else [same[zlib.crc32(test.encode()) % len(same)]]
+        yield from (item for item in same if item not in kept)
     for key, found in twins.items():
         quick = sorted(found)[zlib.crc32(key.encode()) % len(found)]
         yield from (item for name, item in found.items() if name != quick)

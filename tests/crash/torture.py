@@ -477,7 +477,7 @@ def database(name: str, folder: Path) -> Iterator[tuple[str, str, Behind | None]
             conn.exec_driver_sql(f"CREATE DATABASE torture {options}")
         url = f"{server.url}torture"
         if name in standins.NAMES:
-            url = standins.text(standins.over_mariadb(sa.make_url(url), "torture"))
+            url = standins.text(standins.over(sa.make_url(url), "torture"))
         yield consumer_url(url), url, server
     finally:
         server.remove()

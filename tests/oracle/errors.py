@@ -128,3 +128,57 @@ def from_mariadb(error: BaseException, owner: str) -> oracledb.Error:
 def is_lost(error: oracledb.Error) -> bool:
     details: Any = error.args[0]
     return bool(details.is_session_dead)
+
+
+_H2 = {
+    22001: 12899,
+    22003: 1438,
+    22004: 1438,
+    22007: 1858,
+    22018: 1722,
+    23502: 1400,
+    23503: 2292,
+    23505: 1,
+    23506: 2291,
+    23513: 2290,
+    23514: 2290,
+    28000: 1017,
+    40001: 60,
+    42000: 900,
+    42001: 900,
+    42101: 955,
+    42102: 942,
+    42103: 942,
+    42104: 942,
+    42111: 955,
+    42112: 1418,
+    42121: 1430,
+    42122: 904,
+    50200: 30006,
+    57014: 1013,
+    90013: 12514,
+    90067: 3113,
+    90079: 942,
+    90096: 1031,
+    90098: 3113,
+    90121: 3113,
+    90131: 8177,
+    90146: 12514,
+    90149: 12514,
+}
+
+
+def from_h2(error: Any, owner: str) -> oracledb.Error:
+    """An error of H2's as Oracle's."""
+    code, text = error.code, str(error.args[1])
+    if "TableView.checkSupportAlter" in text:
+        return ora(1702, "a view is not appropriate here")
+    number = _H2.get(code)
+    if number is None:
+        # Not one that Oracle has: a fault of the translation, and so it must be seen.
+        return oracledb.DatabaseError(Details(900, "ORA-00900", f"ORA-00900: {code} {text}"))
+    if number == 1:
+        index = re.search(r'"([\w.$]+)(?: ON|\()', text)
+        name = index[1].rpartition(".")[2].upper() if index else "?"
+        return ora(1, f"unique constraint ({owner}.{name}) violated")
+    return ora(number, f"{text} [{code}]")

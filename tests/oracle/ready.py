@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from tests.oracle.mariadb import COLLATION
-from tests.oracle.standins import over_mariadb
+from tests.oracle.standins import over
 from tests.ready import Ready
 
 collated = f"CHARACTER SET utf8mb4 COLLATE {COLLATION}"
@@ -15,4 +15,4 @@ class ReadyOverMariaDB(Ready):
     """They are emptied as MariaDB's, and made by the App as Oracle's."""
 
     def app_url(self, url: sa.URL) -> sa.URL:
-        return over_mariadb(url, str(url.database))
+        return over(url, str(url.database))

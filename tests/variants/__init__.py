@@ -1,6 +1,6 @@
-"""Another way to a server of the tests: another driver, a pooler between, a cluster in its place.
-The variable MSGWORKER_TEST_VARIANT names one; the contract suite is then all that runs, and on that
-alone."""
+"""Another way to a server of the tests: another driver, a pooler between, a cluster in its place,
+or a stand-in of Oracle of which few tests run otherwise. The variable MSGWORKER_TEST_VARIANT names
+one; the contract suite is then all that runs, and on that alone."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ VARIANTS = {
     "pgbouncer-transaction": Variant("postgresql", mode="transaction"),
     "pgbouncer-session": Variant("postgresql", mode="session"),
     "galera": Variant("mariadb"),
+    "oracle-h2": Variant("oracle-h2"),
 }
 
 
@@ -59,11 +60,17 @@ def offer(fleet: Fleet) -> None:
     os.environ[VARIABLES["mariadb"]] = urls[int(worker) % len(urls)]
 
 
+def more() -> tuple[str, ...]:
+    """What it needs beside the servers that most tests need."""
+    return ("h2",) if name() == "oracle-h2" else ()
+
+
 def way_to(url: URL, fleet: Fleet) -> URL:
     """How an App and a test reach a database that its server has at this URL."""
     variant = VARIANTS.get(name())
     if (
         variant is None
+        or not (variant.driver or variant.mode)
         or url.get_backend_name() != make_url(fleet.url(variant.server)).get_backend_name()
     ):
         return url
