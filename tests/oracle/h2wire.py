@@ -24,8 +24,8 @@ _PREPARE, _CLOSE, _QUERY, _UPDATE, _END, _FETCHED = 0, 1, 2, 3, 4, 7
 _COMMIT, _SET_ID, _CANCEL, _AUTOCOMMIT = 8, 12, 13, 15
 _OK, _STATE_CHANGED = 1, 3
 _ALL = 0x7FFF_FFFF
-_KEPT = 200
-"""So many statements of a session are kept by the server."""
+_KEPT = 100
+"""So many statements of a session are kept: beyond 128 objects the server forgets the oldest."""
 
 
 class H2Error(Exception):
