@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import dialects
@@ -21,15 +22,16 @@ def rights(p: Patient) -> list[Finding]:
     """SELECT, UPDATE on messages; all four on the tables beside; INSERT for producers."""
     found: list[Finding] = []
     whom = _whom(p)
-    for table, right, statement, is_needed in _trials(p):
-        reason = _refused(p, statement)
-        if reason is None:
-            continue
-        name = p.table_name(table)
-        mend = [f"GRANT {right} ON {name} TO {whom}"] if whom else []
-        text = f"this login may not {right} on {table.name}: {reason}"
-        found.append(needed("rights", text, *mend) if is_needed else advised("rights", text, *mend))
-    found += _headers(p, whom)
+    with p.another() as conn:
+        for table, right, statement, is_needed in _trials(p):
+            reason = _refused(conn, statement)
+            if reason is None:
+                continue
+            mend = [f"GRANT {right} ON {p.table_name(table)} TO {whom}"] if whom else []
+            text = f"this login may not {right} on {table.name}: {reason}"
+            told = needed if is_needed else advised
+            found.append(told("rights", text, *mend))
+        found += _headers(p, conn, whom)
     return found or [fine("rights", f"{whom or 'this process'} may read and write all it needs to")]
 
 
@@ -54,7 +56,7 @@ def _trials(p: Patient) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         yield table, "DELETE", sa.delete(table).where(NEVER), is_needed
 
 
-def _headers(p: Patient, whom: str | None) -> Iterator[Finding]:
+def _headers(p: Patient, conn: Connection, whom: str | None) -> Iterator[Finding]:
     """Where rights are given for single columns: a traced login that may send, but without headers,
     is refused each send."""
     if p.live is None or not (p.traced and p.has("headers")):
@@ -74,9 +76,9 @@ def _headers(p: Patient, whom: str | None) -> Iterator[Finding]:
         ("INSERT", insert, "object_id", "each send"),
         ("UPDATE", update, "unique_key", 'on_duplicate="replace"'),
     ):
-        if role not in names or _refused(p, statement(role)) is not None:
+        if role not in names or _refused(conn, statement(role)) is not None:
             continue  # it does not send
-        reason = _refused(p, statement("headers"))
+        reason = _refused(conn, statement("headers"))
         if reason is not None:
             text = f"tracing is on, and this login may not {right} {message.name}.{headers}: "
             mend = f"GRANT {right} ({quote(headers)}) ON {p.table_name(message)} TO {whom}"
@@ -94,19 +96,18 @@ def _copy(table: sa.Table, names: list[str]) -> Any:
     return sa.insert(table).from_select(names, source, include_defaults=False)
 
 
-def _refused(p: Patient, statement: Any) -> str | None:
+def _refused(conn: Connection, statement: Any) -> str | None:
     """The database's words if the statement is refused; it changes nothing and is rolled back."""
-    with p.another() as conn:
-        try:
-            conn.execute(statement)
-            return None
-        except DBAPIError as error:
-            kind = trouble(error)
-            if kind is Trouble.LOST or is_overtime(error):
-                raise
-            return reason_of(error) if kind is Trouble.REFUSED else None
-        finally:
-            conn.rollback()
+    try:
+        conn.execute(statement)
+        return None
+    except DBAPIError as error:
+        kind = trouble(error)
+        if kind is Trouble.LOST or is_overtime(error):
+            raise
+        return reason_of(error) if kind is Trouble.REFUSED else None
+    finally:
+        conn.rollback()
 
 
 def _whom(p: Patient) -> str | None:
