@@ -87,7 +87,8 @@ def run_or_miss(command: list[str | Path]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         wrong = [line for line in done.stderr.splitlines() if line.startswith(("ERROR", "Error"))]
-        raise CannotHave((wrong or [f"{command[1]} {command[2]} failed"])[0])
+        last = done.stderr.strip().splitlines()[-1:]
+        raise CannotHave(" / ".join(wrong[:1] or last or ["it failed"]))
 
 
 def run(cell: Cell, program: Path, folder: Path, workers: int, chosen: list[str]) -> Outcome:

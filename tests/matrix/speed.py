@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.matrix.bounds import ROOT
 from tests.servers import VARIABLES
@@ -42,7 +43,7 @@ def rate(url: str, *, threads: int, compute: bool) -> float:
     app.create_schema()
 
     @app.handler("speed")
-    def handle(msg: Message[None]) -> None:
+    def handle(msg: Message[Any]) -> None:
         if compute:
             total = 0
             for number in range(ROUNDS):
