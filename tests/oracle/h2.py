@@ -113,6 +113,7 @@ class H2Session:
         return _answer(self._wire.execute(plan.sql, given, plan.returning), bool(plan.returning))
 
     def _wait(self, milliseconds: int) -> None:
+        milliseconds = max(milliseconds, 1)  # 0 is as long as H2 waits by itself
         if milliseconds != self._waits:
             self._wire.execute(f"SET LOCK_TIMEOUT {milliseconds}")
             self._waits = milliseconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -113,7 +114,9 @@ def test_h2_skips_or_refuses_rows_that_are_locked(over_h2: Database) -> None:
     )
     with engine.connect() as mine, engine.connect() as theirs:
         mine.exec_driver_sql("UPDATE t SET n = 5 WHERE id = 2")
+        begun = time.monotonic()
         assert theirs.execute(some, {"a": 1}).scalars().all() == [3, 1]
+        assert time.monotonic() - begun < 1.9, "it has waited for a row"
         only = "SELECT id FROM t WHERE id = 2 FOR UPDATE"
         assert theirs.exec_driver_sql(f"{only} SKIP LOCKED").all() == []
         for how, code in (("NOWAIT", "ORA-00054"), ("WAIT 1", "ORA-30006")):
