@@ -27,7 +27,7 @@ def only_servers(app: App) -> None:
 
 def cut(app: App, conn: sa.Connection) -> None:
     """End the session of `conn`, from another one."""
-    # An Oracle's stand-in is a MariaDB.
+    # An Oracle's stand-ins know the words of MariaDB.
     mysql = app.engine.dialect.name in ("mysql", "mariadb", "oracle")
     mine = sa.func.connection_id() if mysql else sa.func.pg_backend_pid()
     number = conn.scalar(sa.select(mine))
