@@ -91,15 +91,21 @@ class Plan:
 
 
 def plan(
-    conn: Connection, spec: MessageTable, dialect: Dialect, *, message_table: bool = False
+    conn: Connection,
+    spec: MessageTable,
+    dialect: Dialect,
+    *,
+    message_table: bool = False,
+    inspector: Inspector | None = None,
 ) -> Plan:
     """The steps from the tables as they are to those of this package. It changes nothing.
 
-    message_table: also those on a message table that has not our name. Raises SchemaError for a
+    message_table: also those on a message table that has not our name. inspector: of `conn`; what
+    it has read already is not read again. Raises SchemaError for a
     table that no instance may use, and for a schema on which code of this version may not work.
     """
     reflection.check_names(spec, dialect)
-    inspector = sa.inspect(conn)
+    inspector = inspector or sa.inspect(conn)
     t, there = _tables(conn, inspector, spec, dialect)
     steps = list(_steps(conn, inspector, t, there))
     lacking = [name for one in steps for name in one.lacking]

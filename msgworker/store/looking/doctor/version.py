@@ -16,7 +16,7 @@ def version(p: Patient) -> list[Finding]:
     if not p.exists or p.live is None:
         return []
     try:
-        plan = upgrade.plan(p.conn, p.spec, p.dialect)
+        plan = upgrade.plan(p.conn, p.spec, p.dialect, inspector=p.inspector)
     except SchemaError as error:
         return [needed("version", str(error))] if "version" in str(error) else []
     if plan.found < NEWEST:
