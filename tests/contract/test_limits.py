@@ -432,7 +432,7 @@ def test_so_many_start_as_there_are_tokens_and_the_rest_is_left(app, table):
     ids = send(app, *range(5))
     report = app.drain(linger=0)
     assert (report.done, report.left) == (3, 2)
-    assert ran == ids[:3]
+    assert sorted(ran) == ids[:3]  # on several threads
     assert set(table.column("error_try_times")) == {0}
 
 
