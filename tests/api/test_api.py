@@ -190,8 +190,10 @@ def test_a_key_makes_a_repeated_write_tell_what_the_first_one_did(app, client, s
     assert len({one["msg_id"] for one in sent}) == 1
     mine = client_of(served, "admin").post("/messages", json=message, headers=key).json()
     assert mine["msg_id"] != sent[0]["msg_id"]  # a key is of one who asks
-    for wrong in ("", "x" * 256):
-        answer = client.post("/rerun", json=body, headers={"idempotency-key": wrong})
+    for wrong in ("", "x" * 256, "a b", "\u00e9"):
+        answer = client.post(
+            "/rerun", json=body, headers={"idempotency-key": wrong.encode("latin-1")}
+        )
         assert answer.status_code == 422
 
 

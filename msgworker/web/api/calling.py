@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ from msgworker.web.tokens import Role
 
 KEY_HEADER = "idempotency-key"
 MOST_KEY = 255
+_IN_KEY = re.compile("[!-~]*")
 KEY_SECONDS = 120.0
 
 
@@ -249,8 +251,8 @@ def _key(endpoint: Endpoint, request: Request) -> str | None:
     given = request.headers.getlist(KEY_HEADER)
     if not given or not endpoint.write:
         return None
-    if len(given) > 1 or not 0 < len(given[0]) <= MOST_KEY or not given[0].isprintable():
-        fault = f"is 1 to {MOST_KEY} printable characters"
+    if len(given) > 1 or not 0 < len(given[0]) <= MOST_KEY or not _IN_KEY.fullmatch(given[0]):
+        fault = f"is 1 to {MOST_KEY} printable characters of ASCII, without blanks"
         raise Wrong([{"field": "Idempotency-Key", "in": "header", "problem": fault}])
     name = site_of(request).viewer(request).name
     whose = _digest(f"{name}\0{given[0]}".encode("utf-8", "replace"))
