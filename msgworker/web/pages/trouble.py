@@ -79,7 +79,7 @@ def _topics(topics: Sequence[TopicInfo], times: Mapping[str, TopicTimes]) -> Ite
         yield Line("every try fails", "dead", text, *_place(fail, "failures", "failed"))
     paused = [one for one in topics if one.paused is not None]
     if paused:
-        yield Line("paused", "failed", f"{_named(paused)}", "topics")
+        yield Line("paused", "failed", _named(paused), "topics")
 
 
 def waits(one: TopicInfo) -> bool:
