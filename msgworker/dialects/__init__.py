@@ -28,6 +28,7 @@ from msgworker.dialects.clock import (
     now_plus,
     real_instant,
     seconds_since,
+    step_of,
 )
 from msgworker.dialects.connections import (
     Escaped,
@@ -272,6 +273,7 @@ __all__ = [
     "shares_sessions",
     "shows_a_row",
     "sizes_are_exact",
+    "step_of",
     "storing",
     "table_options",
     "table_size",

@@ -55,6 +55,13 @@ class seconds_since(FunctionElement[float]):
     type = sa.Float()
 
 
+class step_of(FunctionElement[int]):
+    """Which step since 1970 an instant is in: `step_of(instant, seconds of a step)`."""
+
+    inherit_cache = True
+    type = sa.BigInteger()
+
+
 class instant_text(FunctionElement[Any]):
     """An instant in a form that a driver can always read; for `read_instant`."""
 
@@ -78,6 +85,10 @@ class real_instant(FunctionElement[datetime]):
 
 def _clause(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
     return str(compiler.process(element.clauses, **kw))
+
+
+def _clauses(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> list[str]:
+    return [str(compiler.process(clause, **kw)) for clause in element.clauses]
 
 
 @compiles(now)
@@ -186,6 +197,33 @@ def _since_oracle(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> s
     parts = {"DAY": 86_400, "HOUR": 3_600, "MINUTE": 60, "SECOND": 1}
     terms = [f"EXTRACT({part} FROM {passed}) * {size}" for part, size in parts.items()]
     return f"({' + '.join(terms)})"
+
+
+@compiles(step_of, "postgresql")
+def _step_postgresql(element: step_of, compiler: SQLCompiler, **kw: Any) -> str:
+    instant, seconds = _clauses(element, compiler, **kw)
+    return f"CAST(floor(CAST(extract(epoch FROM {instant}) AS float8) / {seconds}) AS BIGINT)"
+
+
+@compiles(step_of, "sqlite")
+def _step_sqlite(element: step_of, compiler: SQLCompiler, **kw: Any) -> str:
+    instant, seconds = _clauses(element, compiler, **kw)
+    return f"(CAST(strftime('%s', {instant}) AS INTEGER) / {seconds})"
+
+
+@compiles(step_of, "mysql", "mariadb")
+def _step_mysql(element: step_of, compiler: SQLCompiler, **kw: Any) -> str:
+    instant, seconds = _clauses(element, compiler, **kw)
+    return f"(TIMESTAMPDIFF(SECOND, '1970-01-01 00:00:00', {instant}) DIV {seconds})"
+
+
+@compiles(step_of, "oracle")
+def _step_oracle(element: step_of, compiler: SQLCompiler, **kw: Any) -> str:
+    instant, seconds = _clauses(element, compiler, **kw)
+    since = f"({instant} - TIMESTAMP '1970-01-01 00:00:00')"
+    parts = {"DAY": 86_400, "HOUR": 3_600, "MINUTE": 60, "SECOND": 1}
+    whole = " + ".join(f"EXTRACT({part} FROM {since}) * {size}" for part, size in parts.items())
+    return f"FLOOR(({whole}) / {seconds})"
 
 
 @compiles(instant_text, "postgresql")

@@ -103,6 +103,24 @@ def test_the_history_is_one_point_for_each_step(app):
     assert 0 <= busy.waited_p50 <= busy.waited_p95 < 60
 
 
+@pytest.mark.parametrize("window", ["1h", "6h", "24h"])
+def test_each_minute_is_in_the_step_that_it_begins_in(app, window):
+    """The database divides them: at the borders of a step it must agree with us."""
+    told = app.ops.history(window)
+    first, step = told.points[0].at, timedelta(seconds=told.step_seconds)
+    begins = [told.points[n].at for n in (0, 1, 7, -2)]
+    minutes = [at for begin in begins for at in (begin, begin + step - timedelta(minutes=1))]
+    wanted: dict[datetime, int] = {}
+    with app.engine.begin() as conn:
+        for number, at in enumerate(minutes):
+            history.write(conn, app.tables, [Minute(at, f"i{number}", {"t": Counts(done=1)})])
+            wanted[first + (at - first) // step * step] = 2
+    told = app.ops.history(window)
+    if told.points[0].at != first:
+        pytest.skip("a step has just ended")
+    assert {point.at: point.done for point in told.points if point.done} == wanted
+
+
 def test_old_rows_are_not_in_the_window(app):
     table = history.table(app.tables)
     with app.engine.begin() as conn:
@@ -136,6 +154,14 @@ def test_each_topic_has_its_times_in_a_window_from_one_read_of_the_history(app):
     assert (a.topic, a.done, a.retried, a.dead) == ("a", 7, 1, 0)
     assert 0.001 < a.ran_p50 < a.ran_p95 < 0.003
     assert (a.waited_p50, a.waited_p95) == (None, None)
+    waited = [0] * len(history.WAITED_COUNTS)
+    waited[8] = 7
+    with app.engine.begin() as conn:
+        at = datetime.fromtimestamp(now // 60 * 60 - 29 * 60, UTC)
+        history.write(conn, app.tables, [Minute(at, "old", {"a": Counts(waited=waited)})])
+    (with_waits,) = app.ops.timings("1h").topics
+    assert with_waits.waited_p50 > 1
+    assert app.ops.timings("1h", waits=False).topics == [a]
     busiest = app.ops.timings("6h").topics
     assert [one.topic for one in busiest] == ["b", "a"]
     assert 3 < busiest[0].ran_p50 < 10

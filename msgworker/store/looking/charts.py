@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.dialects import UtcDateTime, now_plus
+from msgworker.dialects import UtcDateTime, now_plus, step_of
 from msgworker.latency import RAN, WAITED, percentile
 from msgworker.store import history
 from msgworker.table import Tables
@@ -18,8 +18,11 @@ from msgworker.table import Tables
 WINDOWS = {"1h": (60, 60), "6h": (360, 300), "24h": (1440, 900)}
 """The windows: their minutes, and the seconds of a step."""
 MOST_TOPICS = 500
+RUNS = (*history.COUNTED, "ran_ms", *history.RAN_COUNTS)
+NUMBERS = (*RUNS, *history.WAITED_COUNTS)
+"""The columns that are added up. A sum costs the database as much as reading the row."""
 Sums = list[int]
-"""Sums of `history.NUMBERS`."""
+"""Sums of `NUMBERS`, or of `RUNS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +90,16 @@ class Timings:
     topics: list[TopicTimes]
 
 
-def timings(conn: Connection, t: Tables, *, window: str) -> Timings:
-    """The times of each topic in a window of `WINDOWS`, in one read of the history."""
+def timings(conn: Connection, t: Tables, *, window: str, waits: bool = True) -> Timings:
+    """The times of each topic in a window of `WINDOWS`, in one read of the history. waits: False
+    leaves `waited_p50` and `waited_p95` None."""
     if not history.is_there(t):
         return Timings(window, recorded=False, topics=[])
     c = history.table(t).c
+    names = NUMBERS if waits else RUNS
 
     def build() -> sa.Select[Any]:
-        query = sa.select(c.topic, *(_sum(t, c[name]) for name in history.NUMBERS))
+        query = sa.select(c.topic, *(_sum(t, c[name]) for name in names))
         since = now_plus(sa.bindparam("mw_since", type_=sa.Float()))
         recent = sa.and_(c.minute_at > since, c.minute_at <= now_plus(sa.literal(0.0)))
         query = query.where(c.table_name == t.spec.bare_name, recent)
@@ -102,7 +107,7 @@ def timings(conn: Connection, t: Tables, *, window: str) -> Timings:
         return query.order_by(_sum(t, c.ran_ms).desc(), c.topic).limit(MOST_TOPICS)
 
     minutes, _ = WINDOWS[window]
-    rows = conn.execute(t.built("timings", build), {"mw_since": -60.0 * minutes})
+    rows = conn.execute(t.built(("timings", waits), build), {"mw_since": -60.0 * minutes})
     found = [TopicTimes(str(row[0]), **_figures([int(n) for n in row[1:]])) for row in rows]
     return Timings(window, recorded=True, topics=found)
 
@@ -115,36 +120,36 @@ def read(conn: Connection, t: Tables, *, window: str, topic: str | None) -> Hist
     last = int(history.database_seconds(conn, t) // step)
     first = last - minutes * 60 // step + 1
     begin = datetime.fromtimestamp(first * step, UTC)
-    sums = {place: [0] * len(history.NUMBERS) for place in range(first, last + 1)}
-    for row in _by_minute(conn, t, begin, topic):
-        numbers: list[Any] = list(row[1:])
-        place = int(row[0].timestamp() // step)
-        if place in sums:  # not ahead of the clock, which may have been put back
-            sums[place] = [a + int(b) for a, b in zip(sums[place], numbers, strict=True)]
+    sums = {place: [0] * len(NUMBERS) for place in range(first, last + 1)}
+    for row in _by_step(conn, t, begin, step, topic):
+        if row[0] in sums:  # not ahead of the clock, which may have been put back
+            numbers: list[Any] = list(row[1:])
+            sums[row[0]] = [int(n) for n in numbers]
     length = timedelta(seconds=step)
     points = [_point(begin + i * length, one) for i, one in enumerate(sums.values())]
     return History(window, topic, step, recorded=True, points=points)
 
 
-def _by_minute(
-    conn: Connection, t: Tables, begin: datetime, topic: str | None
+def _by_step(
+    conn: Connection, t: Tables, begin: datetime, step: int, topic: str | None
 ) -> Iterable[sa.Row[Any]]:
-    """The sums of each minute from `begin` on: a range of the primary key."""
+    """The sums of each step of so many seconds from `begin` on: a range of the primary key."""
     table = history.table(t)
     c = table.c
 
     def build() -> sa.Select[Any]:
-        query = sa.select(c.minute_at, *(_sum(t, c[name]) for name in history.NUMBERS))
+        place = step_of(c.minute_at, sa.literal_column(str(step)))
+        query = sa.select(place, *(_sum(t, c[name]) for name in NUMBERS))
         since = sa.bindparam("mw_begin", type_=UtcDateTime())
         query = query.where(c.table_name == t.spec.bare_name, c.minute_at >= since)
         if topic is not None:
             query = query.where(c.topic == sa.bindparam("mw_topic", type_=c.topic.type))
-        return query.group_by(c.minute_at)
+        return query.group_by(place)
 
     params: dict[str, Any] = {"mw_begin": begin}
     if topic is not None:
         params["mw_topic"] = topic
-    return conn.execute(t.built(("history", topic is None), build), params)
+    return conn.execute(t.built(("history", step, topic is None), build), params)
 
 
 def _sum(t: Tables, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -158,8 +163,8 @@ def _point(at: datetime, sums: Sums) -> HistoryPoint:
 
 
 def _figures(sums: Sums) -> dict[str, Any]:
-    """The fields of sums of `history.NUMBERS`."""
-    numbers = dict(zip(history.NUMBERS, sums, strict=True))
+    """The fields of a `HistoryPoint`."""
+    numbers = dict.fromkeys(NUMBERS, 0) | dict(zip(NUMBERS, sums, strict=False))
     ran = [numbers[name] for name in history.RAN_COUNTS]
     waited = [numbers[name] for name in history.WAITED_COUNTS]
     return {name: numbers[name] for name in history.COUNTED} | {

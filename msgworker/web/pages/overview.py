@@ -138,7 +138,7 @@ async def overview(request: Request) -> Response:
         found, history, timings = await asyncio.gather(
             site.overview(),
             site.look_steadily(site.ops.history, window),
-            site.look_steadily(site.ops.timings, window),
+            site.look_steadily(site.ops.timings, window, waits=False),
         )
         times, (minutes, _) = {one.topic: one for one in timings.topics}, WINDOWS[window]
         return {
