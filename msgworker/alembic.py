@@ -44,7 +44,8 @@ BEGUN = (
     "use engine.connect(), not engine.begin(), and context.begin_transaction()"
 )
 _RULE = r"(?:_t(\d{1,4})(b?))?"
-_INDEX = re.compile(rf"{_RULE}_(guard|object|oldest|due|{FAILED}|{URGENT}|{UNIQUE})$")
+_INDEX = re.compile(rf"{_RULE}_(guard|id|object|oldest|due|{FAILED}|{URGENT}|{UNIQUE})$")
+_PARTITION = re.compile(rf"{DEFAULT_NAME}_p\d+")
 _COLUMN = re.compile(
     rf"(?:{OPEN_OBJECT}|{URGENT_RANK}){_RULE}|{RUNNING_OBJECT}|{FAILED_MARK}|{HELD_KEY}"
 )
@@ -62,7 +63,8 @@ def include_object(
     if not reflected or compare_to is not None or name is None:
         return True
     if type_ == "table":
-        return not (name.lower() in _our_tables() or _is_message_table(object))
+        ours = name.lower() in _our_tables() or _PARTITION.fullmatch(name.lower())
+        return not (ours or _is_message_table(object))
     table = getattr(object, "table", None)
     if table is None:
         return True

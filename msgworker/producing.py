@@ -243,6 +243,11 @@ def checked_key(key: Any, rule: Unique, tables: Tables) -> str | None:
 
 
 def _check_keys(tables: Tables) -> None:
+    if tables.dialect.partitioned:
+        raise ConfigError(
+            f"table {tables.spec.name} has partitions, and no index over all of them can keep keys "
+            "unique; send the message without one (docs/decisions/013-partitions.md)"
+        )
     if not able(tables):
         mend = (
             "run App.create_schema() or `msgworker init-db`, which add them"

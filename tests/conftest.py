@@ -47,6 +47,7 @@ else:
 keep_in_memory()
 share_compiled()
 standins.install()
+variants.install()
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("msgworker", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -92,7 +92,7 @@ _OTHERS = {
 
 
 _USED = {
-    "postgresql": "SELECT relname FROM pg_class "
+    "postgresql": "SELECT coalesce(pg_partition_root(oid)::regclass::text, relname) FROM pg_class "
     "WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND pg_relation_size(oid) > 0",
     "mariadb": "SELECT table_name FROM information_schema.tables "
     "WHERE table_schema = DATABASE() AND auto_increment > 1",

@@ -8,6 +8,7 @@ import click
 
 from msgworker import dialects
 from msgworker.app import table_from
+from msgworker.cli.failing import Usage
 from msgworker.cli.options import as_json, common, configure, flags
 from msgworker.cli.output import print_json
 from msgworker.cli.target import app_option, app_ref_of, import_app, open_app, target
@@ -44,13 +45,21 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     type=click.Choice(dialects.NAMES),
     help="The database of the script.",
 )
+@click.option(
+    "--partitions",
+    type=click.IntRange(2, dialects.MOST_PARTITIONS),
+    metavar="N",
+    help="Divide the message table by the hash of its objects (PostgreSQL; slower).",
+)
 @app_option
 @flags("table", "on_dead", "max_tries")
 @common
 @click.pass_context
-def ddl(ctx: click.Context, /, dialect: str, **given: Any) -> None:
+def ddl(ctx: click.Context, /, dialect: str, partitions: int | None, **given: Any) -> None:
     """Print the script that creates the schema, for a DBA. Connects to nothing."""
+    if partitions and (why := dialects.UNPARTITIONED.get(dialect)):
+        raise Usage(f"--partitions is for PostgreSQL: {why}")
     ref = app_ref_of(given)
     conf = configure(ctx, given)
     table = table_from(conf) if ref is None else import_app(ref, ctx).table
-    click.echo(ddl_script.ddl(table, dialect), nl=False)
+    click.echo(ddl_script.ddl(table, dialect, partitions or 0), nl=False)

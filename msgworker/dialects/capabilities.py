@@ -41,6 +41,8 @@ class Dialect:
     notify: a commit can wake up listeners.
     settles_at_once: how many batches of outcomes an instance writes at the same time; more than one
     only where that was measured to be faster.
+    partitioned: of this message table, not of a database: it is partitioned by the hash of the
+    object, so that only an index with the object can be unique.
     one_writer: transactions that write exclude each other in the whole database.
     max_name: the longest name of a table or column, in bytes.
     loose_types: a column takes every value, whatever its type.
@@ -79,6 +81,7 @@ class Dialect:
     wide_join_settings: tuple[str, str] | None = None
     notify: bool = False
     settles_at_once: int = 1
+    partitioned: bool = False
     one_writer: bool = False
     max_name: int = 128
     loose_types: bool = False

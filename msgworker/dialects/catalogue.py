@@ -100,6 +100,41 @@ def index_names(
     return {str(index["name"]).lower() for index in found}
 
 
+def has_partitions(inspector: Inspector, table: sa.Table) -> bool:
+    """Whether a table of PostgreSQL has partitions, which are tables."""
+    if inspector.dialect.name != "postgresql":
+        return False
+    query = "SELECT FROM pg_partitioned_table WHERE partrelid = to_regclass(:table)"
+    assert isinstance(inspector.bind, sa.Connection)
+    return inspector.bind.execute(sa.text(query), {"table": _quoted(table)}).first() is not None
+
+
+def index_parts(conn: sa.Connection, table: sa.Table, index: str) -> set[str]:
+    """The name of an index, and of its parts if it is over partitions: plans name those."""
+    if conn.dialect.name != "postgresql":
+        return {index}
+    query = (
+        "SELECT c.relname FROM pg_index i JOIN pg_class p ON p.oid = i.indexrelid"
+        " CROSS JOIN pg_partition_tree(p.oid) t JOIN pg_class c ON c.oid = t.relid"
+        " WHERE i.indrelid = to_regclass(:table) AND p.relname = :index"
+    )
+    known = {"table": _quoted(table), "index": index}
+    return {index, *conn.scalars(sa.text(query), known)}
+
+
+def is_enforced(conn: sa.Connection, table: sa.Table, index: str) -> bool:
+    """Whether a unique index is there, as far as that is told; of PostgreSQL also whether it is
+    unique, and on all partitions: it is not finished before."""
+    if conn.dialect.name != "postgresql":
+        return index.lower() in index_names(conn, table)
+    query = (
+        "SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE indisunique"
+        " AND indisvalid AND indisready AND i.indrelid = to_regclass(:table) AND relname = :index"
+    )
+    known = {"table": _quoted(table), "index": index}
+    return conn.execute(sa.text(query), known).first() is not None
+
+
 def invalid_indexes(conn: sa.Connection, table: sa.Table) -> set[str]:
     """Indexes whose creation was interrupted: they exist but are not valid."""
     if conn.dialect.name != "postgresql":

@@ -39,16 +39,50 @@ def created_default(name: str) -> sa.TextClause:
     )
 
 
-def table_options(name: str) -> dict[str, Any]:
-    """Options of CREATE TABLE for the message table."""
+ROOM = {"fillfactor": 90}
+"""Room in each page for new versions of rows (PostgreSQL)."""
+
+
+def table_options(name: str, by: str | None = None) -> dict[str, Any]:
+    """Options of CREATE TABLE for the message table. by: the column by whose hash it is
+    partitioned."""
     if name == "sqlite":
         return {"sqlite_autoincrement": True}  # else the id of a deleted last row is reused
+    if by is not None:
+        quoted = compiler_for(name).identifier_preparer.quote(by)
+        return {"postgresql_partition_by": f"HASH ({quoted})"}
     if name == "postgresql":
-        # Room in each page for new versions of rows.
         if not _KNOWS_WITH:
             sa.Table.argument_for("postgresql", "with", None)
-        return {"postgresql_with": {"fillfactor": 90}}
+        return {"postgresql_with": ROOM}
     return engine_options(name)
+
+
+MOST_PARTITIONS = 128
+"""Each statement that looks for a message by its id looks into all of them."""
+UNPARTITIONED = {
+    "sqlite": "SQLite has no partitions",
+    "mariadb": "each unique key needs the partition key in it: a primary key with the object takes "
+    "no message without one",
+    "mysql": "each unique key needs the partition key in it: a primary key with the object takes "
+    "no message without one",
+    "oracle": "indexes are over all partitions there, and stay as they are: add PARTITION BY HASH "
+    "to the CREATE TABLE of the script (docs/oracle.md)",
+}
+"""Why no script has partitions."""
+
+
+def partitions_of(compiler: sa.Dialect, table: sa.Table, count: int) -> list[str]:
+    """The statements that create the partitions of a table of PostgreSQL, by hash."""
+    quote = compiler.identifier_preparer
+    schema = "" if table.schema is None else f"{quote.quote_schema(table.schema)}."
+    room = ", ".join(f"{name} = {value}" for name, value in ROOM.items())
+    return [
+        f"CREATE TABLE {schema}{quote.quote(f'{table.name}_p{n}')} PARTITION OF "
+        f"{quote.format_table(table)}\n  FOR VALUES WITH (MODULUS {count}, REMAINDER {n}) "
+        f"WITH ({room})"
+        for n in range(count)
+    ]
 
 
 _KNOWS_WITH = not sa.__version__.startswith("2.0.")
@@ -89,11 +123,12 @@ def _create_column(element: CreateColumn, compiler: DDLCompiler, **kw: Any) -> s
 _ORDER: dict[str, Any] = {"oracle_order" if hasattr(sa.Identity, "argument_for") else "order": True}
 
 
-def identity(name: str) -> tuple[Any, ...]:
-    """The generator of msg_id, on databases where the type does not imply it."""
+def identity(name: str, *, always: bool = False) -> tuple[Any, ...]:
+    """The generator of msg_id, on databases where the type does not imply it. always: no INSERT
+    brings its own ids (PostgreSQL)."""
     # BY DEFAULT (always=False): a restore or a copy may bring its own ids.
     if name == "postgresql":
-        return (sa.Identity(always=False),)
+        return (sa.Identity(always=always),)
     if name == "oracle":
         # ORDER: else each node of a RAC uses its own range of ids, so that a message inserted
         # later on another node may get a lower one. On a single node it costs nothing.

@@ -24,10 +24,11 @@ class Rule:
     text: the condition of a CHECK; when a trigger runs; the collation of the column `name`; the
     type of a column that truncates texts; an ON UPDATE that changes ids; a layout in which the
     table cannot be indexed (versions, partitions; parent: of partitions that are tables), or
-    enforces the types of its columns (strict).
+    enforces the types of its columns (strict), or is divided by the hash of the object (hash); the
+    modulus of one of these parts.
     """
 
-    kind: Literal["check", "trigger", "compare", "cut", "changes", "layout"]
+    kind: Literal["check", "trigger", "compare", "cut", "changes", "layout", "part"]
     name: str
     text: str
 
@@ -62,8 +63,16 @@ RULES: dict[str, tuple[str, ...]] = {
         " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
         " WHERE a.attrelid = to_regclass(:table) AND t.typname IN ('char', 'name')"
         " AND t.typnamespace = 'pg_catalog'::regnamespace AND a.attnum > 0",
-        "SELECT 'layout', partrelid::regclass::text, 'parent' FROM pg_partitioned_table"
+        "SELECT 'layout', partrelid::regclass::text, CASE WHEN partstrat = 'h' AND partnatts = 1"
+        " AND partattrs[0] = attnum THEN 'hash' ELSE 'parent' END FROM pg_partitioned_table"
+        " LEFT JOIN pg_attribute ON attrelid = partrelid AND attname = :object"
         " WHERE partrelid = to_regclass(:table)",
+        # one that is being detached is not read any more
+        "SELECT 'part', c.oid::regclass::text,"
+        " substring(pg_get_expr(relpartbound, c.oid) FROM 'modulus (\\d+)')"
+        " FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid"
+        " WHERE inhparent = to_regclass(:table) AND relispartition"
+        " AND coalesce(to_jsonb(i) ->> 'inhdetachpending', 'false') = 'false'",
     ),
     "sqlite": (
         "SELECT type, name, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name)"

@@ -172,9 +172,19 @@ def _message_table(
             kind = dialects.WholeId()
         if role == "msg_id":
             columns.append(
-                sa.Column(names[role], kind, *dialects.identity(dialect.name), **options)
+                sa.Column(
+                    names[role],
+                    kind,
+                    *dialects.identity(dialect.name, always=dialect.partitioned),
+                    **options,
+                )
             )
         else:
             columns.append(sa.Column(names[role], kind, **options))
-    options = dialects.table_options(dialect.name)
-    return sa.Table(spec.bare_name, metadata, *columns, schema=spec.schema, **options)
+    options = dialects.table_options(
+        dialect.name, names.get("object_id") if dialect.partitioned else None
+    )
+    table = sa.Table(spec.bare_name, metadata, *columns, schema=spec.schema, **options)
+    if dialect.partitioned:  # the ids are unique, but no constraint can say so
+        table.primary_key.ddl_if(callable_=lambda *_, **__: False)
+    return table

@@ -10,6 +10,7 @@ object  unfinished rows by object and age: heads, runs, "is an earlier one unfin
 oldest  unfinished rows by age: old before new
 due     rows that wait for an instant, by that instant: retries and delayed messages
 failed  failed and dead rows by age: operators search them among millions of done ones
+id      all rows by id, where partitions allow no primary key
 urgent  rows with a priority: priorities.py
 shard, flag  unfinished rows by slice, object and age, if scopes are used (`spec.slices`);
         the object comes before the age, so that a deep object is one step; or behind it, see
@@ -62,6 +63,8 @@ class PartialIndexes(Tables):
             waits = sa.and_(self.unfinished(c), c.available_at.is_not(None))
             self._add("due", c.available_at, c.msg_id, where=waits)
         self._add(FAILED, c.msg_id, where=self.failed(c))
+        if self.dialect.partitioned:  # instead of a primary key
+            sa.Index(self.spec.index_name("id"), c.msg_id)
         for role in self.sliced:
             by: list[ColumnElement[Any]] = [c.object_id, c.msg_id]
             if self.dialect.slices_by_age:  # with what its predicate reads, so that no row is read

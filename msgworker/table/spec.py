@@ -224,7 +224,7 @@ class MessageTable(_Names):
         # Index names appear unquoted in hints: letters, digits and _ only.
         plain = re.sub(r"[^a-z0-9_]", "_", self.bare_name.lower())
         plain = plain if plain[0].isalpha() else f"mw{plain}"
-        end = f"_{suffix}" if suffix in ("guard", FAILED, UNIQUE) else f"{self.rule}_{suffix}"
+        end = f"_{suffix}" if suffix in ("guard", "id", FAILED, UNIQUE) else f"{self.rule}_{suffix}"
         whole = plain + end
         if len(whole) <= MAX_NAME and plain == self.bare_name.lower():
             return whole

@@ -35,8 +35,9 @@ def enforced(t: Tables) -> bool:
 
 
 def able(t: Tables) -> bool:
-    """Whether the table has the columns of keys; each is of use with the others only."""
-    return all(map(t.has, COLUMNS))
+    """Whether the table has the columns of keys, each of use with the others only, and can have
+    their index."""
+    return not t.dialect.partitioned and all(map(t.has, COLUMNS))
 
 
 def counts(c: Cols) -> ColumnElement[bool]:

@@ -23,6 +23,7 @@ from msgworker.table import (
 
 IN_ORDER = (
     "guard",
+    "id",
     "object",
     "oldest",
     "due",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -46,9 +47,10 @@ def optional_tables(t: Tables) -> tuple[sa.Table, ...]:
     return locks.table(t), schedules.table(t)
 
 
-def ddl(spec: MessageTable, dialect_name: str) -> str:
-    """The whole script for a DBA, without connecting."""
-    dialect = dialects.DIALECTS[dialect_name]
+def ddl(spec: MessageTable, dialect_name: str, partitions: int = 0) -> str:
+    """The whole script for a DBA, without connecting. partitions: of the message table, by the hash
+    of the object; only where `dialects.UNPARTITIONED` says nothing."""
+    dialect = replace(dialects.DIALECTS[dialect_name], partitioned=partitions > 0)
     compiler = dialects.compiler_for(dialect_name)
     t = tables_for(spec, dialect)
     parts = [
@@ -64,6 +66,9 @@ def ddl(spec: MessageTable, dialect_name: str) -> str:
         text = str(statement.compile(dialect=compiler)).strip()
         text = "\n".join(line.rstrip() for line in text.replace("\t", "  ").splitlines())
         parts.append(f"-- {why}\n{text};\n")
+        if partitions and isinstance(statement, CreateTable) and statement.element is t.message:
+            made = dialects.partitions_of(compiler, t.message, partitions)
+            parts.append("".join(f"{one};\n" for one in made))
     return "\n".join(parts)
 
 
@@ -74,6 +79,7 @@ def _producer_columns(t: Tables) -> list[str]:
 def _script(t: Tables) -> Iterator[tuple[Any, str]]:
     reasons = {
         "guard": "the guard: at most one running message per object, enforced by the database",
+        "id": "all messages by id: no index over partitions can keep ids unique, the identity does",
         "object": "unfinished messages by object and age",
         "oldest": "unfinished messages by age",
         "due": "messages that wait for an instant: retries and delayed ones",

@@ -128,7 +128,9 @@ def unnamed(spec: MessageTable, lacking: Sequence[str], there: Iterable[str]) ->
 
 def for_table(inspector: Inspector, spec: MessageTable, live: str, dialect: Dialect) -> Dialect:
     """What the database can do on this table: columns that are computed from one that a foreign key
-    changes cannot be stored."""
+    changes cannot be stored; indexes over partitions can be unique for objects only."""
+    table = sa.Table(live, sa.MetaData(), schema=spec.schema)
+    dialect = replace(dialect, partitioned=dialects.has_partitions(inspector, table))
     if not dialect.stored_columns:
         return dialect
     names = spec.names()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 import sqlalchemy as sa
@@ -80,7 +81,9 @@ class Live:
     fold: how ids that differ may be one to the database, see `dialects.fold_of`. checks: those that
     refuse what we write; rules: name and text of all. triggers: name and when, of those that run
     when rows are updated. layouts: those of the table that take no index of ours, by `LAYOUTS`.
-    strict: its columns hold to their types, on a database where they need not.
+    partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
+    object, which takes them; None = it is not. strict: its columns hold to their types, on a
+    database where they need not.
     """
 
     spec: MessageTable
@@ -94,6 +97,7 @@ class Live:
     triggers: tuple[tuple[str, str], ...] = ()
     fold: str | None = None
     layouts: tuple[str, ...] = ()
+    partitions: dict[str, int] | None = None
     strict: bool = False
 
 
@@ -111,7 +115,7 @@ class Fault:
 
 def faults(live: Live) -> list[Fault]:
     """Everything that is not as it must or should be."""
-    found = [*_layouts(live), *_generated(live)]
+    found = [*_layouts(live), *_partitions(live), *_generated(live)]
     kept = {role: c for role, c in live.columns.items() if not _stays_generated(live, role, c)}
     as_written = replace(live, columns=kept)  # nothing else of the others can be changed
     return found + [fault for judge in JUDGES for fault in judge(as_written)]
@@ -169,8 +173,9 @@ LAYOUTS = {
     "versions": "keeps the old versions of its rows, and so allows no index (the fix drops them)",
     "partitions": "has partitions, and no index over all of them that keeps its messages apart",
     "parent": (
-        "has partitions, and no index over all of them that keeps its messages apart: copy its "
-        "rows into a table that `msgworker ddl` prints; the archive of a purge may have partitions"
+        "has partitions, but not by HASH of its objects alone, so that no index over all of them "
+        "keeps two messages of one object apart: copy its rows into a table that `msgworker ddl` "
+        "prints; the archive of a purge may have partitions of any kind"
     ),
 }
 
@@ -186,6 +191,27 @@ def _layouts(live: Live) -> Iterator[Fault]:
         mend = dialects.plain_layout(live.sql, live.name, layout)
         mends = (mend,) if mend else ()
         yield Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", mends)
+
+
+def _partitions(live: Live) -> Iterator[Fault]:
+    """No index can keep ids unique there: one sequence has to. And an object must have a home."""
+    if live.partitions is None:
+        return
+    ids = live.columns.get("msg_id")
+    if ids is not None and not ids.counts:
+        text = (
+            f"column {ids.name} has no identity, and no index over partitions can keep ids unique: "
+            f"ALTER TABLE {live.name} ALTER COLUMN {live.sql.identifier_preparer.quote(ids.name)} "
+            "ADD GENERATED ALWAYS AS IDENTITY (START WITH the highest id + 1)"
+        )
+        yield Fault("partitions", True, text)
+    there = sum(Fraction(1, modulus) for modulus in live.partitions.values())
+    if there != 1:
+        text = (
+            f"table {live.name} lacks partitions: {1 - there} of the objects can have no messages, "
+            "and those that were there are not seen; attach, or create, what is missing"
+        )
+        yield Fault("partitions", True, text)
 
 
 def _numbers(live: Live) -> Iterator[Fault]:
@@ -595,6 +621,7 @@ def read(
     columns = {role: every[name] for role, name in names.items()}
     triggers = [(r.name, r.text) for r in rules if r.kind == "trigger"]
     layouts = [rule.text for rule in rules if rule.kind == "layout"]
+    parts = {rule.name: int(rule.text) for rule in rules if rule.kind == "part"}
     return Live(
         spec=spec,
         dialect=dialect,
@@ -609,6 +636,7 @@ def read(
         ),
         fold=dialects.fold_of(dialect.name, rules),
         layouts=tuple(text for text in layouts if text in LAYOUTS),
+        partitions=parts if "hash" in layouts else None,
         strict="strict" in layouts,
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -247,6 +248,7 @@ def resolve(
     kinds = {str(c["name"]): c["type"] for c in columns}
     require_columns(spec, kinds)
     names = live_names(spec, kinds)
+    dialect = replace(dialect, partitioned=as_is.partitions is not None)
     t = tables_for(
         spec,
         dialect,
@@ -264,7 +266,7 @@ def resolve(
         fold=as_is.fold,
     )
     problems = _column_problems(t, as_is) + storage_problem(storage, live)
-    if not problems and not unique:
+    if not problems and not unique and not dialect.partitioned:
         problems.append(requirements.not_unique(as_is))
     lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in kinds]
     problems += [f"generated column {name} is missing" for name in lacking]
@@ -331,11 +333,14 @@ def check_fit(engine: Engine, t: Tables) -> None:
     if t.unfit:
         raise SchemaError(f"table {t.spec.name} cannot be used: {t.unfit}")
     with connecting(engine) as conn:
-        if has_index(conn, t.message, t.guard_name):
+        if dialects.is_enforced(conn, t.message, t.guard_name):
             return
+        there = has_index(conn, t.message, t.guard_name)
+    what = "is not unique, or was not finished," if there else "is missing"
+    run = "`msgworker doctor`" if there else "App.create_schema() or `msgworker init-db`"
     raise SchemaError(
-        f"the guard index {t.guard_name} is missing on {t.spec.name}: without it two messages "
-        "of one object could run at once. Run App.create_schema() or `msgworker init-db`"
+        f"the guard index {t.guard_name} {what} on {t.spec.name}: without it two messages "
+        f"of one object could run at once. Run {run}"
     )
 
 

@@ -315,7 +315,10 @@ def _indexing(conn: Connection, t: Tables, table: sa.Table, short: str) -> Itera
             drop = dialects.dropping_unfinished(conn, table, name)
             what = f"no unfinished index {name}"
             yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
-        text, waits = dialects.indexing_online(conn.dialect, _text(conn, CreateIndex(index)))
+        text, waits = _text(conn, CreateIndex(index)), dialects.BUILDING
+        # PostgreSQL builds no index over partitions beside others.
+        if not (t.dialect.partitioned and table is t.message):
+            text, waits = dialects.indexing_online(conn.dialect, text)
         yield Step(version, f"index {name}", (text,), waits, table.name, lacking)
 
 

@@ -51,6 +51,7 @@ CHECKS = (
     rows.fractions,
     rows.numbers,
     held.held,
+    indexes.partitions,
     indexes.columns,
     indexes.not_stored,
     indexes.other_collation,

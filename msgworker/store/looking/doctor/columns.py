@@ -148,7 +148,7 @@ def requirements(p: Patient) -> list[Finding]:
 
 def key(p: Patient) -> list[Finding]:
     """msg_id is unique: rows are updated by it."""
-    if not p.has("msg_id") or (p.as_is is not None and "parent" in p.as_is.layouts):
+    if not p.has("msg_id") or p.dialect.partitioned:
         return []
     name = str(p.column("msg_id")["name"])
     if reflection.is_unique(p.inspector, p.ideal.message.name, p.spec.schema, name):

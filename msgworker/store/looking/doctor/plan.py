@@ -32,7 +32,7 @@ def plan(p: Patient) -> list[Finding]:
     if lines is None:
         return []
     text = "\n".join(lines)
-    if index in text:
+    if any(name in text for name in dialects.index_parts(p.conn, p.live.message, index)):
         return [fine("plan", f"messages are claimed by index {index}", detail=text)]
     rows = dialects.row_estimate(p.conn, p.live.message) or 0
     if rows < WORTH_AN_INDEX:
