@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,30 @@ def test_ddl_prints_a_script_without_connecting(cli: Cli, dialect: str) -> None:
     assert "CREATE TABLE tb_cus_msg" in done.stdout
     assert "CREATE UNIQUE INDEX tb_cus_msg_guard" in done.stdout
     assert done.stderr == ""
+
+
+def test_ddl_with_partitions(cli: Cli) -> None:
+    done = cli("ddl", "--dialect", "postgresql", "--partitions", "8", "--table", "crm.tb_cus_msg")
+    assert done.exit_code == 0
+    assert "PARTITION BY HASH (object_id)" in done.stdout
+    made = re.findall(r"TABLE crm.tb_cus_msg_p\d PARTITION OF crm.tb_cus_msg\s", done.stdout)
+    assert len(made) == 8
+    assert "_unique " not in done.stdout
+
+
+@pytest.mark.parametrize("dialect", [name for name in NAMES if name != "postgresql"])
+def test_ddl_with_partitions_where_there_are_none(cli: Cli, dialect: str) -> None:
+    done = cli("ddl", "--dialect", dialect, "--partitions", "8")
+    assert done.exit_code == 2
+    assert "--partitions is for PostgreSQL: " in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("count", ["0", "1", "129", "many"])
+def test_ddl_with_too_few_or_too_many_partitions(cli: Cli, count: str) -> None:
+    done = cli("ddl", "--dialect", "postgresql", "--partitions", count)
+    assert done.exit_code == 2
+    assert done.stdout == ""
 
 
 def test_ddl_for_a_database_nobody_knows(cli: Cli) -> None:

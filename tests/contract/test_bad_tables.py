@@ -49,13 +49,21 @@ def test_a_temporary_table(database, make_app):
 
 
 @pytest.mark.parametrize(
-    ("key", "partitions"), [("PRIMARY KEY", "HASH (msg_id)"), ("", "HASH (object_id)")]
+    ("key", "partitions"),
+    [
+        ("PRIMARY KEY", "HASH (msg_id)"),
+        ("", "RANGE (created_at)"),
+        ("", "LIST (status)"),
+        ("", "RANGE (object_id)"),
+        ("", "HASH (object_id, msg_id)"),
+        ("", "HASH (lower(object_id))"),
+    ],
 )
-def test_a_partitioned_table(postgresql, key, partitions):
+def test_a_table_with_partitions_of_another_kind(postgresql, key, partitions):
     with postgresql.engine().begin() as conn:
         conn.exec_driver_sql(
             f"CREATE TABLE parts (msg_id bigint {key}, object_id text, status int DEFAULT 0, "
-            f"error_try_times int DEFAULT 0) PARTITION BY {partitions}"
+            f"error_try_times int DEFAULT 0, created_at timestamptz) PARTITION BY {partitions}"
         )
     app = App(postgresql.url, table=MessageTable("parts"))
     with pytest.raises(SchemaError, match=r"has partitions.*`msgworker ddl`"):
@@ -73,8 +81,8 @@ def test_a_table_that_has_become_partitioned_is_refused_at_the_start(postgresql)
     with postgresql.engine().begin() as conn:
         conn.exec_driver_sql(
             "ALTER TABLE msgworker_message RENAME TO was; "
-            "CREATE TABLE msgworker_message (LIKE was) PARTITION BY HASH (object_id); "
-            "CREATE UNIQUE INDEX parts_guard ON msgworker_message (object_id) WHERE status = 1"
+            "CREATE TABLE msgworker_message (LIKE was) PARTITION BY RANGE (created_at); "
+            "CREATE INDEX parts_guard ON msgworker_message (object_id) WHERE status = 1"
         )
     again = App(postgresql.url)
     with pytest.raises(SchemaError, match=r"has partitions.*`msgworker ddl`"):

@@ -9,13 +9,15 @@ from sqlalchemy import Connection
 
 
 def plan_of(conn: Connection, text: str, parameters: Any) -> list[tuple[str, str]]:
-    """(how, index) of each access to the message table; how is "scan" where no index is used."""
+    """(how, index) of each access to the message table; how is "scan" where no index is used. The
+    index of a partition has the name of the one over all of them."""
     if conn.dialect.name == "sqlite":
         found = conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)
         return [_sqlite_step(row[3]) for row in found if _sqlite_step(row[3])[0]]
     if conn.dialect.name == "postgresql":
         (found,) = conn.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {text}", parameters).one()
-        return list(_postgresql_steps(found[0]["Plan"]))
+        parts = {part: whole for part, whole in conn.exec_driver_sql(_PARTS)}
+        return list(_postgresql_steps(found[0]["Plan"], parts))
     found = conn.exec_driver_sql(f"EXPLAIN {text}", parameters).mappings().all()
     return [
         ("scan" if row["key"] is None else "index", str(row["key"]).lower())
@@ -37,11 +39,19 @@ def _sqlite_step(text: str) -> tuple[str, str]:
     return "scan", text
 
 
-def _postgresql_steps(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if node["Node Type"] == "Seq Scan" and node["Relation Name"] == "msgworker_message":
+_PARTS = (
+    "SELECT p.relname, t.relname FROM pg_inherits i JOIN pg_class p ON p.oid = inhrelid"
+    " JOIN pg_class t ON t.oid = inhparent"
+)
+"""Partitions, and their indexes, with what each is a part of."""
+
+
+def _postgresql_steps(node: dict[str, Any], parts: dict[str, str]) -> Iterator[tuple[str, str]]:
+    table = node.get("Relation Name")
+    if node["Node Type"] == "Seq Scan" and parts.get(table, table) == "msgworker_message":
         yield "scan", str(node.get("Filter"))
     if "Index Name" in node:
-        name = node["Index Name"]
-        yield "index", "primary" if name.endswith("_pkey") else name
+        name = parts.get(node["Index Name"], node["Index Name"])
+        yield "index", "primary" if name.endswith(("_pkey", "_message_id")) else name
     for child in node.get("Plans", ()):
-        yield from _postgresql_steps(child)
+        yield from _postgresql_steps(child, parts)

@@ -27,7 +27,6 @@ from msgworker.store.tables.additions import (
     ensure_columns,
     ensure_index,
     ensure_table,
-    has_index,
     is_generated,
     ordered_indexes,
 )
@@ -335,12 +334,10 @@ def check_fit(engine: Engine, t: Tables) -> None:
     with connecting(engine) as conn:
         if dialects.is_enforced(conn, t.message, t.guard_name):
             return
-        there = has_index(conn, t.message, t.guard_name)
-    what = "is not unique, or was not finished," if there else "is missing"
-    run = "`msgworker doctor`" if there else "App.create_schema() or `msgworker init-db`"
     raise SchemaError(
-        f"the guard index {t.guard_name} {what} on {t.spec.name}: without it two messages "
-        f"of one object could run at once. Run {run}"
+        f"the guard index {t.guard_name} is missing on {t.spec.name}, or is not unique, or was not "
+        "finished: without it two messages of one object could run at once. Run "
+        "App.create_schema() or `msgworker init-db`, or see `msgworker doctor`"
     )
 
 
