@@ -1,6 +1,6 @@
 """Another way to a server of the tests: another driver, a pooler between, a cluster in its place,
-or a stand-in of Oracle of which few tests run otherwise; or a table with partitions. The variable MSGWORKER_TEST_VARIANT names
-one; the contract suite is then all that runs, and on that alone."""
+or a stand-in of Oracle of which few tests run otherwise; or a table with partitions. The variable
+MSGWORKER_TEST_VARIANT names one; the contract suite is then all that runs, and on that alone."""
 
 from __future__ import annotations
 

@@ -155,7 +155,8 @@ def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
     wanted = [c for c in live.c if c.computed is None]
     if not sa.inspect(conn).has_table(spec.bare_name, schema=schema):
         options = dialects.engine_options(t.dialect.name)
-        copies = [_copied(c) for c in wanted]
+        ids = t.names["msg_id"] if t.dialect.partitioned else ""  # which have no key there
+        copies = [_copied(c, c.primary_key or c.name == ids) for c in wanted]
         made = sa.Table(spec.bare_name, sa.MetaData(), *copies, schema=schema, **options)
         made.create(conn, checkfirst=True)
         return Archive(made, [c.name for c in wanted], [c.name for c in wanted])
@@ -170,10 +171,8 @@ def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
     return Archive(found, [c.name for c in wanted], [have[c.name.lower()] for c in wanted])
 
 
-def _copied(c: sa.Column[Any]) -> sa.Column[Any]:
-    return sa.Column(
-        c.name, c.type, primary_key=c.primary_key, autoincrement=False, nullable=c.nullable
-    )
+def _copied(c: sa.Column[Any], is_key: bool) -> sa.Column[Any]:
+    return sa.Column(c.name, c.type, primary_key=is_key, autoincrement=False, nullable=c.nullable)
 
 
 def archive(conn: Connection, t: Tables, into: Archive, ids: Sequence[int]) -> int:
