@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -32,7 +33,8 @@ def plan(p: Patient) -> list[Finding]:
     if lines is None:
         return []
     text = "\n".join(lines)
-    if any(name in text for name in dialects.index_parts(p.conn, p.live.message, index)):
+    names = dialects.index_parts(p.conn, p.live.message, index)
+    if any(re.search(rf"\b{re.escape(name)}\b", text) for name in names):
         return [fine("plan", f"messages are claimed by index {index}", detail=text)]
     rows = dialects.row_estimate(p.conn, p.live.message) or 0
     if rows < WORTH_AN_INDEX:
