@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Engine, inspect
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from msgworker import MessageTable
 from msgworker.dialects import Dialect
@@ -104,7 +104,8 @@ def install() -> None:
     def divided(engine: Engine, spec: MessageTable, dialect: Dialect, *rest: Any) -> list[str]:
         made: list[str] = []
         if spec.is_default and engine.dialect.name == variant.server:
-            with suppress(OperationalError), engine.begin() as conn:  # which `create` tells
+            # No database: `create` says so. Another process was faster: it finds the table.
+            with suppress(DBAPIError), engine.begin() as conn:
                 if not inspect(conn).has_table(spec.bare_name, schema=spec.schema):
                     for text in _message_table(spec, variant.partitions):
                         conn.exec_driver_sql(text)

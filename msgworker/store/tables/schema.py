@@ -238,7 +238,10 @@ def resolve(
         spec = named(spec, live)
         as_is = requirements.read(conn, inspector, spec, dialect, columns)
         ids = as_is.columns.get("msg_id")
-        unique = ids is not None and is_unique(inspector, live, spec.schema, ids.name)
+        dialect = replace(dialect, partitioned=as_is.partitions is not None)
+        unique = dialect.partitioned or (
+            ids is not None and is_unique(inspector, live, spec.schema, ids.name)
+        )
         is_key = ids is not None and is_primary(inspector, live, spec.schema, ids.name)
         if not own:
             versions.check(conn, ideal)
@@ -247,7 +250,6 @@ def resolve(
     kinds = {str(c["name"]): c["type"] for c in columns}
     require_columns(spec, kinds)
     names = live_names(spec, kinds)
-    dialect = replace(dialect, partitioned=as_is.partitions is not None)
     t = tables_for(
         spec,
         dialect,
@@ -265,7 +267,7 @@ def resolve(
         fold=as_is.fold,
     )
     problems = _column_problems(t, as_is) + storage_problem(storage, live)
-    if not problems and not unique and not dialect.partitioned:
+    if not problems and not unique:
         problems.append(requirements.not_unique(as_is))
     lacking = [c.name for c in t.message.c if is_generated(c) and c.name not in kinds]
     problems += [f"generated column {name} is missing" for name in lacking]
@@ -335,9 +337,8 @@ def check_fit(engine: Engine, t: Tables) -> None:
         if dialects.is_enforced(conn, t.message, t.guard_name):
             return
     raise SchemaError(
-        f"the guard index {t.guard_name} is missing on {t.spec.name}, or is not unique, or was not "
-        "finished: without it two messages of one object could run at once. Run "
-        "App.create_schema() or `msgworker init-db`, or see `msgworker doctor`"
+        f"the guard index {t.guard_name} is missing on {t.spec.name}, unfinished or not unique: "
+        "two messages of one object could run at once. Run `msgworker init-db`, or see `doctor`"
     )
 
 
