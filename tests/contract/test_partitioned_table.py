@@ -103,7 +103,10 @@ def test_the_guard_refuses_a_flag_that_the_claim_cannot_see(divided, postgresql)
         except IntegrityError:
             return [row.msg_id for row in store(claim.flag_apart, seen, me="me")[0]]
 
-    waits = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid'")
+    waits = sa.text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event = 'transactionid' AND datname = current_database()"
+    )
     with postgresql.engine().connect() as foreign, postgresql.engine().connect() as watcher:
         foreign.execute(sa.update(m).where(m.c.msg_id == a2).values(status=1))
         join = in_thread(flagged)
