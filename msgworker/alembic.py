@@ -63,8 +63,7 @@ def include_object(
     if not reflected or compare_to is not None or name is None:
         return True
     if type_ == "table":
-        ours = name.lower() in _our_tables() or _PARTITION.fullmatch(name.lower())
-        return not (ours or _is_message_table(object))
+        return not (name.lower() in _our_tables() or _is_message_table(object))
     table = getattr(object, "table", None)
     if table is None:
         return True
@@ -113,10 +112,13 @@ def _our_tables() -> frozenset[str]:
 
 
 def _is_message_table(table: sa.Table) -> bool:
-    """Whether a reflected table has the guard; an index `orders_due` alone proves nothing.
+    """Whether a reflected table has the guard, or is a partition as `msgworker ddl` names it; an
+    index `orders_due` alone proves nothing.
 
     Two of the other indexes count too: SQLAlchemy does not read every index on an expression.
     """
+    if _PARTITION.fullmatch(table.name.lower()):
+        return True
     ours = {str(i.name).lower() for i in table.indexes if _is_ours(str(i.name), table.name)}
     return len(ours) > 1 or any(name.endswith("_guard") for name in ours)
 
