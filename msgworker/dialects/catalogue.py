@@ -123,10 +123,11 @@ def index_parts(conn: sa.Connection, table: sa.Table, index: str) -> set[str]:
 
 
 def is_enforced(conn: sa.Connection, table: sa.Table, index: str) -> bool:
-    """Whether a unique index is there, as far as that is told; of PostgreSQL also whether it is
-    unique, and on all partitions: it is not finished before."""
+    """Whether a unique index is there, and unique, as far as that is told; of PostgreSQL also
+    whether it is finished, on all partitions."""
     if conn.dialect.name != "postgresql":
-        return index.lower() in index_names(conn, table)
+        there = index.lower() in index_names(conn, table)
+        return there and index_is_unique(conn, table, index) is not False
     query = (
         "SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE indisunique"
         " AND indisvalid AND indisready AND i.indrelid = to_regclass(:table) AND relname = :index"

@@ -251,6 +251,10 @@ def test_a_guard_that_is_not_unique(make_app, app, database):
         f"DROP INDEX msgworker_message_guard{on}",
         f"CREATE INDEX msgworker_message_guard ON msgworker_message ({column})",
     )
+    other = make_app()
+    other.add_handler("t", lambda msg: None)
+    with pytest.raises(SchemaError, match="not unique"):
+        other.drain()
     found_and_mended(make_app, app, "indexes", "not unique")
 
 
