@@ -61,7 +61,8 @@ class Habits:
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
-    """Keeps errors, which no fault of a schedule may bring about; drops all else."""
+    """Keeps errors, which no fault of a schedule may bring about; drops all else, and that a thread
+    of a process that is no more was ended where the product survives any error."""
 
     def __init__(self) -> None:
         super().__init__(logging.getLogger("tests.simulation"), {})

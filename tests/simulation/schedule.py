@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from msgworker import ticks
+from msgworker import events, ticks
 from msgworker.instance import instance
 from msgworker.instance.claiming import permits, pollpace
 from msgworker.instance.claiming.drainend import Drain
@@ -34,7 +34,7 @@ from msgworker.table import MessageTable, Tables
 from tests.history import DONE, FAILED, NEW, PROCESSING, Kind, Rule, Violation, check
 from tests.simulation.connections import Faults, deliver
 from tests.simulation.keys import KEYS
-from tests.simulation.process import BEAT, EFFECT, TRANSACTIONAL, Habits, Process
+from tests.simulation.process import BEAT, EFFECT, TRANSACTIONAL, Habits, Log, Process
 from tests.simulation.strands import STEP_SECONDS, Condition, Stage, Strand, replaced_in
 from tests.simulation.world import Act, World
 
@@ -154,6 +154,7 @@ class Schedule:
         self.transactional = frozenset(some)
         self.labels = count()
         self.processes: list[Process] = []
+        self.subscribers = Log()
         self.actors: list[Actor] = []
         self.paused: dict[Process, int] = {}
         self.stalled: dict[Actor, int] = {}
@@ -197,6 +198,7 @@ class Schedule:
             self.world.judge_ticks(self.config.ticks)
         violations = [v for one in self.processes for v in one.violations]
         errors = [f"{one.label}: {text}" for one in self.processes for text in one.log.errors]
+        errors += self.subscribers.errors
         violations += self.world.violations
         violations += self._judge(finished=self.ended)
         if not self.ended:
@@ -243,6 +245,7 @@ class Schedule:
                 conn.execute(EFFECT, {"id": int(one.row["b_payload"])})
 
         return [
+            (events, "log", self.subscribers),
             (settle, "send_all", send_all),
             (heartbeat, "new_instance_id", lambda _: self._current().new_id()),
             (following, "read_runs", read_runs),

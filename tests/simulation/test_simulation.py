@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,9 @@ from tests.history import Rule
 from tests.simulation.__main__ import main
 from tests.simulation.configs import CONFIGS
 from tests.simulation.plants import PLANTS, Plant
+from tests.simulation.process import Process
 from tests.simulation.schedule import Schedule, search_seeds, world_for
-from tests.simulation.strands import PRODUCT, replaced_in
+from tests.simulation.strands import PRODUCT, Gone, replaced_in
 from tests.simulation.world import Act
 
 SCHEDULES = 240
@@ -59,6 +61,26 @@ def test_a_move_that_nobody_may_make_is_told() -> None:
     (told,) = world.violations
     assert (told.rule, told.text) == (Rule.I7, "claim moved message 1 from processing to done")
     world.close()
+
+
+@pytest.mark.parametrize(("error", "told"), [(ValueError("no"), True), (Gone(), False)])
+def test_a_subscriber_that_fails_is_told_unless_its_process_is_gone(
+    error: BaseException,
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = []
+
+    def fail(self: Process, event: Any) -> None:
+        calls.append(event)
+        raise error
+
+    monkeypatch.setattr(Process, "_stopped", fail)
+    report = Schedule(world_for(CONFIGS["stops"]), CONFIGS["stops"], 1).run()
+    assert len(report.errors) == told * len(calls)
+    assert calls
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("name", ["mixed", "answers", "ticks", "keys", "limits"])
