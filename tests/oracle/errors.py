@@ -114,13 +114,18 @@ def from_mariadb(error: BaseException, owner: str) -> oracledb.Error:
         return dpy(1001, "not connected to database")
     if code == 1969:  # max_statement_time
         return dpy(4024, "call timeout exceeded")
-    number = _MARIADB.get(code)
+    return _known(_MARIADB, code, text, r"for key '([^']*)'", owner)
+
+
+def _known(codes: dict[int, int], code: int, text: str, index: str, owner: str) -> oracledb.Error:
+    """The error of Oracle's for this one. index: where its text names a unique index."""
+    number = codes.get(code)
     if number is None:
         # Not one that Oracle has: a fault of the translation, and so it must be seen.
         return oracledb.DatabaseError(Details(900, "ORA-00900", f"ORA-00900: {code} {text}"))
     if number == 1:
-        index = re.search(r"for key '([^']*)'", text)
-        name = index[1].rpartition(".")[2].upper() if index else "?"
+        named = re.search(index, text)
+        name = named[1].rpartition(".")[2].upper() if named else "?"
         return ora(1, f"unique constraint ({owner.upper()}.{name}) violated")
     return ora(number, f"{text} [{code}]")
 
@@ -173,12 +178,4 @@ def from_h2(error: Any, owner: str) -> oracledb.Error:
     code, text = error.code, str(error.args[1])
     if "TableView.checkSupportAlter" in text:
         return ora(1702, "a view is not appropriate here")
-    number = _H2.get(code)
-    if number is None:
-        # Not one that Oracle has: a fault of the translation, and so it must be seen.
-        return oracledb.DatabaseError(Details(900, "ORA-00900", f"ORA-00900: {code} {text}"))
-    if number == 1:
-        index = re.search(r'"([\w.$]+)(?: ON|\()', text)
-        name = index[1].rpartition(".")[2].upper() if index else "?"
-        return ora(1, f"unique constraint ({owner}.{name}) violated")
-    return ora(number, f"{text} [{code}]")
+    return _known(_H2, code, text, r'"([\w.$]+)(?: ON|\()', owner)

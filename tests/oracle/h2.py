@@ -13,6 +13,7 @@ from typing import Any
 import oracledb
 
 from tests.oracle import h2_dictionary as dictionary
+from tests.oracle import text
 from tests.oracle.engine import Answer
 from tests.oracle.errors import dpy, from_h2, ora
 from tests.oracle.h2_sql import LONG_TEXT, plain, prepared, stored, typed
@@ -54,9 +55,9 @@ class H2Session:
     def _executed(self, sql: str, values: dict[str, Any]) -> Answer:
         if dictionary.is_asked(sql):
             return self._query(dictionary.for_h2(sql), values)
-        modified = _MODIFY.match(sql)
-        if modified:
-            return self._modify(modified[1], modified[2])
+        modified = text.modify(sql)
+        if modified is not None:
+            return self._modify(modified)
         drop = re.match(r"\s*DROP\s+INDEX\s+(\S+)\s*$", sql, re.I)
         if drop:
             return self._drop_index(drop[1])
@@ -153,17 +154,9 @@ class H2Session:
             self._wire.execute(f'ALTER TABLE "{schema}"."{table}" DROP COLUMN "{column}"')
         return Answer(changed=0)
 
-    def _modify(self, table: str, said: str) -> Answer:
+    def _modify(self, said: text.Modify) -> Answer:
         """A column's type, default and NULL: what is not said stays."""
-        found = re.fullmatch(
-            r'("[^"]+"|\w+)(?:\s+(?!DEFAULT\b|NOT\b|NULL\b)(\w+(?:\([^)]*\))?))?'
-            r"(?:\s+DEFAULT\s+(.+?))?(?:\s+((?:NOT\s+)?NULL))?",
-            said.strip(),
-            re.I | re.S,
-        )
-        if found is None:
-            raise ora(900, f"not understood: MODIFY {said}")
-        column, kind, default, null = found.groups()
+        table, column, kind, default, null = said
         alter = f"ALTER TABLE {table} ALTER COLUMN {column}"
         if kind is not None:
             self._wire.execute(f"{alter} SET DATA TYPE {typed(kind)}")
@@ -295,7 +288,6 @@ def _exactness(column: Column) -> tuple[int, int]:
 
 
 _NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
-_MODIFY = re.compile(r"\s*ALTER\s+TABLE\s+(\S+)\s+MODIFY\s*\((.*)\)\s*$", re.I | re.S)
 _LOCKING = re.compile(r"\s+FOR\s+UPDATE\s+(SKIP\s+LOCKED|NOWAIT|WAIT\s+\d+)\s*$", re.I)
 _ONE_TABLE = re.compile(
     rf"\s*SELECT\s+(.*?)\s+FROM\s+((?:{_NAME}\.)?{_NAME})\s+WHERE\s+(.*?)(\s+ORDER\s+BY\s+.*)?\s*",

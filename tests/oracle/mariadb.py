@@ -73,9 +73,9 @@ class MariaDBSession:
             done = self._explained(sql, values)
             if done is not None:
                 return done
-            modified = _MODIFY.match(sql)
-            if modified:
-                return self._modify(modified[1], modified[2])
+            modified = text.modify(sql)
+            if modified is not None:
+                return self._modify(modified)
             drop = re.match(r"\s*DROP\s+INDEX\s+(\S+)\s*$", sql, re.I)
             if drop:
                 return self._drop_index(drop[1].rpartition(".")[2])
@@ -164,17 +164,9 @@ class MariaDBSession:
         _indexed.pop(self._place_of, None)
         return Answer(changed=0)
 
-    def _modify(self, table: str, said: str) -> Answer:
+    def _modify(self, said: text.Modify) -> Answer:
         """A column's type, default and NULL: what is not said stays, on MariaDB it would go."""
-        found = re.fullmatch(
-            r'("[^"]+"|\w+)(?:\s+(?!DEFAULT\b|NOT\b|NULL\b)(\w+(?:\([^)]*\))?))?'
-            r"(?:\s+DEFAULT\s+(.+?))?(?:\s+((?:NOT\s+)?NULL))?",
-            said.strip(),
-            re.I | re.S,
-        )
-        if found is None:
-            raise ora(900, f"not understood: MODIFY {said}")
-        column, kind, default, null = found.groups()
+        table, column, kind, default, null = said
         query = (
             "SELECT column_type, is_nullable, column_default FROM information_schema.columns"
             " WHERE table_schema = COALESCE(%s, DATABASE()) AND LOWER(table_name) = %s"
@@ -275,7 +267,6 @@ def _fields(cursor: Any) -> list[Any]:
     return list(vars(cursor)["_result"].fields)
 
 
-_MODIFY = re.compile(r"\s*ALTER\s+TABLE\s+(\S+)\s+MODIFY\s*\((.*)\)\s*$", re.I | re.S)
 _EXPLAIN = re.compile(r"EXPLAIN PLAN SET STATEMENT_ID = '(\w+)' FOR\s+", re.I)
 _XPLAN = re.compile(r"DBMS_XPLAN\.DISPLAY\(NULL, '(\w+)'", re.I)
 _STATISTICS = re.compile(r"BEGIN DBMS_STATS\.GATHER_TABLE_STATS\(user, '(\w+)'", re.I)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tests.oracle.errors import ora
 
 _SKIPPED = r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/"
 _BIND = re.compile(rf"({_SKIPPED})|(?<![\w:]):(\"[^\"]+\"|[A-Za-z]\w*)", re.S)
@@ -93,3 +96,32 @@ def returning(sql: str) -> tuple[str, list[str], list[str]]:
         return sql, [], []
     columns = [re.sub(r"^.*\.", "", column) for column in split(found[1])]
     return sql[: found.start()], columns, bind_names(found[2])
+
+
+class Modify(NamedTuple):
+    """ALTER TABLE ... MODIFY (...); None: it does not say that, and it stays."""
+
+    table: str
+    column: str
+    kind: str | None
+    default: str | None
+    null: str | None
+
+
+_MODIFY = re.compile(r"\s*ALTER\s+TABLE\s+(\S+)\s+MODIFY\s*\((.*)\)\s*$", re.I | re.S)
+_MODIFIED = re.compile(
+    r'("[^"]+"|\w+)(?:\s+(?!DEFAULT\b|NOT\b|NULL\b)(\w+(?:\([^)]*\))?))?'
+    r"(?:\s+DEFAULT\s+(.+?))?(?:\s+((?:NOT\s+)?NULL))?",
+    re.I | re.S,
+)
+
+
+def modify(sql: str) -> Modify | None:
+    """What it changes, if it is one."""
+    found = _MODIFY.match(sql)
+    if found is None:
+        return None
+    said = _MODIFIED.fullmatch(found[2].strip())
+    if said is None:
+        raise ora(900, f"not understood: MODIFY {found[2]}")
+    return Modify(found[1], *said.groups())
