@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 VARIABLES = {
     "postgresql": "MSGWORKER_TEST_POSTGRESQL_URL",
@@ -35,6 +35,7 @@ VARIABLES = {
 MISSING = "MSGWORKER_TEST_MISSING"
 """JSON, server -> why it cannot be had: what a process that tried it tells those it starts."""
 START_SECONDS = 60.0
+S = TypeVar("S", bound="Server")
 
 
 class CannotHave(Exception):
@@ -608,6 +609,17 @@ def start(name: str, *, durable: bool = True) -> Server:
         server.remove()
         raise
     return server
+
+
+@contextlib.contextmanager
+def running(server: S) -> Iterator[S]:
+    """It runs meanwhile; raises CannotHave."""
+    try:
+        server.prepare()
+        server.start()
+        yield server
+    finally:
+        server.remove()
 
 
 class Fleet:

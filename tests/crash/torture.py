@@ -68,7 +68,7 @@ CRASH_SECONDS = 20.0
 PEACE_SECONDS = 180.0
 
 
-Behind = servers.Server | servers.Galera | pairs.Pair | pooled.Pooled
+Behind = servers.Server | servers.Galera | pairs.AnyPair | pooled.Pooled
 
 
 @dataclass
@@ -262,7 +262,7 @@ class Torture:
         self.mending.start()
         return True
 
-    def _fail_over(self, pair: pairs.Pair) -> bool:
+    def _fail_over(self, pair: pairs.AnyPair) -> bool:
         """The primary is killed while the faults of the others go on; half of the times connections
         lead to the standby before it is promoted."""
         if self.mending is not None and self.mending.is_alive():
@@ -430,18 +430,11 @@ def cluster() -> Iterator[tuple[str, str, servers.Galera]]:
 
 
 @contextlib.contextmanager
-def pair(name: str) -> Iterator[tuple[str, str, pairs.Pair]]:
+def pair(name: str) -> Iterator[tuple[str, str, pairs.AnyPair]]:
     """The same on a primary with a standby; all go through a proxy, which leads to the primary."""
-    if name == "mariadb-semisync":
-        with pairs.semisync() as both:
-            ours = both.make("torture")
-            yield consumer_url(f"{both.url}torture"), ours, both
-        return
-    with pairs.running(name) as made:
-        admin = plain_engine(made.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-        with admin.connect() as conn:
-            conn.exec_driver_sql("CREATE DATABASE torture")
-        yield consumer_url(f"{made.url}torture"), f"{made.url}torture", made
+    with pairs.running(pairs.named(name)) as made:
+        ours = made.make("torture")
+        yield consumer_url(f"{made.url}torture"), ours, made
 
 
 @contextlib.contextmanager
@@ -465,7 +458,7 @@ def database(name: str, folder: Path) -> Iterator[tuple[str, str, Behind | None]
         with cluster() as found:
             yield found
         return
-    if name in pairs.NAMES:
+    if name in pairs.LOSSLESS:
         with pair(name) as ready:
             yield ready
         return

@@ -15,15 +15,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import sqlalchemy as sa
-
 from tests import pairs
 from tests.crash.fleet import Consumer, Trial, load, pid_of
 from tests.crash.probe import Probe
 from tests.crash.sessions import consumer_url
-from tests.engines import plain_engine
 from tests.failover.epochs import Epoch, Loss, Snapshot, Told, judge, lost, snapshot
 from tests.history import Event, Kind
+from tests.pairs.postgresql import PostgreSQLPair, Primary
 
 LEASE_SECONDS = 2.0
 BEHIND_SECONDS = 0.5
@@ -36,7 +34,7 @@ class Lossy:
     """One run."""
 
     trial: Trial
-    pair: pairs.PostgreSQLPair
+    pair: PostgreSQLPair
     chance: random.Random
     processes: int
     losses: list[Loss] = field(default_factory=list)
@@ -100,7 +98,7 @@ class Lossy:
         self.pair.mend()
 
     @staticmethod
-    def _url(server: pairs.Primary) -> str:
+    def _url(server: Primary) -> str:
         return f"{server.url}torture"
 
     def _spawn(self) -> Consumer:
@@ -185,11 +183,8 @@ def run_for(
     folder: Path, seconds: float, *, every: float, processes: int, seed: int
 ) -> tuple[Lossy, list[str]]:
     """A run, and what is wrong; raises CannotHave."""
-    with pairs.running("postgresql-async") as pair:
-        admin = plain_engine(pair.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-        with admin.connect() as conn:
-            conn.exec_driver_sql("CREATE DATABASE torture")
-        url = f"{pair.url}torture"
+    with pairs.running(PostgreSQLPair(synchronous=False)) as pair:
+        url = pair.make("torture")
         trial = Trial(consumer_url(url), folder, lease=LEASE_SECONDS, sends_with=url)
         try:
             run = Lossy(trial, pair, random.Random(seed), processes)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,90 +20,76 @@ from tests.crash import torture
 from tests.engines import plain_engine
 from tests.failover import lossy
 from tests.failover.work import app_of, mended, rows, send, working
-from tests.servers import CannotHave, PgBouncer
+from tests.pairs.postgresql import PostgreSQLPair
+from tests.servers import CannotHave, PgBouncer, running
 from tests.support.doctor import needed
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_group("failover")]
 
 
-@contextmanager
-def running(name: str) -> Iterator[pairs.PostgreSQLPair]:
-    try:
-        with pairs.running(name) as made:
-            yield made
-    except CannotHave as reason:
-        pytest.skip(f"{name} is not there: {reason}")
-
-
-@pytest.fixture
-def pair() -> Iterator[pairs.PostgreSQLPair]:
-    """An asynchronous one: no COMMIT waits."""
-    with running("postgresql-async") as made:
-        yield made
-
-
 def test_a_standby_is_an_outage_until_it_is_promoted(
-    pair: pairs.PostgreSQLPair, caplog: pytest.LogCaptureFixture
+    pair: pairs.AnyPair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app, handled = app_of(f"{pair.url}postgres")
+    url = pair.make("queue")
+    app, handled = app_of(url)
     with working(app) as worker:
         send(app, 1)
-        until(lambda: handled == [1], "it works")
+        until(lambda: handled == [1] and rows(url) == [(2, 0)], "it works")
         me, instance = worker.instance_id, worker.instance
         assert instance is not None
         pair.wait_for_replay()
         pair.primary.crash()
         pair.proxy.turn(pair.standby.port)
         with (
-            plain_engine(f"{pair.url}postgres", poolclass=sa.NullPool).connect() as conn,
-            pytest.raises(DatabaseUnavailable, match="is a standby"),
+            plain_engine(url, poolclass=sa.NullPool).connect() as conn,
+            pytest.raises(DatabaseUnavailable, match=r"is a standby|is read-only"),
         ):
             refuse_standby(conn)
         until(lambda: instance.database_gone_seconds() > 5, "it would have ended the run")
+        instance.raise_what_people_must_mend()
         pair.promote().remove()
+        pair.mend()
         mended(lambda: send(app, 2))
         until(lambda: handled == [1, 2], "it goes on")
         assert worker.instance_id == me
-    assert rows(f"{pair.primary.url}postgres") == [(2, 0)] * 2
-    away = [r for r in caplog.records if getattr(r, "event", "") == "database.away"]
+    assert rows(url) == [(2, 0)] * 2
+    away = said(caplog, "database.away")
     assert len([r for r in away if r.levelno >= logging.WARNING]) == 1
     assert "unexpected error" not in caplog.text
 
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_an_old_primary_that_comes_back_is_refused(
-    pair: pairs.PostgreSQLPair, pooled: bool, caplog: pytest.LogCaptureFixture
+    postgresql: PostgreSQLPair, pooled: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    through = f"{pair.url}postgres"
+    through = f"{postgresql.url}postgres"
     with ExitStack() as stack:
         if pooled:
-            pooler = PgBouncer(pair.url, "transaction", more="server_login_retry = 1")
-            stack.callback(pooler.remove)
-            pooler.prepare()
-            pooler.start()
+            pooler = PgBouncer(postgresql.url, "transaction", more="server_login_retry = 1")
+            stack.enter_context(running(pooler))
             through = f"{pooler.url}postgres"
         app, handled = app_of(through, lease_seconds=3.0)
         worker = stack.enter_context(working(app))
         send(app, 1)
-        until(lambda: handled == [1] and rows(f"{pair.url}postgres") == [(2, 0)], "it works")
+        until(lambda: handled == [1] and rows(f"{postgresql.url}postgres") == [(2, 0)], "it works")
         instance = worker.instance
         assert instance is not None
-        pair.wait_for_replay()
-        pair.primary.crash()
+        postgresql.wait_for_replay()
+        postgresql.primary.crash()
         time.sleep(0.5)
-        old = pair.promote()
+        old = postgresql.promote()
         stack.callback(old.remove)
-        pair.turn()
+        postgresql.turn()
         mended(lambda: send(app, 2))
         until(lambda: handled == [1, 2], "it goes on")
-        until(lambda: rows(f"{pair.primary.url}postgres") == [(2, 0)] * 2, "it is settled")
+        until(lambda: rows(f"{postgresql.primary.url}postgres") == [(2, 0)] * 2, "it is settled")
         if pooled:  # it asks with each heartbeat
             asked = instance.runtime.identity.renewed_at + 2 * app.settings.heartbeat_seconds
             until(lambda: instance.runtime.identity.renewed_at > asked, "it has asked the new one")
 
         old.start()
-        pair.proxy.turn(old.port)
+        postgresql.proxy.turn(old.port)
         until(lambda: said(caplog, "primary.old"), "it is noticed")
         theirs = App(f"{old.url}postgres")
         send(theirs, 3)
@@ -114,11 +99,11 @@ def test_an_old_primary_that_comes_back_is_refused(
         assert rows(f"{old.url}postgres") == [(2, 0), (0, 0)]
         assert "old primary" in " ".join(finding.text for finding in needed(app))
 
-        pair.turn()
+        postgresql.turn()
         mended(lambda: send(app, 4))
         until(lambda: handled == [1, 2, 4], "it goes on")
         assert "on timeline 2; " in " ".join(finding.text for finding in app.ops.doctor())
-    assert rows(f"{pair.primary.url}postgres") == [(2, 0)] * 3
+    assert rows(f"{postgresql.primary.url}postgres") == [(2, 0)] * 3
     assert [r.levelname for r in said(caplog, "primary.old")] == ["ERROR"]
     assert "unexpected error" not in caplog.text
 
@@ -128,16 +113,16 @@ def said(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord
 
 
 def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(
-    pair: pairs.PostgreSQLPair,
+    postgresql: PostgreSQLPair,
 ) -> None:
     """One that was partitioned off, not killed: connections to it live on."""
-    engine = open_engine(f"{pair.url}postgres")
+    engine = open_engine(f"{postgresql.url}postgres")
     links = [Link(engine) for _ in range(2)]
     with links[0].transaction() as conn:
         conn.exec_driver_sql("CREATE TABLE t (a integer)")
-    pair.wait_for_replay()
-    old = pair.promote()
-    pair.proxy.turn(pair.primary.port, cut=False)
+    postgresql.wait_for_replay()
+    old = postgresql.promote()
+    postgresql.proxy.turn(postgresql.primary.port, cut=False)
     with links[0].transaction() as conn:  # nothing has shown it yet
         conn.exec_driver_sql("INSERT INTO t VALUES (1)")
     with links[1].transaction() as conn:
@@ -146,7 +131,7 @@ def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(
         pass
     with links[0].transaction() as conn:
         assert not conn.exec_driver_sql("SELECT * FROM t").all()
-    pair.proxy.turn(old.port, cut=False)
+    postgresql.proxy.turn(old.port, cut=False)
     with links[0].transaction() as conn:  # its connection is to the new one
         conn.exec_driver_sql("INSERT INTO t VALUES (2)")
     third = Link(engine)
@@ -155,7 +140,7 @@ def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(
             pass
     with links[0].transaction() as conn:
         conn.exec_driver_sql("INSERT INTO t VALUES (3)")
-    pair.proxy.turn(pair.primary.port, cut=False)
+    postgresql.proxy.turn(postgresql.primary.port, cut=False)
     with third.transaction() as conn:
         assert conn.exec_driver_sql("SELECT a FROM t").scalars().all() == [2, 3]
     for link in (*links, third):
@@ -164,65 +149,60 @@ def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(
     old.remove()
 
 
-def test_what_a_pooler_remembers_of_a_standby_is_not_believed(pair: pairs.PostgreSQLPair) -> None:
-    pair.wait_for_replay()
-    pooler = PgBouncer(pair.standby.url, "transaction")
-    pooler.prepare()
-    pooler.start()
-    engine = open_engine(f"{pooler.url}postgres")
-    try:
+def test_what_a_pooler_remembers_of_a_standby_is_not_believed(postgresql: PostgreSQLPair) -> None:
+    postgresql.wait_for_replay()
+    with running(PgBouncer(postgresql.standby.url, "transaction")) as pooler:
+        engine = open_engine(f"{pooler.url}postgres")
         with engine.connect() as conn, pytest.raises(sa.exc.DBAPIError):
             conn.exec_driver_sql("CREATE TABLE t (a integer)")
-        old = pair.promote()
+        old = postgresql.promote()
         with engine.connect() as conn:
             refuse_standby(conn)
             conn.exec_driver_sql("CREATE TABLE t (a integer)")
         old.remove()
-    finally:
         engine.dispose()
-        pooler.remove()
 
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_what_a_standby_refuses_is_an_outage_and_other_refusals_are_not(
-    pair: pairs.PostgreSQLPair, pooled: bool
+    postgresql: PostgreSQLPair, pooled: bool
 ) -> None:
-    app, _ = app_of(f"{pair.primary.url}postgres")
+    app, _ = app_of(f"{postgresql.primary.url}postgres")
     send(app, 1)
-    pair.wait_for_replay()
+    postgresql.wait_for_replay()
     change = sa.text("UPDATE msgworker_message SET payload = payload")
-    for server, meaning in ((pair.standby, Trouble.LOST), (pair.primary, Trouble.REFUSED)):
-        pooler = PgBouncer(server.url, "transaction")
-        pooler.prepare()
-        pooler.start()
-        engine = open_engine(f"{(pooler if pooled else server).url}postgres")
-        try:
+    for server, meaning in (
+        (postgresql.standby, Trouble.LOST),
+        (postgresql.primary, Trouble.REFUSED),
+    ):
+        with running(PgBouncer(server.url, "transaction")) as pooler:
+            engine = open_engine(f"{(pooler if pooled else server).url}postgres")
             with engine.connect() as conn:
-                if server is pair.primary:
+                if server is postgresql.primary:
                     conn.execute(sa.text("SET TRANSACTION READ ONLY"))
                 with pytest.raises(sa.exc.DBAPIError) as refused:
                     conn.execute(change)
                 assert trouble(refused.value) is meaning
                 assert conn.invalidated == (meaning is Trouble.LOST)
-        finally:
             engine.dispose()
-            pooler.remove()
     app.engine.dispose()
 
 
-def test_hosts_of_a_url_lead_to_the_promoted_server(pair: pairs.PostgreSQLPair) -> None:
+def test_hosts_of_a_url_lead_to_the_promoted_server(postgresql: PostgreSQLPair) -> None:
     """What libpq offers: no proxy."""
-    ports = "&".join(f"host=127.0.0.1:{one.port}" for one in (pair.primary, pair.standby))
+    ports = "&".join(
+        f"host=127.0.0.1:{one.port}" for one in (postgresql.primary, postgresql.standby)
+    )
     app, handled = app_of(
         f"postgresql+psycopg://postgres@/postgres?{ports}&target_session_attrs=read-write"
     )
     with working(app):
         send(app, 1)
         until(lambda: handled == [1], "it works")
-        pair.wait_for_replay()
-        pair.primary.crash()
+        postgresql.wait_for_replay()
+        postgresql.primary.crash()
         time.sleep(1)
-        pair.promote().remove()
+        postgresql.promote().remove()
         mended(lambda: send(app, 2))
         until(lambda: handled == [1, 2], "it goes on")
 
@@ -248,11 +228,12 @@ def test_what_an_asynchronous_standby_lacked_is_named_and_runs_again(tmp_path: P
         assert {msg_id for msg_id in loss.outcomes if not last[msg_id].is_over} == set()
 
 
-def test_nothing_is_lost_with_a_synchronous_standby(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", pairs.LOSSLESS)
+def test_nothing_is_lost_where_a_commit_waits_for_the_standby(name: str, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     try:
-        with torture.running("postgresql-sync", tmp_path, 4, seed) as run:
+        with torture.running(name, tmp_path, 4, seed) as run:
             run.crash_seconds = 6.0
             verdict = run.run(30.0)
     except CannotHave as reason:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.servers import CannotHave, Galera, GaleraNode, Server, install, unprivileged
+from tests.servers import CannotHave, Galera, GaleraNode, Server, install, running, unprivileged
 
 
 class HAProxy(Server):
@@ -93,7 +93,4 @@ def in_front_of(cluster: Galera) -> Iterator[HAProxy]:
     """Raises CannotHave."""
     with ExitStack() as stack:
         made = HAProxy(cluster, [stack.enter_context(checking(node)) for node in cluster.nodes])
-        stack.callback(made.remove)
-        made.prepare()
-        made.start()
-        yield made
+        yield stack.enter_context(running(made))

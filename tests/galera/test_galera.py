@@ -106,6 +106,16 @@ def before_commit_of(app: App, act: Callable[[], Any], lost: list[BaseException]
             sa.event.remove(app.engine, name, listener)
 
 
+@contextmanager
+def instances(apps: list[App]) -> Iterator[tuple[Instance, Instance]]:
+    """One on each of two nodes; nothing of them is started."""
+    first, second = (Instance(app.runtime(), 1) for app in apps[:2])
+    yield first, second
+    for instance in (first, second):
+        instance.settler.close()
+        instance.heartbeat.close()
+
+
 def assert_one_wins(errors: list[Exception | None]) -> None:
     first, *others = errors
     assert first is None
@@ -225,18 +235,15 @@ def test_a_request_to_cancel_that_two_nodes_end_at_once_harms_no_heartbeat(
     caught_up(apps)
     for app in apps[:2]:
         app.add_handler("t", lambda msg: None)
-    first, second = (Instance(app.runtime(), 1) for app in apps[:2])
-    lost: list[BaseException] = []
-    with before_commit_of(apps[1], first.heartbeat.requests.read, lost):
-        second.heartbeat.register()
-    assert [trouble(error) for error in lost] == [Trouble.AGAIN]
-    second.heartbeat.requests.read()
-    assert not second.heartbeat.requests.open
+    with instances(apps) as (first, second):
+        lost: list[BaseException] = []
+        with before_commit_of(apps[1], first.heartbeat.requests.read, lost):
+            second.heartbeat.register()
+        assert [trouble(error) for error in lost] == [Trouble.AGAIN]
+        second.heartbeat.requests.read()
+        assert not second.heartbeat.requests.open
     caught_up(apps)
     assert statuses(apps[2]) == [-1]
-    for instance in (first, second):
-        instance.settler.close()
-        instance.heartbeat.close()
 
 
 def test_a_handler_whose_commit_conflicts_with_another_node_runs_again_and_no_try_counts(
@@ -270,17 +277,14 @@ def test_a_handler_whose_commit_conflicts_with_another_node_runs_again_and_no_tr
 def test_a_limit_that_two_nodes_declare_at_once_is_declared(apps: list[App]) -> None:
     for app in apps[:2]:
         app.add_handler("t", lambda msg: None, max_running=1)
-    first, second = (Instance(app.runtime(), 1) for app in apps[:2])
-    lost: list[BaseException] = []
-    with before_commit_of(apps[1], first.heartbeat.register, lost):
-        second.heartbeat.register()
+    with instances(apps) as (first, second):
+        lost: list[BaseException] = []
+        with before_commit_of(apps[1], first.heartbeat.register, lost):
+            second.heartbeat.register()
     assert [trouble(error) for error in lost] == [Trouble.AGAIN]
     caught_up(apps)
     with apps[2].engine.connect() as conn:
         assert set(limits.read_all(conn, apps[2].tables)) == {"t"}
-    for instance in (first, second):
-        instance.settler.close()
-        instance.heartbeat.close()
 
 
 def test_a_schema_that_two_nodes_record_at_once_is_recorded(apps: list[App]) -> None:

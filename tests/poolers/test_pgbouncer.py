@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -24,7 +25,7 @@ from msgworker.dialects import (
     trouble,
 )
 from tests.engines import plain_engine
-from tests.servers import CannotHave, PgBouncer
+from tests.servers import CannotHave, PgBouncer, running
 
 MESSAGES = 300
 
@@ -32,31 +33,30 @@ MESSAGES = 300
 @pytest.fixture
 def through(servers: Any) -> Iterator[Any]:
     """A URL of a fresh database behind a PgBouncer of this mode."""
-    started: list[PgBouncer] = []
     try:
         behind = servers.url("postgresql")
     except CannotHave as reason:
         pytest.skip(str(reason))
     admin = plain_engine(behind, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-    drop = "DROP DATABASE IF EXISTS mw_{} WITH (FORCE)"
 
-    def start(mode: str, **options: Any) -> str:
-        pooler = PgBouncer(behind, mode, **options)
-        started.append(pooler)
-        try:
-            pooler.prepare()
-            pooler.start()
-        except CannotHave as reason:
-            pytest.skip(str(reason))
+    def drop(pooler: PgBouncer) -> None:
         with admin.connect() as conn:
-            conn.exec_driver_sql(f"CREATE DATABASE mw_{pooler.port}")
-        return f"{pooler.url}mw_{pooler.port}"
+            conn.exec_driver_sql(f"DROP DATABASE IF EXISTS mw_{pooler.port} WITH (FORCE)")
 
-    yield start
-    for pooler in started:
-        pooler.remove()
-        with admin.connect() as conn:
-            conn.exec_driver_sql(drop.format(pooler.port))
+    with ExitStack() as stack:
+
+        def start(mode: str, **options: Any) -> str:
+            pooler = PgBouncer(behind, mode, **options)
+            stack.callback(drop, pooler)
+            try:
+                stack.enter_context(running(pooler))
+            except CannotHave as reason:
+                pytest.skip(str(reason))
+            with admin.connect() as conn:
+                conn.exec_driver_sql(f"CREATE DATABASE mw_{pooler.port}")
+            return f"{pooler.url}mw_{pooler.port}"
+
+        yield start
 
 
 def drained(app: App) -> list[int]:

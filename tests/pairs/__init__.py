@@ -1,0 +1,34 @@
+"""Two servers, one of which copies the other: killed, promoted, replaced; and the way to the one
+that is in use."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from tests.pairs.mariadb import MariaDBPair
+from tests.pairs.pair import Pair
+from tests.pairs.postgresql import PostgreSQLPair
+
+AnyPair = Pair[Any]
+P = TypeVar("P", bound=AnyPair)
+LOSSLESS = ("postgresql-sync", "mariadb-semisync")
+"""A COMMIT is answered when both servers have it."""
+
+
+def named(name: str) -> AnyPair:
+    """One of LOSSLESS; not started."""
+    if name == "mariadb-semisync":
+        return MariaDBPair()
+    return PostgreSQLPair(synchronous=True)
+
+
+@contextlib.contextmanager
+def running(pair: P) -> Iterator[P]:
+    """It runs meanwhile; raises CannotHave."""
+    pair.start()
+    try:
+        yield pair
+    finally:
+        pair.remove()

@@ -1,0 +1,101 @@
+"""A MariaDB with a semi-synchronous replica.
+
+All are read-only from their start, as their configuration should say; who is promoted takes writes.
+A new replica gets all that was ever committed from the logs of the primary, so nothing is copied.
+"""
+
+from __future__ import annotations
+
+from tests.pairs.pair import Pair, until
+from tests.servers import MariaDB
+
+OURS = "mw_trial"
+"""A login that cannot write to a server that is read-only, as root can; it may end sessions."""
+
+
+class Replica(MariaDB):
+    """A primary, or the replica of one."""
+
+    def __init__(self) -> None:
+        super().__init__(durable=False)
+
+    def command(self) -> list[str]:
+        return [
+            *super().command(),
+            f"--server-id={self.port}",
+            "--log-bin=log",
+            "--log-slave-updates",
+            "--binlog-format=ROW",
+            "--gtid-strict-mode=1",
+            "--slave-parallel-threads=2",
+            "--read-only=1",
+            "--rpl-semi-sync-slave-enabled=1",
+            "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
+            "--rpl-semi-sync-master-wait-no-slave=1",
+            "--rpl-semi-sync-master-timeout=3600000",
+        ]
+
+    def follow(self, other: Replica) -> None:
+        self.prepare()
+        self.start()
+        self.query(
+            f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {other.port}, "
+            "MASTER_USER = 'root', MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1"
+        )
+        self.query("START SLAVE")
+
+    def promote(self) -> None:
+        self.query("STOP SLAVE IO_THREAD")
+        until(lambda: self.state("Gtid_IO_Pos") == self.value("gtid_slave_pos"), "it has all")
+        self.query("STOP SLAVE")
+        self.query("RESET SLAVE ALL")
+        self.take_writes()
+
+    def take_writes(self) -> None:
+        """From now on a COMMIT is answered when a replica has it."""
+        self.query("SET GLOBAL rpl_semi_sync_master_enabled = 1")
+        self.query("SET GLOBAL read_only = 0")
+
+    def crash(self) -> None:
+        self.kill()
+
+    def remove(self) -> None:
+        self.kill()  # in order it would wait for its replica
+        super().remove()
+
+    def value(self, name: str) -> str:
+        return str(self.query(f"SELECT @@global.{name}")[0][0])
+
+    def state(self, name: str) -> str:
+        """A column of SHOW SLAVE STATUS."""
+        from pymysql.cursors import DictCursor
+
+        with self.connect() as conn, conn.cursor(DictCursor) as cursor:
+            cursor.execute("SHOW SLAVE STATUS")
+            return str(cursor.fetchone()[name])
+
+
+class MariaDBPair(Pair[Replica]):
+    """A COMMIT is answered when the replica has received it."""
+
+    protocol = "mysql"
+
+    def server(self) -> Replica:
+        return Replica()
+
+    def make(self, database: str) -> str:
+        """Its URL is that of one who may write to it, but not to a replica."""
+        self.primary.query(f"CREATE DATABASE {database}")
+        for host in ("'%'", "localhost"):
+            self.primary.query(f"CREATE USER {OURS}@{host}")
+            self.primary.query(f"GRANT ALL ON {database}.* TO {OURS}@{host}")
+            self.primary.query(f"GRANT PROCESS, CONNECTION ADMIN ON *.* TO {OURS}@{host}")
+        return self.url.replace("root@", f"{OURS}@") + database
+
+    def wait_for_standby(self) -> None:
+        until(lambda: self.primary.status("Rpl_semi_sync_master_clients") == "1", "it is there")
+        assert self.primary.status("Rpl_semi_sync_master_status") == "ON"
+
+    def wait_for_replay(self) -> None:
+        wanted = self.primary.value("gtid_binlog_pos")
+        until(lambda: self.standby.value("gtid_slave_pos") == wanted, "it has all")
