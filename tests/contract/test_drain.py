@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +14,7 @@ from tenacity.wait import wait_fixed
 from msgworker import App, Context, Message, Reject
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance import worker as worker_module
+from msgworker.instance.claiming.appetite import Appetite
 from msgworker.instance.liveness import recovery
 from msgworker.store.claiming import due
 from msgworker.store.looking import find
@@ -113,18 +116,25 @@ def test_one_thread_means_one_thread(app):
     assert len(watch.threads) == 1
 
 
-def test_time_limit_ends_a_drain(app, table):
+def test_time_limit_ends_a_drain(app, table, monkeypatch):
+    """Its clock is put forward when two messages run and two are held beside them."""
+    begun: list[int] = []
+
     @app.handler("t")
     def handle(msg: Message, ctx: Context) -> None:
-        if next(calls) > 0:  # the first one is quick, so some are held beside those that run
-            until(lambda: ctx.cancelled, "the drain is over")
+        begun.append(msg.msg_id)
+        until(lambda: ctx.cancelled, "the drain is over")
 
-    calls = itertools.count()
+    late = threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 600 * late.is_set())
+    monkeypatch.setattr(worker_module, "time", clock)
+    monkeypatch.setattr(Appetite, "sees", lambda self, mean, ages: vars(self).update(lanes=4))
     send(app, *["o"] * 5, *range(5, 10))
-    report = app.drain(threads=2, time_limit=4.0, linger=0)
-    assert report.done == 3
-    assert report.left == 7
-    assert report.released >= 1
+    report = in_thread(lambda: app.drain(threads=2, time_limit=600, linger=0))
+    until(lambda: len(begun) == 2 and table.statuses.count(1) == 4, "two run, and two are held")
+    late.set()
+    done = report()
+    assert (done.done, done.released, done.left) == (2, 2, 8)
     assert 1 not in table.statuses
     assert set(table.column("error_try_times")) == {0}
 
