@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 
 from tests.engines import plain_engine
 from tests.history import Outage
+from tests.support.waiting import until
 
 WRITE_SECONDS = 0.2
 SILENCE_SECONDS = 1.0
@@ -65,6 +66,16 @@ class Probe:
     def outages(self) -> list[Outage]:
         """When no way took a write, so far."""
         return self._gaps(at for written in self._written for at in written)
+
+    def past_outages(self) -> list[Outage]:
+        """The same, as soon as none lasts."""
+
+        def past() -> tuple[list[Outage], ...]:
+            found = self.outages()
+            return (found,) if all(back < inf for _, back in found) else ()
+
+        found: list[Outage] = until(past, "writes are taken")[0]
+        return found
 
     def silences(self, place: int) -> list[Outage]:
         """When this way took none, so far."""

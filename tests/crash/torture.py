@@ -349,7 +349,7 @@ class Torture:
         self.trial.stop_all()
         lines = self.features.read()
         if self.ways:
-            self.outages = self.probe.outages()
+            self.outages = self.probe.past_outages()
         verdict = self.trial.judge(
             also=self.features.events(),
             limited={line.msg_id for line in lines if line.topic == LIMITED},

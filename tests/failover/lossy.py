@@ -63,7 +63,7 @@ class Lossy:
             over.set()
             producer.join()
             self._peace()
-            outages = probe.outages()
+            outages = probe.past_outages()
         last = snapshot(self._url(self.pair.primary))
         self.epochs.append(Epoch(self.begun, time.monotonic(), self.first, last))
         told = self._told()

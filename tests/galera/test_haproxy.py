@@ -26,7 +26,7 @@ def test_a_writer_that_haproxy_replaces_loses_nothing(cluster: Galera, tmp_path:
             try:
                 with Probe(trial.url) as probe:
                     _harm_the_writer(trial, cluster, chance)
-                    outages = probe.outages()
+                    outages = probe.past_outages()
                 verdict = trial.judge(outages=outages)
             finally:
                 trial.close()
