@@ -1836,15 +1836,15 @@ MUTANTS = (
     ),
     _m(
         "an old primary is worked on",
-        "dialects/timelines.py",
-        "            if timeline >= self._newest:\n",
+        "dialects/succession.py",
+        "            if not past.is_old(found):\n",
         "            if True:\n",
         "test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one",
     ),
     _m(
         "connections to an old primary live on",
         "instance/links.py",
-        "        if self._turn != self._timeline.turn and self.busy_since is None:\n",
+        "        if self._turn != self._succession.turn and self.busy_since is None:\n",
         "        if False:\n",
         "test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one",
     ),

@@ -132,7 +132,7 @@ from msgworker.dialects.sqlite import (
     network_mount,
     set_up_database,
 )
-from msgworker.dialects.timelines import timeline_of
+from msgworker.dialects.succession import succession_of
 from msgworker.dialects.troubles import (
     Trouble,
     follows,
@@ -289,6 +289,7 @@ __all__ = [
     "sizes_are_exact",
     "step_of",
     "storing",
+    "succession_of",
     "table_options",
     "table_size",
     "takes_any_text",
@@ -298,7 +299,6 @@ __all__ = [
     "text_kind",
     "text_length",
     "text_room",
-    "timeline_of",
     "trouble",
     "unavailable",
     "violates",

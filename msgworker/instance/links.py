@@ -27,7 +27,7 @@ from msgworker.dialects import (
     rolled_back,
     sever,
     shares_sessions,
-    timeline_of,
+    succession_of,
     trouble,
 )
 from msgworker.errors import DatabaseUnavailable, HandlerMisuse
@@ -154,8 +154,8 @@ class Link:
         self.busy_since: float | None = None  # when its present use began
         self.ident: int | None = None  # the thread that used it last
         self.lock = threading.Lock()
-        self._timeline = timeline_of(engine)
-        self._turn = self._timeline.turn
+        self._succession = succession_of(engine)
+        self._turn = self._succession.turn
         self._pid = os.getpid()
 
     def connect(self) -> Connection:
@@ -163,7 +163,7 @@ class Link:
         try:
             conn = self._engine.connect()
             refuse_standby(conn)
-            turn = self._timeline.check(conn)
+            turn = self._succession.check(conn)
             if not self.is_open:
                 self._turn = turn
             return conn
@@ -197,15 +197,15 @@ class Link:
                     sever(conn)
 
     def check_server(self) -> None:
-        """Whether the server behind a pooler is still the one that it was; elsewhere nothing is
+        """Whether the server is no old primary, where that can have changed; elsewhere nothing is
         asked. Raises DatabaseUnavailable."""
         with self._opened() as conn:
-            self._timeline.check_behind_pooler(conn)
+            self._succession.check_again(conn)
 
     def _begin(self) -> None:
         end_if_forked(self._pid)
-        if self._turn != self._timeline.turn and self.busy_since is None:
-            self._turn = self._timeline.turn
+        if self._turn != self._succession.turn and self.busy_since is None:
+            self._turn = self._succession.turn
             if self.is_open:
                 self.close(lost=True)
                 raise DatabaseUnavailable("the connection may lead to a server that was replaced")

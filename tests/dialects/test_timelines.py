@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker.dialects import open_engine, timeline_of
+from msgworker.dialects import open_engine, succession_of
 from msgworker.instance.links import Link
 
 CALLS = ("pg_control_system()", "pg_current_wal_lsn()", "pg_walfile_name(pg_lsn)")
@@ -24,14 +24,14 @@ def test_any_login_may_ask_for_the_timeline(postgresql: Any) -> None:
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
 def test_a_server_that_stays_the_same_is_used_as_ever(database: Any) -> None:
     engine = open_engine(database.url)
-    timeline = timeline_of(engine)
+    succession = succession_of(engine)
     links = [Link(engine) for _ in range(2)]
     for link in links * 2:
         with link.transaction() as conn:
             assert conn.exec_driver_sql("SELECT 1").scalar() == 1
         link.check_server()
-    assert timeline.turn == 0
-    assert timeline is timeline_of(engine.execution_options(isolation_level="AUTOCOMMIT"))
+    assert succession.turn == 0
+    assert succession is succession_of(engine.execution_options(isolation_level="AUTOCOMMIT"))
     for link in links:
         link.close()
     engine.dispose()

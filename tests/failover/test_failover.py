@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
+import re
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +20,7 @@ from msgworker.instance.links import Link
 from tests import pairs
 from tests.crash import torture
 from tests.engines import plain_engine
+from tests.failover import conftest as fixtures
 from tests.failover import lossy
 from tests.failover.work import app_of, mended, rows, send, working
 from tests.pairs.postgresql import PostgreSQLPair
@@ -59,51 +62,56 @@ def test_a_standby_is_an_outage_until_it_is_promoted(
     assert "unexpected error" not in caplog.text
 
 
-@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("how", ["postgresql", "pgbouncer", "mariadb"])
 def test_an_old_primary_that_comes_back_is_refused(
-    postgresql: PostgreSQLPair, pooled: bool, caplog: pytest.LogCaptureFixture
+    how: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    through = f"{postgresql.url}postgres"
+    pair: pairs.AnyPair = request.getfixturevalue("mariadb" if how == "mariadb" else "postgresql")
+    url = through = pair.make("queue")
     with ExitStack() as stack:
-        if pooled:
-            pooler = PgBouncer(postgresql.url, "transaction", more="server_login_retry = 1")
+        if how == "pgbouncer":
+            pooler = PgBouncer(pair.url, "transaction", more="server_login_retry = 1")
             stack.enter_context(running(pooler))
-            through = f"{pooler.url}postgres"
+            through = f"{pooler.url}queue"
         app, handled = app_of(through, lease_seconds=3.0)
         worker = stack.enter_context(working(app))
         send(app, 1)
-        until(lambda: handled == [1] and rows(f"{postgresql.url}postgres") == [(2, 0)], "it works")
+        until(lambda: handled == [1] and rows(url) == [(2, 0)], "it works")
         instance = worker.instance
         assert instance is not None
-        postgresql.wait_for_replay()
-        postgresql.primary.crash()
+        pair.wait_for_replay()
+        pair.primary.crash()
         time.sleep(0.5)
-        old = postgresql.promote()
+        old = pair.promote()
         stack.callback(old.remove)
-        postgresql.turn()
+        pair.mend()
+        pair.turn()
         mended(lambda: send(app, 2))
         until(lambda: handled == [1, 2], "it goes on")
-        until(lambda: rows(f"{postgresql.primary.url}postgres") == [(2, 0)] * 2, "it is settled")
-        if pooled:  # it asks with each heartbeat
+        until(lambda: rows(url) == [(2, 0)] * 2, "it is settled")
+        if how != "postgresql":  # it asks with a heartbeat
             asked = instance.runtime.identity.renewed_at + 2 * app.settings.heartbeat_seconds
             until(lambda: instance.runtime.identity.renewed_at > asked, "it has asked the new one")
 
         old.start()
-        postgresql.proxy.turn(old.port)
+        old.take_writes_alone()
+        pair.proxy.turn(old.port)
         until(lambda: said(caplog, "primary.old"), "it is noticed")
-        theirs = App(f"{old.url}postgres")
+        theirs = App(f"{old.url}queue")
         send(theirs, 3)
         theirs.engine.dispose()
         until(lambda: instance.database_gone_seconds() > 3, "that is an outage")
         assert handled == [1, 2]
-        assert rows(f"{old.url}postgres") == [(2, 0), (0, 0)]
+        assert rows(f"{old.url}queue") == [(2, 0), (0, 0)]
         assert "old primary" in " ".join(finding.text for finding in needed(app))
 
-        postgresql.turn()
+        pair.turn()
         mended(lambda: send(app, 4))
         until(lambda: handled == [1, 2, 4], "it goes on")
-        assert "on timeline 2; " in " ".join(finding.text for finding in app.ops.doctor())
-    assert rows(f"{postgresql.primary.url}postgres") == [(2, 0)] * 3
+        texts = [finding.text for finding in app.ops.doctor()]
+        fine = pair.primary.port if how == "mariadb" else 2
+        assert [text for text in texts if re.match(rf"(on timeline|server) {fine}\b", text)]
+    assert rows(url) == [(2, 0)] * 3
     assert [r.levelname for r in said(caplog, "primary.old")] == ["ERROR"]
     assert "unexpected error" not in caplog.text
 
@@ -147,6 +155,32 @@ def test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one(
         link.close()
     engine.dispose()
     old.remove()
+
+
+def test_an_old_primary_that_waits_for_its_standby_answers_no_commit() -> None:
+    with fixtures.running(PostgreSQLPair(synchronous=True)) as pair:
+        pair.make("queue")
+        pair.primary.crash()
+        old = pair.promote()
+        old.start()
+        plain = plain_engine(f"{old.url}queue", poolclass=sa.NullPool)
+
+        def write() -> None:
+            with pytest.raises(sa.exc.DBAPIError), plain.begin() as conn:
+                conn.exec_driver_sql("CREATE TABLE t (a integer)")
+            ended.set()
+
+        ended = threading.Event()
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        until(lambda: old.ask(waits) == [(1,)], "it waits")
+        assert not ended.wait(1)
+        with plain.connect() as conn:
+            assert not sa.inspect(conn).has_table("t")
+        old.crash()
+        old.remove()
+        assert ended.wait(10), "its only end is that of the server"
 
 
 def test_what_a_pooler_remembers_of_a_standby_is_not_believed(postgresql: PostgreSQLPair) -> None:

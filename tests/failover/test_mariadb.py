@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from msgworker.dialects import Trouble, open_engine, refuse_standby, trouble
 from msgworker.errors import DatabaseUnavailable
+from msgworker.instance.links import Link
 from tests.failover.work import app_of, mended, rows, send, working
 from tests.pairs.mariadb import MariaDBPair
 from tests.support.waiting import until
@@ -50,3 +51,37 @@ def test_what_a_replica_refuses_is_an_outage(mariadb: MariaDBPair) -> None:
         one.dispose()
     with open_engine(url).connect() as conn:
         refuse_standby(conn)
+
+
+def test_an_old_primary_is_one_that_lacks_what_its_heir_wrote(mariadb: MariaDBPair) -> None:
+    """It was partitioned off, not killed: connections to it live on, and it goes on alone."""
+    engine = open_engine(mariadb.make("queue"))
+    links = [Link(engine) for _ in range(2)]
+    for link in links:
+        with link.transaction() as conn:
+            conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS t (a integer)")
+    mariadb.wait_for_replay()
+    old = mariadb.promote()
+    old.take_writes_alone()
+    mariadb.mend()
+    mariadb.proxy.turn(mariadb.primary.port, cut=False)
+    with links[0].transaction() as conn:  # nothing has shown it yet
+        conn.exec_driver_sql("INSERT INTO t VALUES (1)")
+    links[1].close(lost=True)
+    with links[1].transaction() as conn:
+        conn.exec_driver_sql("INSERT INTO t VALUES (2)")
+    with pytest.raises(DatabaseUnavailable, match="replaced"), links[0].transaction():
+        pass
+    links[1].check_server()  # as each heartbeat does
+    mariadb.proxy.turn(old.port)
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailable, match=f"server {old.port} lacks all"):
+            links[0].open()
+
+    mariadb.turn()
+    with links[0].transaction() as conn:
+        assert conn.exec_driver_sql("SELECT a FROM t").scalars().all() == [2]
+    for link in links:
+        link.close()
+    engine.dispose()
+    old.remove()

@@ -56,6 +56,10 @@ class Replica(MariaDB):
         self.query("SET GLOBAL rpl_semi_sync_master_enabled = 1")
         self.query("SET GLOBAL read_only = 0")
 
+    def take_writes_alone(self) -> None:
+        self.query("SET GLOBAL rpl_semi_sync_master_enabled = 0")
+        self.query("SET GLOBAL read_only = 0")
+
     def crash(self) -> None:
         self.kill()
 

@@ -32,6 +32,9 @@ class Member(Protocol):
     def take_writes(self) -> None:
         """As a primary, once its standby is there."""
 
+    def take_writes_alone(self) -> None:
+        """As an old primary that comes back and was not told so."""
+
     def crash(self) -> None:
         """kill -9: it does not answer any more."""
 

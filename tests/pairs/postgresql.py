@@ -40,6 +40,9 @@ class Primary(PostgreSQL):
     def take_writes(self) -> None:
         pass  # it always does
 
+    def take_writes_alone(self) -> None:
+        pass  # an asynchronous one does
+
     def crash(self) -> None:
         """All its processes at once."""
         assert self.process is not None

@@ -66,7 +66,7 @@ CHECKS = (
     server.settings,
     server.isolation,
     server.pooler,
-    server.timeline,
+    server.succession,
     server.galera,
     server.clock,
     plan.plan,

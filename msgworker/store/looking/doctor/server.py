@@ -62,18 +62,17 @@ def pooler(p: Patient) -> list[Finding]:
     return [advised("server", text)]
 
 
-def timeline(p: Patient) -> list[Finding]:
-    """Of PostgreSQL, once a standby was promoted: whether this is the primary that it replaced, as
-    far as this process can know."""
-    place = dialects.timeline_of(p.conn.engine).place(p.conn)
-    if place is None or place[1] == 1:
+def succession(p: Patient) -> list[Finding]:
+    """Once a standby was promoted: whether this is the primary that it replaced, as far as this
+    process can know."""
+    told = dialects.succession_of(p.conn.engine).words(p.conn)
+    if told is None:
         return []
-    here, newest = place
-    if here == newest:
-        return [fine("server", f"on timeline {here}; a primary that it replaced has a lower one")]
-    text = (
-        f"the server is on timeline {here}, and this process has worked on timeline {newest}: it "
-        "is an old primary, which was replaced; let connections lead to the new one "
+    is_old, text = told
+    if not is_old:
+        return [fine("server", text)]
+    text += (
+        ": it is an old primary, which was replaced; let connections lead to the new one "
         "(docs/failover.md)"
     )
     return [needed("server", text)]

@@ -1,0 +1,197 @@
+"""Which server was made the primary after which: an old one that comes back takes writes, which no
+other server will have.
+
+A server says something of its past by which it is known whether it lacks what another one, which
+replaced it, has: its timeline (timelines.py), or who wrote its log (reigns.py). So an engine whose
+connections have led to the newer primary does not work on the older one: that is an outage. This
+is known to the engine alone, as long as the process lives: one that is new has nothing to compare.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from msgworker.dialects.codes import code_of
+from msgworker.dialects.masking import masked
+from msgworker.dialects.poolers import shares_sessions
+from msgworker.dialects.reigns import Reigns
+from msgworker.dialects.timelines import Timelines
+from msgworker.errors import DatabaseUnavailable
+from msgworker.logs import Said, logger
+
+_SEEN = "msgworker_turn"
+"""In the `info` of a connection: the turn in which its server was asked."""
+_UNTOLD = ("42501", "42883", "42P01", "0A000", "3F000")
+"""A missing right, function, table or schema; not supported."""
+_log = logger("msgworker.dialects")
+F = TypeVar("F")
+
+
+class Past(Protocol[F]):
+    """What was seen of the primaries of one database. F: what a server says of its past.
+
+    tells: whether servers like these can tell; if not, they are not asked again.
+    """
+
+    tells: bool
+
+    def ask(self, cursor: Any) -> F | None:
+        """None = unknown."""
+
+    def is_old(self, found: F) -> bool:
+        """Whether a server that takes writes was replaced by another one, which was seen."""
+
+    def sees(self, found: F) -> bool:
+        """Remember one that is not old. Whether it has replaced the one that was seen before: then
+        connections that are open may lead to that."""
+
+    def is_settled(self) -> bool:
+        """Whether the one that was seen last can be known from older ones; else it is asked
+        again."""
+
+    def words(self, found: F) -> str | None:
+        """For people, of one that is not old; None = there is nothing to say."""
+
+    def words_of_old(self, found: F) -> str:
+        """Why it is."""
+
+
+class Succession(Generic[F]):
+    """Of one engine; read by all threads that use it.
+
+    turn: changes when connections that are open may lead to another server than new ones do: who
+    holds one closes it.
+    """
+
+    def __init__(self, past: Past[F]) -> None:
+        self.turn = 0
+        self._past = past
+        self._refuses = False
+        self._lock = threading.Lock()
+
+    def check(self, conn: sa.Connection) -> int:
+        """Of `conn`, which was just taken from its pool and has no transaction. If its server is an
+        old primary, close it and raise DatabaseUnavailable. Returns the turn for which it is good,
+        which may be over by now."""
+        turn = self.turn
+        if not self._past.tells or conn.info.get(_SEEN) == turn:
+            return turn
+        turn = self._compare(conn)
+        if not shares_sessions(conn):
+            conn.info[_SEEN] = turn
+        return turn
+
+    def check_again(self, conn: sa.Connection) -> None:
+        """The same of a connection in use, without a transaction, where that may say more than it
+        did: behind a pooler, where the server may be another than before, and nothing shows it; and
+        while a new primary has written nothing. Elsewhere nothing is asked."""
+        if self._past.tells and (shares_sessions(conn) or not self._past.is_settled()):
+            self._compare(conn)
+
+    def words(self, conn: sa.Connection) -> tuple[bool, str] | None:
+        """For people: whether the server of `conn`, which has no transaction, is an old primary,
+        and why; None = nothing is known of it."""
+        past, found = self._past, self._ask(conn)
+        if found is None:
+            return None
+        with self._lock:
+            if past.is_old(found):
+                return True, past.words_of_old(found)
+            text = past.words(found)
+            return None if text is None else (False, text)
+
+    def _compare(self, conn: sa.Connection) -> int:
+        turn, past, found = self.turn, self._past, self._ask(conn)
+        if found is None:
+            return turn
+        with self._lock:
+            if not past.is_old(found):
+                self.turn += past.sees(found)
+                self._refuses = False
+                return self.turn
+            text = past.words_of_old(found)
+            told, self._refuses = self._refuses, True
+            # Behind a pooler all others may lead there, too.
+            self.turn += not told and shares_sessions(conn)
+        raise self._refused(conn, text, told)
+
+    @staticmethod
+    def _refused(conn: sa.Connection, text: str, told: bool) -> DatabaseUnavailable:
+        where = masked(conn.engine.url)
+        with suppress(Exception):
+            conn.invalidate()
+        conn.close()
+        text = f"{text}: it is an old primary, which was replaced"
+        if not told:
+            _log.error(
+                "cannot use the database %s: %s. Nothing is handled until connections lead to the "
+                "newer one again; to go on with the old one, restart, see docs/failover.md",
+                where,
+                text,
+                extra={"event": Said.PRIMARY_OLD},
+            )
+        return DatabaseUnavailable(f"cannot use the database {where}: {text}")
+
+    def _ask(self, conn: sa.Connection) -> F | None:
+        """None = unknown."""
+        past, raw = self._past, conn.connection.driver_connection
+        if not past.tells or raw is None:
+            return None
+        try:
+            try:
+                with raw.cursor() as cursor:
+                    return past.ask(cursor)
+            finally:
+                raw.rollback()  # fails where the connection is broken: the next statement shows it
+        except Exception as error:
+            if code_of(error)[1] in _UNTOLD:
+                past.tells = False
+            return None
+
+
+class _Mute:
+    """Of databases of whose servers nothing is known."""
+
+    tells = False
+
+    def ask(self, cursor: Any) -> None:
+        return None
+
+    def is_old(self, found: None) -> bool:
+        return False
+
+    def sees(self, found: None) -> bool:
+        return False
+
+    def is_settled(self) -> bool:
+        return True
+
+    def words(self, found: None) -> None:
+        return None
+
+    def words_of_old(self, found: None) -> str:
+        return ""
+
+
+_PASTS: dict[str, type[Timelines | Reigns]] = {
+    "postgresql": Timelines,
+    "mysql": Reigns,
+    "mariadb": Reigns,
+}
+_NONE: Succession[Any] = Succession(_Mute())
+_known: weakref.WeakKeyDictionary[sa.Dialect, Succession[Any]] = weakref.WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def succession_of(engine: sa.Engine) -> Succession[Any]:
+    """The one of this engine, and of those that share its connections."""
+    past = _PASTS.get(engine.dialect.name)
+    if past is None:
+        return _NONE
+    with _making:
+        return _known.setdefault(engine.dialect, Succession(past()))
