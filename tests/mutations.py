@@ -1849,6 +1849,20 @@ MUTANTS = (
         "test_a_connection_to_the_old_primary_is_not_used_beside_the_new_one",
     ),
     _m(
+        "the other hosts of a URL are not asked",
+        "dialects/succession.py",
+        "        self._ask_others(conn)\n",
+        "",
+        "test_who_starts_on_an_old_primary_is_told_by_the_other_hosts_of_its_url",
+    ),
+    _m(
+        "an old primary of MariaDB is worked on",
+        "dialects/reigns.py",
+        "        return found.server in self._writers and not found.has_of(seen)\n",
+        "        return False\n",
+        "test_who_lacks_the_whole_reign_of_its_heir_is_old",
+    ),
+    _m(
         "the server behind a pooler is asked once",
         "instance/liveness/heartbeat.py",
         "        self._link.check_server()\n",

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from msgworker.dialects.codes import code_of
+from msgworker.dialects.others import OTHERS, PATIENCE_SECONDS
 from msgworker.errors import ConfigError
 
 _PLACE = "msgworker_host"
@@ -71,9 +73,19 @@ class Hosts:
                 if self._place == begin:  # else another thread has moved on by now
                     self._place = place
             record.info[_PLACE] = place
+            record.info[OTHERS] = [
+                partial(self._ask_only, dialect, record, cargs, {**cparams, **other})
+                for other in self._hosts
+                if other is not host
+            ]
             return conn
         text = f"none of the hosts can be used: {'; '.join(reasons)}"
         raise dialect.dbapi.OperationalError(2003, text)
+
+    def _ask_only(self, dialect: Any, record: Any, cargs: Any, cparams: dict[str, Any]) -> Any:
+        seconds = ("connect_timeout", "read_timeout", "write_timeout")
+        limits = dict.fromkeys(seconds, PATIENCE_SECONDS)
+        return self._connect_one(dialect, record, cargs, cparams | limits)
 
     def checkout(self, conn: Any, record: Any, _: Any) -> None:
         """Connections to a server that is no longer in use are given up, and to a node that was cut

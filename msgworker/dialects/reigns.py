@@ -57,19 +57,9 @@ class Reigns:
         self._server: int | None = None  # the one that was asked last
 
     def ask(self, cursor: Any) -> Log | None:
-        cursor.execute(_ASK)
-        told = {str(name).lower(): str(value) for name, value in cursor.fetchall()}
-        # Without a log, on MySQL, and in a Galera cluster, whose nodes all write.
-        if not told.get("gtid_binlog_state") or told.get("wsrep_on") == "ON":
-            self.tells = False
-            return None
-        domain, last = int(told["gtid_domain_id"]), dict[int, int]()
-        for text in f"{told['gtid_binlog_state']},{told['gtid_slave_pos']}".split(","):
-            of, _, rest = text.partition("-")
-            if rest and int(of) == domain:
-                writer, number = (int(part) for part in rest.split("-"))
-                last[writer] = max(number, last.get(writer, 0))
-        return Log(int(told["server_id"]), domain, last) if last else None
+        told = _variables(cursor)
+        self.tells = _compares(told)
+        return _log_of(told)
 
     def is_old(self, found: Log) -> bool:
         seen = self._latest
@@ -90,6 +80,17 @@ class Reigns:
         self._domain, self._server = found.domain, found.server
         return before not in (None, self._primary)
 
+    def ask_other(self, cursor: Any) -> Log | None:
+        return _log_of(_variables(cursor))
+
+    def hears(self, found: Log) -> None:
+        if self._latest is None:
+            self._domain = found.domain
+        elif found.domain != self._domain or not found.has_of(self._latest):
+            return
+        self._latest = found.latest()
+        self._writers |= found.last.keys()
+
     def is_settled(self) -> bool:
         return self._latest is None or self._latest.writer == self._server
 
@@ -103,5 +104,27 @@ class Reigns:
         writer = None if self._latest is None else self._latest.writer
         return (
             f"server {found.server} lacks all that server {writer} wrote since that became the "
-            "primary, and this process has worked there"
+            "primary"
         )
+
+
+def _variables(cursor: Any) -> dict[str, str]:
+    cursor.execute(_ASK)
+    return {str(name).lower(): str(value) for name, value in cursor.fetchall()}
+
+
+def _compares(told: dict[str, str]) -> bool:
+    """Not without a log, on MySQL, and in a Galera cluster, whose nodes all write."""
+    return bool(told.get("gtid_binlog_state")) and told.get("wsrep_on") != "ON"
+
+
+def _log_of(told: dict[str, str]) -> Log | None:
+    if not _compares(told):
+        return None
+    domain, last = int(told["gtid_domain_id"]), dict[int, int]()
+    for text in f"{told['gtid_binlog_state']},{told['gtid_slave_pos']}".split(","):
+        of, _, rest = text.partition("-")
+        if rest and int(of) == domain:
+            writer, number = (int(part) for part in rest.split("-"))
+            last[writer] = max(number, last.get(writer, 0))
+    return Log(int(told["server_id"]), domain, last) if last else None

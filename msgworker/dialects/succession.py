@@ -4,20 +4,24 @@ other server will have.
 A server says something of its past by which it is known whether it lacks what another one, which
 replaced it, has: its timeline (timelines.py), or who wrote its log (reigns.py). So an engine whose
 connections have led to the newer primary does not work on the older one: that is an outage. This
-is known to the engine alone, as long as the process lives: one that is new has nothing to compare.
+is known to the engine alone, as long as the process lives. One that is new has nothing to compare,
+unless its URL names other servers: they are asked.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from contextlib import suppress
+from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 import sqlalchemy as sa
 
 from msgworker.dialects.codes import code_of
 from msgworker.dialects.masking import masked
+from msgworker.dialects.others import others
 from msgworker.dialects.poolers import shares_sessions
 from msgworker.dialects.reigns import Reigns
 from msgworker.dialects.timelines import Timelines
@@ -28,6 +32,8 @@ _SEEN = "msgworker_turn"
 """In the `info` of a connection: the turn in which its server was asked."""
 _UNTOLD = ("42501", "42883", "42P01", "0A000", "3F000")
 """A missing right, function, table or schema; not supported."""
+ASKED_SECONDS = 10.0
+"""New connections within so many seconds do not ask the other servers again."""
 _log = logger("msgworker.dialects")
 F = TypeVar("F")
 
@@ -49,6 +55,12 @@ class Past(Protocol[F]):
     def sees(self, found: F) -> bool:
         """Remember one that is not old. Whether it has replaced the one that was seen before: then
         connections that are open may lead to that."""
+
+    def ask_other(self, cursor: Any) -> F | None:
+        """Like `ask`, of a server that may be a standby."""
+
+    def hears(self, found: F) -> None:
+        """Remember what another server says, which is not in use."""
 
     def is_settled(self) -> bool:
         """Whether the one that was seen last can be known from older ones; else it is asked
@@ -73,6 +85,8 @@ class Succession(Generic[F]):
         self._past = past
         self._refuses = False
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._asked_at = -inf  # the other servers
 
     def check(self, conn: sa.Connection) -> int:
         """Of `conn`, which was just taken from its pool and has no transaction. If its server is an
@@ -81,6 +95,7 @@ class Succession(Generic[F]):
         turn = self.turn
         if not self._past.tells or conn.info.get(_SEEN) == turn:
             return turn
+        self._ask_others(conn)
         turn = self._compare(conn)
         if not shares_sessions(conn):
             conn.info[_SEEN] = turn
@@ -96,7 +111,7 @@ class Succession(Generic[F]):
     def words(self, conn: sa.Connection) -> tuple[bool, str] | None:
         """For people: whether the server of `conn`, which has no transaction, is an old primary,
         and why; None = nothing is known of it."""
-        past, found = self._past, self._ask(conn)
+        past, found = self._past, self._ask(conn.connection.driver_connection)
         if found is None:
             return None
         with self._lock:
@@ -105,8 +120,21 @@ class Succession(Generic[F]):
             text = past.words(found)
             return None if text is None else (False, text)
 
+    def _ask_others(self, conn: sa.Connection) -> None:
+        """Of `conn`, which is new. A thread that comes meanwhile waits for what they say."""
+        with self._asking:
+            if time.monotonic() - self._asked_at < ASKED_SECONDS:
+                return
+            for raw in others(conn):
+                found = self._ask(raw, other=True)
+                if found is not None:
+                    with self._lock:
+                        self._past.hears(found)
+            self._asked_at = time.monotonic()
+
     def _compare(self, conn: sa.Connection) -> int:
-        turn, past, found = self.turn, self._past, self._ask(conn)
+        turn, past = self.turn, self._past
+        found = self._ask(conn.connection.driver_connection)
         if found is None:
             return turn
         with self._lock:
@@ -137,19 +165,19 @@ class Succession(Generic[F]):
             )
         return DatabaseUnavailable(f"cannot use the database {where}: {text}")
 
-    def _ask(self, conn: sa.Connection) -> F | None:
+    def _ask(self, raw: Any, *, other: bool = False) -> F | None:
         """None = unknown."""
-        past, raw = self._past, conn.connection.driver_connection
-        if not past.tells or raw is None:
+        past = self._past
+        if not past.tells:
             return None
         try:
             try:
                 with raw.cursor() as cursor:
-                    return past.ask(cursor)
+                    return past.ask_other(cursor) if other else past.ask(cursor)
             finally:
                 raw.rollback()  # fails where the connection is broken: the next statement shows it
         except Exception as error:
-            if code_of(error)[1] in _UNTOLD:
+            if not other and code_of(error)[1] in _UNTOLD:
                 past.tells = False
             return None
 
@@ -167,6 +195,12 @@ class _Mute:
 
     def sees(self, found: None) -> bool:
         return False
+
+    def ask_other(self, cursor: Any) -> None:
+        return None
+
+    def hears(self, found: None) -> None:
+        pass
 
     def is_settled(self) -> bool:
         return True

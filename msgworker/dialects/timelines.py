@@ -14,6 +14,13 @@ _ASK = (
 """A name of a WAL file begins with the timeline that is written to, in eight hexadecimal digits."""
 
 
+_ASK_OTHER = (
+    "SELECT s.system_identifier, c.timeline_id"
+    " FROM pg_catalog.pg_control_system() s, pg_catalog.pg_control_checkpoint() c"
+)
+"""That of its last checkpoint, also of a standby; it may be on a newer one by now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """cluster: the identifier that a primary and its standbys share."""
@@ -44,6 +51,18 @@ class Timelines:
         self._newest = found
         return newer
 
+    def ask_other(self, cursor: Any) -> Timeline | None:
+        found = self.ask(cursor)
+        if found is None:
+            cursor.execute(_ASK_OTHER)
+            found = Timeline(*(int(one) for one in cursor.fetchone()))
+        return found
+
+    def hears(self, found: Timeline) -> None:
+        seen = self._newest
+        if seen is None or (seen.cluster == found.cluster and seen.number < found.number):
+            self._newest = found
+
     def is_settled(self) -> bool:
         return True
 
@@ -55,6 +74,6 @@ class Timelines:
     def words_of_old(self, found: Timeline) -> str:
         newest = found.number if self._newest is None else self._newest.number
         return (
-            f"the server is on timeline {found.number}, but this process has worked on timeline "
-            f"{newest} of the same database"
+            f"the server is on timeline {found.number}, but there is timeline {newest} of the same "
+            "database"
         )

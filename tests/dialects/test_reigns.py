@@ -75,6 +75,26 @@ def test_an_old_one_stays_old_after_a_third() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("heard", "old"),
+    [
+        pytest.param([ON_B], [A], id="the new one"),
+        pytest.param([log(C, a=100, b=140)], [A], id="a replica of it"),
+        pytest.param([log(C, a=80), ON_B], [A], id="one that is behind, and the new one"),
+        pytest.param([ON_B, log(C, a=80)], [A], id="the same in the other order"),
+        pytest.param([log(C, a=80)], [], id="one that is behind"),
+        pytest.param([log(C, domain=7, a=900)], [], id="one of another domain"),
+        pytest.param([log(A, a=120)], [], id="the old one"),
+    ],
+)
+def test_what_other_servers_say_shows_the_old_one(heard: list[Log], old: list[int]) -> None:
+    past = Reigns()
+    for one in heard:
+        past.hears(one)
+    servers = (log(A, a=120), ON_B)
+    assert [one.server for one in servers if past.is_old(one)] == old
+
+
 class Cursor:
     def __init__(self, **variables: Any) -> None:
         self.variables = variables

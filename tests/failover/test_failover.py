@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -181,6 +182,40 @@ def test_an_old_primary_that_waits_for_its_standby_answers_no_commit() -> None:
         old.crash()
         old.remove()
         assert ended.wait(10), "its only end is that of the server"
+
+
+def test_who_starts_on_an_old_primary_is_told_by_the_other_hosts_of_its_url(
+    pair: pairs.AnyPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = sa.make_url(pair.make("queue"))
+    app, _ = app_of(url.render_as_string())
+    pair.wait_for_replay()
+    pair.primary.crash()
+    old = pair.promote()
+    pair.mend()
+    pair.turn()
+    mended(lambda: send(app, 1))
+    app.engine.dispose()
+    old.start()
+    old.take_writes_alone()
+
+    def naming(*servers: Any) -> tuple[App, list[int]]:
+        hosts = "&".join(f"host=127.0.0.1:{one.port}" for one in servers)
+        return app_of(f"{url.drivername}://{url.username}@/queue?{hosts}")
+
+    late, handled = naming(old, pair.primary)
+    with pytest.raises(DatabaseUnavailable, match="old primary"), working(late):
+        pass
+    late.engine.dispose()
+    assert [r.levelname for r in said(caplog, "primary.old")] == ["ERROR"]
+    assert handled == []
+
+    good, handled = naming(pair.primary, old)
+    with working(good):
+        until(lambda: handled == [1], "it works on the new one")
+    assert rows(f"{pair.primary.url}queue") == [(2, 0)]
+    assert len(said(caplog, "primary.old")) == 1
+    old.remove()
 
 
 def test_what_a_pooler_remembers_of_a_standby_is_not_believed(postgresql: PostgreSQLPair) -> None:
