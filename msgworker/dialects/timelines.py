@@ -12,8 +12,6 @@ _ASK = (
     " FROM pg_catalog.pg_control_system() s"
 )
 """A name of a WAL file begins with the timeline that is written to, in eight hexadecimal digits."""
-
-
 _ASK_OTHER = (
     "SELECT s.system_identifier, c.timeline_id"
     " FROM pg_catalog.pg_control_system() s, pg_catalog.pg_control_checkpoint() c"

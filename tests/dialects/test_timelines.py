@@ -10,7 +10,12 @@ import sqlalchemy as sa
 from msgworker.dialects import open_engine, succession_of
 from msgworker.instance.links import Link
 
-CALLS = ("pg_control_system()", "pg_current_wal_lsn()", "pg_walfile_name(pg_lsn)")
+CALLS = (
+    "pg_control_system()",
+    "pg_control_checkpoint()",
+    "pg_current_wal_lsn()",
+    "pg_walfile_name(pg_lsn)",
+)
 
 
 def test_any_login_may_ask_for_the_timeline(postgresql: Any) -> None:
