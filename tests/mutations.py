@@ -1851,8 +1851,8 @@ MUTANTS = (
     _m(
         "the other hosts of a URL are not asked",
         "dialects/succession.py",
-        "        self._ask_others(conn)\n",
-        "",
+        "        if new:\n",
+        "        if False:\n",
         "test_who_starts_on_an_old_primary_is_told_by_the_other_hosts_of_its_url",
     ),
     _m(

@@ -95,8 +95,7 @@ class Succession(Generic[F]):
         turn = self.turn
         if not self._past.tells or conn.info.get(_SEEN) == turn:
             return turn
-        self._ask_others(conn)
-        turn = self._compare(conn)
+        turn = self._compare(conn, new=True)
         if not shares_sessions(conn):
             conn.info[_SEEN] = turn
         return turn
@@ -114,6 +113,7 @@ class Succession(Generic[F]):
         past, found = self._past, self._ask(conn.connection.driver_connection)
         if found is None:
             return None
+        self._ask_others(conn)
         with self._lock:
             if past.is_old(found):
                 return True, past.words_of_old(found)
@@ -121,7 +121,7 @@ class Succession(Generic[F]):
             return None if text is None else (False, text)
 
     def _ask_others(self, conn: sa.Connection) -> None:
-        """Of `conn`, which is new. A thread that comes meanwhile waits for what they say."""
+        """A thread that comes meanwhile waits for what they say."""
         with self._asking:
             if time.monotonic() - self._asked_at < ASKED_SECONDS:
                 return
@@ -132,11 +132,13 @@ class Succession(Generic[F]):
                         self._past.hears(found)
             self._asked_at = time.monotonic()
 
-    def _compare(self, conn: sa.Connection) -> int:
+    def _compare(self, conn: sa.Connection, *, new: bool = False) -> int:
         turn, past = self.turn, self._past
         found = self._ask(conn.connection.driver_connection)
         if found is None:
             return turn
+        if new:
+            self._ask_others(conn)
         with self._lock:
             if not past.is_old(found):
                 self.turn += past.sees(found)

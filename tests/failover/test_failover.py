@@ -205,6 +205,9 @@ def test_who_starts_on_an_old_primary_is_told_by_the_other_hosts_of_its_url(
 
     pair.wait_for_replay()
     for other in (pair.primary, pair.standby):
+        looked, _ = naming(old, other)
+        assert "old primary" in " ".join(finding.text for finding in needed(looked))
+        looked.engine.dispose()
         late, handled = naming(old, other)
         with pytest.raises(DatabaseUnavailable, match="old primary"), working(late):
             pass
