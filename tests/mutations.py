@@ -304,7 +304,7 @@ MUTANTS = (
         "instance/claiming/fetcher.py",
         "            if most > 1:\n",
         "            if most < 1:\n",
-        *_on("test_heads_for_batches_are_claimed_a_batch_at_a_time", "sqlite"),
+        *_on("test_heads_for_batches_are_claimed_a_batch_at_a_time", "sqlite-60-4"),
     ),
     _m(
         "what cannot start hides lower priorities",
