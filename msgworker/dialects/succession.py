@@ -160,7 +160,8 @@ class Succession(Generic[F]):
         if not told:
             _log.error(
                 "cannot use the database %s: %s. Nothing is handled until connections lead to the "
-                "newer one again; to go on with the old one, restart, see docs/failover.md",
+                "newer one again; to go on with the old one, restart with a url that names no "
+                "other host, see docs/failover.md",
                 where,
                 text,
                 extra={"event": Said.PRIMARY_OLD},
