@@ -37,13 +37,13 @@ def _free(python: Path) -> bool:
 
 def rate(url: str, *, threads: int, compute: bool) -> float:
     """Messages a second of one drain, over as many objects as messages."""
-    from msgworker import App, Message
+    from msgworker import App
 
     app, count = App(url), COMPUTED if compute else EMPTY
     app.create_schema()
 
     @app.handler("speed")
-    def handle(msg: Message[Any]) -> None:
+    def handle(msg: Any) -> None:
         if compute:
             total = 0
             for number in range(ROUNDS):
