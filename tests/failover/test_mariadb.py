@@ -85,3 +85,16 @@ def test_an_old_primary_is_one_that_lacks_what_its_heir_wrote(mariadb: MariaDBPa
         link.close()
     engine.dispose()
     old.remove()
+
+
+def test_a_replica_counts_once_it_has_received_all(mariadb: MariaDBPair) -> None:
+    """One that has just come is waited for at each COMMIT, and may lack all that was before."""
+    mariadb.make("queue")
+    mariadb.primary.query("CREATE TABLE queue.t (a LONGBLOB)")
+    for _ in range(20):
+        ten = "SELECT REPEAT('x', 1000000) FROM queue.seq_1_to_10"
+        mariadb.primary.query(f"INSERT INTO queue.t {ten}")
+    mariadb.fail_over()
+    mariadb.primary.crash()
+    mariadb.promote().remove()
+    assert mariadb.primary.query("SELECT count(*) FROM queue.t") == [(200,)]

@@ -79,6 +79,11 @@ class Replica(MariaDB):
             return str(cursor.fetchone()[name])
 
 
+def _number(gtid: str) -> int:
+    """Of the last transaction there, of one domain."""
+    return int(gtid.rpartition("-")[2] or 0)
+
+
 class MariaDBPair(Pair[Replica]):
     """A COMMIT is answered when the replica has received it."""
 
@@ -99,6 +104,9 @@ class MariaDBPair(Pair[Replica]):
     def wait_for_standby(self) -> None:
         until(lambda: self.primary.status("Rpl_semi_sync_master_clients") == "1", "it is there")
         assert self.primary.status("Rpl_semi_sync_master_status") == "ON"
+        # From now on it is waited for; but what was committed before may still be on its way.
+        wanted = _number(self.primary.value("gtid_binlog_pos"))
+        until(lambda: _number(self.standby.state("Gtid_IO_Pos")) >= wanted, "it has all")
 
     def wait_for_replay(self) -> None:
         wanted = self.primary.value("gtid_binlog_pos")
