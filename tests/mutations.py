@@ -397,8 +397,8 @@ MUTANTS = (
     _m(
         "one UPDATE that may be of fewer rows",
         "store/settling/together.py",
-        "params) != len(heads) + len(nexts):",
-        "params) > len(heads) + len(nexts):",
+        "written != len(heads) + len(nexts):",
+        "written > len(heads) + len(nexts):",
         "test_settle_ends_the_lane_when_the_next_one_is_gone[mariadb-edit0]",
     ),
     _m(
@@ -407,6 +407,27 @@ MUTANTS = (
         'next_one = sa.and_(_one_of(c, "mw_nexts"), *may_follow(t, c))',
         "next_one = sa.and_(*may_follow(t, c))",
         "test_a_row_that_was_given_back_meanwhile_is_not_flagged_again[mariadb]",
+    ),
+    _m(
+        "no fence, one block",
+        "store/settling/together.py",
+        'ended = sa.update(t.message).where(_one_of(c, "mw_heads"), t.mine(c, ME))',
+        'ended = sa.update(t.message).where(_one_of(c, "mw_heads"), c.status >= lit(Status.NEW))',
+        "test_settle_reports_what_is_lost_and_writes_nothing_for_it[oracle-mariadb-edit0]",
+    ),
+    _m(
+        "flag moves to one that waits, one block",
+        "store/settling/together.py",
+        'moved = sa.update(t.message).where(_one_of(c, "mw_nexts"), *may_follow(t, c))',
+        'moved = sa.update(t.message).where(_one_of(c, "mw_nexts"), c.status == lit(Status.NEW))',
+        "test_settle_ends_the_lane_when_the_next_one_is_gone[oracle-mariadb-later]",
+    ),
+    _m(
+        "rows are changed before all are locked, one block",
+        "dialects/oracle.py",
+        "OPEN mw_rows; CLOSE mw_rows; ",
+        "NULL; ",
+        "test_a_block_locks_its_rows_in_order_before_it_changes_any",
     ),
     _m(
         "the next row before the old one, one UPDATE",

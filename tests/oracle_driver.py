@@ -13,6 +13,8 @@ from typing import Any
 import oracledb
 import sqlalchemy as sa
 
+from tests.oracle_lint import parts_of_block
+
 DRIVER = "MSGWORKER_TEST_ORACLE_DRIVER"
 """The variable that names another driver whose dialect compiles: cx_oracle."""
 
@@ -61,6 +63,10 @@ class _Cursor:
         self._connection.log.rows_at_once.append((self.prefetchrows, self.arraysize))
         self.rowcount = self._connection.log.rowcount
         self.description = None
+        if parts_of_block(sql):  # each of its counts
+            for value in parameters.values():
+                if isinstance(value, _Variable):
+                    value.values = [self.rowcount]
         if re.match(r"\s*(SELECT|WITH)\b", sql, re.IGNORECASE):
             self._rows = self._connection.log.rows_for(sql)
             width = len(self._rows[0]) if self._rows else 1

@@ -45,8 +45,28 @@ _QUOTED = re.compile(r"""'(?:[^']|'')*'|("[^"]*")""", re.S)
 _RULES = [(re.compile(pattern, _FLAGS), what) for pattern, what in RULES.items()]
 
 
+_BLOCK = re.compile(r"\s*(DECLARE|BEGIN)\b", re.I)
+_PL_SQL = re.compile(
+    r"\s*DECLARE CURSOR \w+ IS\s"
+    r"|\s*(BEGIN )?(OPEN \w+|CLOSE \w+|:\w+ := SQL%ROWCOUNT|END)\s*$",
+    re.I,
+)
+
+
+def parts_of_block(sql: str) -> list[tuple[str, str]]:
+    """Of an anonymous block what lies between its semicolons, each as the words of PL/SQL before
+    the statement and the statement, one of them empty; [] of what is no block."""
+    if not _BLOCK.match(sql) or not sql.rstrip().endswith(";"):
+        return []
+    pieces = re.findall(r"""((?:'(?:[^']|'')*'|"[^"]*"|[^;'"])+);""", sql)
+    found = [(piece, _PL_SQL.match(piece)) for piece in pieces]
+    return [(p[: m.end()], p[m.end() :]) if m else ("", p) for p, m in found]
+
+
 def lint(sql: str) -> list[str]:
     """What Oracle would not take in one statement; [] if nothing is known against it."""
+    if parts := parts_of_block(sql):
+        return [wrong for _, statement in parts if statement for wrong in lint(statement)]
     text = _QUOTED.sub(lambda found: found[0] if found[0] == "''" else found[1] or "'x'", sql)
     hints = re.findall(r"/\*\+.*?\*/", text, re.DOTALL)
     text = re.sub(r"/\*\+.*?\*/", "", text, flags=re.DOTALL)

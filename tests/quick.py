@@ -259,7 +259,7 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
             name = str(given.params["database"])
             if name == variants.name():
                 ones[test].append(item)
-            elif test not in cannot.SMOKE.get(name, cannot.CORE):
+            elif test not in cannot.SMOKE.get(name, cannot.QUICK):
                 yield item
             continue
         pattern = QUICK.get(test)

@@ -122,6 +122,7 @@ from msgworker.dialects.online import (
     owner_rights,
     wait_of_columns,
 )
+from msgworker.dialects.oracle import block_of, can_block, refuses_block, send_block
 from msgworker.dialects.poolers import shares_sessions
 from msgworker.dialects.primary import refuse_standby
 from msgworker.dialects.server_checks import ANALYZE, CURRENT_USER, SERVER_SETTINGS, plan_of
@@ -194,6 +195,8 @@ __all__ = [
     "adds_many",
     "beside",
     "big_id",
+    "block_of",
+    "can_block",
     "can_retype",
     "change_by_text",
     "change_text_for",
@@ -271,6 +274,7 @@ __all__ = [
     "refusal",
     "refuse_standby",
     "refused_by",
+    "refuses_block",
     "retyping",
     "rolled_back",
     "row_estimate",
@@ -280,6 +284,7 @@ __all__ = [
     "schemas_with",
     "seconds_since",
     "secrets_of",
+    "send_block",
     "server_of",
     "set_up_database",
     "setting_default",

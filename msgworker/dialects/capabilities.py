@@ -22,6 +22,7 @@ class Dialect:
     on_conflict: an INSERT can step back from the entry of one unique index.
     latest_by_lock: a locking read sees what was committed after the snapshot of the transaction.
     ordered_update: an UPDATE changes its rows in the order that it names.
+    blocks: several statements may be sent as one block, see `block_of`.
     row_locks, skip_locked: SELECT ... FOR UPDATE [SKIP LOCKED] exists.
     share_locks: shared row locks exist, with SKIP LOCKED.
     certifies: row locks are those of one server of several, which find out at COMMIT who has
@@ -66,6 +67,7 @@ class Dialect:
     on_conflict: bool = False
     latest_by_lock: bool = False
     ordered_update: bool = False
+    blocks: bool = False
     row_locks: bool = True
     share_locks: bool = False
     certifies: bool = False
@@ -175,6 +177,7 @@ DIALECTS = {
             guard_case="function",
             oldest_index=True,
             pads_chars=True,
+            blocks=True,
             defers=True,
             max_ids=500,  # an IN list over 1,000 elements is ORA-01795
             index_hint="FIRST_ROWS(100) INDEX(%(name)s {})",

@@ -1,10 +1,15 @@
-"""Oracle: round trips and parses that are saved by what the driver is told of a statement."""
+"""Oracle: round trips and parses that are saved: by what the driver is told of a statement, and by
+statements that are sent as one block."""
 
 from __future__ import annotations
 
+import re
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 ROWS_AT_ONCE = 501
 """One more than our lists of ids have: so the driver knows the last row as the last."""
@@ -39,3 +44,57 @@ def _padded(given: Any) -> Any:
 
 def _room(length: int) -> int:
     return next((room for room in _ROOMS if room >= length), length)
+
+
+_LIST = re.compile(r"\(__\[POSTCOMPILE_(\w+)\]\)")
+
+
+_refused: weakref.WeakSet[sa.Dialect] = weakref.WeakSet()
+"""Of the engines whose database has refused a block."""
+
+
+def can_block(conn: sa.Connection) -> bool:
+    """Whether `block_of` can be sent: not where schemas are translated, which would not be in its
+    names; and not once the database has refused one."""
+    translated = conn.get_execution_options().get("schema_translate_map")
+    return not translated and conn.dialect not in _refused
+
+
+def block_of(
+    conn: sa.Connection, lock: sa.Select[Any], changes: Mapping[str, sa.Update]
+) -> sa.TextClause:
+    """A locking query, then UPDATEs, in one round trip: an anonymous block of PL/SQL, in which
+    each statement begins when the one before it has ended. Rows are locked when their cursor is
+    opened, not as they are fetched. The number of rows of each UPDATE comes back as the parameter
+    of its name. Of parameters without a name only one statement may have any.
+    """
+    binds: dict[str, sa.BindParameter[Any]] = {}
+
+    def said(statement: Any) -> str:
+        compiled = statement.compile(dialect=conn.dialect)
+        for bind, name in compiled.bind_names.items():
+            value = {} if bind.required else {"value": bind.value}
+            binds[name] = sa.bindparam(name, type_=bind.type, expanding=bind.expanding, **value)
+        names = "|".join(compiled.bind_names.values())
+        # Another colon is one of a literal.
+        return _LIST.sub(r":\1", re.sub(rf":(?!(?:{names})\b)", r"\:", str(compiled)))
+
+    begin = f"DECLARE CURSOR mw_rows IS {said(lock)}; BEGIN OPEN mw_rows; CLOSE mw_rows; "
+    sent = [f"{said(change)}; :{name} := SQL%ROWCOUNT; " for name, change in changes.items()]
+    counts = [sa.outparam(name, sa.Integer()) for name in changes]
+    return sa.text(f"{begin}{''.join(sent)}END;").bindparams(*binds.values(), *counts)
+
+
+def send_block(conn: sa.Connection, block: sa.TextClause, params: dict[str, Any]) -> Sequence[int]:
+    """Send a block of `block_of`; returns the number of rows of each UPDATE."""
+    found: Any = conn.execute(block, params)
+    return list(found.out_parameters.values())
+
+
+def refuses_block(conn: sa.Connection, error: DBAPIError) -> bool:
+    """Whether the error says that a block was not understood, as where PL/SQL takes a column for a
+    word of its own. Nothing of it was done then; its statements may be good without it."""
+    refused = bool(re.match(r"ORA-0*6550\b", str(error.orig)))
+    if refused:
+        _refused.add(conn.dialect)
+    return refused

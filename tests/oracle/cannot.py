@@ -23,12 +23,21 @@ CORE = {
     "test_messages_without_an_object_are_claimed_together",
     "test_rerun_starts_again_from_zero",
 }
+SETTLE = {
+    "test_settle_moves_the_flag_on",
+    "test_settle_reports_what_is_lost_and_writes_nothing_for_it",
+    "test_settle_ends_the_lane_when_the_next_one_is_gone",
+    "test_a_guard_violation_of_one_lane_does_not_hold_up_the_others",
+}
+QUICK = CORE | SETTLE
 """The tests that `make test` runs on the first of them; the others are long."""
 SMOKE = {
     "oracle-h2": CORE - {"test_order_and_exclusion_over_two_workers_and_apps"}
     | {"test_what_a_dead_instance_held_is_recovered_with_a_try_counted"}
 }
 """Of stand-ins of which this is all that runs unless MSGWORKER_TEST_VARIANT names them."""
+_SUITE = ("tests/contract/", "tests/store/test_settle.py")
+"""What runs on stand-ins."""
 _ENGINES = {"oracle-mariadb": "MariaDB", "oracle-h2": "H2"}
 _WORDS = "the test's own SQL is of other databases"
 _SCHEMA = "the stand-in reads the catalogue of one schema at a time"
@@ -151,7 +160,7 @@ def excused(items: list[pytest.Item]) -> None:
         given = getattr(item, "callspec", None)
         name = str(given.params.get("database", "")) if given else ""
         if given and name in NAMES:
-            if not item.nodeid.startswith("tests/contract/"):
+            if not item.nodeid.startswith(_SUITE):
                 continue
             test = getattr(item, "originalname", None) or item.name
             if name in SMOKE and variants.name() != name:

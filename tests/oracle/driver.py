@@ -17,7 +17,7 @@ from tests.oracle.engine import Answer, Session
 from tests.oracle.errors import dpy, is_lost, ora
 from tests.oracle.faults import faults
 from tests.oracle.values import LOBS, Lob, Variable, plain_number, read, sent
-from tests.oracle_lint import lint
+from tests.oracle_lint import lint, parts_of_block
 
 Handler = Callable[..., Variable | None]
 
@@ -85,6 +85,11 @@ class Cursor:
             values["TRANS_ID"].values = ["1.2.3"]
             return self
         answer = self.connection.run(sql, [values])[0]
+        if parts_of_block(sql):
+            self.rowcount, self.description = 0, None
+            for (name, *_), count in zip(answer.columns, answer.rows[0], strict=True):
+                values[name].values = [values[name].converted(count)]
+            return self
         outs = text.returning(sql)[2]
         if outs:
             self._give(outs, values, [answer])

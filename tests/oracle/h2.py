@@ -19,6 +19,7 @@ from tests.oracle.errors import dpy, from_h2, ora
 from tests.oracle.h2_sql import LONG_TEXT, plain, prepared, stored, typed
 from tests.oracle.h2wire import Column, H2Error, Result, Wire
 from tests.oracle.mariadb import index_on_expressions
+from tests.oracle_lint import parts_of_block
 
 _SETTINGS = {"MODE": "Oracle", "NON_KEYWORDS": "VALUE,KEY,DAY,HOUR,MINUTE,SECOND,MONTH,YEAR"}
 _WAITS = 50_000
@@ -53,6 +54,8 @@ class H2Session:
             return self._executed(sql, values)
 
     def _executed(self, sql: str, values: dict[str, Any]) -> Answer:
+        if parts_of_block(sql):
+            raise ora(6550, "H2 has no PL/SQL")
         if dictionary.is_asked(sql):
             return self._query(dictionary.for_h2(sql), values)
         modified = text.modify(sql)

@@ -15,6 +15,7 @@ from pymysql.constants import CLIENT, FIELD_TYPE
 from tests.oracle import dictionary, text
 from tests.oracle.engine import Answer
 from tests.oracle.errors import from_mariadb, ora
+from tests.oracle_lint import parts_of_block
 
 _MODE = (
     "ORACLE,EMPTY_STRING_IS_NULL,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,"
@@ -82,6 +83,8 @@ class MariaDBSession:
             index = index_on_expressions(sql)
             if index is not None:
                 return self._index(index)
+            if parts := parts_of_block(sql):
+                return self._block(parts, values)
             return self._query(self._prepared(sql), values)
         except pymysql.Error as error:
             self._rolled_back = (
@@ -122,6 +125,22 @@ class MariaDBSession:
         for column, expression in _indexed[self._place_of]:
             sql = _anywhere(expression).sub(rf"\g<of>{column}", sql)
         return prepared(sql)
+
+    def _block(self, parts: list[tuple[str, str]], values: dict[str, Any]) -> Answer:
+        """MariaDB runs it as it is; but for the parameters that it gives, which are its session's
+        variables, and read behind it."""
+        said, binds, outs = "", list[str](), list[str]()
+        for words, statement in parts:
+            if count := re.fullmatch(r"\s*:(\w+) := SQL%ROWCOUNT", words, re.I):
+                outs.append(count[1].upper())
+                said += f" SELECT SQL%%ROWCOUNT INTO @{outs[-1]};"
+                continue
+            found = self._prepared(statement) if statement else _Prepared("", ())
+            said += f"{words}{found.sql};"
+            binds += found.binds
+        self._query(_Prepared(said, tuple(binds)), values)
+        asked = ", ".join(f"@{name} AS {name}" for name in outs)
+        return self._query(_Prepared(f"SELECT {asked}", ()), {})
 
     def _limit(self, timeout: int) -> None:
         if timeout != self._timeout:

@@ -19,7 +19,7 @@ from tests.support.rows import Table
 LOST = ["ORA-03113", "ORA-12541", "ORA-01034", "ORA-25408", "DPY-4011"]
 AGAIN = ["ORA-00060", "ORA-01013", "ORA-08177", "DPY-4024"]
 CLAIM = r"^UPDATE\s+msgworker_message\s+SET\s+status\s*=\s*1"
-SETTLE = r"^UPDATE\s+msgworker_message\s+SET\s+status\s*=\s*(2|CASE)"
+SETTLE = r"^(UPDATE|DECLARE\b.*?;\s*UPDATE)\s+msgworker_message\s+SET\s+status\s*=\s*2"
 EFFECT = r"^INSERT\s+INTO\s+batch_effects"
 FAULTS: list[tuple[str, Place, str]] = [
     *((code, "statement", only) for code in LOST + AGAIN for only in (CLAIM, SETTLE, EFFECT)),

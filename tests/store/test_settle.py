@@ -239,7 +239,7 @@ def test_a_settle_beside_other_writes_does_not_commit_itself(store, why):
     with store.app.engine.connect() as conn:
         conn.begin()
         if why == "something was sent":
-            conn.exec_driver_sql("SELECT 1")
+            conn.execute(sa.select(sa.literal_column("1")))
         given = bad(a) if why == "not done" else one
         assert settle.settle_at_once(conn, store.t, given, me=ME) is None
         conn.rollback()

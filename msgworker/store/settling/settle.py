@@ -55,7 +55,7 @@ def settle(
     others = [] if len(plain) == len(batch) else [s for s in batch if s.outcome is not done]
     if t.dialect.arrays:
         settled = done_arrays(conn, t, plain, me) if plain else {}
-    elif not others and not in_steps and fits(t, plain):
+    elif not others and not in_steps and fits(conn, t, plain):
         settled = done_together(conn, t, plain, me)
     else:
         settled = write_done(conn, t, plain, others, me)
@@ -135,7 +135,7 @@ def _settle_in_one(conn: Connection, t: Tables, s: Settlement, me: str) -> Settl
     if alone and s.next_id is None:
         return done_alone(conn, t, s, me)
     goes_on = s.outcome is Outcome.DONE and s.next_id is not None
-    if not alone and not (goes_on and fits(t, [s])):
+    if not alone and not (goes_on and fits(conn, t, [s])):
         return None
     try:
         with saving(conn) if alone else conn.begin_nested():

@@ -1,8 +1,9 @@
-"""The settle of messages that are done, in one UPDATE, where an UPDATE keeps to an order of rows.
+"""The settle of messages that are done, in one statement: it ends the old rows and flags the next
+ones. A statement and the COMMIT, in place of a lock, two statements and the COMMIT.
 
-It ends the old rows and flags the next ones: a statement and the COMMIT, in place of a lock, two
-statements and the COMMIT. Rows are read and locked by msg_id, as everywhere, since the ids are
-given; then they are changed in the order of the guard (`rows.in_guard_order`).
+Where an UPDATE keeps to an order of rows it is one UPDATE. Rows are read and locked by msg_id, as
+everywhere, since the ids are given; then they are changed in the order of the guard
+(`rows.in_guard_order`). Elsewhere it is one block of the lock and the two UPDATEs.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
+from sqlalchemy.exc import DBAPIError
 
+from msgworker.dialects import block_of, can_block, refuses_block, send_block, text_kind
 from msgworker.message import Settled, Settlement, Status
 from msgworker.store.rows import ME, changed, flagged_values, in_guard_order
-from msgworker.store.settling.done import FlagMissing, done_values, may_follow
+from msgworker.store.settling.done import FlagMissing, done_values, locking, may_follow
 from msgworker.table import Cols, Tables, lit
 
 
@@ -24,11 +27,11 @@ class NotTogether(FlagMissing):
     settle it in steps."""
 
 
-def fits(t: Tables, batch: Sequence[Settlement]) -> bool:
+def fits(conn: Connection, t: Tables, batch: Sequence[Settlement]) -> bool:
     """Whether a batch of messages that are done can be written so: where rows have owners, whose
     tries need not be asked for, and not in several statements."""
-    able = t.orders_updates and t.has("claimed_by")
-    return able and 2 * len(batch) <= t.dialect.max_ids
+    able = t.orders_updates or (t.dialect.blocks and can_block(conn))
+    return able and t.has("claimed_by") and 2 * len(batch) <= t.dialect.max_ids
 
 
 def done_together(
@@ -41,9 +44,13 @@ def done_together(
     params: dict[str, Any] = {"mw_ids": sorted({*heads, *nexts}), "mw_me": me}
     if nexts:
         params |= {"mw_heads": heads, "mw_nexts": nexts}
-    key = ("together", bool(nexts))
-    change = t.built(key, lambda: _build(t, moving=bool(nexts)))
-    if changed(conn, t, key, change, params) != len(heads) + len(nexts):
+    if t.orders_updates:
+        key = ("together", bool(nexts))
+        change = t.built(key, lambda: _build(t, moving=bool(nexts)))
+        written = changed(conn, t, key, change, params)
+    else:
+        written = _in_block(conn, t, heads, nexts, params)
+    if written != len(heads) + len(nexts):
         raise NotTogether
     return {s.msg_id: Settled.ENDED if s.next_id is None else Settled.WENT_ON for s in batch}
 
@@ -57,6 +64,33 @@ def _build(t: Tables, *, moving: bool) -> sa.Update:
     next_one = sa.and_(_one_of(c, "mw_nexts"), *may_follow(t, c))
     change = change.where(sa.or_(ended, next_one)).ordered_values(*_values(t, c))
     return in_guard_order(t, change)
+
+
+def _in_block(
+    conn: Connection, t: Tables, heads: list[int], nexts: list[int], params: dict[str, Any]
+) -> int:
+    """How many rows were changed. The text depends on the lengths of the lists, so the next ones
+    are made as many as the heads."""
+
+    def build() -> sa.TextClause:
+        c = t.cols()
+        ended = sa.update(t.message).where(_one_of(c, "mw_heads"), t.mine(c, ME))
+        changes = {"mw_ended": ended.values(done_values(t))}
+        if nexts:
+            moved = sa.update(t.message).where(_one_of(c, "mw_nexts"), *may_follow(t, c))
+            changes["mw_moved"] = moved.values(flagged_values(t))
+        return block_of(conn, locking(t), changes)
+
+    params |= {"mw_heads": heads}
+    if nexts:
+        params |= {"mw_nexts": nexts + nexts[-1:] * (len(heads) - len(nexts))}
+    try:
+        block = t.built(("block", bool(nexts), *text_kind(conn)), build)
+        return sum(send_block(conn, block, params))
+    except DBAPIError as error:
+        if refuses_block(conn, error):
+            raise NotTogether from error
+        raise
 
 
 def _one_of(c: Cols, name: str) -> ColumnElement[bool]:
