@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -214,6 +214,26 @@ def change_by_text(conn: sa.Connection, text: ChangeText, params: dict[str, Any]
     return conn.exec_driver_sql(sql, given).rowcount
 
 
+def connected(engine: sa.Engine) -> sa.Connection:
+    """A new connection. The statement by which SQLAlchemy gives it our isolation level, where that
+    needs one, fails with the driver's own error, which it does not wrap: DatabaseUnavailable."""
+    try:
+        return engine.connect()
+    except engine.dialect.loaded_dbapi.Error as error:
+        raise unavailable(engine, error) from error
+
+
+@contextmanager
+def returned(conn: sa.Connection) -> Iterator[None]:
+    """Return a connection behind the block. What was done is done if the statement fails by which
+    SQLAlchemy resets its isolation level, again with the driver's own error: it is dropped then."""
+    try:
+        yield
+    finally:
+        with suppress(conn.dialect.loaded_dbapi.Error):
+            conn.close()
+
+
 @contextmanager
 def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection for reads in autocommit mode; no lock is held between statements.
@@ -221,7 +241,7 @@ def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
     Raises DatabaseUnavailable, with a masked URL, if it cannot connect.
     """
     try:
-        conn = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        conn = connected(engine).execution_options(isolation_level="AUTOCOMMIT")
         try:
             if engine.dialect.name == "sqlite":  # the file is read at the first statement only
                 conn.exec_driver_sql("PRAGMA schema_version")
@@ -230,7 +250,7 @@ def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
             raise
     except (DBAPIError, PoolTimeout) as error:
         raise unavailable(engine, error) from error
-    with conn, reading_any_text(conn):
+    with returned(conn), reading_any_text(conn):
         yield conn
 
 
@@ -238,10 +258,10 @@ def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection in a transaction that commits at the end; raises DatabaseUnavailable too."""
     try:
-        conn = engine.connect()
+        conn = connected(engine)
     except (DBAPIError, PoolTimeout) as error:
         raise unavailable(engine, error) from error
-    with conn, conn.begin(), reading_any_text(conn):
+    with returned(conn), conn.begin(), reading_any_text(conn):
         yield conn
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.dialects import (
     Trouble,
     committing_each,
+    connected,
     lending,
     no_connection_left,
     reason_of,
@@ -161,7 +162,7 @@ class Link:
     def connect(self) -> Connection:
         """A new connection, to a server that may take writes."""
         try:
-            conn = self._engine.connect()
+            conn = connected(self._engine)
             refuse_standby(conn)
             turn = self._succession.check(conn)
             if not self.is_open:

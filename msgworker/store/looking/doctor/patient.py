@@ -53,7 +53,8 @@ class Patient:
     @contextmanager
     def another(self) -> Iterator[Connection]:
         """A connection as handlers have it, beside `conn`."""
-        with self.engine.connect() as conn:
+        conn = dialects.connected(self.engine)
+        with dialects.returned(conn):
             if self.limit is None:
                 yield conn
                 return
