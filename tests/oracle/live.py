@@ -22,6 +22,8 @@ from bench.counts import SHAPES
 from msgworker import App
 from tests.oracle import counting
 from tests.oracle.schema import emptied
+from tests.oracle.text import bind_names
+from tests.oracle_lint import parts_of_block
 
 VARIABLE = "MSGWORKER_TEST_ORACLE_URL"
 DONE_BEFORE = 100_000
@@ -66,10 +68,12 @@ def plans(url: str) -> None:
     sent: dict[str, Any] = {}
 
     def note(conn: Any, cursor: Any, text: str, parameters: Any, *_: Any) -> None:
-        asked = text.lstrip().upper().startswith(_HOT) and "RETURNING" not in text.upper()
-        if asked and "msgworker_" in text:  # not those of the catalogue
-            one = parameters[0] if isinstance(parameters, list) else parameters
-            sent.setdefault(text, one)
+        one = parameters[0] if isinstance(parameters, list) else parameters
+        for _, statement in parts_of_block(text) or [("", text)]:
+            asked = statement.lstrip().upper().startswith(_HOT)
+            if asked and "RETURNING" not in statement.upper() and "msgworker_" in statement:
+                names = bind_names(statement)
+                sent.setdefault(statement.strip(), {k: one[k] for k in one if k.upper() in names})
 
     event.listen(app.engine, "before_cursor_execute", note)
     app.add_handler("bench", lambda msg: None)

@@ -70,6 +70,7 @@ def test_the_script_for_a_real_oracle_runs_and_packs_what_it_found(
     assert " passed" in files["suite"]
     assert "no plan" not in files["plans"]
     assert "msgworker_message_oldest" in files["plans"]
+    assert "SET status=2" in files["plans"]  # in a block
     assert "messages/s" in files["bench"]
     with tarfile.open(tmp_path / "out.tar.gz") as archive:
         assert {Path(name).stem for name in archive.getnames()} == {"out", *files}
