@@ -574,7 +574,7 @@ class H2(Server):
         self.give_folder()
 
     def command(self) -> list[str]:
-        options = ["-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC"]
+        options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC"]
         listen = ["-tcp", "-tcpPort", str(self.port), "-ifNotExists", "-baseDir", str(self.folder)]
         return ["java", *options, "-Dh2.bindAddress=127.0.0.1", "-cp", str(self.jar),
                 "org.h2.tools.Server", *listen]  # fmt: skip

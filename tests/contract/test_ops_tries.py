@@ -80,7 +80,7 @@ def test_recovering_what_was_settled_meanwhile_adds_no_try(app):
     ids = send(app, "a", "b")
     flagged(app, *ids, me=ME)
     with app.engine.begin() as conn:
-        settle.settle(conn, app.tables, [Settlement(ids[0])], me=ME)
+        settle.settle(conn, app.tables, [Settlement(ids[0])], me=ME, in_steps=True)
         assert recover.recover(conn, app.tables, ids, dead_id=ME, text="it died") == 1
     assert (shown(app, ids[0]), len(shown(app, ids[1]))) == ([], 1)
 

@@ -21,7 +21,11 @@ from tests.oracle.h2wire import Column, H2Error, Result, Wire
 from tests.oracle.mariadb import index_on_expressions
 from tests.oracle_lint import parts_of_block
 
-_SETTINGS = {"MODE": "Oracle", "NON_KEYWORDS": "VALUE,KEY,DAY,HOUR,MINUTE,SECOND,MONTH,YEAR"}
+_SETTINGS = {
+    "MODE": "Oracle",
+    "NON_KEYWORDS": "VALUE,KEY,DAY,HOUR,MINUTE,SECOND,MONTH,YEAR",
+    "QUERY_CACHE_SIZE": "0",  # of each session; see `_KEPT_TEXT`
+}
 _WAITS = 50_000
 """So many milliseconds an UPDATE waits for a row. Oracle would do so without end."""
 _DEADLOCK, _LOCK_TIMEOUT, _ENDED = 40001, 50200, 57014

@@ -26,6 +26,9 @@ _OK, _STATE_CHANGED = 1, 3
 _ALL = 0x7FFF_FFFF
 _KEPT = 100
 """So many statements of a session are kept: beyond 128 objects the server forgets the oldest."""
+_KEPT_TEXT = 10_000
+"""So many characters of them: of a long one the server keeps some megabytes, since it parses a
+derived table anew for each way in which it may be read."""
 
 
 class H2Error(Exception):
@@ -175,7 +178,9 @@ class Wire:
         self._send()
         is_query, _ = self._read(2)
         self._read_int()  # of parameters
-        if len(self._kept) >= _KEPT:
+        while self._kept and (
+            len(self._kept) >= _KEPT or sum(map(len, self._kept)) + len(sql) > _KEPT_TEXT
+        ):
             oldest = next(iter(self._kept))
             self._int(_END, self._kept.pop(oldest).number)
         self._kept[sql] = _Statement(number, bool(is_query))
