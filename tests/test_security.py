@@ -82,8 +82,8 @@ def test_code_is_imported_by_names_of_the_configuration_only() -> None:
 # ---------------------------------------------------------------- SQL
 
 RUNS = ("text", "exec_driver_sql", "literal_column", "DDL")
-QUOTED = re.compile(r"quote|quoted|escaped|\bstr\(|int\(|type_compiler")
-"""How a name or number gets into a text that is run."""
+QUOTED = re.compile(r"quote|quoted|escaped|compiled|\bstr\(|int\(|type_compiler")
+"""How a name, a number or a statement of SQLAlchemy gets into a text that is run."""
 
 
 def built(node: ast.expr) -> list[str]:

@@ -70,19 +70,23 @@ def block_of(
     """
     binds: dict[str, sa.BindParameter[Any]] = {}
 
-    def said(statement: Any) -> str:
-        compiled = statement.compile(dialect=conn.dialect)
-        for bind, name in compiled.bind_names.items():
+    def compiled(statement: Any) -> str:
+        made = statement.compile(dialect=conn.dialect)
+        for bind, name in made.bind_names.items():
             value = {} if bind.required else {"value": bind.value}
             binds[name] = sa.bindparam(name, type_=bind.type, expanding=bind.expanding, **value)
-        names = "|".join(compiled.bind_names.values())
+        names = "|".join(made.bind_names.values())
         # Another colon is one of a literal.
-        return _LIST.sub(r":\1", re.sub(rf":(?!(?:{names})\b)", r"\:", str(compiled)))
+        return _LIST.sub(r":\1", re.sub(rf":(?!(?:{names})\b)", r"\:", str(made)))
 
-    begin = f"DECLARE CURSOR mw_rows IS {said(lock)}; BEGIN OPEN mw_rows; CLOSE mw_rows; "
-    sent = [f"{said(change)}; :{name} := SQL%ROWCOUNT; " for name, change in changes.items()]
+    compiled_changes = "; ".join(
+        f"{compiled(change)}; :{name} := SQL%ROWCOUNT" for name, change in changes.items()
+    )
     counts = [sa.outparam(name, sa.Integer()) for name in changes]
-    return sa.text(f"{begin}{''.join(sent)}END;").bindparams(*binds.values(), *counts)
+    return sa.text(
+        f"DECLARE CURSOR mw_rows IS {compiled(lock)}; "
+        f"BEGIN OPEN mw_rows; CLOSE mw_rows; {compiled_changes}; END;"
+    ).bindparams(*binds.values(), *counts)
 
 
 def send_block(conn: sa.Connection, block: sa.TextClause, params: dict[str, Any]) -> Sequence[int]:
