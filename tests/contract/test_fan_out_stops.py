@@ -80,7 +80,7 @@ def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, mo
     reborn = Heartbeat.reborn
 
     def later(self: Heartbeat) -> None:
-        if silent.is_set():  # else its own lease was over: the machine stood still for seconds
+        if silent.is_set():  # else its own lease was over, on a machine that is very slow
             waiting.set()
             assert gate.wait(60)
         reborn(self)
