@@ -194,9 +194,12 @@ def _since_oracle(element: seconds_since, compiler: SQLCompiler, **kw: Any) -> s
     instant = _clause(element, compiler, **kw)
     # Of an interval: a difference of DATEs would have whole seconds only.
     passed = f"({_now_oracle(now(), compiler)} - CAST({instant} AS TIMESTAMP))"
+    return f"({_seconds_oracle(passed)})"
+
+
+def _seconds_oracle(interval: str) -> str:
     parts = {"DAY": 86_400, "HOUR": 3_600, "MINUTE": 60, "SECOND": 1}
-    terms = [f"EXTRACT({part} FROM {passed}) * {size}" for part, size in parts.items()]
-    return f"({' + '.join(terms)})"
+    return " + ".join(f"EXTRACT({part} FROM {interval}) * {size}" for part, size in parts.items())
 
 
 @compiles(step_of, "postgresql")
@@ -221,9 +224,7 @@ def _step_mysql(element: step_of, compiler: SQLCompiler, **kw: Any) -> str:
 def _step_oracle(element: step_of, compiler: SQLCompiler, **kw: Any) -> str:
     instant, seconds = _clauses(element, compiler, **kw)
     since = f"({instant} - TIMESTAMP '1970-01-01 00:00:00')"
-    parts = {"DAY": 86_400, "HOUR": 3_600, "MINUTE": 60, "SECOND": 1}
-    whole = " + ".join(f"EXTRACT({part} FROM {since}) * {size}" for part, size in parts.items())
-    return f"FLOOR(({whole}) / {seconds})"
+    return f"FLOOR(({_seconds_oracle(since)}) / {seconds})"
 
 
 @compiles(instant_text, "postgresql")

@@ -19,7 +19,7 @@ def others(conn: sa.Connection) -> Iterator[Any]:
     for connect in _ways(conn):
         try:
             raw = connect()
-        except Exception:  # it is away, which is none of our business
+        except Exception:  # it is away: nothing is known of it
             continue
         try:
             yield raw

@@ -20,7 +20,7 @@ WINDOWS = {"1h": (60, 60), "6h": (360, 300), "24h": (1440, 900)}
 MOST_TOPICS = 500
 RUNS = (*history.COUNTED, "ran_ms", *history.RAN_COUNTS)
 NUMBERS = (*RUNS, *history.WAITED_COUNTS)
-"""The columns that are added up. A sum costs the database as much as reading the row."""
+"""The columns that are added up: the sums take longer than reading the rows."""
 Sums = list[int]
 """Sums of `NUMBERS`, or of `RUNS`."""
 
