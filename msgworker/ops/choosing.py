@@ -133,7 +133,8 @@ class Choice:
             return None, {}
         # In this order: the second read sees messages that end between the two.
         behind = order.behind(conn, self.tables, ids)
-        late = order.ran_later(conn, self.tables, ids, wanted=wanted)
+        ordered = [i for i in ids if i in behind.objects]
+        late = order.ran_later(conn, self.tables, ordered, wanted=wanted)
         return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
 
     def _taken(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:

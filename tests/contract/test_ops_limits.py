@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from msgworker import ConfigError
+from msgworker import App, ConfigError
 from msgworker.errors import ExitCode
+from msgworker.store.claiming import limits
 from msgworker.store.looking.explain import Reason
 from tests.support.leases import registered
 from tests.support.ops import why
@@ -88,3 +89,23 @@ def test_a_limit_is_removed_with_an_audit(app):
     assert (entry.kind, entry.actor, entry.reason) == ("unlimit", "alice", "no longer needed")
     with pytest.raises(ConfigError):
         app.ops.remove_limit("")
+
+
+@pytest.mark.parametrize("number", [0, -3])
+def test_a_max_running_of_0_that_an_operator_has_written_lets_none_start(app, number):
+    app.add_handler("t", lambda msg: None, max_running=2)
+    app.drain(linger=0)
+    record = limits.table(app.tables)
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(record).values(max_running=number))
+    without = App(app.engine, table=app.table)  # a declaration would take its place
+    without.add_handler("t", lambda msg: None)
+    (waits,) = send(app, "a")
+    report = without.drain(linger=0)
+    assert (report.done, report.left_by["limited"]) == (0, 1)
+    assert [one.max_running for one in app.ops.limits()] == [0]
+    registered(app, "live-1", topics=["t"])
+    assert why(app, waits) is Reason.LIMITED
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(record).values(max_running=sa.null()))
+    assert without.drain(linger=0).done == 1

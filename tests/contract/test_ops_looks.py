@@ -118,6 +118,36 @@ def test_find_by_what_no_index_serves_stops_and_goes_on(app, table, monkeypatch)
     assert found == ids[20:]
 
 
+@pytest.mark.parametrize("limit", [1, 3, 50])
+def test_pages_of_new_messages_leave_none_out_and_show_none_twice(app, monkeypatch, limit):
+    """Those of another topic stand in front, those that wait for an instant beside and behind."""
+    monkeypatch.setattr(window, "SCAN", 4)
+    send(app, *(f"a{n}" for n in range(13)), topic="other")
+    wanted = send(app, "late", topic="x", delay=3600)
+    wanted += send(app, *(f"b{n}" for n in range(10)), topic="x")
+    wanted += send(app, *(f"c{n}" for n in range(9)), topic="x", delay=3600)
+    send(app, *(f"d{n}" for n in range(9)), topic="other", delay=1800)
+    wanted += send(app, "last", topic="x")
+    found, after, complete = [], None, []
+    for _ in range(100):
+        page = app.ops.find(status="new", topic="x", limit=limit, after=after)
+        found += [info.msg_id for info in page]
+        complete.append(page.complete)
+        after = page.next_after
+        assert page.complete or after is not None
+        if after is None:
+            break
+    assert found == wanted
+    assert complete[-1]
+
+
+def test_the_first_page_of_new_messages_begins_at_the_lowest(app, monkeypatch):
+    monkeypatch.setattr(window, "OPEN_SCAN", 3)
+    ids = send(app, *(f"z{n}" for n in range(5)), *(f"a{n}" for n in range(5)))
+    page = app.ops.find(status="new")
+    assert ([info.msg_id for info in page], page.complete) == (ids, True)
+
+
 def test_find_by_object_shows_what_is_open_wherever_it_stands(app, table, monkeypatch):
     monkeypatch.setattr(window, "SCAN", 10)
     ids = mixed(app, table)

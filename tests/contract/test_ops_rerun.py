@@ -15,9 +15,10 @@ from msgworker import app as app_module
 from msgworker.ops.bulk import Bulk
 from msgworker.ops.results import Progress, Why
 from msgworker.store.changing import chunks
+from msgworker.store.looking import window
 from msgworker.store.settling.fingerprint import fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
-from tests.support.rows import Table, send
+from tests.support.rows import Table, edit, send
 from tests.support.waiting import in_thread, until
 from tests.support.watching import Watch
 
@@ -476,3 +477,30 @@ def test_rerun_beside_workers_keeps_order_and_counts(app, table):
         )
     watch.assert_exclusive()
     assert len(audited(app)) == changed
+
+
+@pytest.mark.parametrize("object_id", [None, "a"])
+def test_a_rerun_of_one_message_does_not_read_all_that_are_done_behind_it(
+    sqlite_app, monkeypatch, object_id
+):
+    """Of one with an object: where the table has an index by object."""
+    app = sqlite_app
+    monkeypatch.setattr(window, "SINCE_SLACK", 10)
+    steps = [0]
+
+    def count() -> None:
+        steps[0] += 1
+
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("CREATE INDEX by_object ON msgworker_message (object_id, msg_id)")
+    sa.event.listen(app.engine, "checkout", lambda raw, *_: raw.set_progress_handler(count, 50))
+    took = []
+    for done in (10, 5_000):
+        (dead,) = put(app, (object_id, FAILED))
+        put(app, *((f"b{n}", DONE) for n in range(done)))
+        app.ops.rerun([dead])  # the statements are built
+        edit(app, dead, status=FAILED, error_try_times=3)
+        steps[0] = 0
+        assert app.ops.rerun([dead]).changed == 1
+        took.append(steps[0])
+    assert took[1] < 3 * took[0]

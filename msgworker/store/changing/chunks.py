@@ -114,10 +114,9 @@ def _below(conn: Connection, t: Tables) -> int:
     """A msg_id behind which all rows stand that are unfinished or failed. Where no index has them
     in order, the first chunk would go over all that are done."""
     c = t.cols()
-    opened = t.hinted(sa.select(sa.func.min(t.open_msg_id(c))), t.message, "object")
     failed = t.hinted(sa.select(t.failed_key(c)), t.message, "failed").where(t.failed_rows(c))
     found = [
-        conn.scalar(opened.where(t.all_open(c))),
+        window.lowest_open(conn, t),
         conn.scalar(failed.order_by(t.failed_key(c)).limit(1)),
     ]
     return min((int(one) for one in found if one is not None), default=window.MOST) - 1

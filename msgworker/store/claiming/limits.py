@@ -97,10 +97,6 @@ class Free(NamedTuple):
         return self.limit.next_in(self.full_us, self.now_us) if self.limit.starts else 0.0
 
 
-ZERO: ColumnElement[int] = sa.literal_column("0")
-ONE: ColumnElement[int] = sa.literal_column("1")
-
-
 def _whose(t: Tables) -> list[ColumnElement[bool]]:
     c = table(t).c
     return [c.table_name == t.spec.bare_name, c.topic == bindparam("mw_topic", type_=c.topic.type)]
@@ -108,12 +104,14 @@ def _whose(t: Tables) -> list[ColumnElement[bool]]:
 
 def _limit_columns(t: Tables) -> list[ColumnElement[Any]]:
     c = table(t).c
-    return [sa.func.coalesce(c.max_running, ZERO), c.rate_starts, c.rate_seconds, c.burst]
+    return [c.max_running, c.rate_starts, c.rate_seconds, c.burst]
 
 
-def _limit(most: int, starts: int, seconds: int, burst: int) -> Limit:
-    """Numbers that an operator has edited count as the nearest that mean something."""
-    return Limit(most or None, max(0, starts), max(1, seconds), max(1, burst))
+def _limit(most: int | None, starts: int, seconds: int, burst: int) -> Limit:
+    """Numbers that an operator has edited count as the nearest that mean something: a max_running
+    of 0, or less, lets none start."""
+    running = None if most is None else max(0, most)
+    return Limit(running, max(0, starts), max(1, seconds), max(1, burst))
 
 
 def read_all(conn: Connection, t: Tables) -> dict[str, Recorded]:

@@ -143,39 +143,36 @@ def _new(
     """New rows: by age where an index says so, else from the lowest unfinished row on."""
     c = t.cols()
     if not t.dialect.oldest_index:
-        first = window.first_open(conn, t)
-        if first is None:
-            return Found()
-        found = _window(conn, t, query, max(start, first[0] - 1), limit)
-        found.complete &= first[1] or start >= first[0]
-        return found
+        lowest = window.lowest_open(conn, t)
+        return Found() if lowest is None else _window(conn, t, query, max(start, lowest - 1), limit)
     source = t.message.alias("b")
     b = t.cols(source)
-    key = t.oldest_key(b)
     bound = t.hinted(sa.select(b.msg_id), source, "oldest")
-    bound = bound.where(t.oldest_rows(b), key > _id(start)).order_by(key)
+    bound = bound.where(t.oldest_rows(b), t.oldest_key(b) > _id(start)).order_by(t.oldest_key(b))
     last = conn.scalar(bound.limit(1).offset(window.SCAN - 1))
     key = t.oldest_key(c)
     by_age = t.hinted(query, t.message, "oldest").where(t.oldest_rows(c), key > _id(start))
     by_age = by_age.order_by(None).order_by(key)
     if last is not None:
         by_age = by_age.where(key <= _id(last))
-    rows = [info_of(t, row) for row in conn.execute(by_age)]
-    cut = last is not None and len(rows) < limit
-    if c.available_at is not None:
-        waiting = t.hinted(sa.select(b.msg_id.label("i")), source, "due")
-        assert b.available_at is not None
-        waiting = waiting.where(t.unfinished(b), b.available_at.is_not(None))
-        ids = waiting.order_by(b.available_at, b.msg_id).limit(window.SCAN).subquery("w")
-        counted = conn.scalar(sa.select(sa.func.count()).select_from(ids)) or 0
-        cut |= counted >= window.SCAN
-        if counted:
-            late = query.where(c.msg_id.in_(sa.select(ids.c.i)), c.msg_id > _id(start))
-            rows += [info_of(t, row) for row in conn.execute(late)]
-    rows = sorted({info.msg_id: info for info in rows}.values(), key=lambda info: info.msg_id)
-    full = len(rows) >= limit
-    after = rows[limit - 1].msg_id if full else last
-    return Found(rows[:limit], complete=not cut or full, next_after=after)
+    parts = [by_age]
+    if c.available_at is not None:  # ordered by their instant there: all of them are read
+        late = t.hinted(query, t.message, "due").where(*t.due_rows(c), c.msg_id > _id(start))
+        parts.append(late.where(c.available_at.is_not(None)))
+    found = [[info_of(t, row) for row in conn.execute(part)] for part in parts]
+    # A part that was cut says nothing of what is behind its end, so the page ends at the first one.
+    ends = [rows[-1].msg_id for rows in found if len(rows) == limit]
+    if last is not None and len(found[0]) < limit:
+        ends.append(last)
+    end = min(ends, default=None)
+    rows = sorted(
+        {info.msg_id: info for part in found for info in part}.values(),
+        key=lambda info: info.msg_id,
+    )
+    rows = [info for info in rows if end is None or info.msg_id <= end]
+    if len(rows) >= limit:
+        return Found(rows[:limit], next_after=rows[limit - 1].msg_id)
+    return Found(rows, complete=end is None, next_after=end)
 
 
 def conditions(

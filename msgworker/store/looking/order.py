@@ -20,11 +20,12 @@ def ran_later(
 ) -> dict[int, int]:
     """Messages behind which a later one of their object is done or runs: msg_id -> that one.
 
-    Costs one walk over the table from the lowest id on: finished rows stand in no index. ids: in
-    order; without a filter at most `max_ids`.
+    ids: those that have an object, in order; without a filter at most `max_ids`. Costs one walk
+    over the table from the lowest id on, since finished rows stand in no index of ours; of a single
+    message it ends at the first one found, and uses an index by object if the table has one.
     """
-    if not ids:
-        return {}
+    if len(ids) < 2:
+        return {i: late for i in ids if (late := _ran_later(conn, t, i)) is not None}
 
     def chosen(c: Cols) -> list[ColumnElement[bool]]:
         if wanted is None:
@@ -53,6 +54,17 @@ def ran_later(
     params = {} if wanted is not None else {"mw_ids": list(ids)}
     with joining_widely(conn, t.dialect):
         return {found[0]: found[1] for found in conn.execute(query, params)}
+
+
+def _ran_later(conn: Connection, t: Tables, msg_id: int) -> int | None:
+    def build() -> sa.Select[Any]:
+        c = t.cols()
+        ran = c.status.in_([lit(Status.DONE), lit(Status.PROCESSING)])
+        query = sa.select(c.msg_id).where(_behind_it(t, c), ran)
+        return query.order_by(c.msg_id.desc()).limit(sa.literal_column("1"))
+
+    found = conn.scalar(t.built("ran_later", build), {"head": msg_id})
+    return None if found is None else int(found)
 
 
 def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:

@@ -87,6 +87,15 @@ def before_instant(conn: Connection, t: Tables, instant: datetime) -> int:
     return low - SINCE_SLACK
 
 
+def lowest_open(conn: Connection, t: Tables) -> int | None:
+    """The lowest msg_id of an unfinished message, None if there is none: reads the object index,
+    all of it on databases that have no index of unfinished rows by age."""
+    c = t.cols()
+    query = t.hinted(sa.select(sa.func.min(t.open_msg_id(c))), t.message, "object")
+    found = conn.scalar(query.where(t.all_open(c)))
+    return None if found is None else int(found)
+
+
 def first_open(conn: Connection, t: Tables) -> tuple[int, bool] | None:
     """The lowest msg_id among the first OPEN_SCAN unfinished rows that the object index holds, and
     whether those are all; None if there is none.
