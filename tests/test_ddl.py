@@ -585,9 +585,11 @@ def _ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield change.given_up, {"ids": some}
     log.rows = {"count(*)": [(0,)]}
     yield change.states, {"ids": some}
-    yield order.tail, {"msg_id": 1, "done": None, "limit": 10}
-    yield order.tail, {"msg_id": 1, "done": some, "limit": 10}
-    yield order.done_behind, {"msg_id": 1}
+    yield order.ran_later, {"ids": some[:1]}
+    yield order.lowest, {"ids": some}
+    yield order.not_done_behind, {"ids": some}
+    yield order.done_behind, {"ids": some}
+    yield change.matching, {"ids": some, "words": (State.DONE,), "wanted": plain}
     yield change.rerun, {"ids": some, "done_too": True}
     yield change.discard, {"ids": some, "text": "discarded by me: why"}
     yield change.cancel, {"ids": some, "text": "cancelled: why (by me)"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.dialects import (
     Trouble,
     connecting,
+    reason_of,
     refusal,
     trouble,
     unavailable,
@@ -37,7 +38,7 @@ from msgworker.instance.settling.untilknown import (
     until_known,
 )
 from msgworker.ops.asking import Who
-from msgworker.ops.results import Progress, Repaired, Skip, Skips, Tell
+from msgworker.ops.results import Progress, Repaired, Skip, Skips, Tell, Why
 from msgworker.store.changing import audit
 from msgworker.store.changing.audit import Operation
 from msgworker.store.tables import rule
@@ -54,7 +55,16 @@ LET_OTHERS_SECONDS = 0.005
 LET_START_SECONDS = 0.01
 """On databases where a step locks the rule exclusively, this pause lets a starting instance in."""
 TRIES = 8
+KEY_TRIES = 3
 RULE_PATIENCE_SECONDS = 5.0
+
+
+class Unchanged(MsgworkerError):
+    """The database has not done to locked rows what a statement asked for."""
+
+
+class TooMany(Exception):
+    """A part of several is more than one transaction should change: a half of it may not be."""
 
 
 @dataclass(slots=True)
@@ -115,7 +125,7 @@ class Bulk:
         rate: float | None = None,
         progress: Tell | None = None,
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._tables = tables
         self._progress = progress
         self.op = op
@@ -144,6 +154,38 @@ class Bulk:
         assert op is not None
         return cls(engine, tables, op, **more)
 
+    def over(
+        self,
+        ids: Sequence[int],
+        work: Callable[[Connection, list[int]], Step],
+        *,
+        keeps_place: bool = True,
+    ) -> None:
+        """Run `work` on the messages, part by part, each in a step.
+
+        A part that the database refuses is halved, down to the one message: it is skipped and
+        named, and the others are not held up. keeps_place: the operation can be continued after
+        the last one of a part.
+        """
+        start, most = 0, MOST_SIZE
+        while start < len(ids):
+            part = list(ids[start : start + min(most, self.pace.size)])
+            last = part[-1] if keeps_place else None
+            try:
+                self.step(last, partial(_on, part, work))
+            except TooMany:
+                most = len(part) // 2
+                continue
+            except (DBAPIError, Unchanged) as error:
+                if len(part) > 1:
+                    most = len(part) // 2
+                    continue
+                said = reason_of(error) if isinstance(error, DBAPIError) else str(error)
+                skip = Skip(part[0], Why.REFUSED, error=said)
+                self.step(last, lambda conn, skip=skip: Step(1, 0, [skip]))  # type: ignore[misc]
+            start += len(part)
+            most = min(2 * most, MOST_SIZE)
+
     def step(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
         """Run `work` and record its counts in one transaction.
 
@@ -160,11 +202,15 @@ class Bulk:
         return done
 
     def _until_known(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
+        taken = 0
+
         def judge(error: BaseException, looking: bool) -> Fate:
+            nonlocal taken
             if trouble(error) is Trouble.REFUSED:
-                raise refusal(self._engine, error) from error
+                raise refusal(self.engine, error) from error
             if isinstance(error, DBAPIError) and violates(error, index_name(self._tables)):
-                return Fate.AGAIN  # a unique key was taken after it was looked at: look again
+                taken += 1  # a unique key was taken after it was looked at: look again
+                return Fate.AGAIN if taken < KEY_TRIES else Fate.RAISE
             return by_trouble(error, looking)
 
         return self._known(partial(self._once, last_id, work), self._committed, judge)
@@ -180,7 +226,7 @@ class Bulk:
         known = until_known(send, look, lambda: failures.count < TRIES, failures, judge=judge)
         if known is None:
             assert failures.last is not None
-            raise unavailable(self._engine, failures.last) from failures.last
+            raise unavailable(self.engine, failures.last) from failures.last
         return known
 
     def _once(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
@@ -215,7 +261,7 @@ class Bulk:
         """A transaction in which the rule cannot change; raises RuleChanged if it has changed."""
         deadline = time.monotonic() + RULE_PATIENCE_SECONDS
         while True:
-            with writing(self._engine) as conn:
+            with writing(self.engine) as conn:
                 if rule.hold(conn, self._tables):
                     yield conn
                     return
@@ -229,7 +275,7 @@ class Bulk:
 
     def _committed(self) -> Step | None:
         """The result of a step whose COMMIT got no answer; None if it was not committed."""
-        with connecting(self._engine) as conn:
+        with connecting(self.engine) as conn:
             now = audit.read(conn, self._tables, self.op.op_id)
         before = self.op
         if now is None or now.steps != before.steps + 1:
@@ -241,7 +287,7 @@ class Bulk:
         """Record the end of the operation."""
 
         def send() -> bool:
-            with writing(self._engine) as conn:
+            with writing(self.engine) as conn:
                 audit.finish(conn, self._tables, self.op.op_id)
             return True
 
@@ -259,3 +305,7 @@ class Bulk:
             why=self.skips.why,
             skips=tuple(self.skips.first),
         )
+
+
+def _on(part: list[int], work: Callable[[Connection, list[int]], Step], conn: Connection) -> Step:
+    return work(conn, part)

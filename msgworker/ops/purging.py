@@ -12,8 +12,8 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
 from msgworker.dialects import Trouble, connecting, reason_of, trouble, writing
-from msgworker.errors import MsgworkerError, SchemaError
-from msgworker.ops.bulk import Bulk, Step
+from msgworker.errors import SchemaError
+from msgworker.ops.bulk import Bulk, Step, Unchanged
 from msgworker.ops.choosing import CHUNK
 from msgworker.ops.results import Skip, Why
 from msgworker.store import history
@@ -69,16 +69,20 @@ def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive 
     """Purge all messages that are old enough, by msg_id, from the last step of the operation on."""
     with connecting(engine) as conn:
         beside = store.beside(conn, t)
+
+    def work(conn: Connection, part: list[int]) -> Step:
+        ids = store.lock(conn, t, part, **old.options)
+        gone = sorted(set(part) - set(ids))
+        if ids:
+            _take_away(conn, t, ids, into, beside)
+        return Step(len(part), len(ids), [Skip(i, Why.CHANGED) for i in gone])
+
     more = True
     while more:
         with connecting(engine) as conn:
             ids = store.chunk(conn, t, **old.options, after=bulk.op.last_id, limit=CHUNK)
         more = len(ids) == CHUNK
-        start = 0
-        while start < len(ids):
-            part = ids[start : start + bulk.pace.size]
-            start += len(part)
-            _one_step(bulk, t, old, part, into, beside)
+        bulk.over(ids, work)
 
 
 def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
@@ -94,37 +98,13 @@ def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
             raise
 
 
-def _one_step(
-    bulk: Bulk, t: Tables, old: Old, part: list[int], into: Archive | None, beside: list[sa.Table]
-) -> None:
-    def work(conn: Connection) -> Step:
-        ids = store.lock(conn, t, part, **old.options)
-        gone = sorted(set(part) - set(ids))
-        if ids:
-            _take_away(conn, t, ids, into, beside)
-        return Step(len(part), len(ids), [Skip(i, Why.CHANGED) for i in gone])
-
-    bulk.step(part[-1], work)
-
-
 def _take_away(
     conn: Connection, t: Tables, ids: list[int], into: Archive | None, beside: list[sa.Table]
 ) -> None:
-    kept = len(ids)
-    try:
-        if into is not None:
-            kept = store.archive(conn, t, into, ids)
-        deleted = store.delete(conn, t, ids, beside)
-    except DBAPIError as error:
-        if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
-            raise
-        where = "" if into is None else f" to {into.table.name}"
-        raise SchemaError(
-            f"messages {ids[0]} to {ids[-1]} cannot be purged{where}: {reason_of(error)}. "
-            "Earlier messages stay purged; none of these was changed"
-        ) from error
+    kept = len(ids) if into is None else store.archive(conn, t, into, ids)
+    deleted = store.delete(conn, t, ids, beside)
     if not kept == deleted == len(ids):
-        raise MsgworkerError(
+        raise Unchanged(
             f"{plural(len(ids), 'message')} locked, {kept} kept and {deleted} deleted; the step "
             "was rolled back. Does a trigger change rows of the table?"
         )

@@ -131,17 +131,17 @@ def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
 def give_back(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> bool:
     """Give back its rows, with a try counted for each, as after a crash. False if some are left
     because other transactions have locked them."""
-    left: list[int] = []
+    left: set[int] = set()
     for pause in AGAIN_AFTER_SECONDS:
         threading.Event().wait(pause)
         left = _all_free(bulk, t, held, by)
         if not left:
             return True
-    leave_alone(bulk, [Skip(i, Why.LOCKED) for i in left])
+    leave_alone(bulk, [Skip(i, Why.LOCKED) for i in sorted(left)])
     return False
 
 
-def _all_free(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> list[int]:
+def _all_free(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> set[int]:
     """Give back the rows that are not locked; return the others.
 
     It does not wait for locks: a suspended process would block this one indefinitely, and with it
@@ -150,27 +150,26 @@ def _all_free(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> list[int]:
     dead_id = held.instance_id
     why = f": {by.reason}" if by.reason else ""
     text = f"released from instance {dead_id} by {by.actor}{why}"[:1000]
-    left: list[int] = []
+    left: set[int] = set()
     after = recover.FIRST
-    ids: list[int] = []
-    busy: list[int] = []
 
-    def work(conn: Connection) -> Step:
-        most = min(bulk.pace.size, t.dialect.max_ids)
-        ids[:] = recover.flagged_by(conn, t, dead_id, after=after, limit=most)
+    def work(conn: Connection, ids: list[int]) -> Step:
         locked = change.lock(conn, t, ids, words=(State.PROCESSING,), waits=False)
         mine = done.still_mine(conn, t, ids, me=dead_id)
-        busy[:] = sorted(mine.difference(locked))
+        busy = mine.difference(locked)
         free = sorted(mine.intersection(locked))
         audit.record(conn, t, bulk.op.op_id, free)
         changed = recover.recover(conn, t, free, dead_id=dead_id, text=text)
+        left.difference_update(ids)  # it may be sent again
+        left.update(busy)
         return Step(len(ids) - len(busy), changed)
 
     while True:
-        bulk.step(None, work)
+        with connecting(bulk.engine) as conn:
+            ids = recover.flagged_by(conn, t, dead_id, after=after)
         if not ids:
             return left
-        left += busy
+        bulk.over(ids, work, keeps_place=False)
         after = ids[-1]
 
 
@@ -246,15 +245,11 @@ def give_back_nobodys(
     why = f": {by.reason}" if by.reason else ""
     text = f"released by {by.actor}: it was at 1 without an owner{why}"[:1000]
     after = recover.FIRST
-    seen: dict[int, int] = {}
 
-    def work(conn: Connection) -> Step:
-        most = min(bulk.pace.size, t.dialect.max_ids)
-        seen.clear()
-        seen.update(recover.foreign(conn, t, after=after, before=before, limit=most))
-        locked = change.lock(conn, t, list(seen), words=(State.PROCESSING,), waits=False)
+    def work(conn: Connection, ids: list[int]) -> Step:
+        locked = change.lock(conn, t, ids, words=(State.PROCESSING,), waits=False)
         # Check again under the lock: one may have ended, or have an owner, since it was read.
-        now = dict(recover.foreign(conn, t, after=after, before=before, limit=most))
+        now = dict(recover.foreign(conn, t, after=ids[0] - 1, before=before, limit=len(seen)))
         free = [i for i in locked if now.get(i) == seen[i]]
         if free and not t.has(
             "claimed_by"
@@ -263,15 +258,17 @@ def give_back_nobodys(
         audit.record(conn, t, bulk.op.op_id, free)
         changed = 0
         for tries in sorted({seen[i] for i in free}):
-            ids = [i for i in free if seen[i] == tries]
-            changed += recover.recover_foreign(conn, t, ids, seen_tries=tries, text=text)
-        skips = [Skip(i, Why.CHANGED if i in locked else Why.LOCKED) for i in seen if i not in free]
-        return Step(len(seen), changed, skips)
+            same = [i for i in free if seen[i] == tries]
+            changed += recover.recover_foreign(conn, t, same, seen_tries=tries, text=text)
+        skips = [Skip(i, Why.CHANGED if i in locked else Why.LOCKED) for i in ids if i not in free]
+        return Step(len(ids), changed, skips)
 
     while True:
-        bulk.step(None, work)
+        with connecting(engine) as conn:
+            seen = dict(recover.foreign(conn, t, after=after, before=before))
         if not seen:
             return
+        bulk.over(sorted(seen), work, keeps_place=False)
         after = max(seen)
 
 

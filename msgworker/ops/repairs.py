@@ -13,6 +13,7 @@ from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.message import State
 from msgworker.ops import asking, releasing, rerunning
 from msgworker.ops.asking import Who
+from msgworker.ops.bulk import Bulk
 from msgworker.ops.choosing import Choice
 from msgworker.ops.counting import Count
 from msgworker.ops.renamed import renamed
@@ -158,21 +159,27 @@ class Repairs(Writing):
         count: Count,
         pace: dict[str, Any],
     ) -> Repaired:
-        timed = replace(choice, clock=self._clock) if count.before(op) else choice
-        heads, left = rerunning.heads_of(timed, None if op is None else op.last_id)
         also_done = bool(asked["also_done"])
         if count.before(op):
-            found = rerunning.would(timed, heads, also_done=also_done)
+            timed = replace(choice, clock=self._clock)
+            found = rerunning.would(timed, also_done=also_done)
             count.check("rerun", len(found.ids))
         if count.dry_run:
-            left = [skip for skip in left if skip.msg_id not in found.ids] + found.skips
-            told = self._would("rerun", sorted(found.ids), len(found.ids) + len(left), left)
-            return replace(told, done_again=len(found.done), stay_done=found.stay_done)
+            return replace(
+                self._would("rerun", sorted(found.ids), found.matched, []),
+                skipped=found.skips.count,
+                why=found.skips.why,
+                skips=tuple(found.skips.first),
+                done_again=len(found.done),
+                stay_done=found.stay_done,
+            )
         self._ready()
-        if not heads and op is None:
-            return self._nothing("rerun", left)
-        bulk = self._bulk("rerun", by, asked, op, pace)
-        rerunning.rerun_objects(bulk, choice, heads, left, also_done=also_done)
+        bulk: Bulk | None = None if op is None else self._bulk("rerun", by, asked, op, pace)
+        for chunk in choice.chunks(None if op is None else op.last_id):
+            bulk = bulk or self._bulk("rerun", by, asked, None, pace)
+            rerunning.rerun_with_behind(bulk, choice, chunk, also_done=also_done)
+        if bulk is None:
+            return Repaired(kind="rerun")
         bulk.finish()
         return bulk.result()
 

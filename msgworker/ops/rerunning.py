@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.dialects import connecting
-from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.message import State, Status
-from msgworker.ops.bulk import Bulk, Step
+from msgworker.ops.bulk import Bulk, Step, TooMany, Unchanged
 from msgworker.ops.choosing import Choice, Chunk
-from msgworker.ops.results import Skip, Why
+from msgworker.ops.results import Skip, Skips, Why
 from msgworker.store.changing import audit, change
 from msgworker.store.changing.change import SeenRow
 from msgworker.store.looking import order
 from msgworker.table import Tables
 
-MOST_HEADS = 100
 MOST_BEHIND = 10_000
+"""Messages of several objects that one transaction reruns; those of one object, all of them."""
 NOT_DONE = (State.FAILED, State.DEAD)
 
+V = TypeVar("V")
 Change = Callable[[Connection, list[int]], int]
 """Change locked and recorded rows in the caller's transaction; returns how many."""
 
 
 def change_chunk(bulk: Bulk, choice: Choice, chunk: Chunk, act: Change) -> None:
     """Change the messages of a chunk, in short transactions."""
-    start = 0
-    while start < len(chunk.ids):
-        part = chunk.ids[start : start + bulk.pace.size]
-        start += len(part)
-        _one_step(bulk, choice, chunk, part, act)
 
-
-def _one_step(bulk: Bulk, choice: Choice, chunk: Chunk, part: list[int], act: Change) -> None:
-    to_do = [i for i in part if i not in chunk.skips]
-    left = [chunk.skips[i] for i in part if i in chunk.skips]
-
-    def work(conn: Connection) -> Step:
+    def work(conn: Connection, part: list[int]) -> Step:
+        to_do = [i for i in part if i not in chunk.skips]
+        left = [chunk.skips[i] for i in part if i in chunk.skips]
         ids, gone = choice.lock(conn, to_do)
         late: dict[int, Skip] = {}
         if chunk.behind is not None and ids:
@@ -52,7 +48,7 @@ def _one_step(bulk: Bulk, choice: Choice, chunk: Chunk, part: list[int], act: Ch
         recorded(conn, choice.tables, bulk.op.op_id, ids, act)
         return Step(len(part), len(ids), [*left, *gone, *late.values()])
 
-    bulk.step(part[-1], work)
+    bulk.over(chunk.ids, work)
 
 
 def recorded(conn: Connection, t: Tables, op_id: int, ids: Sequence[int], act: Change) -> None:
@@ -62,7 +58,7 @@ def recorded(conn: Connection, t: Tables, op_id: int, ids: Sequence[int], act: C
         part = list(ids[start : start + size])
         kept, changed = audit.record(conn, t, op_id, part), act(conn, part)
         if not kept == changed == len(part):
-            raise MsgworkerError(
+            raise Unchanged(
                 f"{plural(len(part), 'message')} locked, {kept} recorded and {changed} changed; "
                 "the step was rolled back. Does a trigger change rows of the table?"
             )
@@ -71,143 +67,151 @@ def recorded(conn: Connection, t: Tables, op_id: int, ids: Sequence[int], act: C
 # ---------------------------------------------------------------- with those behind
 
 
-def heads_of(choice: Choice, after: int | None = None) -> tuple[list[int], list[Skip]]:
-    """The messages to rerun with those behind them, and the skipped ones."""
-    heads: list[int] = []
-    skips: list[Skip] = []
-    choice = replace(choice, chunk_size=min(choice.chunk_size, 10 * MOST_HEADS))  # no more is taken
-    for chunk in choice.chunks(after):
-        heads += [i for i in chunk.ids if i not in chunk.skips]
-        skips += chunk.skips.values()
-        if len(heads) > MOST_HEADS:
-            raise ConfigError(
-                f"with_successors takes at most {MOST_HEADS} messages at a time; name fewer"
-            )
-    return heads, skips
+@dataclass(slots=True)
+class Tails:
+    """Chosen messages, and what stood behind them when it was read.
+
+    first: of each chosen one, the lowest chosen one of its object. rows: under that one, those of
+    the object behind it, by msg_id; done ones only if they may be rerun. stay_done: how many done
+    ones behind them stay so.
+    """
+
+    first: dict[int, int] = field(default_factory=dict)
+    rows: dict[int, list[SeenRow]] = field(default_factory=dict)
+    stay_done: int = 0
+
+    @classmethod
+    def of(cls, choice: Choice, chunk: Chunk, *, also_done: bool, counts: bool = False) -> Tails:
+        """Those of a chunk. counts: count those that stay done, which reads all that is done."""
+        found, t = cls(), choice.tables
+        heads = [i for i in chunk.ids if i not in chunk.skips]
+        named = State.DONE in choice.words
+        with choice.clock.reading(choice.engine) as conn:
+            for start in range(0, len(heads), t.dialect.max_ids):
+                part = heads[start : start + t.dialect.max_ids]
+                choice.clock.check()
+                found.first |= order.lowest(conn, t, part)
+                behind = order.not_done_behind(conn, t, part)
+                done = order.done_behind(conn, t, part) if also_done or named or counts else {}
+                for low, rows in done.items():
+                    again = rows if also_done else _named(conn, choice, rows) if named else []
+                    found.stay_done += len(rows) - len(again)
+                    behind[low] = sorted([*behind.get(low, []), *again])
+                found.rows |= behind
+        return found
+
+    def behind(self, head: int) -> list[SeenRow]:
+        """What stands behind a chosen message."""
+        rows = self.rows.get(self.first[head], [])
+        return rows[bisect_right(rows, head, key=attrgetter("msg_id")) :]
+
+
+def _named(conn: Connection, choice: Choice, rows: list[SeenRow]) -> list[SeenRow]:
+    """Those of the done messages that are chosen themselves."""
+    if choice.ids is not None:
+        have = set(choice.ids)
+        return [row for row in rows if row.msg_id in have]
+    assert choice.wanted is not None
+    ids = [row.msg_id for row in rows]
+    have = set(change.matching(conn, choice.tables, ids, words=(State.DONE,), wanted=choice.wanted))
+    return [row for row in rows if row.msg_id in have]
 
 
 @dataclass(slots=True)
 class Would:
     """What a rerun with successors would change.
 
-    done: those of `ids` that are done. stay_done: how many done ones behind them stay so. skips:
-    heads that would be skipped.
+    ids: messages; done: those of them that are done. matched: those, and the chosen ones that would
+    be skipped. stay_done: how many done ones behind them stay so.
     """
 
     ids: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     stay_done: int = 0
-    skips: list[Skip] = field(default_factory=list)
+    skips: Skips = field(default_factory=Skips)
+
+    @property
+    def matched(self) -> int:
+        return len(self.ids) + self.skips.count
 
 
-def would(choice: Choice, heads: list[int], *, also_done: bool) -> Would:
-    """What a rerun of the heads with their successors would change now."""
+def would(choice: Choice, *, also_done: bool) -> Would:
+    """What a rerun of the chosen messages with their successors would change now."""
     t, found = choice.tables, Would()
-    with choice.clock.reading(choice.engine) as conn:
-        running = order.runs_later(conn, t, heads)
-        found.skips = [Skip(head, Why.RUNS_LATER, running[head]) for head in sorted(running)]
+    for chunk in choice.chunks():
+        tails = Tails.of(choice, chunk, also_done=also_done, counts=True)
+        found.stay_done += tails.stay_done
+        heads = list(tails.first)
+        with choice.clock.reading(choice.engine) as conn:
+            running = _by_parts(t, heads, partial(order.runs_later, conn, t))
+            states = _by_parts(t, heads, partial(change.states, conn, t))
+            behind = {row.msg_id for rows in tails.rows.values() for row in rows}
+            away = _by_parts(t, sorted(behind), partial(_given_up, conn, t))
         for head in heads:
-            if head in found.ids or head in running:
+            if head in found.ids:
                 continue
-            choice.clock.check()
-            tail = _tail(conn, t, head, None if also_done else heads)
-            over = {row.msg_id for row in tail if row.status in (Status.FAILED, Status.DONE)}
-            done = {row.msg_id for row in tail if row.status == Status.DONE}
-            found.ids |= over - (_given_up(conn, t, sorted(over)) - {head})
-            found.done |= done
-            if not also_done:
-                found.stay_done += order.done_behind(conn, t, head) - len(done - {head})
+            if head in running:
+                found.skips.add([Skip(head, Why.RUNS_LATER, running[head])])
+                continue
+            rows = [states[head]] if head in states else []
+            rows += [row for row in tails.behind(head) if row.msg_id not in away]
+            over = [row for row in rows if row.status in (Status.FAILED, Status.DONE)]
+            found.ids.update(row.msg_id for row in over)
+            found.done.update(row.msg_id for row in over if row.status == Status.DONE)
+        found.skips.add(skip for i, skip in chunk.skips.items() if i not in found.ids)
     return found
 
 
-def _tail(conn: Connection, t: Tables, head: int, done: list[int] | None) -> list[SeenRow]:
-    return order.tail(conn, t, head, done=done, limit=MOST_BEHIND + 1)
-
-
-def _given_up(conn: Connection, t: Tables, ids: list[int]) -> set[int]:
-    found: set[int] = set()
+def _by_parts(t: Tables, ids: list[int], look: Callable[[list[int]], dict[int, V]]) -> dict[int, V]:
+    found: dict[int, V] = {}
     for start in range(0, len(ids), t.dialect.max_ids):
-        found |= change.given_up(conn, t, ids[start : start + t.dialect.max_ids])
+        found |= look(ids[start : start + t.dialect.max_ids])
     return found
 
 
-def rerun_objects(
-    bulk: Bulk, choice: Choice, heads: list[int], left: list[Skip], *, also_done: bool
-) -> None:
-    """Rerun each head with those behind it that are not done; `left`: skipped ones, in order.
+def _given_up(conn: Connection, t: Tables, ids: list[int]) -> dict[int, bool]:
+    return dict.fromkeys(change.given_up(conn, t, ids), True)
 
-    also_done: also the done ones behind it; else only done ones that are heads themselves.
-    Skipped ones are counted with the next head, so that after an interruption all up to
-    `last_id` are counted and none after it.
+
+def rerun_with_behind(bulk: Bulk, choice: Choice, chunk: Chunk, *, also_done: bool) -> None:
+    """Rerun each chosen message of a chunk with those behind it that are not done: those of one
+    object in one transaction, because a worker that saw only a part would run the rest out of
+    order.
+
+    also_done: also the done ones behind it; else only done ones that are chosen themselves.
     """
-    done_too = None if also_done else heads
-    waits = _not_done_here(bulk, choice, left) if bulk.op.steps else left
-    covered: set[int] = set()
-    for head in heads:
-        if head not in covered:
-            before = [s for s in waits if s.msg_id < head and s.msg_id not in covered]
-            waits = [s for s in waits if s.msg_id > head]
-            covered.update(_rerun_object(bulk, choice, head, before, done_too))
-    waits = [s for s in waits if s.msg_id not in covered]
-    if waits:
-        bulk.step(waits[-1].msg_id, lambda conn: Step(len(waits), 0, waits))
+    tails = Tails.of(choice, chunk, also_done=also_done)
+    with_done = also_done or State.DONE in choice.words
 
+    def work(conn: Connection, part: list[int]) -> Step:
+        t = choice.tables
+        before = audit.touched(conn, t, bulk.op.op_id, part)  # already rerun behind another one
+        heads, gone = choice.lock(conn, [i for i in part if i in tails.first and i not in before])
+        behind = {head: [row.msg_id for row in tails.behind(head)] for head in heads}
+        if len(part) > 1 and sum(map(len, behind.values())) > MOST_BEHIND:
+            raise TooMany
+        ended = _lock_tail(conn, t, sorted({*heads, *chain(*behind.values())}), heads, with_done)
+        running = order.runs_later(conn, t, heads)
+        skips = [Skip(head, Why.RUNS_LATER, running[head]) for head in heads if head in running]
+        chosen = [head for head in heads if head not in running]
+        again = {i for head in chosen for i in (head, *behind[head]) if i in ended}
+        taken = _by_parts(t, sorted(again), partial(choice.free_keys, conn))
+        ids: set[int] = set()
+        for head in chosen:
+            if head in ids:
+                continue
+            own = {i for i in (head, *behind[head]) if i in again}
+            if cannot := sorted(own & taken.keys()):  # one of them cannot run: none does
+                skips.append(taken.get(head) or taken[cannot[0]])
+            else:
+                ids |= own
+        recorded(conn, t, bulk.op.op_id, sorted(ids), lambda c, some: rerun(c, t, some))
+        known = ids | before
+        skips += [chunk.skips[i] for i in part if i in chunk.skips and i not in known]
+        skips += [skip for skip in gone if skip.msg_id not in known]
+        return Step(len(ids) + len(skips), len(ids), skips)
 
-def _not_done_here(bulk: Bulk, choice: Choice, left: list[Skip]) -> list[Skip]:
-    """Leave out those that were skipped because this operation has rerun them behind a head."""
-    size = choice.tables.dialect.max_ids
-    ids = [skip.msg_id for skip in left]
-    done: set[int] = set()
-    with connecting(choice.engine) as conn:
-        for start in range(0, len(ids), size):
-            done |= audit.touched(conn, choice.tables, bulk.op.op_id, ids[start : start + size])
-    return [skip for skip in left if skip.msg_id not in done]
-
-
-def _rerun_object(
-    bulk: Bulk, choice: Choice, head: int, before: list[Skip], done_too: list[int] | None
-) -> list[int]:
-    """Rerun a message and those behind it in one transaction; returns those set to new.
-
-    In one, because a worker that saw only a part would run the rest out of order. `before`: counted
-    with it. done_too: of the done ones only these; None = all.
-    """
-    done: list[int] = []
-
-    def work(conn: Connection) -> Step:
-        done.clear()
-        step = _all_behind(conn, bulk.op.op_id, choice, head, done_too, done)
-        return Step(len(before) + step.matched, step.changed, [*before, *step.skips])
-
-    bulk.step(head, work)
-    return done
-
-
-def _all_behind(
-    conn: Connection,
-    op_id: int,
-    choice: Choice,
-    head: int,
-    done_too: list[int] | None,
-    done: list[int],
-) -> Step:
-    """Lock, check and set to new; `done` collects the counts."""
-    t = choice.tables
-    if audit.touched(conn, t, op_id, [head]):  # already rerun behind another head
-        return Step()
-    if gone := choice.lock(conn, [head])[1]:
-        return Step(1, 0, gone)
-    tail = [row.msg_id for row in _tail(conn, t, head, done_too)]
-    if len(tail) > MOST_BEHIND:
-        return Step(1, 0, [Skip(head, Why.TOO_LONG)])
-    ids = _lock_tail(conn, t, tail, head, done_too)
-    if running := order.runs_later(conn, t, [head]):
-        return Step(1, 0, [Skip(head, Why.RUNS_LATER, running[head])])
-    if taken := choice.free_keys(conn, ids):  # one of them cannot run: none does
-        return Step(1, 0, [taken.get(head) or next(iter(taken.values()))])
-    recorded(conn, t, op_id, ids, lambda c, part: rerun(c, t, part))
-    done.extend(ids)
-    return Step(len(ids), len(ids))
+    bulk.over(chunk.ids, work)
 
 
 def rerun(conn: Connection, t: Tables, ids: list[int]) -> int:
@@ -216,20 +220,15 @@ def rerun(conn: Connection, t: Tables, ids: list[int]) -> int:
 
 
 def _lock_tail(
-    conn: Connection, t: Tables, tail: list[int], head: int, done_too: list[int] | None
-) -> list[int]:
+    conn: Connection, t: Tables, ids: list[int], heads: list[int], done_too: bool
+) -> set[int]:
     """Lock all of them, also new ones, so that none is claimed meanwhile; return those to set to
     new."""
-    found: list[int] = []
-    for start in range(0, len(tail), t.dialect.max_ids):
-        part = tail[start : start + t.dialect.max_ids]
+    found: set[int] = set()
+    for start in range(0, len(ids), t.dialect.max_ids):
+        part = ids[start : start + t.dialect.max_ids]
         change.lock(conn, t, part, words=(State.NEW,))
-        if done_too is None:
-            ended = change.lock(conn, t, part, words=(*NOT_DONE, State.DONE))
-        else:  # one that ran when the tail was read may have ended since
-            ended = change.lock(conn, t, part, words=NOT_DONE)
-            named = [i for i in part if i in done_too]
-            ended = sorted(ended + change.lock(conn, t, named, words=(State.DONE,)))
-        away = change.given_up(conn, t, ended) - {head}
-        found += [i for i in ended if i not in away]
+        ended = change.lock(conn, t, part, words=(*NOT_DONE, State.DONE) if done_too else NOT_DONE)
+        found.update(ended)
+        found -= change.given_up(conn, t, ended) - set(heads)
     return found

@@ -33,21 +33,23 @@ class Why(enum.StrEnum):
     FOREIGN = "flagged by a foreign consumer"
     NO_REQUESTS = "running, and requests cannot be recorded"
     REQUESTED = "requested already"
+    REFUSED = "refused by the database"
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
     """A skipped message, and why. other_id: the later one of its object, or the one that holds
-    its key."""
+    its key. error: what the database said of it."""
 
     msg_id: int
     why: Why
     other_id: int | None = None
+    error: str = ""
 
     @property
     def fact(self) -> str:
         """The reason, without the advice."""
-        return f"message {self.msg_id} {_SAYS[self.why].format(self.other_id)}"
+        return f"message {self.msg_id} {_SAYS[self.why].format(self.other_id, self.error)}"
 
     def __str__(self) -> str:
         advice = ADVICE.get(self.why)
@@ -72,6 +74,7 @@ _SAYS = {
     Why.FOREIGN: "was flagged by a consumer without a name, which sees no requests",
     Why.NO_REQUESTS: "is running, and table msgworker_cancel, for requests to end it, is missing",
     Why.REQUESTED: "is running, and a request to cancel it is recorded already",
+    Why.REFUSED: "cannot be changed: {1}",
 }
 ADVICE = {
     Why.DONE: "--force (force=True) runs it again",
@@ -155,6 +158,10 @@ class Skips:
             self.counts[skip.why] += 1
             if len(self.first) < SHOWN:
                 self.first.append(skip)
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts.values())
 
     @property
     def why(self) -> tuple[tuple[Why, int], ...]:

@@ -8,10 +8,12 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, ConfigError, MsgworkerError, SchemaError
-from msgworker.ops import asking
+from msgworker.ops import asking, bulk
+from msgworker.ops.results import Why
 from msgworker.store.tables import ddl_script
-from tests.support.ops import DONE, FAILED, NEW, Cut, audited, cut_after, many_dead, put
-from tests.support.rows import send
+from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
+from tests.support.refusing import refuse
+from tests.support.rows import edit, send
 
 
 def test_every_change_is_in_the_audit(app):
@@ -134,8 +136,9 @@ def test_an_interrupted_discard_of_ids_goes_on_with_and_without_them(app, table)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_an_interrupted_rerun_with_successors_goes_on_to_its_end(app, table, steps):
+def test_an_interrupted_rerun_with_successors_goes_on_to_its_end(app, table, steps, monkeypatch):
     """Wherever it is cut: each message is counted once, those left alone too."""
+    monkeypatch.setattr(bulk, "MOST_SIZE", 1)
     first, waiting, behind, second, third, ended = put(
         app, ("o", FAILED), ("p", NEW), ("o", FAILED), ("q", FAILED), ("r", FAILED), ("s", DONE)
     )
@@ -193,3 +196,40 @@ def test_the_old_name_of_the_keyword_for_an_operation_works_and_warns(app):
         app.ops.rerun(resume=77)
     with pytest.raises(TypeError, match="give operation"):
         app.ops.purge(resume=1, operation=2)
+
+
+@pytest.mark.parametrize("act", ["rerun", "discard", "cancel", "rerun behind"])
+def test_a_row_that_the_database_refuses_is_left_out_and_named(app, act):
+    """Whatever changes many: the others of its step are changed."""
+    state = FAILED if act.startswith("rerun") else NEW
+    names = ["bad" if n in (3, 250) else f"o{n}" for n in range(300)]
+    ids = put(app, *((name, state) for name in names))
+    refuse(app, f"object_id <> 'bad' OR status = {state}")
+    if act == "discard":
+        done = app.ops.discard(ids, reason="twin")
+    elif act == "cancel":
+        done = app.ops.cancel(ids, reason="twin")
+    else:
+        done = app.ops.rerun(ids, with_successors=act.endswith("behind"))
+    bad = [ids[3]] if act.endswith("behind") else [ids[3], ids[250]]
+    assert (done.matched, done.changed, done.skipped) == (300, 298, 2)
+    assert {skip.msg_id for skip in done.skips} >= set(bad)
+    assert {skip.why for skip in done.skips} == {Why.REFUSED}
+    assert "theirs" in str(done.skips[0])
+    (entry,) = app.ops.audit()
+    assert (entry.changed, entry.skipped, entry.finished_at is None) == (298, 2, False)
+    assert {info.msg_id for info in app.ops.find(object_id="bad")} == {ids[3], ids[250]}
+
+
+def test_a_release_leaves_out_a_row_that_the_database_refuses(app):
+    ids = put(app, *(("bad" if n == 20 else f"o{n}", RUNNING) for n in range(60)))
+    refuse(app, "object_id <> 'bad' OR status = 1")
+    done = app.ops.release("another")
+    assert (done.matched, done.changed, done.skipped) == (60, 59, 1)
+    assert [(skip.msg_id, skip.why) for skip in done.skips] == [(ids[20], Why.REFUSED)]
+    for msg_id in ids[:20]:
+        edit(app, msg_id, status=RUNNING, claimed_by=None)
+    edit(app, ids[20], claimed_by=None)
+    done = app.ops.release_nobody(any_age=True)
+    assert (done.matched, done.changed, done.skipped) == (21, 20, 1)
+    assert [(skip.msg_id, skip.why) for skip in done.skips] == [(ids[20], Why.REFUSED)]

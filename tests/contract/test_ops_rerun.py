@@ -12,6 +12,7 @@ from tenacity import wait_none
 
 from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
 from msgworker import app as app_module
+from msgworker.ops import bulk, rerunning
 from msgworker.ops.bulk import Bulk
 from msgworker.ops.results import Progress, Why
 from msgworker.store.changing import chunks
@@ -377,7 +378,8 @@ def test_also_done_without_successors_is_refused(app, table):
     assert table.statuses == [-1]
 
 
-def test_an_interrupted_rerun_goes_on_with_the_done_ones_it_was_asked_for(app, table):
+def test_an_interrupted_rerun_goes_on_with_the_done_ones_it_was_asked_for(app, table, monkeypatch):
+    monkeypatch.setattr(bulk, "MOST_SIZE", 1)
     ids = put(app, ("o", FAILED), ("o", DONE), ("p", FAILED), ("p", DONE))
     with pytest.raises(Cut):
         app.ops.rerun([ids[0], ids[2]], with_successors=True, also_done=True, progress=cut_after(1))
@@ -504,3 +506,39 @@ def test_a_rerun_of_one_message_does_not_read_all_that_are_done_behind_it(
         assert app.ops.rerun([dead]).changed == 1
         took.append(steps[0])
     assert took[1] < 3 * took[0]
+
+
+def test_a_rerun_with_successors_takes_any_number_of_messages_in_order(app, table):
+    """More than one chunk's statements take, several of one object, some of them behind others."""
+    names = [f"o{n % 130}" for n in range(450)]
+    ids = put(app, *((name, FAILED) for name in names), (None, FAILED))
+    kept = put(app, ("o0", DONE))
+    would = app.ops.rerun(topic="t", with_successors=True, dry_run=True)
+    assert (would, would.matched, would.stay_done) == (451, 451, 1)
+    seen: list[Progress] = []
+    done = app.ops.rerun(topic="t", with_successors=True, progress=seen.append)
+    assert (done.changed, done.matched, done.skipped) == (451, 451, 0)
+    assert len(seen) > 1
+    assert audited(app) == [(done.op_id, msg_id) for msg_id in ids]
+    assert {info.msg_id for info in app.ops.find(status="new", limit=1000)} == set(ids)
+    assert [info.msg_id for info in app.ops.find(status="done")] == kept
+
+
+def test_an_interrupted_rerun_of_many_with_successors_goes_on(app):
+    ids = put(app, *((f"o{n % 130}", FAILED) for n in range(450)))
+    with pytest.raises(Cut):
+        app.ops.rerun(topic="t", with_successors=True, progress=cut_after(1))
+    (begun,) = app.ops.audit()
+    assert 0 < begun.changed < 450
+    done = app.ops.rerun(with_successors=False, operation=begun.op_id)
+    assert (done.changed, done.skipped) == (450, 0)
+    assert app.ops.find(status="dead") == []
+    assert audited(app) == [(begun.op_id, msg_id) for msg_id in ids]
+
+
+def test_messages_with_many_behind_them_are_rerun_a_few_at_a_time(app, monkeypatch):
+    monkeypatch.setattr(rerunning, "MOST_BEHIND", 20)
+    put(app, *((f"o{n % 4}", FAILED) for n in range(120)))
+    seen: list[Progress] = []
+    assert app.ops.rerun(topic="t", with_successors=True, progress=seen.append) == 120
+    assert [one.changed for one in seen][:2] == [30, 60]

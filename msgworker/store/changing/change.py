@@ -138,12 +138,7 @@ def lock(
     """
 
     def build() -> sa.Select[Any]:
-        c = t.cols()
-        state = sa.or_(*(in_state(t, c, word) for word in words))
-        query = sa.select(c.msg_id, error_of(c, wanted).label("e")).where(t.among(c.msg_id), state)
-        if wanted is not None:
-            query = query.where(*where(t, c, wanted))
-        query = query.order_by(c.msg_id)
+        query = _matching(t, words, wanted)
         if not t.dialect.row_locks:
             return query
         return query.with_for_update(skip_locked=not waits and t.dialect.skip_locked)
@@ -154,6 +149,27 @@ def lock(
     query = build() if wanted is not None else t.built(key, build)
     rows = conn.execute(query, {"mw_ids": list(ids)}).all()
     return [row[0] for row in rows if in_group(wanted, row[1])]
+
+
+def matching(
+    conn: Connection, t: Tables, ids: Sequence[int], *, words: Sequence[State], wanted: Filter
+) -> list[int]:
+    """Those of the messages that are in one of these states and match, without a lock."""
+    found: list[int] = []
+    for start in range(0, len(ids), t.dialect.max_ids):
+        part = list(ids[start : start + t.dialect.max_ids])
+        rows = conn.execute(_matching(t, words, wanted), {"mw_ids": part})
+        found += [row[0] for row in rows if in_group(wanted, row[1])]
+    return found
+
+
+def _matching(t: Tables, words: Sequence[State], wanted: Filter | None) -> sa.Select[Any]:
+    c = t.cols()
+    state = sa.or_(*(in_state(t, c, word) for word in words))
+    query = sa.select(c.msg_id, error_of(c, wanted).label("e")).where(t.among(c.msg_id), state)
+    if wanted is not None:
+        query = query.where(*where(t, c, wanted))
+    return query.order_by(c.msg_id)
 
 
 def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = False) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -143,39 +144,74 @@ def done_above(conn: Connection, t: Tables, msg_id: int) -> dict[Any, int]:
     return {row[0]: row[1] for row in conn.execute(t.built("done_above", build), params)}
 
 
-def tail(
-    conn: Connection, t: Tables, msg_id: int, *, done: Sequence[int] | None, limit: int
-) -> list[SeenRow]:
-    """A message and those of its object behind it, in order, at most `limit`.
+def lowest(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
+    """The lowest of these messages that is of the same object, of each; at most `max_ids` ids."""
 
-    done: of those that are done only these, at most `max_ids`; None = all.
+    def build() -> sa.Select[Any]:
+        first, c = _firsts(t), t.cols()
+        same = sa.and_(t.object_key(c) == first.c.k, c.object_id.is_not(None))
+        query = sa.select(c.msg_id, first.c.lo).select_from(t.message.join(first, same))
+        return query.where(t.among(c.msg_id))
+
+    found = conn.execute(t.built("lowest", build), {"mw_ids": list(ids)})
+    return {i: i for i in ids} | {row[0]: row[1] for row in found}
+
+
+def not_done_behind(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[SeenRow]]:
+    """What stands behind these messages, of their objects, and is not done, by msg_id; under the
+    lowest of each object. By the indexes of unfinished and of failed rows; at most `max_ids` ids.
     """
 
+    def build(failed: bool) -> sa.Select[Any]:
+        first, source = _firsts(t), t.message.alias("n")
+        n = t.cols(source)
+        if failed:
+            same = sa.and_(t.object_key(n) == first.c.k, t.failed_key(n) > first.c.lo)
+            rows = t.failed_rows(n)
+        else:
+            same = sa.and_(t.open_object(n) == first.c.k, t.open_msg_id(n) > first.c.lo)
+            rows = t.open_rows(n)
+        columns: list[Any] = [first.c.lo, n.msg_id, n.status, t.tries(n)]
+        query = t.hinted(sa.select(*columns), source, "failed" if failed else "object")
+        return query.select_from(first.join(source, same)).where(rows)
+
+    found: dict[int, dict[int, SeenRow]] = {}
+    # In this order: one that is unfinished when it is read may be dead a moment later.
+    for failed in (False, True):
+        statement = t.built(("not_done_behind", failed), partial(build, failed))
+        for lo, *row in conn.execute(statement, {"mw_ids": list(ids)}):
+            found.setdefault(lo, {})[row[0]] = SeenRow._make(row)
+    return {lo: [rows[i] for i in sorted(rows)] for lo, rows in found.items()}
+
+
+def done_behind(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[SeenRow]]:
+    """The same of those that are done: one walk over the table from the lowest id on."""
+
     def build() -> sa.Select[Any]:
-        c = t.cols()
-        where = sa.or_(c.msg_id == sa.bindparam("head"), _behind_it(t, c))
-        if done is not None:
-            where = sa.and_(where, sa.or_(c.status != lit(Status.DONE), t.among(c.msg_id)))
-        columns: list[Any] = [c.msg_id, c.status, t.tries(c)]
-        query = sa.select(*columns).where(where).order_by(c.msg_id)
-        return query.limit(sa.bindparam("rows", type_=sa.Integer()))
+        first, source = _firsts(t), t.message.alias("s")
+        s = t.cols(source)
+        # An outer join: see `ran_later`.
+        joined = source.outerjoin(first, first.c.k == t.object_key(s))
+        query = sa.select(first.c.lo, s.msg_id, s.status, t.tries(s)).select_from(joined)
+        low = sa.bindparam("low", type_=sa.BigInteger())
+        done = s.status == lit(Status.DONE)
+        query = query.where(s.msg_id > low, done, s.object_id.is_not(None))
+        return query.where(s.msg_id > first.c.lo).order_by(s.msg_id)
 
-    params: dict[str, Any] = {"head": msg_id, "rows": limit}
-    if done is not None:
-        params["mw_ids"] = list(done)
-    found = conn.execute(t.built(("tail", done is None), build), params)
-    return [SeenRow._make(row) for row in found]
+    found: dict[int, list[SeenRow]] = {}
+    with joining_widely(conn, t.dialect):
+        params = {"mw_ids": list(ids), "low": min(ids)}
+        for lo, *row in conn.execute(t.built("done_behind", build), params):
+            found.setdefault(lo, []).append(SeenRow._make(row))
+    return found
 
 
-def done_behind(conn: Connection, t: Tables, msg_id: int) -> int:
-    """How many messages of its object behind a message are done."""
-
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        query = sa.select(sa.func.count(c.msg_id))
-        return query.where(_behind_it(t, c), c.status == lit(Status.DONE))
-
-    return int(conn.scalar(t.built("done_behind", build), {"head": msg_id}) or 0)
+def _firsts(t: Tables) -> sa.Subquery:
+    """The objects of some messages, and the lowest of these messages of each."""
+    f = t.cols(t.message.alias("f"))
+    query = sa.select(t.object_key(f).label("k"), sa.func.min(f.msg_id).label("lo"))
+    query = query.where(t.among(f.msg_id), f.object_id.is_not(None))
+    return query.group_by(t.object_key(f)).subquery("g")
 
 
 def _behind_it(t: Tables, c: Cols) -> ColumnElement[bool]:
