@@ -112,8 +112,12 @@ CREATE TABLE msgworker_operation (
   matched BIGINT NOT NULL DEFAULT 0,
   changed BIGINT NOT NULL DEFAULT 0,
   skipped BIGINT NOT NULL DEFAULT 0,
+  request_key VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin,
   PRIMARY KEY (op_id)
 )ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+-- keys of requests: a write that is asked for again is done once
+CREATE UNIQUE INDEX msgworker_operation_key ON msgworker_operation (request_key);
 
 -- what they did to which message, and what it was before
 CREATE TABLE msgworker_audit (

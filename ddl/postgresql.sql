@@ -112,8 +112,12 @@ CREATE TABLE msgworker_operation (
   matched BIGINT DEFAULT 0 NOT NULL,
   changed BIGINT DEFAULT 0 NOT NULL,
   skipped BIGINT DEFAULT 0 NOT NULL,
+  request_key VARCHAR(64) COLLATE "C",
   PRIMARY KEY (op_id)
 );
+
+-- keys of requests: a write that is asked for again is done once
+CREATE UNIQUE INDEX msgworker_operation_key ON msgworker_operation (request_key);
 
 -- what they did to which message, and what it was before
 CREATE TABLE msgworker_audit (

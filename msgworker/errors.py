@@ -8,6 +8,7 @@ MsgworkerError
 +-- SchemaError                  a table, column or index is missing or of a wrong kind  exit 4
 +-- PayloadError (ValueError)    a payload is not JSON, too large or not of its type
 +-- DuplicateMessage             the unique key of a message that was sent is taken
++-- KeyUsed                      a write with the key of this request is recorded already
 +-- TookTooLong                  a read took longer than the time that it was given
 +-- SelectionChanged             a write would not change as many messages as were expected
 +-- RuleChanged                  max_tries or on_dead of the table changed meanwhile      exit 75
@@ -123,6 +124,10 @@ class DuplicateMessage(MsgworkerError):
         super().__init__(f"the unique key {unique_key!r} is held by {whose}: {why}")
         self.msg_id = msg_id
         self.unique_key = unique_key
+
+
+class KeyUsed(MsgworkerError):
+    """A write was not done: another one is recorded with its key; see `app.ops.recorded`."""
 
 
 class TookTooLong(MsgworkerError):

@@ -5,6 +5,7 @@ types and error kinds (`Trouble`), imported from here: names outside `__all__` a
 private. A new database is a new row in DIALECTS.
 """
 
+from msgworker.dialects.attempts import Attempt, GivenUp, Left, watch
 from msgworker.dialects.capabilities import DIALECTS, NAMES, Dialect
 from msgworker.dialects.catalogue import (
     columns_there,
@@ -182,12 +183,15 @@ __all__ = [
     "UNPARTITIONED",
     "AnyId",
     "AnyText",
+    "Attempt",
     "DatabaseFile",
     "Dialect",
     "Escaped",
+    "GivenUp",
     "Instants",
     "JsonList",
     "KeyText",
+    "Left",
     "QueryText",
     "Rule",
     "Trouble",
@@ -313,6 +317,7 @@ __all__ = [
     "violates",
     "wait_for_notice",
     "wait_of_columns",
+    "watch",
     "whole_number",
     "whole_room",
     "without",

@@ -14,7 +14,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.types import TypeEngine
 
+from msgworker.dialects.attempts import attempt
 from msgworker.dialects.capabilities import Dialect
+from msgworker.dialects.deadlines import transaction_within
 from msgworker.dialects.drivers import odd_texts
 from msgworker.dialects.masking import masked, secrets_of, without
 from msgworker.dialects.poolers import shares_sessions
@@ -238,8 +240,11 @@ def returned(conn: sa.Connection) -> Iterator[None]:
 def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A connection for reads in autocommit mode; no lock is held between statements.
 
-    Raises DatabaseUnavailable, with a masked URL, if it cannot connect.
+    Raises DatabaseUnavailable, with a masked URL, if it cannot connect; TookTooLong, GivenUp, if
+    the time of its `Attempt` is over.
     """
+    if (mine := attempt()) is not None:
+        mine.check()
     try:
         conn = connected(engine).execution_options(isolation_level="AUTOCOMMIT")
         try:
@@ -256,13 +261,22 @@ def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection in a transaction that commits at the end; raises DatabaseUnavailable too."""
+    """A connection in a transaction that commits at the end; raises DatabaseUnavailable too.
+
+    That of an `Attempt` ends in its time, and commits nothing once it was given up: raises
+    TookTooLong, GivenUp.
+    """
+    mine = attempt()
+    rest = None if mine is None else mine.check()
     try:
         conn = connected(engine)
     except (DBAPIError, PoolTimeout) as error:
         raise unavailable(engine, error) from error
-    with returned(conn), conn.begin(), reading_any_text(conn):
+    with returned(conn), transaction_within(conn, rest) as begun, reading_any_text(conn):
         yield conn
+        if mine is not None:
+            with mine.committing():
+                begun.commit()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import sqlalchemy as sa
@@ -48,6 +48,47 @@ def deadline(conn: sa.Connection, seconds: float) -> Iterator[None]:
         finally:
             if not (conn.closed or conn.invalidated):
                 conn.exec_driver_sql(end)
+
+
+@contextmanager
+def transaction_within(
+    conn: sa.Connection, seconds: float | None
+) -> Iterator[sa.engine.RootTransaction]:
+    """A transaction; no statement of it, with its wait for locks, takes longer than this; None = as
+    long as it takes."""
+    if seconds is None:
+        with conn.begin() as begun:
+            yield begun
+        return
+    raw: Any = conn.connection.driver_connection
+    with ExitStack() as ends:
+        if conn.dialect.name == "sqlite":
+            ends.enter_context(_progress(conn, seconds))
+        elif conn.dialect.name == "oracle":
+            ends.enter_context(_call_timeout(conn, seconds))
+        elif conn.dialect.name != "postgresql":
+            ends.enter_context(_session_within(conn, raw, seconds))
+        begun = ends.enter_context(conn.begin())
+        if conn.dialect.name == "postgresql":  # of this transaction: a pooler may be between
+            conn.exec_driver_sql(f"SET LOCAL statement_timeout = {max(1, round(seconds * 1000))}")
+        yield begun
+
+
+@contextmanager
+def _session_within(conn: sa.Connection, raw: Any, seconds: float) -> Iterator[None]:
+    if getattr(conn.dialect, "is_mariadb", False):
+        values = {"max_statement_time": f"{seconds:.3f}"}
+    else:  # whose limit of a statement is for reads alone
+        waits = ("innodb_lock_wait_timeout", "lock_wait_timeout")
+        values = dict.fromkeys(waits, str(max(1, round(seconds))))
+    with closing(raw.cursor()) as cursor:
+        cursor.execute(f"SET SESSION {', '.join(f'{n} = {v}' for n, v in values.items())}")
+    try:
+        yield
+    finally:
+        if not (conn.closed or conn.invalidated):
+            with closing(raw.cursor()) as cursor:
+                cursor.execute(f"SET SESSION {', '.join(f'{name} = DEFAULT' for name in values)}")
 
 
 def _settings(conn: sa.Connection, seconds: float) -> tuple[str, str]:

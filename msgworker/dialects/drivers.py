@@ -174,12 +174,23 @@ def _commit_each(conn: sa.Connection, raw: Any, yes: bool) -> None:
 def sever(conn: sa.Connection) -> None:
     """Break the network connection of `conn`, from any thread: a thread that waits for an answer
     gets an error at once. SQLite has none."""
-    raw: Any = conn.connection.driver_connection
+    sever_raw(conn.connection.driver_connection, conn.info.get(_NUMBER))
+
+
+def sever_raw(raw: Any, number: int | None = None) -> None:
+    """The same, for a connection of the driver. number: its file descriptor, as was noted."""
     if hasattr(raw, "cancel") and not hasattr(raw, "fileno"):  # Oracle: ask the server
         raw.cancel()
         return
-    with socket.socket(fileno=os.dup(_number_of(conn, raw))) as twin:
-        twin.shutdown(socket.SHUT_RDWR)
+    try:
+        found = file_number(raw)
+    except Exception as error:
+        if type(error).__name__ != "ProgrammingError":
+            raise
+        found = number  # mysqlclient tells nothing while it is in use, so what was noted holds
+    if found is not None:
+        with socket.socket(fileno=os.dup(found)) as twin:
+            twin.shutdown(socket.SHUT_RDWR)
 
 
 _NUMBER = "msgworker_file_number"
@@ -192,16 +203,14 @@ def _note_number(conn: sa.Connection) -> None:
         conn.info[_NUMBER] = raw.fileno()
 
 
-def _number_of(conn: sa.Connection, raw: Any) -> int:
-    """The file descriptor of a connection."""
+def file_number(raw: Any) -> int | None:
+    """The file descriptor of a connection of the driver; None = it has none, as that of SQLite."""
     if hasattr(raw, "fileno"):
-        try:
-            return int(raw.fileno())
-        except conn.dialect.loaded_dbapi.ProgrammingError:  # it is in use, so what was noted holds
-            return int(conn.info[_NUMBER])
+        return int(raw.fileno())
     if hasattr(raw, "_get_socket"):  # MariaDB Connector/Python; its `socket` would close it, too
         return int(raw._get_socket())
-    return int(raw._sock.fileno())
+    sock = getattr(raw, "_sock", None)
+    return None if sock is None else int(sock.fileno())
 
 
 _IDLE, _IN_ERROR = 0, 3  # of libpq's PGTransactionStatusType

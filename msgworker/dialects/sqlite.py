@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from msgworker.dialects.attempts import attempt
 from msgworker.dialects.connections import connecting
 from msgworker.errors import HandlerMisuse
 from msgworker.logs import logger
@@ -73,10 +74,12 @@ BUSY_LOOK_SECONDS = 0.002
 def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
     # SQLite's busy handler polls up to every 100 ms, so that the last writer nearly always gets
     # the lock again, and a heartbeat beside a busy process starves. Short intervals are fair.
+    mine = attempt()
+    rest = None if mine is None else mine.check()
     cursor = raw.cursor()
     cursor.execute("PRAGMA busy_timeout=0")
     try:
-        deadline = time.monotonic() + BUSY_SECONDS
+        deadline = time.monotonic() + (BUSY_SECONDS if rest is None else rest)
         while time.monotonic() < deadline:
             try:
                 cursor.execute("BEGIN IMMEDIATE")

@@ -27,17 +27,19 @@ KEPT_IDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """The actor, the reason, from where it was asked, and the key of the request."""
+    """The actor, the reason, from where it was asked, the key of the request, and what was asked
+    with it."""
 
     actor: str
     reason: str | None
     source: str | None = None
     key: str | None = None
+    request: str | None = None
 
     @property
     def fields(self) -> dict[str, Any]:
         """As the audit records them."""
-        names = ("actor", "reason", "source", "key")
+        names = ("actor", "reason", "source", "key", "request")
         return {name: getattr(self, name) for name in names}
 
 
@@ -47,6 +49,7 @@ def who(
     *,
     source: str | None = None,
     key: str | None = None,
+    request: str | None = None,
     needs_reason: str | None = None,
 ) -> Who:
     """The actor (default: user and host of this process), reason and source; raises ConfigError."""
@@ -58,7 +61,8 @@ def who(
         raise ConfigError(f"{needs_reason} needs a reason; it is kept in the audit")
     named = (actor or "").strip() or _user()
     why = clean(without_url_secrets(reason), MAX_REASON) if reason else None
-    return Who(clean(named, MAX_ACTOR), why, clean(source, MAX_ACTOR) if source else None, key)
+    where = clean(source, MAX_ACTOR) if source else None
+    return Who(clean(named, MAX_ACTOR), why, where, key, request)
 
 
 def _user() -> str:

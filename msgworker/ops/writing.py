@@ -34,25 +34,33 @@ class Writing(Call):
     _actor: str | None = None
     _source: str | None = None
     _key: str | None = None
+    _request: str | None = None
 
     def acting(
-        self: W, *, actor: str | None = None, source: str | None = None, key: str | None = None
+        self: W,
+        *,
+        actor: str | None = None,
+        source: str | None = None,
+        key: str | None = None,
+        request: str | None = None,
     ) -> W:
         """The same calls, whose writes are recorded in the audit as of this actor, where the call
         names none, and from this source, such as "web 10.0.0.7" (at most 200 characters each).
 
-        key: of this request, 1 to 100 letters, digits and any of .:_-; `recorded` finds the
-        operation that was recorded with it. Raises ConfigError.
+        key: of this request, 1 to 100 letters, digits and any of .:_-. The database takes it once:
+        another write with it raises KeyUsed and does nothing, and `recorded` finds the operation
+        that has it. request: what is asked, such as its digest, for who finds it there (as long).
+        Raises ConfigError.
         """
         by = asking.who(actor, None, source=source)
         other = copy.copy(self)
         other._actor, other._source = None if actor is None else by.actor, by.source
         other._key = None if key is None else asking.key_of(key)
+        other._request = None if request is None else asking.key_of(request)
         return other
 
     def recorded(self, key: str) -> Operation | None:
-        """The operation that was recorded with a key that begins so, see `acting`; searched among
-        the latest 10,000 operations. None if there is none."""
+        """The operation that was recorded with this key, see `acting`; None if there is none."""
         asking.key_of(key)
         self._ready()
         with self._reading() as (conn, t):
@@ -86,7 +94,12 @@ class Writing(Call):
     ) -> Who:
         given = self._actor if actor is None else actor
         return asking.who(
-            given, reason, source=self._source, key=self._key, needs_reason=needs_reason
+            given,
+            reason,
+            source=self._source,
+            key=self._key,
+            request=self._request,
+            needs_reason=needs_reason,
         )
 
     def _ready(self) -> None:

@@ -49,6 +49,7 @@ VERSIONS = (
     Version(9, "requests to cancel", ("cancel",)),
     Version(10, "history for charts", ("history",)),
     Version(11, "headers of traces", ("message.headers",)),
+    Version(12, "keys of requests", ("operation.request_key", "operation:key")),
 )
 NEWEST = VERSIONS[-1].number
 LEAST = 1

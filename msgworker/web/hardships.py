@@ -13,9 +13,21 @@ from starlette.exceptions import HTTPException
 
 from msgworker import dialects
 from msgworker.counted import plural
+from msgworker.dialects import Left
 from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError, TookTooLong
 from msgworker.web import shown
 
+AFTER = {
+    Left.PART: (
+        "what was asked for had begun and was ended on its way: the audit says how much is done"
+    ),
+    Left.UNKNOWN: (
+        "the COMMIT of a write had been sent, and whether that is done is not known: look before "
+        "you ask again, unless that is with the same Idempotency-Key, with which it is done once"
+    ),
+}
+"""What an answer adds where a write is not as if it had never been: then nobody is told to repeat
+it."""
 KEPT_SECONDS = 600.0
 MOST = 1000
 
@@ -36,14 +48,17 @@ class Hardships:
         self._seconds = seconds
         self._seen: deque[tuple[float, str]] = deque(maxlen=MOST)
 
-    def answer(self, error: Exception) -> HTTPException | None:
+    def answer(self, error: Exception, left: Left = Left.NOTHING) -> HTTPException | None:
         """What a request gets: 503 if the database cannot be used or is too slow, 400 for a
-        ConfigError, which is about a value that was given; None = it is a fault of ours."""
+        ConfigError, which is about a value that was given; None = it is a fault of ours. left: of
+        the attempt that has failed."""
         if isinstance(error, ConfigError):
             return HTTPException(400, self._without(str(error)))
         found = self._trouble(error)
         if found is not None:
             self._seen.append((time.monotonic(), found.detail))
+        if found is not None and left in AFTER:
+            return HTTPException(503, f"{found.detail}; {AFTER[left]}")
         return found
 
     def _trouble(self, error: Exception) -> HTTPException | None:
@@ -53,6 +68,8 @@ class Hardships:
             return HTTPException(503, self._without(str(error)))
         if not isinstance(error, DBAPIError | PoolTimeout):
             return None
+        if dialects.is_overtime(error):
+            return Busy(f"the database did not answer within {self._seconds:g} s")
         if dialects.trouble(error) is dialects.Trouble.AGAIN:
             return Busy("the database is busy; try again")
         return HTTPException(503, self._without(str(dialects.refusal(self._engine, error))))

@@ -18,13 +18,18 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from msgworker.counted import plural
+from msgworker.dialects import Attempt, GivenUp
 from msgworker.errors import MsgworkerError
 from msgworker.logs import Said, logger
 from msgworker.ops.results import Progress, Repaired, Tell
+from msgworker.web.threads import Watch
 
 MOST_RUNNING = 4
 MOST_KEPT = 200
 """Jobs that have ended, whose results can still be looked at."""
+ANSWER_SECONDS = 120.0
+"""How long one of them may hold a connection: its transactions are short, so after this the
+database does not answer."""
 STOP_SECONDS = 2.0
 """How long a stop waits for steps in progress."""
 log = logger("msgworker.web")
@@ -45,7 +50,7 @@ class Job:
     """A write. title: in words. by: the actor. back, back_text: the page that it concerns.
 
     resumes: whether the command line can continue it. error: why it has failed, as text. left:
-    whether it was ended before it was finished.
+    whether it was ended before it was finished. attempt: in the database, to be given up.
     """
 
     job_id: str
@@ -61,6 +66,7 @@ class Job:
     result: Repaired | int | None = None
     error: str | None = None
     left: bool = False
+    attempt: Attempt = field(default_factory=Attempt)
     ending: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -85,8 +91,9 @@ class Job:
 class Jobs:
     """Runs writes and keeps their results. words: the text of an error, without secrets."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: Words, watch: Watch) -> None:
         self._words = words
+        self._watch = watch
         self._lock = threading.Lock()
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._closed = False
@@ -146,8 +153,9 @@ class Jobs:
                 raise _Ended
 
         try:
-            job.result = work(tell)
-        except _Ended:
+            with self._watch.following(job.attempt, ANSWER_SECONDS, job.title):
+                job.result = work(tell)
+        except (_Ended, GivenUp):
             job.left = True
             log.warning("%s was ended by hand%s", job.title, _rest(job))
         except (MsgworkerError, SQLAlchemyError) as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -23,7 +22,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import NoMatchFound
 
 from msgworker import __version__, dialects
-from msgworker.logs import logger
+from msgworker.dialects import Attempt
 from msgworker.ops import Ops
 from msgworker.store.looking.overview import Overview
 from msgworker.web import guard, shown
@@ -38,6 +37,7 @@ from msgworker.web.live import Live, Part
 from msgworker.web.scrape import Scrapes
 from msgworker.web.sessions import Session, Sessions
 from msgworker.web.sharing import Sharing, key_of
+from msgworker.web.threads import Threads, Watch
 from msgworker.web.tokens import Role
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ SHARED_MOST = 256
 SECTIONS_MOST = 64
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "msgworker_theme"
-log = logger("msgworker.web")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +113,14 @@ class Site:
         self.secrets = dialects.secrets_of(app.engine.url)
         if self.elsewhere is not None:
             self.secrets = {*self.secrets, *self.elsewhere.secrets}
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="msgworker-web")
+        dialects.watch(app.engine)
+        self._watch = Watch()
+        self.threads = Threads(THREADS, self._watch, options.deadline + 1)
         self._waiting = 0
         self._counts = 0
         self._shared, self._steady = Sharing(SHARED_MOST), Sharing(SHARED_MOST)
         self.sections = Sharing(SECTIONS_MOST)
-        self.jobs = Jobs(self._why)
+        self.jobs = Jobs(self._why, self._watch)
         self.hardships = Hardships(app.engine, self.without, options.deadline)
         self.templates = environment(self.without)
         self.starlette: Starlette
@@ -127,7 +128,8 @@ class Site:
     def close(self) -> None:
         """End the threads; a read that still runs ends at its deadline, a write after its step."""
         self.jobs.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.close()
+        self._watch.close()
         if self.elsewhere is not None:
             self.elsewhere.close()
 
@@ -156,19 +158,22 @@ class Site:
     async def ask(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function of `ops`, or of `app.ops`, in a thread; returns its result.
 
-        Raises HTTPException: 503 if the database cannot be used, is too slow or too many wait; 400
-        for a ConfigError, which is about a value that was given.
+        Raises HTTPException, see `Hardships`. A write that is answered so is given up: it commits
+        nothing after that, and the answer says what is left of it.
         """
         if self._waiting >= WAITING:
             raise Busy("too many requests wait for the database; try again")
         self._waiting += 1
-        loop, limit = asyncio.get_running_loop(), self.settings.deadline
-        call = functools.partial(fn, *args, **kwargs)
+        limit = self.settings.deadline
+        attempt, call = Attempt(limit), functools.partial(fn, *args, **kwargs)
         try:
-            asked = loop.run_in_executor(self._threads, call)
+            asked = asyncio.wrap_future(self.threads.submit(attempt, call))
             found = await asyncio.wait_for(asked, limit + 1)
+        except asyncio.CancelledError:
+            attempt.give_up()
+            raise
         except Exception as error:
-            answer = self.hardships.answer(error)
+            answer = self.hardships.answer(error, attempt.give_up())
             if answer is None:
                 raise
             raise answer from error
@@ -341,6 +346,5 @@ class Site:
 
 def site_of(request: HTTPConnection) -> Site:
     """The site of a request."""
-    found = request.app.state.site
-    assert isinstance(found, Site)
+    found: Site = request.app.state.site
     return found

@@ -6,6 +6,7 @@ are exact, and it can be resumed where it stopped.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
+from sqlalchemy.exc import IntegrityError
 
 from msgworker import dialects
 from msgworker.dialects import UtcDateTime, now
+from msgworker.errors import KeyUsed
 from msgworker.message import Status
 from msgworker.table import Tables, lit
 
@@ -24,10 +27,11 @@ MAX_ACTOR = 200
 MAX_REASON = 1000
 MAX_WAS_ERROR = 500
 MAX_TABLE = 128
-SOURCE, KEY = "source", "key"
-"""Where an operation was asked from and the key of its request, beside its selection."""
-KEYED = 10_000
-"""Among so many of the latest operations one with a key is found."""
+MAX_KEY = 64
+SOURCE, REQUEST = "source", "request"
+"""Where an operation was asked from and what was asked with its key, beside its selection."""
+OLD_KEY = "key"
+"""What earlier versions kept of a key there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,8 @@ class Operation:
     """An operation in its present state.
 
     filter: its selection. last_id: its progress, by msg_id. steps: transactions so far. source:
-    from where it was asked, None = a program or the command line. key: of the request, if it had
-    one.
+    from where it was asked, None = a program or the command line. request: what was asked with a
+    key, if there was one.
     finished_at: None while it runs, or if it was interrupted.
     """
 
@@ -53,7 +57,7 @@ class Operation:
     changed: int = 0
     skipped: int = 0
     source: str | None = None
-    key: str | None = None
+    request: str | None = None
 
 
 # ---------------------------------------------------------------- tables
@@ -64,7 +68,7 @@ def operations(t: Tables) -> sa.Table:
 
     def build() -> sa.Table:
         zero = sa.text("0")
-        return sa.Table(
+        made = sa.Table(
             "msgworker_operation",
             t.message.metadata,
             sa.Column(
@@ -86,9 +90,12 @@ def operations(t: Tables) -> sa.Table:
             sa.Column("matched", sa.BigInteger(), nullable=False, server_default=zero),
             sa.Column("changed", sa.BigInteger(), nullable=False, server_default=zero),
             sa.Column("skipped", sa.BigInteger(), nullable=False, server_default=zero),
+            sa.Column("request_key", dialects.key_text(MAX_KEY)),
             schema=t.spec.schema,
             **dialects.engine_options(t.dialect.name),
         )
+        sa.Index("msgworker_operation_key", made.c.request_key, unique=True)
+        return made
 
     return t.built("operation_table", build)
 
@@ -127,13 +134,16 @@ def begin(
     asked: dict[str, Any],
     source: str | None = None,
     key: str | None = None,
+    request: str | None = None,
     done_to: int | None = None,
 ) -> int:
     """Record the start of an operation; return its op_id. In the caller's transaction.
 
+    key: of its request, which no other operation on this table has: raises KeyUsed. Where another
+    transaction is about to record it, this one waits for its end. request: what was asked with it.
     done_to: the message that it has changed, where that is all: it is recorded as over.
     """
-    more = {SOURCE: source, KEY: key}
+    more = {SOURCE: source, REQUEST: request}
     asked = asked | {name: value for name, value in more.items() if value is not None}
     values: dict[str, Any] = {
         "table_name": t.spec.bare_name,
@@ -145,10 +155,23 @@ def begin(
     if done_to is not None:
         over = {"steps": 1, "last_id": done_to, "matched": 1, "changed": 1, "finished_at": now()}
         values |= over
+    if key is not None:
+        values["request_key"] = _key(t, key)
     insert = sa.insert(operations(t)).values(started_at=now(), **values)
-    key = conn.execute(insert).inserted_primary_key
-    assert key is not None
-    return int(key[0])
+    try:
+        made = conn.execute(insert).inserted_primary_key
+    except IntegrityError as error:
+        if key is None:
+            raise
+        raise KeyUsed("another request with this key is recorded; a key is for one") from error
+    assert made is not None
+    return int(made[0])
+
+
+def _key(t: Tables, key: str) -> str:
+    """A key as its column has it. The index is of one column, because Oracle takes two rows with
+    the same name and no key for equal."""
+    return hashlib.sha256(f"{t.spec.bare_name}\0{key}".encode()).hexdigest()
 
 
 def advance(
@@ -203,16 +226,10 @@ def finish(conn: Connection, t: Tables, op_id: int) -> None:
 
 
 def with_key(conn: Connection, t: Tables, key: str) -> Operation | None:
-    """The latest operation that was recorded with a key that begins so."""
+    """The operation that was recorded with a key."""
     c = operations(t).c
-    latest = sa.select(c.op_id.label("i"), c.op_filter.label("f"))
-    latest = latest.where(c.table_name == t.spec.bare_name).order_by(c.op_id.desc())
-    w = latest.limit(KEYED).subquery("w").c
-    query = sa.select(w.i, w.f).where(w.f.contains(f'"{KEY}": "{key}', autoescape=True))
-    for op_id, text in conn.execute(query.order_by(w.i.desc())):
-        if str(json.loads(text).get(KEY)).startswith(key):
-            return read(conn, t, op_id)
-    return None
+    found = conn.scalar(sa.select(c.op_id).where(c.request_key == _key(t, key)))
+    return None if found is None else read(conn, t, int(found))
 
 
 def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
@@ -236,20 +253,20 @@ def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     row = conn.execute(query).first()
     if row is None:
         return None
-    asked, source, key = filter_of(row[4])
-    return Operation(*row[:4], asked, *row[5:], source=source, key=key)
+    asked, source, request = filter_of(row[4])
+    return Operation(*row[:4], asked, *row[5:], source=source, request=request)
 
 
 def filter_of(text: str | None) -> tuple[dict[str, Any], str | None, str | None]:
-    """The selection of an operation, from where it was asked, and the key of its request."""
+    """The selection of an operation, from where it was asked, and what was asked with its key."""
     try:
         found = json.loads(text or "{}")
     except ValueError:
         return {}, None, None
     if not isinstance(found, dict):
         return {}, None, None
-    source, key = (found.pop(name, None) for name in (SOURCE, KEY))
-    return found, None if source is None else str(source), None if key is None else str(key)
+    source, request, _ = (found.pop(name, None) for name in (SOURCE, REQUEST, OLD_KEY))
+    return found, None if source is None else str(source), None if request is None else str(request)
 
 
 # ---------------------------------------------------------------- messages

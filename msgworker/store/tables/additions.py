@@ -34,6 +34,7 @@ IN_ORDER = (
     "flag",
     "group",
     "owner",
+    "key",
 )
 """The suffixes of indexes."""
 

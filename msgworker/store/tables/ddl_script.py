@@ -90,6 +90,7 @@ def _script(t: Tables) -> Iterator[tuple[Any, str]]:
         "flag": "unfinished messages by the flag of the instance, object and age",
         "group": "failed tries by what they have in common",
         "owner": "locks by who holds them",
+        "key": "keys of requests: a write that is asked for again is done once",
     }
     about = {
         t.message: "status: 0 new, 1 processing, 2 done, -1 failed",

@@ -34,7 +34,7 @@ async def get_operation(call: Call) -> Operation:
     found = await call.site.ask(call.ops.operation, op_id)
     if found is None:
         raise HTTPException(404, f"there is no operation {op_id}; see /audit")
-    return replace(found, key=None)
+    return replace(found, request=None)
 
 
 ENDPOINTS = [

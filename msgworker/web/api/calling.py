@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from msgworker.coordination import DatabaseLocks, new_owner
 from msgworker.errors import (
     DuplicateMessage,
+    KeyUsed,
     LeaseBusy,
     MsgworkerError,
     PayloadError,
@@ -37,18 +37,18 @@ from msgworker.web.tokens import Role
 KEY_HEADER = "idempotency-key"
 MOST_KEY = 255
 _IN_KEY = re.compile("[!-~]*")
-KEY_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request: its checked parameters and body, and who asks."""
+    """One request: its checked parameters and body, and who asks. key: its Idempotency-Key as the
+    database has it, and a digest of what it asks for."""
 
     site: Site
     request: Request
     query: Any
     body: Any
-    key: str | None = None
+    key: tuple[str, str] | None = None
 
     @property
     def ops(self) -> Ops:
@@ -61,7 +61,8 @@ class Call:
         viewer = self.site.viewer(self.request)
         peer = self.request.client.host if self.request.client else "?"
         source = f"api {peer} ({viewer.by})"
-        return self.site.writing(actor=viewer.name, source=source, key=self.key)
+        key, request = self.key or (None, None)
+        return self.site.writing(actor=viewer.name, source=source, key=key, request=request)
 
     def path(self, name: str) -> str:
         """A part of the path."""
@@ -147,6 +148,8 @@ async def _answer(endpoint: Endpoint, request: Request) -> Response:
     except PayloadError as error:
         return problem(422, site.without(str(error)))
     except MsgworkerError as error:
+        if (answer := site.hardships.answer(error)) is not None:
+            raise answer from error
         return problem(409, site.without(str(error)))
     if isinstance(found, Response):
         return found
@@ -246,8 +249,8 @@ def _body(endpoint: Endpoint, request: Request) -> BaseModel | None:
 # ---------------------------------------------------------------- once only
 
 
-def _key(endpoint: Endpoint, request: Request) -> str | None:
-    """The key of a write as the audit records it: with a part for who asks and one for what."""
+def _key(endpoint: Endpoint, request: Request) -> tuple[str, str] | None:
+    """The key of a write, which is of who asks; and what it asks for."""
     given = request.headers.getlist(KEY_HEADER)
     if not given or not endpoint.write:
         return None
@@ -257,7 +260,7 @@ def _key(endpoint: Endpoint, request: Request) -> str | None:
     name = site_of(request).viewer(request).name
     whose = _digest(f"{name}\0{given[0]}".encode("utf-8", "replace"))
     what = _digest(f"{request.method} {request.scope['path']}\0".encode() + request.state.body)
-    return f"{whose}:{what}"
+    return whose, what
 
 
 def _digest(data: bytes) -> str:
@@ -267,33 +270,25 @@ def _digest(data: bytes) -> str:
 async def _once(endpoint: Endpoint, call: Call) -> Any:
     """Do a write unless one with its key is recorded; then tell what that one did.
 
-    Requests with one key exclude each other, in all processes, by a lock; the audit decides.
+    The key is recorded in the transaction that begins the write, and the database takes it once: so
+    of requests that come at the same time, to any process, one does it.
     """
-    whose, _, what = (call.key or "").partition(":")
-    site, ops = call.site, call.site.app.ops
-    before = await site.ask(ops.recorded, whose)
-    if before is not None:
-        return _replayed(before, what)
-    locks = DatabaseLocks(site.app.engine, schema=site.app.table.schema)
-    try:
-        name = f"idempotency:{whose}"
-        lease = await site.ask(locks.acquire, name, owner=new_owner(), ttl=KEY_SECONDS)
-        if lease is None:
-            return problem(409, "a request with this Idempotency-Key runs; try again later")
+    assert call.key is not None
+    (whose, what), site = call.key, call.site
+    before = await site.ask(site.app.ops.recorded, whose)
+    if before is None:
         try:
-            before = await site.ask(ops.recorded, whose)
-            if before is None:
-                return await endpoint.handler(call)
-            return _replayed(before, what)
-        finally:
-            await site.ask(locks.release, lease)
-    finally:
-        locks.close()
+            return await endpoint.handler(call)
+        except KeyUsed:
+            before = await site.ask(site.app.ops.recorded, whose)
+    if before is None:
+        return problem(409, "a write with this Idempotency-Key was recorded and is gone; look")
+    return _replayed(before, what)
 
 
 def _replayed(before: Operation, what: str) -> Response:
     """The answer to a request whose key is recorded."""
-    if (before.key or "").partition(":")[2] != what:
+    if before.request != what:
         return problem(
             422, "this Idempotency-Key was used for another request; take a new key for each"
         )

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from starlette.exceptions import HTTPException
 
-from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.ops.results import Progress, Repaired, Tell
 from msgworker.web.api.calling import Call
+from msgworker.web.hardships import AFTER
 from msgworker.web.jobs import Job, TooMany
 
 WAIT_SECONDS = 5.0
@@ -26,12 +26,12 @@ async def lasting(
 
     Raises what it raises; HTTPException 503 if too many run.
     """
-    failed: list[MsgworkerError] = []
+    failed: list[Exception] = []
 
     def work(tell: Tell) -> Repaired:
         try:
             return write(tell)
-        except MsgworkerError as error:
+        except Exception as error:
             failed.append(error)
             raise
 
@@ -43,21 +43,17 @@ async def lasting(
     begun = time.monotonic()
     while not _answers(job, time.monotonic() - begun, wait):
         await asyncio.sleep(LOOK_SECONDS)
-    if failed and isinstance(failed[0], ConfigError):
-        raise HTTPException(400, call.site.without(str(failed[0])))
     if failed:
-        raise failed[0]
-    if job.error is not None:
-        raise HTTPException(503, job.error)
+        raise call.site.hardships.answer(failed[0], job.attempt.left) or failed[0]
     if isinstance(job.result, Repaired):
         return job.result
     if job.progress is None or job.op_id is None:
-        job.end()  # at the latest after its first step
+        left = job.attempt.give_up()
         text = (
-            f"the messages were not found and counted within {BEGIN_SECONDS:g} s, so it was ended; "
-            "name fewer. If it began at this moment, the audit shows what it has done"
+            f"the messages were not found and counted within {BEGIN_SECONDS:g} s, so it was ended"
         )
-        raise HTTPException(503, text)
+        rest = AFTER.get(left, "nothing was done; name fewer")
+        raise HTTPException(503, f"{text}; {rest}")
     return job.progress
 
 
