@@ -1,4 +1,4 @@
-"""What a thread does in the database for somebody who waits for it, and may give it up.
+"""What a thread does in the database for a caller that waits for it, and may give it up.
 
 Who gives an attempt up has to know what that means. So a transaction of its thread asks before its
 COMMIT whether it is still wanted, and says so: of an attempt that was given up before that,
@@ -30,7 +30,7 @@ _here = threading.local()
 
 
 class GivenUp(Exception):
-    """Nobody waits for this attempt any more: it commits nothing."""
+    """This attempt was given up: it commits nothing any more."""
 
 
 class Left(enum.Enum):

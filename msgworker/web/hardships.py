@@ -26,7 +26,7 @@ AFTER = {
         "you ask again, unless that is with the same Idempotency-Key, with which it is done once"
     ),
 }
-"""What an answer adds where a write is not as if it had never been: then nobody is told to repeat
+"""What an answer adds where something may be left of a write: then the client is not told to repeat
 it."""
 KEPT_SECONDS = 600.0
 MOST = 1000
