@@ -35,6 +35,7 @@ from typing import Any
 
 from msgworker.counted import plural
 
+RETRY_LATER_SECONDS = 60.0
 RETRY_LATER_MAX_SECONDS = 30 * 86_400.0
 
 
@@ -277,7 +278,7 @@ class RetryLater(Exception):
     Raises ConfigError for a delay that is negative, not finite or too long (the try then fails).
     """
 
-    def __init__(self, after: float | timedelta = 60.0, reason: str = "") -> None:
+    def __init__(self, after: float | timedelta = RETRY_LATER_SECONDS, reason: str = "") -> None:
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
             raise ConfigError(f"RetryLater(after=...) takes seconds or a timedelta, got {after!r}")

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
@@ -280,7 +280,8 @@ def _raise_first(parts: list[_Part]) -> None:
     """The error that ended one of them; or that none of the databases could be used."""
     for part in parts:
         if part.error is not None:
-            part.error.add_note(f"in database {part.name}; the workers of all were stopped")
+            with suppress(Exception):  # it may refuse it
+                part.error.add_note(f"in database {part.name}; the workers of all were stopped")
             raise part.error
     away = [part.away for part in parts if part.is_away]
     if away and len(away) == len(parts) and away[0] is not None:

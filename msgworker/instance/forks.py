@@ -10,8 +10,7 @@ Python says when it has been forked, so that no call of the system is needed for
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from msgworker.errors import ExitCode
 
@@ -46,10 +45,16 @@ def end_if_forked(pid: int) -> None:
     os._exit(ExitCode.REFUSED)
 
 
-@contextmanager
-def no_child_returns(pid: int) -> Iterator[None]:
+class no_child_returns:
     """The block runs user code in process `pid`; a child that leaves the block ends."""
-    try:
-        yield
-    finally:
-        end_if_forked(pid)
+
+    __slots__ = ("_pid",)
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        end_if_forked(self._pid)

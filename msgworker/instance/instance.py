@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from msgworker import events
 from msgworker.dialects import Trouble, reaching, reason_of, refusal, trouble
-from msgworker.errors import MsgworkerError
 from msgworker.instance.claiming.ahead import Ahead
 from msgworker.instance.claiming.appetite import Appetite
 from msgworker.instance.claiming.claimer import Claimer, release
@@ -114,7 +113,7 @@ class Instance:
         )
         rivals = Rivals(settings.heartbeat_seconds, runtime.clock)
         self.finder = Finder(runtime, link, self.seat, rivals=rivals, threads=threads)
-        watch = HandlerWatch(runtime, self.leave_for)
+        watch = HandlerWatch(runtime)
         self.heartbeat = Heartbeat(
             runtime,
             claimer=self.claimer,
@@ -126,7 +125,6 @@ class Instance:
             label=label,
             wake=self._beat,
             look_now=look_now,
-            leave_for=self.leave_for,
         )
         self.draining = Draining(
             runtime,
@@ -165,13 +163,13 @@ class Instance:
 
     def _callers(self, before_settle: Callable[[Lane], None]) -> tuple[Caller, BatchCaller]:
         """What calls handlers: with spans, if tracing is on."""
-        runtime, options = self.runtime, {"leave": self.leave, "before_settle": before_settle}
+        runtime = self.runtime
         if isinstance(runtime.tracer, Tracer):
             from msgworker.instance.running.traced import TracedBatchCaller, TracedCaller
 
-            traced = TracedCaller(runtime.tracer, runtime, **options)
+            traced = TracedCaller(runtime.tracer, runtime, before_settle=before_settle)
             return traced, TracedBatchCaller(runtime, caller=traced, lanes=self.lanes)
-        caller = Caller(runtime, leave=self.leave, before_settle=before_settle)
+        caller = Caller(runtime, before_settle=before_settle)
         return caller, BatchCaller(runtime, caller=caller, lanes=self.lanes)
 
     def _standing(self) -> Standing:
@@ -226,16 +224,9 @@ class Instance:
         roles += [] if self.timer is None else [self.timer]
         return self.runtime.within or any(role.is_current for role in roles)
 
-    def leave_for(self, error: MsgworkerError) -> None:
-        """Finish in-flight messages, then leave for this reason."""
-        self.runtime.left_for = error
-        self.runtime.stopping.set()
-        self.leave()
-
     def leave(self) -> None:
         """Request a stop from the waiting thread: its keeper, or `run` or `drain`."""
-        if self.keeper is not None:
-            self.keeper.ask()
+        self.runtime.stopping.set()
 
     def end_with_program(self) -> None:
         """Request a stop because the program ends."""

@@ -11,9 +11,11 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgworker.counted import plural
 from msgworker.dialects import Trouble, reason_of, shows_a_row, trouble
+from msgworker.errors import MsgworkerError
 from msgworker.events import Events, OutageBegan, OutageEnded
 from msgworker.logs import Said
 
@@ -21,6 +23,34 @@ EVERYDAY = {Trouble.AGAIN: 10, Trouble.LOST: 2}
 """Deadlocks, lock waits and dead connections are common; only this many in a row give a warning."""
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
+
+
+AGAIN_SECONDS = 60.0
+"""A loop of ours that raises twice within this does not begin a third time at once."""
+
+
+def outlive(
+    name: str,
+    log: logging.LoggerAdapter[logging.Logger],
+    loop: Callable[[], None],
+    twice: Callable[[MsgworkerError], bool],
+) -> None:
+    """The outermost frame of a thread of an instance. `loop` returns when it is asked to end; what
+    it raises is an error of ours: it is logged, and the loop begins again. twice: called with the
+    second error within AGAIN_SECONDS; returns whether to begin again after that one, too."""
+    failed_at = float("-inf")
+    while True:
+        try:
+            loop()
+            return
+        except BaseException as error:
+            now = time.monotonic()
+            again, failed_at = now - failed_at > AGAIN_SECONDS, now
+            with suppress(BaseException):
+                log.critical("%s: its loop was ended by an error", name, exc_info=error)
+            text = f"{name}: its loop was ended by a {type(error).__name__} twice; see the log"
+        if not again and not twice(MsgworkerError(text)):
+            return
 
 
 def outage_pause(attempt: int) -> float:
@@ -120,13 +150,16 @@ class Role:
         log: logging.LoggerAdapter[logging.Logger],
         away: Away | None = None,
         wake: threading.Event | None = None,
+        leave_for: Callable[[MsgworkerError], None] | None = None,
     ) -> None:
-        """wake: set by others to end the pause early."""
+        """wake: set by others to end the pause early. leave_for: makes the instance leave if the
+        loop cannot go on; None = the instance does without this role meanwhile."""
         self.name = name
         self.log = log
         self.outage = Outage(log, name, away)
         self.busy_since: float | None = None  # when the round began that runs now
         self._told_of = ""
+        self._leave_for = leave_for
         self._wake = wake or threading.Event()
         self._stopping = threading.Event()
         self.over = threading.Event()
@@ -179,16 +212,25 @@ class Role:
 
     def _loop(self) -> None:
         try:
-            while not self._stopping.is_set():
-                pause = self.round_once()
-                if pause > 0 and not self._stopping.is_set():
-                    self._wake.wait(pause)
-                if self._wake.is_set():  # also if that was after the wait, or without one
-                    self._wake.clear()
-                    self.woken()
+            outlive(self.name, self.log, self._rounds, self._failed_twice)
         finally:
             self.over.set()
             self.ended()
+
+    def _rounds(self) -> None:
+        while not self._stopping.is_set():
+            pause = self.round_once()
+            if pause > 0 and not self._stopping.is_set():
+                self._wake.wait(pause)
+            if self._wake.is_set():  # also if that was after the wait, or without one
+                self._wake.clear()
+                self.woken()
+
+    def _failed_twice(self, error: MsgworkerError) -> bool:
+        if self._leave_for is None:
+            return not self._stopping.wait(AGAIN_SECONDS)
+        self._leave_for(error)
+        return False
 
     @property
     def is_current(self) -> bool:

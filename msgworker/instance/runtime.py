@@ -118,7 +118,7 @@ class InstanceLog(logging.LoggerAdapter[logging.Logger]):
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
         """A failing log of the user (a closed stream, for example) must not stop the work."""
-        with suppress(Exception):
+        with suppress(BaseException):
             stacklevel = kwargs.pop("stacklevel", 1) + 1
             super().log(level, msg, *args, stacklevel=stacklevel, **kwargs)
 
@@ -140,9 +140,9 @@ class Runtime:
     settling threads.
     slot, slots: our place among the live instances, and their number; written by the
     heartbeat, read by the fetcher.
-    left_for: why the instance leaves by itself; written by the heartbeat (`Instance.
-    leave_for`), read by the thread that waits for the end.
-    stopping: set by the stop, or by a handler that got KeyboardInterrupt; read by all.
+    left_for: why the instance leaves by itself; written by any thread (`leave_for`), read by the
+    thread that waits for the end.
+    stopping: the instance is to stop; set by any thread, read by all.
     give_up_at: when, on the monotonic clock, a stop no longer waits for the database; written by
     the stop, read by all.
     """
@@ -226,6 +226,11 @@ class Runtime:
         if not self.paused:
             return False
         return topic_of(row.topic) in self.paused
+
+    def leave_for(self, error: MsgworkerError) -> None:
+        """Make the instance finish its in-flight messages, and leave for this reason."""
+        self.left_for = error
+        self.stopping.set()
 
     def gave_up(self) -> bool:
         """Whether a stop has waited long enough for the database to come back."""

@@ -84,9 +84,9 @@ class Keeper:
     It is started with the instance: no thread can be started while the interpreter ends.
     """
 
-    def __init__(self, stop: Callable[[], object]) -> None:
+    def __init__(self, asked: threading.Event, stop: Callable[[], object]) -> None:
         self._stop = stop
-        self._asked = threading.Event()
+        self._asked = asked
         self._thread = threading.Thread(target=self._run, name="msgworker-keeper", daemon=True)
         self._thread.start()
 

@@ -85,12 +85,8 @@ class Worker(Working[Report]):
         """
         instance = self._start(None, told=None)
         # No thread waits for this worker's end, so no other would stop it.
-        instance.keeper = Keeper(lambda: self._stop(instance, GRACE))
-        if (
-            instance.runtime.stopping.is_set()
-            or instance.runtime.left_for
-            or instance.asked.in_order
-        ):
+        instance.keeper = Keeper(instance.runtime.stopping, lambda: self._stop(instance, GRACE))
+        if instance.asked.in_order:
             instance.leave()
 
     def _start(self, drain: Drain | None, *, told: Asked | None) -> Instance:

@@ -6,12 +6,16 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, Message, Reject, RetryLater
+from msgworker.errors import MsgworkerError
+from msgworker.instance.running.lanes import Lanes
 from tests.support.logged import CANARY
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread
@@ -45,6 +49,50 @@ def _cyclic() -> Exception:
     return one
 
 
+@dataclass(frozen=True)
+class Frozen(Exception):
+    customer: str
+
+
+@dataclass(frozen=True)
+class FrozenReject(Reject):
+    customer: str
+
+
+class BareReject(Reject):
+    def __init__(self, customer: str) -> None:
+        self.customer = customer
+
+
+class BareLater(RetryLater):
+    def __init__(self) -> None:
+        pass
+
+
+class OddLater(BareLater):
+    after_seconds = "soon"  # type: ignore[assignment]
+
+
+class Refusing(Exception):
+    """Refuses whatever is asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise SystemExit(name)
+
+
+class RefusingReject(Reject):
+    @property
+    def reason(self) -> str:  # type: ignore[override]
+        raise SystemExit(1)
+
+    @reason.setter
+    def reason(self, _: str) -> None:
+        pass
+
+
 class _Unsayable:
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -69,6 +117,13 @@ RAISED: dict[str, tuple[Callable[[], BaseException], str]] = {
     "CancelledError": (asyncio.CancelledError, "CancelledError"),
     "not JSON": (lambda: json.JSONDecodeError("bad", "x", 0), "JSONDecodeError"),
     "unsayable reason": (lambda: Reject(_Unsayable()), "rejected"),  # type: ignore[arg-type]
+    "frozen": (lambda: Frozen("C-1"), "Frozen: "),
+    "frozen reason": (lambda: FrozenReject("C-1"), "rejected: C-1"),
+    "bare reason": (lambda: BareReject("C-1"), "rejected: C-1"),
+    "bare later": (BareLater, ""),
+    "odd later": (OddLater, ""),
+    "refusing": (Refusing, "Refusing"),
+    "refusing Reject": (RefusingReject, "RefusingReject"),
     "unsayable later": (lambda: RetryLater(5, _Unsayable()), ""),  # type: ignore[arg-type]
 }
 
@@ -169,3 +224,94 @@ def test_the_text_of_an_error_is_one_line_of_the_log(sqlite_app, caplog):
     told = [r.getMessage() for r in caplog.records if "forged" in r.getMessage()]
     assert told
     assert all(text.isprintable() for text in told)
+
+
+class FrozenLater(RetryLater):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+ODD: list[Callable[[], BaseException]] = [
+    lambda: Frozen("C-1"),
+    Refusing,
+    lambda: FrozenReject("C-1"),
+    lambda: FrozenLater(3600),
+]
+
+
+@pytest.mark.parametrize("options", [{}, {"transactional": True}], ids=["plain", "transactional"])
+@pytest.mark.parametrize("how", ["raised", "failed"])
+def test_a_batch_outlives_errors_that_refuse_whatever_is_asked_of_them(app, options, how):
+    def handle(messages: list[Message], ctx: Any) -> None:
+        for msg in messages:
+            if msg.payload is None:
+                continue
+            if how == "raised":
+                raise ODD[msg.payload]()
+            ctx.fail(msg, ODD[msg.payload]())
+
+    app.add_handler("t", handle, batch=20, wait=wait_fixed(3600), **options)
+    for place in range(len(ODD)):
+        send(app, f"o{place}", payload=place)
+        send(app, f"good{place}", payload=None)
+    with app.worker(threads=1) as worker:
+        assert worker.drain(linger=0).done == len(ODD)
+    rows = Table(app).rows("status", "error_try_times", "claimed_by")
+    assert [row for row in rows if row[0] != 2] == [
+        (-1, 1, None),
+        (-1, 1, None),
+        (-1, 3, None),
+        (0, 0, None),
+    ]
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["plain", "transactional"])
+def test_items_outlive_errors_that_refuse_whatever_is_asked_of_them(app, exact):
+    failed: dict[Any, str] = {}
+
+    def item(place: int, _: Any = None) -> None:
+        raise ODD[place]()
+
+    def handle(msg: Message, ctx: Any) -> None:
+        failed.update(ctx.fan_out(item, range(len(ODD)), transactional_items=exact).failed)
+
+    app.add_handler("t", handle)
+    send(app, "o", payload=None)
+    assert app.drain(threads=1, linger=0).done == 1
+    names = ["Frozen", "Refusing", "FrozenReject", "FrozenLater"]
+    assert [failed[place].split(":")[0] for place in range(len(ODD))] == names
+
+
+def test_a_handler_thread_outlives_an_error_of_ours_and_its_message_is_tried_again(
+    app, monkeypatch, caplog
+):
+    ran: list[Any] = []
+    app.add_handler("t", lambda msg: ran.append(msg.payload), wait=wait_fixed(3600))
+    worker, told = app.worker(threads=1), []
+
+    def took(self: Lanes, seconds: float, lanes: int = 1) -> None:
+        told.append(seconds)
+        if len(told) == 1:
+            raise SystemExit("of ours")
+
+    monkeypatch.setattr(Lanes, "took", took)
+    send(app, "o", payload=1)
+    send(app, "p", payload=2)
+    worker.drain(linger=0)
+    assert sorted(ran) == [1, 2]
+    assert sorted(Table(app).rows("status", "claimed_by")) in ([(2, None), (2, None)],)
+    assert "an error round its handler" in caplog.text
+
+
+def test_an_instance_whose_loops_end_by_errors_again_and_again_leaves(app, monkeypatch):
+    app.add_handler("t", lambda msg: None)
+
+    def broken(self: Lanes) -> None:
+        raise MemoryError("of ours")
+
+    monkeypatch.setattr(Lanes, "next", broken)
+    with pytest.raises(MsgworkerError, match="ended by a MemoryError twice"):
+        app.worker(threads=1).run(time_limit=30)
+    assert app.ops.instances() == []

@@ -31,7 +31,7 @@ def test_a_handler_does_not_start_under_an_id_that_was_lost_since_its_thread_loo
         identity=identity,
         log=InstanceLog(identity),
     )
-    caller = Caller(runtime, leave=lambda: None)
+    caller = Caller(runtime)
     ours, lost = (Lane("a1", [Row(i, "x", "t", None, 0, 0, 0, None, None)]) for i in (1, 2))
     caller.handle(ours)
     runtime.forget_all("a2")

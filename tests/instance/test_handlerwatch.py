@@ -32,8 +32,9 @@ class Watched:
             identity=self.identity,
             settings=SimpleNamespace(heartbeat_seconds=10.0),
             log=logging.getLogger("msgworker.instance"),
+            leave_for=self.left.append,
         )
-        self.watch = HandlerWatch(cast(Any, self.runtime), self.left.append)
+        self.watch = HandlerWatch(cast(Any, self.runtime))
 
     def runs(self, until: float | None, *, fatal: bool = False) -> Running:
         """A handler that runs since 100.0."""

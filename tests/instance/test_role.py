@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
+import pytest
 import sqlalchemy as sa
 
+from msgworker.errors import MsgworkerError
 from msgworker.events import Event, Events, OutageBegan, OutageEnded
+from msgworker.instance import role as role_module
 from msgworker.instance.instance import Instance
 from msgworker.instance.role import Away, Outage, Role
 
@@ -17,8 +21,12 @@ LOG = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
 class Idle(Role):
     """Does nothing, and would rest for ten minutes."""
 
-    def __init__(self, wake: threading.Event) -> None:
-        super().__init__("idle", LOG, wake=wake)
+    def __init__(
+        self,
+        wake: threading.Event,
+        leave_for: Callable[[MsgworkerError], None] | None = None,
+    ) -> None:
+        super().__init__("idle", LOG, wake=wake, leave_for=leave_for)
         self.rounds = threading.Semaphore(0)
         self.woken_after: list[int] = []
         self.round = 0
@@ -124,3 +132,31 @@ def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, capl
 
 def _gone(*_: object) -> None:
     raise sa.exc.OperationalError("SELECT", {}, OSError("gone"), connection_invalidated=True)
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_role_outlives_one_error_of_its_loop_and_is_missed_after_two(
+    monkeypatch: pytest.MonkeyPatch, needed: bool
+) -> None:
+    monkeypatch.setattr(role_module, "AGAIN_SECONDS", 0.05 if not needed else 60.0)
+    left: list[MsgworkerError] = []
+    event = threading.Event()
+
+    class Broken(Idle):
+        def woken(self) -> None:
+            super().woken()
+            raise SystemExit("of ours")
+
+    role = Broken(event, left.append if needed else None)
+    role.start()
+    for _ in range(2):
+        assert role.rounds.acquire(timeout=60)
+        event.set()
+    if needed:
+        assert role.over.wait(60)
+        assert "ended by a SystemExit twice" in str(left[0])
+        return
+    assert role.rounds.acquire(timeout=60)  # it does without it for a while, and begins again
+    role.stop()
+    role.join(60)
+    assert not role.alive

@@ -59,7 +59,7 @@ class Fetcher(Role):
         beat_now: Callable[[], None],
         wake: threading.Event,
     ) -> None:
-        super().__init__("fetcher", runtime.log, runtime.away, wake)
+        super().__init__("fetcher", runtime.log, runtime.away, wake, runtime.leave_for)
         self._runtime = runtime
         self._identity, self._hand = runtime.identity, runtime.hand
         self._room = room

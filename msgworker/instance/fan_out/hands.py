@@ -29,6 +29,7 @@ from msgworker.instance.fan_out.fence import Fence
 from msgworker.instance.fan_out.inside import ITEM_OF, AsItem
 from msgworker.instance.forks import end_if_forked, no_child_returns
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Stage, lent
+from msgworker.instance.running.traces import call_user, carried
 from msgworker.instance.settling.untilknown import Failures, Fate, repeatable, until_known
 from msgworker.payload import encode
 from msgworker.store import items as store
@@ -101,10 +102,10 @@ class Plain:
     def __call__(self, task: Task) -> Ended:
         try:
             with no_child_returns(self._pid):
-                value = self._fn(task.item)
+                value = call_user(self._fn, task.item)
             return Ended(task, value_text(value))
         except BaseException as error:  # the thread survives any exception
-            return Ended(task, error=error)
+            return Ended(task, error=carried(error))
 
     def close(self) -> None:
         """Nothing to close."""
@@ -169,7 +170,7 @@ class Transactional:
             fence.lost = True
             known = None
         except BaseException as error:
-            return Ended(task, error=error)
+            return Ended(task, error=carried(error))
         return Ended(task, skipped=True) if known is None else known
 
     def close(self) -> None:
@@ -180,7 +181,7 @@ class Transactional:
         fence, tables = self._fence, self._fence.runtime.tables
         with self._link.transaction() as conn:
             with lent(conn, stage, "the item's function"), no_child_returns(fence.runtime.pid):
-                text = value_text(self._fn(task.item, conn))
+                text = value_text(call_user(self._fn, task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
             owner = fence.owner
             wrote = store.record_one(
@@ -230,18 +231,22 @@ class Threads:
         self._threads: list[threading.Thread] = []
 
     def start(self, task: Task) -> None:
-        """Run a task as soon as a thread is free."""
-        self._tasks.put(task)
+        """Run a task as soon as a thread is free. Raises RuntimeError if there is none at all."""
         number = len(self._threads)
         if number < self._count:
             name = f"msgworker-item-{number}"
-            within = (
-                copy_context()
-            )  # the handler's: so that the thread counts as one of the instance
+            within = copy_context()  # the handler's, so that it counts as one of the instance
             within.run(ITEM_OF.set, self._fence.running)
             thread = threading.Thread(target=within.run, args=(self._work,), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no more
+                if not self._threads:
+                    raise
+                self._count = number
+            else:
+                self._threads.append(thread)
+        self._tasks.put(task)
 
     def cancel(self) -> None:
         """Nothing to do: the threads check before each item."""
@@ -254,19 +259,19 @@ class Threads:
             thread.join()
 
     def _work(self) -> None:
-        run = self._make_run()
+        run: Plain | Transactional | None = None
         try:
             while (task := self._tasks.get()) is not None:
                 try:
+                    run = run or self._make_run()
                     ended = run(task) if self._fence.may_start() else Ended(task, skipped=True)
-                except (
-                    BaseException
-                ) as error:  # a task without an answer is waited for indefinitely
-                    ended = Ended(task, error=error)
+                except BaseException as error:  # a task without an answer is waited for for ever
+                    ended = Ended(task, error=carried(error))
                 self._ended.put(ended)
                 del task, ended  # not kept alive while we wait
         finally:
-            run.close()
+            if run is not None:
+                run.close()
 
 
 class Remote:

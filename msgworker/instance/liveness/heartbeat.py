@@ -20,7 +20,6 @@ from msgworker.counted import plural
 from msgworker.dialects import Trouble, reason_of, trouble
 from msgworker.errors import (
     DatabaseUnavailable,
-    MsgworkerError,
     RuleChanged,
 )
 from msgworker.events import LeaseLost, Renewed
@@ -62,17 +61,14 @@ class Heartbeat(Role):
         label: str = "",
         wake: threading.Event,
         look_now: Callable[[], None],
-        leave_for: Callable[[MsgworkerError], None],
     ) -> None:
-        """wake: ends its pause early. look_now: makes the fetcher look at once. leave_for: makes
-        the instance finish its in-flight messages and leave for this reason."""
-        super().__init__("heartbeat", runtime.log, runtime.away, wake)
+        """wake: ends its pause early. look_now: makes the fetcher look at once."""
+        super().__init__("heartbeat", runtime.log, runtime.away, wake, runtime.leave_for)
         self._runtime = runtime
         self._claimer = claimer
         self._lanes = lanes
         self._settler = settler
         self._look_now = look_now
-        self._leave_for = leave_for
         self._handlers = handlers
         self._label = label
         self.link = self._link = runtime.link()
@@ -114,7 +110,7 @@ class Heartbeat(Role):
             self._rename()
         except RuleChanged as changed:  # our statements are built for the old one
             self.log.error("%s", changed)
-            self._leave_for(changed)
+            self._runtime.leave_for(changed)
             return 0
         self.requests.read()
         self._handlers.overtime()
@@ -328,4 +324,4 @@ class Heartbeat(Role):
     def _watch_file(self) -> None:
         """Leave: no other process sees writes to a deleted file."""
         if self._runtime.left_for is None and (gone := self.file_gone()):
-            self._leave_for(gone)
+            self._runtime.leave_for(gone)

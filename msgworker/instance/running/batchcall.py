@@ -25,8 +25,8 @@ from msgworker.instance.running.gathering import Batch, Gathering
 from msgworker.instance.running.hand import Lane, Running
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.lanes import Lanes
-from msgworker.instance.running.outcome import DONE, Result, describe
-from msgworker.instance.running.traces import home_of, trim
+from msgworker.instance.running.outcome import DONE, Result, describe, fault
+from msgworker.instance.running.traces import carried, home_of, trim
 from msgworker.instance.runtime import Runtime
 from msgworker.logs import Said
 from msgworker.message import Message, Outcome, topic_of
@@ -85,10 +85,16 @@ class BatchCaller:
         begin = time.monotonic()
         first, messages = batch.lanes[0], len(batch)
         ends = {lane: lane.place + lane.width for lane in batch.lanes}
-        if batch.is_single and (batch.handler.batch is None or first.row.flaw is not None):
-            self._caller.handle(first)
-        else:
-            self._together(batch)
+        try:
+            if batch.is_single and (batch.handler.batch is None or first.row.flaw is not None):
+                self._caller.handle(first)
+            else:
+                self._together(batch)
+        except BaseException as error:  # of ours, round the handler
+            self._runtime.log.error("a batch ended by an error round its handler", exc_info=error)
+            for lane in batch.lanes:
+                if lane.result is None:
+                    lane.width, lane.verdict, lane.result = 1, None, fault(error)
         ended = [lane for lane in batch.lanes if lane.result is not None]
         again = [lane for lane in batch.lanes if lane.result is None]
         seconds = (now := time.monotonic()) - begin
@@ -202,8 +208,9 @@ class BatchCaller:
 
     def _raised(self, error: BaseException, batch: Batch, running: Running) -> None:
         """All lanes without a result run alone; a single message has its result."""
-        judge, handler = self._caller.judge, batch.handler
-        if isinstance(error, KeyboardInterrupt):
+        judge, handler, error = self._caller.judge, batch.handler, carried(error)
+        kind = type(error)  # its own `__class__` may raise
+        if issubclass(kind, KeyboardInterrupt):
             judge.interrupted()
         open_lanes = [lane for lane in batch.lanes if lane.result is None]
         left = [lane for lane in open_lanes if not self._transaction.is_cancelled(lane)]
@@ -211,12 +218,14 @@ class BatchCaller:
             return
         if len(left) == 1 and batch.is_single:
             row = left[0].row
-            result = error.result if isinstance(error, _NotDone) else None
-            result = result or judge.raised(error, handler, row)
+            if issubclass(kind, _NotDone) and isinstance(error, _NotDone):
+                result = error.result
+            else:
+                result = judge.raised(error, handler, row)
             left[0].result = judge.written(judge.late(result, handler, running, row), handler, row)
             return
         raised: BaseException | None = error
-        if isinstance(error, _NotDone):
+        if issubclass(kind, _NotDone) and isinstance(error, _NotDone):
             why, raised = error.result.error or "", error.result.raised
         else:
             home = home_of(handler.fn)

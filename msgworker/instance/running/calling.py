@@ -32,6 +32,7 @@ from msgworker.instance.running.outcome import (
     cancelled,
     payload_of,
 )
+from msgworker.instance.running.traces import call_user
 from msgworker.instance.running.transacting import Transacting
 from msgworker.instance.runtime import Runtime, facts
 from msgworker.instance.settling.settlements import settlement, what_became
@@ -59,15 +60,14 @@ class Caller:
         self,
         runtime: Runtime,
         *,
-        leave: Callable[[], None],
         before_settle: Callable[[Lane], None] = lambda lane: None,
     ) -> None:
-        """leave: requests a stop of the instance. before_settle: called in the
-        transaction of a transactional handler, after the handler."""
+        """before_settle: called in the transaction of a transactional handler, after the
+        handler."""
         self._runtime = runtime
         self.before_settle = before_settle
         self._loop = LoopThread(runtime.pid)
-        self.judge = Judge(runtime, leave)
+        self.judge = Judge(runtime)
         self.transacting = Transacting(runtime)
         self._told_of_odd_instants = False
         has_ticks = runtime.tables.has("scheduled_for")
@@ -169,7 +169,7 @@ class Caller:
         try:
             if handler.is_async:
                 return self._loop.run(handler.fn(*arguments), handler.timeout, running)
-            return handler.fn(*arguments)
+            return call_user(handler.fn, *arguments)
         finally:
             end_if_forked(self._runtime.pid)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from msgworker.errors import MsgworkerError
+from msgworker.instance.role import outlive
 from msgworker.instance.running.hand import Lane
 from msgworker.instance.running.lanes import Lanes
-from msgworker.instance.running.outcome import Result
-from msgworker.instance.runtime import Runtime
+from msgworker.instance.running.outcome import Result, fault
+from msgworker.instance.runtime import Runtime, facts
 from msgworker.message import Outcome
 
 UNTRUSTED_PAUSE_SECONDS = 0.05
@@ -64,25 +66,44 @@ class HandlerThreads:
         return sum(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
-        runtime, lanes, identity = self._runtime, self._lanes, self._runtime.identity
-        runtime.enter()
+        self._runtime.enter()
+        name = threading.current_thread().name
+        outlive(name, self._runtime.log, self._take_lanes, self._leave_for)
+
+    def _leave_for(self, error: MsgworkerError) -> bool:
+        self._runtime.leave_for(error)
+        return False
+
+    def _take_lanes(self) -> None:
+        lanes = self._lanes
         while (lane := lanes.next()) is not None:
-            trusted = identity.trusted()  # by the id of the lane, if that has not changed since
-            if lane.owner != identity.id and not lanes.may_start(lane):
-                continue
-            if not trusted:  # wait until the heartbeat knows whether the lease is live
-                lanes.put_back(lane)
-                if runtime.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
-                    time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
-                continue
-            if runtime.paused and runtime.is_paused(lane.row):  # since it was claimed
-                lane.result = lane.result or Result(Outcome.RELEASED)
-                lane.finished_at = time.monotonic()
-            elif runtime.registry.most > 1 and self._in_batch(lane):
-                continue
-            else:
-                self.run(lane)
-            self._settle(lane, not lanes.ready)
+            try:
+                ended = self._handled(lane)
+            except BaseException as error:
+                ended = self._failed(lane, error)
+            for one in ended:
+                self._settle(one, one is ended[-1] and not lanes.ready)
+
+    def _handled(self, lane: Lane) -> Sequence[Lane]:
+        """Run a lane, or those of a batch, unless it may not start now; returns those that have a
+        result."""
+        runtime, lanes, identity = self._runtime, self._lanes, self._runtime.identity
+        trusted = identity.trusted()  # by the id of the lane, if that has not changed since
+        if lane.owner != identity.id and not lanes.may_start(lane):
+            return ()
+        if not trusted:  # wait until the heartbeat knows whether the lease is live
+            lanes.put_back(lane)
+            if runtime.stopping.wait(UNTRUSTED_PAUSE_SECONDS):
+                time.sleep(UNTRUSTED_PAUSE_SECONDS)  # until `close`, which follows soon
+            return ()
+        if runtime.paused and runtime.is_paused(lane.row):  # since it was claimed
+            lane.result = lane.result or Result(Outcome.RELEASED)
+            lane.finished_at = time.monotonic()
+        elif runtime.registry.most > 1 and (ended := self._handle_batch(lane)) is not None:
+            return ended
+        else:
+            self.run(lane)
+        return (lane,)
 
     def run(self, lane: Lane) -> None:
         """Run the handler of a lane, and record for how long."""
@@ -92,11 +113,11 @@ class HandlerThreads:
         lane.started_at, lane.ran_seconds = begin, end - begin
         self._lanes.took(end - begin)
 
-    def _in_batch(self, lane: Lane) -> bool:
-        """Run a lane with those that wait beside it; False if its handler takes no batches."""
-        ended = self._handle_batch(lane)
-        if ended is None:
-            return False
-        for one in ended:
-            self._settle(one, one is ended[-1] and not self._lanes.ready)
-        return True
+    def _failed(self, lane: Lane, error: BaseException) -> Sequence[Lane]:
+        """An error of ours, round the handler: a failed try, so that its object is not blocked."""
+        text = "message %s: an error round its handler"
+        self._runtime.log.error(text, lane.row.msg_id, exc_info=error, extra=facts(lane.row))
+        self._runtime.hand.running.pop(threading.get_ident(), None)
+        lane.result = lane.result or fault(error)
+        lane.finished_at = time.monotonic()
+        return (lane,)

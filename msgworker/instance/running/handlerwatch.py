@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from msgworker.clock import clock
-from msgworker.errors import HandlerStuck, MsgworkerError
+from msgworker.errors import HandlerStuck
 from msgworker.instance.running.hand import Running
 from msgworker.instance.runtime import Runtime, facts
 from msgworker.logs import Said
@@ -15,13 +14,10 @@ from msgworker.logs import Said
 class HandlerWatch:
     """The heartbeat calls `overtime`. The watchdog calls `lease_over`, so that handlers are
     cancelled even if other threads are stuck.
-
-    leave_for: makes the instance finish its in-flight messages and leave for this reason.
     """
 
-    def __init__(self, runtime: Runtime, leave_for: Callable[[MsgworkerError], None]) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._leave_for = leave_for
 
     def overtime(self) -> None:
         """Report handlers that exceed their timeout, once each, and cancel them."""
@@ -32,7 +28,7 @@ class HandlerWatch:
                 self._report(running, now - running.since)
                 if running.fatal:
                     running.stuck = True
-                    self._leave_for(_stuck(running))
+                    self._runtime.leave_for(_stuck(running))
 
     def lease_over(self) -> None:
         """Cancel all handlers after the end of our lease by our own clock."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from msgworker.dialects import secrets_of, without
@@ -19,7 +18,7 @@ from msgworker.instance.running.outcome import (
     result_of_error,
     result_of_return,
 )
-from msgworker.instance.running.traces import text_of
+from msgworker.instance.running.traces import carried, text_of
 from msgworker.instance.runtime import Runtime
 from msgworker.message import Outcome
 from msgworker.payload import clean
@@ -27,11 +26,10 @@ from msgworker.store.rows import Row
 
 
 class Judge:
-    """Used by the handler threads. leave: requests a stop of the instance."""
+    """Used by the handler threads."""
 
-    def __init__(self, runtime: Runtime, leave: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._leave = leave
         self._backoff = Backoff(runtime.settings.backoff_seconds)
         self.secrets = secrets_of(runtime.engine.url)
 
@@ -39,9 +37,11 @@ class Judge:
         return DONE if value is None else result_of_return(value, handler, attempt, self._backoff)
 
     def raised(self, error: BaseException, handler: Handler, row: Row) -> Result:
-        if isinstance(error, KeyboardInterrupt):
+        error = carried(error)
+        kind = type(error)  # its own `__class__` may raise
+        if issubclass(kind, KeyboardInterrupt):
             self.interrupted()
-        if isinstance(error, Stopped):
+        if issubclass(kind, Stopped):
             return Result(Outcome.RELEASED)
         return result_of_error(error, handler, row.tries + 1, self._backoff)
 
@@ -52,7 +52,6 @@ class Judge:
     def interrupted(self) -> None:
         """A handler got KeyboardInterrupt: the instance stops."""
         self._runtime.stopping.set()
-        self._leave()
 
     def late(self, result: Result, handler: Handler, running: Running, row: Row) -> Result:
         """The result, or a failed try if it came after the timeout."""

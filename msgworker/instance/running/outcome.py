@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from msgworker.errors import (
+    RETRY_LATER_MAX_SECONDS,
+    RETRY_LATER_SECONDS,
     ConfigError,
     HandlerMisuse,
     PayloadError,
@@ -27,7 +29,15 @@ from msgworker.instance.running.backoff import (
     pause_after,
 )
 from msgworker.instance.running.handler import Handler
-from msgworker.instance.running.traces import home_of, place_of, text_of, trace_of, trim, where
+from msgworker.instance.running.traces import (
+    carried,
+    home_of,
+    place_of,
+    text_of,
+    trace_of,
+    trim,
+    where,
+)
 from msgworker.logs import logger
 from msgworker.message import LATER, SPENT, Outcome, Outgoing
 from msgworker.payload import clean, decode
@@ -39,6 +49,8 @@ if TYPE_CHECKING:  # what only some handlers use is imported for them alone
 
 log = logger("msgworker.handling")
 FAULTS_SHOWN = 5
+ODD_BACKOFF_SECONDS = 60.0
+"""The back-off where the wait strategy, or the error itself, raises."""
 
 
 @dataclass(slots=True)
@@ -71,21 +83,45 @@ def describe(error: BaseException, home: str | None = None) -> str:
 
     home: see `traces.place_of`.
     """
-    found = place_of(error, home)
+    name = type(error).__name__
+    try:
+        found = place_of(error, home)
+    except BaseException as odd:
+        found = f"its place cannot be read: {type(odd).__name__}"
     place = clean(f" [{found}]", 300) if found else ""
-    return clean(f"{type(error).__name__}: {text_of(error)}", MAX_ERROR - len(place) - 10) + place
+    return clean(f"{name}: {text_of(error)}", MAX_ERROR - len(place) - 10) + place
 
 
 def result_of_error(
     error: BaseException, handler: Handler, attempt: int, backoff: Backoff = DEFAULT_BACKOFF
 ) -> Result:
-    """The outcome of an exception of a handler; backoff: the default of the App."""
+    """The outcome of an exception of a handler; backoff: the default of the App. Never fails: an
+    error may refuse whatever is asked of it."""
+    error = carried(error)
+    try:
+        return _result_of_error(error, handler, attempt, backoff)
+    except BaseException as odd:
+        return fault(odd, f"a {type(error).__name__} that cannot be described, ")
+
+
+def fault(error: BaseException, where: str = "") -> Result:
+    """A failed try for an error that is not the handler's."""
+    text = f"{where}{type(error).__name__}: {text_of(error)}"
+    return Result(Outcome.FAILED, clean(text, MAX_ERROR), ODD_BACKOFF_SECONDS)
+
+
+def _result_of_error(
+    error: BaseException, handler: Handler, attempt: int, backoff: Backoff
+) -> Result:
     home = home_of(handler.fn)
-    if isinstance(error, Reject):
-        text = clean(f"rejected: {text_of(error.reason)}")
+    if isinstance(error, Reject):  # a subclass may not have called `Reject.__init__`
+        text = clean(f"rejected: {text_of(getattr(error, 'reason', error))}")
         return Result(Outcome.DEAD, text, trace=where(error, home))
     if isinstance(error, RetryLater):
-        return Result(Outcome.LATER, clean(f"{LATER}{text_of(error)}"), error.after_seconds)
+        after = getattr(error, "after_seconds", None)
+        if not isinstance(after, int | float) or not 0 <= after <= RETRY_LATER_MAX_SECONDS:
+            after = RETRY_LATER_SECONDS
+        return Result(Outcome.LATER, clean(f"{LATER}{text_of(error)}"), float(after))
     trim(error, home)
     text, trace = describe(error, home), trace_of(error, home)
     if isinstance(error, PayloadError):
@@ -98,7 +134,7 @@ def result_of_error(
             raise ConfigError(f"back-off of {delay!r} s")
     except BaseException:
         log.exception("the wait strategy of topic %s failed; 60 s instead", handler.topic)
-        delay = 60.0
+        delay = ODD_BACKOFF_SECONDS
     return Result(Outcome.FAILED, text, delay, trace, error)
 
 

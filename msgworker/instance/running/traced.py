@@ -20,6 +20,7 @@ from msgworker.instance.running.gathering import Batch
 from msgworker.instance.running.hand import Lane, Running
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.outcome import Result
+from msgworker.instance.running.traces import carried
 from msgworker.message import Outcome, topic_of
 from msgworker.store.rows import Row
 from msgworker.tracing import Tracer, kind_of
@@ -101,7 +102,7 @@ class TracedCaller(Caller):
         try:
             return super().call(handler, running, *arguments)
         except BaseException as error:
-            now.error = error
+            now.error = carried(error)
             raise
         finally:
             self.tracer.leave(token)
@@ -116,7 +117,7 @@ class TracedCaller(Caller):
         try:
             return super().call(handler, running, *arguments)
         except BaseException as error:
-            raised = error
+            raised = carried(error)
             raise
         finally:
             self.tracer.leave(token)

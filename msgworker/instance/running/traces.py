@@ -12,13 +12,17 @@ import inspect
 import linecache
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from msgworker.counted import plural
 from msgworker.payload import clean
+
+T = TypeVar("T")
 
 MAX_TRACE = 8000
 """Bytes of a traceback that are kept with a try."""
@@ -156,7 +160,7 @@ def came_from(error: BaseException, frame: FrameType | None) -> None:
     while frame is not None and library_of(frame.f_code.co_filename) != "msgworker":
         steps = TracebackType(steps, frame, frame.f_lasti, frame.f_lineno)
         frame = frame.f_back
-    error.__traceback__ = steps
+    BaseException.with_traceback(error, steps)
 
 
 def trim(error: BaseException, home: str | None = None) -> None:
@@ -164,14 +168,42 @@ def trim(error: BaseException, home: str | None = None) -> None:
 
     They are of no use to the reader, and they would make a reference cycle with this error.
     """
-    steps = _steps(error)
-    mine = _mine(steps, home)
-    if True not in mine:
-        return
-    first = mine.index(True)
-    while first and library_of(_file(steps[first - 1])) != "msgworker":
-        first -= 1
-    error.__traceback__ = steps[first]
+    with suppress(BaseException):  # its attributes may be of its own making
+        steps = _steps(error)
+        mine = _mine(steps, home)
+        if True not in mine:
+            return
+        first = mine.index(True)
+        while first and library_of(_file(steps[first - 1])) != "msgworker":
+            first -= 1
+        BaseException.with_traceback(error, steps[first])
+
+
+class Carried(Exception):
+    """Carries an error with attributes of its own making, such as a frozen dataclass, out of the
+    user's code: `contextlib` assigns to what passes it, and a refusal would take its place."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def call_user(fn: Callable[..., T], *arguments: Any) -> T:
+    """Call the user's code in a copy of this thread's context, so that what it sets there ends with
+    it. Raises what that raises, or Carried."""
+    try:
+        return copy_context().run(fn, *arguments)
+    except BaseException as error:
+        kind = type(error)
+        usual = kind.__setattr__ is BaseException.__setattr__
+        if usual and kind.__getattribute__ is BaseException.__getattribute__:
+            raise
+        raise Carried(error) from None
+
+
+def carried(error: BaseException) -> BaseException:
+    """The error of the user's code that has arrived."""
+    return error.error if type(error) is Carried else error
 
 
 # ---------------------------------------------------------------- text
@@ -186,7 +218,7 @@ def trace_of(error: BaseException, home: str | None = None, most: int = MAX_TRAC
     try:
         text = _chain(error, home, most)
         return None if text is None else clean(text, most)
-    except Exception:  # an error that cannot be described must not cost the outcome
+    except BaseException:  # an error that cannot be described must not cost the outcome
         return None
 
 
@@ -196,7 +228,7 @@ def where(error: BaseException, home: str | None = None) -> str | None:
         steps = _steps(error)
         mine = [step for step, m in zip(steps, _mine(steps, home), strict=True) if m]
         return clean(_frame(mine[-1]), MAX_TRACE) if mine else None
-    except Exception:
+    except BaseException:
         return None
 
 

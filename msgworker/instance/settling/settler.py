@@ -200,7 +200,7 @@ class Settler:
         writer.since = time.monotonic()
         try:
             return self.settle(batch, writer) if batch else []
-        except Exception as error:
+        except BaseException as error:
             told = None if shows_a_row(error) else error
             many = plural(len(batch), "outcome", "was", "were")
             text = "%s not written: %s"

@@ -19,7 +19,7 @@ class SettleThread(Role):
     """settle: settles all finished lanes, unless another thread does; does not raise."""
 
     def __init__(self, runtime: Runtime, settle: Callable[[], None]) -> None:
-        super().__init__("settler", runtime.log, runtime.away)
+        super().__init__("settler", runtime.log, runtime.away, leave_for=runtime.leave_for)
         self._settle = settle
 
     def asked(self, handler_seconds: float) -> bool:
