@@ -15,7 +15,7 @@ role        the loop of a thread, and its outages
 links       connections
 timer       sends the messages of schedules at their ticks
 listener    wakes the claim loop when a message was sent
-forks       ends what a handler forks
+usercode    calls what is the user's: its context, its errors, its forks
 stopping    signals, and who asked for a stop
 spans       how long handlers ran and messages waited
 minutes     counts by minute and topic, from the events

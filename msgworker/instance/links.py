@@ -32,7 +32,7 @@ from msgworker.dialects import (
     trouble,
 )
 from msgworker.errors import DatabaseUnavailable, HandlerMisuse
-from msgworker.instance.forks import end_if_forked
+from msgworker.instance.usercode import end_if_forked
 
 SAME_CLAIM_RUNS = 8
 """How often user code runs again under one claim when the database rolled it back."""

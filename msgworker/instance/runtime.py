@@ -27,13 +27,13 @@ from msgworker.events import Events
 from msgworker.instance.claiming.quiesce import Quiesce
 from msgworker.instance.claiming.refusals import Refusals
 from msgworker.instance.claiming.seat import Scope
-from msgworker.instance.forks import end_if_forked
 from msgworker.instance.links import Link, SpareLinks, Turns
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.role import Away
 from msgworker.instance.running.hand import Hand
 from msgworker.instance.running.handler import Registry
 from msgworker.instance.spans import Spans
+from msgworker.instance.usercode import end_if_forked
 from msgworker.limit import Limit
 from msgworker.logs import logger
 from msgworker.message import topic_of

@@ -27,10 +27,9 @@ from msgworker.errors import (
 )
 from msgworker.instance.fan_out.fence import Fence
 from msgworker.instance.fan_out.inside import ITEM_OF, AsItem
-from msgworker.instance.forks import end_if_forked, no_child_returns
 from msgworker.instance.links import SAME_CLAIM_RUNS, Link, Stage, lent
-from msgworker.instance.running.traces import call_user, carried
 from msgworker.instance.settling.untilknown import Failures, Fate, repeatable, until_known
+from msgworker.instance.usercode import call_user, carried, end_if_forked, no_child_returns
 from msgworker.payload import encode
 from msgworker.store import items as store
 

@@ -19,8 +19,8 @@ from msgworker.errors import MsgworkerError
 from msgworker.instance.fan_out.fence import Fence
 from msgworker.instance.fan_out.hands import Ended, Remote, Task, Threads, value_of
 from msgworker.instance.fan_out.recorder import Recorder
-from msgworker.instance.forks import end_if_forked
 from msgworker.instance.runtime import facts
+from msgworker.instance.usercode import end_if_forked
 from msgworker.store.items import LOOK
 
 BATCH = 200

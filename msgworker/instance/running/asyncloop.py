@@ -14,8 +14,8 @@ from msgworker.errors import (
     Reject,
     RetryLater,
 )
-from msgworker.instance.forks import no_child_returns
 from msgworker.instance.running.hand import Running
+from msgworker.instance.usercode import no_child_returns
 
 if TYPE_CHECKING:  # what only some handlers use is imported for them alone
     pass

@@ -2,7 +2,8 @@
 
 All of a batch is done, or nothing. After an exception no try is counted, and each message runs
 alone, its lane to its end, so that the guilty one raises for itself. A batch is never tried again
-as one after an exception: that might never end.
+as one after an exception: that might never end. One file, because the ways out of a batch are read
+beside its call.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -26,8 +28,9 @@ from msgworker.instance.running.hand import Lane, Running
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.lanes import Lanes
 from msgworker.instance.running.outcome import DONE, Result, describe, fault
-from msgworker.instance.running.traces import carried, home_of, trim
+from msgworker.instance.running.traces import home_of, trim
 from msgworker.instance.runtime import Runtime
+from msgworker.instance.usercode import carried
 from msgworker.logs import Said
 from msgworker.message import Message, Outcome, topic_of
 from msgworker.store.rows import Row
@@ -37,6 +40,8 @@ from msgworker.store.settling.batch import OutOfDate
 FAIL_ROUNDS = 4
 """How often a transactional handler is called for a batch while it names messages that fail."""
 IDS_SHOWN = 5
+RELEASED = Result(Outcome.RELEASED)
+"""Our id is lost, and with it the lanes."""
 
 
 def _few(ids: list[Any]) -> str:
@@ -92,9 +97,7 @@ class BatchCaller:
                 self._together(batch)
         except BaseException as error:  # of ours, round the handler
             self._runtime.log.error("a batch ended by an error round its handler", exc_info=error)
-            for lane in batch.lanes:
-                if lane.result is None:
-                    lane.width, lane.verdict, lane.result = 1, None, fault(error)
+            self._end(batch.lanes, fault(error))
         ended = [lane for lane in batch.lanes if lane.result is not None]
         again = [lane for lane in batch.lanes if lane.result is None]
         seconds = (now := time.monotonic()) - begin
@@ -134,7 +137,7 @@ class BatchCaller:
                 self._started(parts)
                 self._run(parts, handler, running)
         except LostClaim:
-            self._give_up(lanes)
+            self._end(lanes, RELEASED)
         except OutOfDate:
             self._drop_lost(lanes)
         except _OfHandler as raised:
@@ -209,26 +212,22 @@ class BatchCaller:
     def _raised(self, error: BaseException, batch: Batch, running: Running) -> None:
         """All lanes without a result run alone; a single message has its result."""
         judge, handler, error = self._caller.judge, batch.handler, carried(error)
-        kind = type(error)  # its own `__class__` may raise
-        if issubclass(kind, KeyboardInterrupt):
+        if issubclass(type(error), KeyboardInterrupt):  # its own `__class__` may raise
             judge.interrupted()
+        returned = error.result if type(error) is _NotDone else None
         open_lanes = [lane for lane in batch.lanes if lane.result is None]
         left = [lane for lane in open_lanes if not self._transaction.is_cancelled(lane)]
         if batch.is_single and not left:
             return
         if len(left) == 1 and batch.is_single:
             row = left[0].row
-            if issubclass(kind, _NotDone) and isinstance(error, _NotDone):
-                result = error.result
-            else:
-                result = judge.raised(error, handler, row)
+            result = returned or judge.raised(error, handler, row)
             left[0].result = judge.written(judge.late(result, handler, running, row), handler, row)
             return
-        raised: BaseException | None = error
-        if issubclass(kind, _NotDone) and isinstance(error, _NotDone):
-            why, raised = error.result.error or "", error.result.raised
+        if returned is not None:
+            why, raised = returned.error or "", returned.raised
         else:
-            home = home_of(handler.fn)
+            home, raised = home_of(handler.fn), error
             trim(error, home)
             why = describe(error, home)
         which = "" if running.called is None else f"message {running.called}: "
@@ -256,17 +255,16 @@ class BatchCaller:
         self._runtime.events.emit(FellBack(lanes[0].owner, rows, why, raised))
 
     @staticmethod
-    def _give_up(lanes: list[Lane]) -> None:
-        """Our id is lost, and with it the lanes."""
+    def _end(lanes: list[Lane], result: Result) -> None:
+        """The result of the first message of each lane that has none."""
         for lane in lanes:
             if lane.result is None:
-                lane.width, lane.verdict = 1, None
-                lane.result = Result(Outcome.RELEASED)
+                lane.width, lane.verdict, lane.result = 1, None, replace(result)
 
     def _drop_lost(self, lanes: list[Lane]) -> None:
         """Lanes whose flag is gone are given up, after a rollback; the others run alone."""
         if len(lanes) == 1 and lanes[0].width == 1:
-            self._give_up(lanes)
+            self._end(lanes, RELEASED)
             return
         heads = [lane.row.msg_id for lane in lanes]
         link = self._caller.transacting.link()
@@ -276,7 +274,7 @@ class BatchCaller:
         except Exception as error:  # each asks for itself
             self._runtime.log.info("a batch was rolled back: %s", reason_of(error))
             return
-        self._give_up([lane for lane in lanes if lane.row.msg_id not in mine])
+        self._end([lane for lane in lanes if lane.row.msg_id not in mine], RELEASED)
 
     # ------------------------------------------------------------ the handler
 

@@ -19,7 +19,6 @@ from msgworker.dialects import reaching, read_instant
 from msgworker.errors import HandlerTimeout, LostClaim
 from msgworker.events import Started
 from msgworker.instance.fan_out.fanout import Fans
-from msgworker.instance.forks import end_if_forked
 from msgworker.instance.links import Stage, lent
 from msgworker.instance.running.asyncloop import LoopThread
 from msgworker.instance.running.context import Context
@@ -32,10 +31,10 @@ from msgworker.instance.running.outcome import (
     cancelled,
     payload_of,
 )
-from msgworker.instance.running.traces import call_user
 from msgworker.instance.running.transacting import Transacting
 from msgworker.instance.runtime import Runtime, facts
 from msgworker.instance.settling.settlements import settlement, what_became
+from msgworker.instance.usercode import call_user, end_if_forked
 from msgworker.message import Message, Outcome, Settled, filled, topic_of
 from msgworker.payload import quoted
 from msgworker.store import schedules

@@ -18,8 +18,9 @@ from msgworker.instance.running.outcome import (
     result_of_error,
     result_of_return,
 )
-from msgworker.instance.running.traces import carried, text_of
+from msgworker.instance.running.traces import text_of
 from msgworker.instance.runtime import Runtime
+from msgworker.instance.usercode import carried
 from msgworker.message import Outcome
 from msgworker.payload import clean
 from msgworker.store.rows import Row

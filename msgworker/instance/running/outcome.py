@@ -29,15 +29,8 @@ from msgworker.instance.running.backoff import (
     pause_after,
 )
 from msgworker.instance.running.handler import Handler
-from msgworker.instance.running.traces import (
-    carried,
-    home_of,
-    place_of,
-    text_of,
-    trace_of,
-    trim,
-    where,
-)
+from msgworker.instance.running.traces import home_of, place_of, text_of, trace_of, trim, where
+from msgworker.instance.usercode import carried
 from msgworker.logs import logger
 from msgworker.message import LATER, SPENT, Outcome, Outgoing
 from msgworker.payload import clean, decode

@@ -20,7 +20,7 @@ from msgworker.instance.running.gathering import Batch
 from msgworker.instance.running.hand import Lane, Running
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.outcome import Result
-from msgworker.instance.running.traces import carried
+from msgworker.instance.usercode import carried
 from msgworker.message import Outcome, topic_of
 from msgworker.store.rows import Row
 from msgworker.tracing import Tracer, kind_of

@@ -12,17 +12,14 @@ import inspect
 import linecache
 import os
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from contextvars import copy_context
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from msgworker.counted import plural
 from msgworker.payload import clean
-
-T = TypeVar("T")
 
 MAX_TRACE = 8000
 """Bytes of a traceback that are kept with a try."""
@@ -177,33 +174,6 @@ def trim(error: BaseException, home: str | None = None) -> None:
         while first and library_of(_file(steps[first - 1])) != "msgworker":
             first -= 1
         BaseException.with_traceback(error, steps[first])
-
-
-class Carried(Exception):
-    """Carries an error with attributes of its own making, such as a frozen dataclass, out of the
-    user's code: `contextlib` assigns to what passes it, and a refusal would take its place."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error = error
-
-
-def call_user(fn: Callable[..., T], *arguments: Any) -> T:
-    """Call the user's code in a copy of this thread's context, so that what it sets there ends with
-    it. Raises what that raises, or Carried."""
-    try:
-        return copy_context().run(fn, *arguments)
-    except BaseException as error:
-        kind = type(error)
-        usual = kind.__setattr__ is BaseException.__setattr__
-        if usual and kind.__getattribute__ is BaseException.__getattribute__:
-            raise
-        raise Carried(error) from None
-
-
-def carried(error: BaseException) -> BaseException:
-    """The error of the user's code that has arrived."""
-    return error.error if type(error) is Carried else error
 
 
 # ---------------------------------------------------------------- text
