@@ -264,7 +264,9 @@ class Threads:
                 try:
                     run = run or self._make_run()
                     ended = run(task) if self._fence.may_start() else Ended(task, skipped=True)
-                except BaseException as error:  # a task without an answer is waited for for ever
+                except (
+                    BaseException
+                ) as error:  # a task without an answer would be awaited indefinitely
                     ended = Ended(task, error=carried(error))
                 self._ended.put(ended)
                 del task, ended  # not kept alive while we wait
