@@ -22,6 +22,8 @@ from msgworker.ops.looks import MAX_GROUPS
 from msgworker.ops.results import ADVICE, Progress, Repaired, Tell
 
 F = TypeVar("F", bound=Callable[..., Any])
+EXAMPLES = 10
+"""Skipped messages that are named."""
 FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint")
 
 
@@ -226,13 +228,15 @@ def tell_result(
 
 
 def _tell_skips(done: Repaired) -> None:
-    """Print what was skipped and why, with one advice per reason."""
+    """Print how many were skipped and why, with one advice per reason, and the first of them."""
     same = Counter(skip.why for skip in done.skips)
-    for skip in done.skips:
-        note(str(skip) if same[skip.why] == 1 else skip.fact)
-    if done.skipped > len(done.skips) and done.skips:
+    if done.skipped > EXAMPLES:
         why = ", ".join(f"{count:,} {reason}" for reason, count in done.why)
-        note(f"... {done.skipped:,} were skipped: {why}")
+        note(f"{done.skipped:,} were skipped: {why}")
+    for skip in done.skips[:EXAMPLES]:
+        note(str(skip) if same[skip.why] == 1 else skip.fact)
+    if done.skipped > EXAMPLES:
+        note(f"... and {done.skipped - EXAMPLES:,} more")
     for reason, count in same.items():
         if count > 1 and reason in ADVICE:
             note(f"if {reason}: {ADVICE[reason]}")

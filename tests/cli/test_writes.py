@@ -382,3 +382,18 @@ def test_list_show_and_release_say_that_an_age_is_unknown(crm: Cli, folder: Path
     assert "--any-age" in left.stderr
     given = crm("release", "--nobody", "--any-age", "--yes", *AT)
     assert (given.exit_code, given.stdout) == (0, "released 1\n"), given.stderr
+
+
+def test_of_many_that_are_left_alone_the_number_comes_first_then_ten(
+    crm: Cli, folder: Path
+) -> None:
+    dead(crm, folder, 30)
+    sql(folder, "UPDATE msgworker_message SET object_id = 'o'")
+    sql(folder, "UPDATE msgworker_message SET status = 2 WHERE msg_id = 30")
+    done = crm("rerun", "--status", "dead", "--dry-run")
+    assert done.stdout.splitlines()[0] == "would rerun 0 messages"
+    first, *examples, more, advice = done.stderr.splitlines()
+    assert first == "29 were skipped: 29 a later one ran"
+    assert [line.split()[1] for line in examples] == [str(n) for n in range(1, 11)]
+    assert more == "... and 19 more"
+    assert "--with-successors" in advice

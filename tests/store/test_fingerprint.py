@@ -55,6 +55,17 @@ def test_the_masked_text_is_for_people() -> None:
     assert masked(text) == "ValueError: no account # of '#' at don't [crm.py in post]"
 
 
+def test_for_people_the_quoted_words_that_tell_the_cause_are_kept() -> None:
+    said = {
+        "KeyError: 'USD' [a.py:1]": "KeyError: 'USD' [a.py]",
+        "KeyError: 'C-1001'": "KeyError: '#'",
+        'E: column "net amount" of bob@example.com': 'E: column "net amount" of #',
+        "E: 'bob@example.com' has 'a\\'b'": "E: '#' has '#'",
+        f"E: '{'x' * 41}'": "E: '#'",
+    }
+    assert {text: masked(text, names=True) for text in said} == said
+
+
 @given(st.text(max_size=3000), st.sampled_from(["", " [crm.py:9]", " [crm.py:9 in <lambda>]"]))
 def test_any_text_has_a_short_stable_fingerprint(text: str, place: str) -> None:
     text = text.replace("]", "") + place

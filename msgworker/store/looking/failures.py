@@ -33,7 +33,8 @@ TEXTS = 2_000
 class Failures:
     """Messages that failed for the same reason: type, place and words of their last error.
 
-    error: with ids, numbers and quoted values masked. waiting_objects: those that go on only when a
+    error: of the newest one, with ids, numbers and quoted values masked; quoted words that may tell
+    the cause are kept, and differ within a group. waiting_objects: those that go on only when a
     message of this group has ended. first_seen, last_seen: of the last tries, None if not known.
     """
 
@@ -155,7 +156,7 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
     text = last[-1].error if last else group.text
     return Failures(
         fingerprint=key,
-        error=masked(text) if text else "(no error was recorded)",
+        error=masked(text, names=True) if text else "(no error was recorded)",
         dead=group.dead,
         failing=group.failing,
         topics=tuple(sorted(group.topics)),

@@ -19,6 +19,7 @@ MASK = "#"
 _PLACE = re.compile(r" \[([^\[\]\s]+):\d+((?: in [^\[\]\s]+)?)\]\s*$")
 _SPENT = re.compile(re.escape(SPENT).replace(r"\{\}", r"\d+") + "$")
 _TYPE = re.compile(r"[A-Za-z_][\w.]*(?=: |$)")
+_NAME = re.compile(r"""(['"])(?:[^\W\d_]|[ _.-]){1,40}\1""")
 _HELD = re.compile(r" \(\d+ held back behind them\)")
 
 
@@ -29,6 +30,10 @@ def _quoted(match: re.Match[str]) -> str:
     each of them would make the time quadratic.
     """
     return f"{match[0][0]}{MASK}{match[1]}" if match[1] else match[0]
+
+
+def _quoted_but_names(match: re.Match[str]) -> str:
+    return match[0] if _NAME.fullmatch(match[0]) else _quoted(match)
 
 
 _RULES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
@@ -44,9 +49,10 @@ _RULES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
 ]
 
 
-def masked(error_text: str) -> str:
+def masked(error_text: str, *, names: bool = False) -> str:
     """The text of an error as all errors of its kind have it: at most 300 characters of it, and its
-    place."""
+    place. names: keep the quoted words of this one that are no ids, such as a key or a currency:
+    for people, not for a fingerprint."""
     error_text = _SPENT.sub("", error_text)  # the same failure as that of the tries before it
     place = _PLACE.search(error_text)
     rest = error_text[: place.start()] if place else error_text
@@ -55,6 +61,8 @@ def masked(error_text: str) -> str:
     if head == "ItemsFailed":  # how many failed behind the first one makes no difference
         rest = _HELD.sub("", rest.split("; ", 1)[0])
     for pattern, mask in _RULES:
+        if names and mask is _quoted:
+            mask = _quoted_but_names
         rest = pattern.sub(mask, rest)
     tail = f" [{place[1]}{place[2]}]" if place else ""
     return (head + rest).strip()[:MASKED_LENGTH] + tail
