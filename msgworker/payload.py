@@ -266,6 +266,16 @@ def clean(text: str, most: int = 2000) -> str:
     return _cut(raw, most)
 
 
+def fitting(text: str, codec: str) -> str:
+    r"""A text for a column that takes what `codec` encodes: other characters become escapes, as
+    \u20ac. "" = it takes all; "utf8mb3" = the first 65,536 characters."""
+    if not codec or text.isascii():
+        return text
+    if codec == "utf8mb3":
+        return "".join(c if c <= "\uffff" else f"\\U{ord(c):08x}" for c in text)
+    return text.encode(codec, "backslashreplace").decode(codec)
+
+
 def shown(value: Any, most: int = 64) -> str:
     r"""Text from outside, for one line of output: at most `most` characters; characters that cannot
     be printed, or are not UTF-8, become escapes (\n, \xff)."""

@@ -100,6 +100,7 @@ from msgworker.dialects.engines import (
 from msgworker.dialects.inserts import insert_unless
 from msgworker.dialects.live import (
     Rule,
+    codec_of,
     cutting,
     fold_of,
     folded,
@@ -208,6 +209,7 @@ __all__ = [
     "change_text_for",
     "changing_table",
     "check_calls",
+    "codec_of",
     "columns_there",
     "committing_each",
     "compiler_for",

@@ -25,15 +25,19 @@ class Rule:
     type of a column that truncates texts; an ON UPDATE that changes ids; a layout in which the
     table cannot be indexed (versions, partitions; parent: of partitions that are tables), or
     enforces the types of its columns (strict), or is divided by the hash of the object (hash); the
-    modulus of one of these parts.
+    modulus of one of these parts; the character set of a column that does not take all of Unicode
+    (name "" = of all columns).
     """
 
-    kind: Literal["check", "trigger", "compare", "cut", "changes", "layout", "part"]
+    kind: Literal["check", "trigger", "compare", "cut", "changes", "layout", "part", "charset"]
     name: str
     text: str
 
 
 _MYSQL_REST = (
+    "SELECT 'charset', column_name, character_set_name FROM information_schema.columns"
+    " WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+    " AND character_set_name NOT IN ('utf8mb4', 'utf16', 'utf32')",
     "SELECT 'trigger', trigger_name, concat(action_timing, ' ', event_manipulation)"
     " FROM information_schema.triggers WHERE event_object_schema = coalesce(:schema, database())"
     " AND event_object_table = :name",
@@ -67,6 +71,8 @@ RULES: dict[str, tuple[str, ...]] = {
         " AND partattrs[0] = attnum THEN 'hash' ELSE 'parent' END FROM pg_partitioned_table"
         " LEFT JOIN pg_attribute ON attrelid = partrelid AND attname = :object"
         " WHERE partrelid = to_regclass(:table)",
+        "SELECT 'charset', '', pg_encoding_to_char(encoding)::text FROM pg_database"
+        " WHERE datname = current_database() AND pg_encoding_to_char(encoding) <> 'UTF8'",
         # one that is being detached is not read any more
         "SELECT 'part', c.oid::regclass::text,"
         " substring(pg_get_expr(relpartbound, c.oid) FROM 'modulus (\\d+)')"
@@ -288,6 +294,23 @@ def key_room(dialect: Dialect, kind: TypeEngine[Any]) -> int | None:
     collation = getattr(kind, "collation", None) or ""
     charset = getattr(kind, "charset", None) or collation.partition("_")[0]
     return _KEY_BYTES // _CHARACTER_BYTES.get(charset, 4)
+
+
+_CODECS = {
+    "mysql": {"latin1": "cp1252", "utf8mb3": "utf8mb3", "utf8": "utf8mb3", "ucs2": "utf8mb3"}
+    | {name: name for name in ("gbk", "gb2312", "big5", "cp1250", "cp1251", "cp1256", "cp1257")},
+    "postgresql": {f"WIN{n}": f"cp{n}" for n in range(1250, 1259)} | {"LATIN1": "latin-1"},
+}
+
+
+def codec_of(dialect: Dialect, rules: Sequence[Rule], column: str) -> str:
+    """What encodes the texts that a column takes, see `payload.fitting`; "" = it takes all. Of a
+    character set that is not known here only ASCII is used."""
+    for rule in rules:
+        if rule.kind == "charset" and rule.name in ("", column):
+            known = _CODECS.get("mysql" if dialect.name == "mariadb" else dialect.name, {})
+            return known.get(rule.text, "ascii")
+    return ""
 
 
 def whole_room(kind: TypeEngine[Any]) -> int | None:

@@ -14,6 +14,7 @@ from sqlalchemy.types import TypeEngine
 from msgworker import dialects
 from msgworker.dialects import Dialect, Instants, now, now_plus
 from msgworker.message import Status, ends_at
+from msgworker.payload import fitting
 from msgworker.processlock import ProcessLock
 from msgworker.table.columns import Cols, lit
 from msgworker.table.names import MAX_ERROR
@@ -33,9 +34,9 @@ class Tables(ABC):
     written.
     says_priority: an INSERT must name the priority, because its column takes no NULL and has no
     default. unfit: why no instance starts on this table, with the statements that fix it.
-    error_room: how many characters of an error are stored. header_room: of headers; 0 = they are
-    neither read nor written: tracing is off, or there is no column for them. instants: the range of
-    `available_at`.
+    error_room: how many characters of an error are stored; error_codec: see `error_text`.
+    header_room: of headers; 0 = they are neither read nor written: tracing is off, or there is no
+    column for them. instants: the range of `available_at`.
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `dialects.folded`.
@@ -58,10 +59,16 @@ class Tables(ABC):
     fold: str | None = None
     unfit: str = ""
     error_room: int = MAX_ERROR
+    error_codec: str = ""
     instants: Instants = field(default_factory=Instants)
     header_room: int = 0
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)
+
+    def error_text(self, text: str) -> str:
+        """The text of an error as `last_error` takes it: characters that its character set lacks
+        are escaped."""
+        return fitting(text, self.error_codec)[: self.error_room]
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
         """The statement under `key`, built once per shape of table and database."""

@@ -390,7 +390,7 @@ def test_of_many_that_are_left_alone_the_number_comes_first_then_ten(
     dead(crm, folder, 30)
     sql(folder, "UPDATE msgworker_message SET object_id = 'o'")
     sql(folder, "UPDATE msgworker_message SET status = 2 WHERE msg_id = 30")
-    done = crm("rerun", "--status", "dead", "--dry-run")
+    done = crm("rerun", "--status", "dead", "--dry-run", *AT)
     assert done.stdout.splitlines()[0] == "would rerun 0 messages"
     first, *examples, more, advice = done.stderr.splitlines()
     assert first == "29 were skipped: 29 a later one ran"

@@ -315,3 +315,40 @@ def test_an_instance_whose_loops_end_by_errors_again_and_again_leaves(app, monke
     with pytest.raises(MsgworkerError, match="ended by a MemoryError twice"):
         app.worker(threads=1).run(time_limit=30)
     assert app.ops.instances() == []
+
+
+@pytest.mark.parametrize(
+    ("charset", "stored"),
+    [
+        ("utf8mb3", "ValueError: 价 € \\U0001f4b6"),
+        ("latin1", "ValueError: \\u4ef7 € \\U0001f4b6"),
+        ("gbk", "ValueError: 价 \\u20ac \\U0001f4b6"),
+        ("ascii", "ValueError: \\u4ef7 \\u20ac \\U0001f4b6"),
+        ("koi8r", "ValueError: \\u4ef7 \\u20ac \\U0001f4b6"),
+    ],
+)
+def test_an_error_that_the_column_has_no_characters_for_is_escaped(
+    mariadb, charset, stored, caplog
+):
+    app = App(mariadb.engine())
+    app.create_schema()
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"ALTER TABLE msgworker_message MODIFY last_error VARCHAR(2000) CHARACTER SET {charset}"
+        )
+    app = App(mariadb.engine())
+
+    @app.handler("t", max_tries=1)
+    def fails(msg: Message) -> None:
+        raise ValueError("价 € 💶")
+
+    ids = send(app, *range(5))
+    assert app.drain(linger=0).failed == 5
+    texts = Table(app).column("last_error")
+    assert [text.partition(" [")[0] for text in texts] == [stored] * 5
+    assert "trying again" not in caplog.text
+    assert not [r for r in caplog.records if "1366" in r.getMessage()]
+    app.ops.rerun(ids)
+    app.ops.discard(ids, reason="价 € 💶")
+    said = stored.removeprefix("ValueError: ")
+    assert all(text.endswith(said) for text in Table(app).column("last_error"))

@@ -256,7 +256,7 @@ def _give_up(conn: Connection, t: Tables, ids: Sequence[int], text: str, prefix:
     statement, params = t.built("discard", build), {"mw_ids": list(ids)}
     if not t.has("last_error"):
         return int(conn.execute(statement, params).rowcount)
-    for fitting in _shorter(text, prefix):
+    for fitting in _shorter(t.error_text(text), prefix):
         try:
             with conn.begin_nested():
                 return int(conn.execute(statement, params | {"mw_text": fitting}).rowcount)
@@ -271,7 +271,7 @@ def _shorter(text: str, prefix: str) -> Iterator[str | None]:
     first only the prefix of discarded or cancelled messages, then NULL.
     """
     yield text
-    plain = text.encode("ascii", "replace").decode()
+    plain = text.encode("ascii", "backslashreplace").decode()
     length = len(plain)
     while length > len(prefix):
         yield plain[:length]

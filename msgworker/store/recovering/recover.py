@@ -137,7 +137,7 @@ def _recover(
     mine = _locked(conn, t, key, ids, whose, params)
     if not mine:
         return 0
-    params |= {"mw_ids": mine, "mw_text": text[: t.error_room]}
+    params |= {"mw_ids": mine, "mw_text": t.error_text(text)}
     given_back = int(conn.execute(t.built(key, build), params).rowcount)
     crashes = [tries.Failure(i, tries.Kind.CRASH, text) for i in mine]
     tries.keep(conn, t, crashes, instance=by)

@@ -188,7 +188,7 @@ def _keep_tries(conn: Connection, t: Tables, written: Sequence[Settlement], me: 
 
 
 def _outcome_params(t: Tables, s: Settlement) -> dict[str, Any]:
-    error = None if s.error is None else s.error[: t.error_room]
+    error = None if s.error is None else t.error_text(s.error)
     if s.outcome is Outcome.RELEASED:
         return {}
     if s.outcome in (Outcome.DEAD, Outcome.SPENT, Outcome.CANCELLED):

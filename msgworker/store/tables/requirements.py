@@ -83,7 +83,7 @@ class Live:
     when rows are updated. layouts: those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
-    database where they need not.
+    database where they need not. error_codec: see `dialects.codec_of`.
     """
 
     spec: MessageTable
@@ -99,6 +99,7 @@ class Live:
     layouts: tuple[str, ...] = ()
     partitions: dict[str, int] | None = None
     strict: bool = False
+    error_codec: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -638,6 +639,7 @@ def read(
         layouts=tuple(text for text in layouts if text in LAYOUTS),
         partitions=parts if "hash" in layouts else None,
         strict="strict" in layouts,
+        error_codec=dialects.codec_of(dialect, rules, names.get("last_error", "")),
     )
 
 

@@ -262,6 +262,7 @@ def resolve(
         id_is_key=is_key,
         unfit=requirements.told(requirements.needed(as_is)),
         error_room=requirements.error_room(as_is),
+        error_codec=as_is.error_codec,
         header_room=requirements.header_room(as_is) if with_headers else 0,
         instants=requirements.instants(as_is),
         fold=as_is.fold,
