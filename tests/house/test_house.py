@@ -283,7 +283,7 @@ def test_a_long_file_says_why_at_its_top() -> None:
     for path in FILES:
         text = path.read_text()
         told = "One file, because" in (ast.get_docstring(ast.parse(text)) or "")
-        if len(text.splitlines()) > 350 and not told:
+        if len(text.splitlines()) > 600 and not told:
             found.append(f"{path.relative_to(ROOT)}: {len(text.splitlines())}")
     assert found == []
 
